@@ -63,8 +63,8 @@ packages = @$(BIN)/python -m tools.packages $(1) > $(CHOSEN) && \
 	exit 1; }
 endif
 
-.PHONY: install demo check test test-all nightly test-changed mutants budget clients clients-nightly test-newest newest fresh lint lint-deploy format docs wheel openapi reference rules overlays helm-values chart dashboards pictures \
-  locks lives load chaos compare gpu gpu-wheels train images-check quality tpu-schedule clean
+.PHONY: install demo check test test-all nightly test-changed mutants budget clients clients-nightly test-newest newest fresh lint lint-deploy format docs wheel openapi reference rules overlays helm-values chart dashboards \
+  locks lives chaos images-check clean
 
 install: $(INSTALLED) ## .venv with the `atelier` command; ACCELERATOR=cuda or tpu where there is one; NEWEST=1
 
@@ -135,23 +135,8 @@ openapi: $(INSTALLED) ## openapi.yaml from the code
 chaos: $(RAN)-test ## ten minutes of killing a whole system's processes; `make chaos ARGS="--minutes 60 --seed 7"`
 	@JAX_PLATFORMS=cpu $(BIN)/python -m tests.chaos $(ARGS)
 
-load: $(RAN)-load ## the queue with 100,000 jobs and 1,000 pools that only sleep, for docs/design/scheduling.md
-	@$(BIN)/python -m tests.load $(ARGS)
-
-quality: $(RAN)-train ## what each preset of quality costs and gains, for docs/performance/quality.md (half an hour; --wide: more)
-	@JAX_PLATFORMS=cpu $(BIN)/python -m tests.bench.quality $(ARGS)
-
-compare: $(RAN)-test ## speed beside diffusers with torch.compile, in turns: `make compare ARGS="flux-dev --turns 3"`
-	@$(BIN)/python -m tests.bench.against $(ARGS)
-
-gpu: ## on a lent machine with a GPU, JAX and torch: the demo's pixels, then speed beside diffusers
-	@$(PYTHON) -m tests.bench.gpu $(ARGS)
-
-gpu-wheels: $(RAN)-test ## .wheels: what such a machine lacks, to be carried there
-	@$(BIN)/python -m tests.bench.gpu.wheels $(ARGS)
-
 docs: $(RAN)-docs ## the documents as a site in build/site; links are checked, warnings are errors
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 
 reference: $(INSTALLED) ## the reference pages of the documentation, from the code
 	$(BIN)/python -m tools.reference
@@ -171,25 +156,8 @@ chart: $(INSTALLED) ## what is generated of deploy/helm, from deploy/k8s
 dashboards: $(INSTALLED) ## deploy/grafana/dashboards from the code
 	$(BIN)/python -m tools.dashboards
 
-pictures: $(RAN)-test $(RAN)-load ## of the dashboards, for the README, from six minutes of a real system
-	@JAX_PLATFORMS=cpu $(BIN)/python -m tests.deploy.watching $(ARGS)
-
 lives: $(RAN)-test ## a long search for a history of jobs that breaks the queue (LIVES=3000 histories)
 	LIVES=$(LIVES) $(BIN)/python -m pytest tests/service/jobs/model/test_state_machine.py --timeout 0 $(ARGS)
-
-train: $(RAN)-train ## the demo models anew, or from where they stopped (six hours)
-	$(BIN)/python -m models.demo vae pictures
-	$(BIN)/python -m models.demo vae clips
-	$(BIN)/python -m models.demo train flux
-	$(BIN)/python -m models.demo lora outline --base models/demo/runs/flux/model
-	$(BIN)/python -m models.demo lora coral --base models/demo/runs/flux/model
-	$(BIN)/python -m models.demo edit --base models/demo/runs/flux/model
-	$(BIN)/python -m models.demo train sdxl
-	$(BIN)/python -m models.demo control --base models/demo/runs/sdxl/model
-	$(BIN)/python -m models.demo train wan
-
-tpu-schedule: $(RAN)-test ## steps by the TPU compiler's own schedule, no TPU needed; ARGS=--write puts them into docs/performance/speed.md
-	@JAX_PLATFORMS=cpu $(BIN)/python -m tools.tpu_schedule $(ARGS)
 
 locks: $(RAN)-locks ## all locks, of install and images: the newest that pyproject.toml allows; ARGS=--keep: for new packages alone
 	$(BIN)/python -m tools.locks $(ARGS)

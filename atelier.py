@@ -1,4 +1,4 @@
-"""The command line: each command imports what it needs when it runs, so `--help` is instant."""
+"""Command line `atelier`. Commands import their dependencies when they run, so `--help` is fast."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ EXITS = (
 
 
 class Version(argparse.Action):
-    """Looked up only where it is asked for."""
+    """Option `--version`, which looks the version up only when used."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:
         super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=help)
@@ -78,13 +78,13 @@ class Version(argparse.Action):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code."""
+    """Run one command; return its exit code."""
     args = parser().parse_args(argv)
     try:
         return int(args.run(args))
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # whoever read it has seen enough
+    except BrokenPipeError:  # the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     except Exception as error:

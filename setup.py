@@ -1,8 +1,9 @@
-"""Build of the wheel, in which all packages stand under the one import name `atelier`.
+"""Build of the wheel, which contains all packages under the import name `atelier`.
 
-In the source tree they stand at the top, and editable installs import them from there. At the top
-of a user's site-packages `service` and `models` would clash with the user's own: in a wheel they
-are `atelier.service`, `atelier.models`, …, and their imports say so. pyproject.toml has the rest.
+In the source tree they are top-level packages, and editable installs import them from there. In a
+user's site-packages, top-level `service` and `models` could clash with other packages. So a wheel
+has `atelier.service`, `atelier.models`, …, and their imports are rewritten. pyproject.toml has the
+rest of the build.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from setuptools.command.build_py import build_py
 
 NAME = "atelier"
 EXTRA = "cpu"
-"""Extra that a wheel installs without being asked: whoever has no source tree wants the whole
-system, and `atelier up` is it."""
+"""Extra that a wheel installs by default: without a source tree, users need the dependencies of
+`atelier up`."""
 INIT = f'''"""Images and video from SDXL, Flux, FLUX.2 klein, Z-Image, Qwen-Image, Wan and LTX-2.
 
 `{NAME}.__main__` is the command line.
@@ -37,13 +38,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     return run(argv)
 '''
-"""Text of the package's `__init__.py`: whoever imports a part of it loads no command line."""
+"""Text of the package's `__init__.py`, which imports the command line only when it runs."""
 
 
 def namespaced(source: str, packages: Collection[str]) -> str:
-    """Return a source whose absolute imports of these packages are of `atelier`'s.
+    """Return a source whose absolute imports of these packages are prefixed with `atelier`.
 
-    Raises: ValueError: `import a.b` binds `a`, which no prefix leaves as it is.
+    Raises: ValueError: `import a.b` binds `a`, which a prefix would change.
     """
     lines = source.encode().splitlines(keepends=True)
     for row, column in sorted(_names(ast.parse(source), lines, packages), reverse=True):
@@ -55,13 +56,13 @@ def namespaced(source: str, packages: Collection[str]) -> str:
 def _names(
     tree: ast.Module, lines: list[bytes], packages: Collection[str]
 ) -> Iterator[tuple[int, int]]:
-    """Lines and columns, from 0 on and in bytes, where names of these packages begin."""
+    """Yield zero-based lines and byte columns where names of these packages begin."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and not node.level and _is_of(node.module, packages):
             row = node.lineno - 1
-            found = re.compile(rb"from\s+").match(lines[row], node.col_offset)
-            assert found is not None
-            yield row, found.end()
+            match = re.compile(rb"from\s+").match(lines[row], node.col_offset)
+            assert match is not None
+            yield row, match.end()
         elif isinstance(node, ast.Import):
             for alias in node.names:
                 if _is_of(alias.name, packages):
@@ -75,17 +76,17 @@ def _is_of(module: str | None, packages: Collection[str]) -> bool:
 
 
 class Namespaced(build_py):
-    """Copies the packages to where the distribution wants them, with imports that say so."""
+    """Copies packages to their place in the distribution, and rewrites their imports."""
 
     def build_module(self, module: str, module_file: str, package: str) -> tuple[str, bool]:
-        """Copy one module."""
+        """Copy one module, and rewrite its imports."""
         outfile, copied = super().build_module(module, module_file, package)
         if copied and package.startswith(f"{NAME}."):
             self._rewrite(Path(outfile))
         return outfile, copied
 
     def run(self) -> None:
-        """Copy all; `atelier.py` is what `python -m atelier` runs."""
+        """Copy all modules; `atelier.py` becomes the `__main__` of `python -m atelier`."""
         super().run()
         if not self.editable_mode and self.distribution.package_dir:
             package = Path(self.build_lib, NAME)
@@ -102,9 +103,9 @@ class Namespaced(build_py):
 
 
 class Wheel(bdist_wheel):
-    """Moves all packages below `atelier` before they are built, in a folder without leftovers.
+    """Wheel with all packages below `atelier`, built in an empty folder.
 
-    It asks for all that `atelier up` runs on.
+    It depends on everything that `atelier up` needs.
     """
 
     def run(self) -> None:
@@ -114,7 +115,7 @@ class Wheel(bdist_wheel):
         ours.package_dir = {f"{NAME}.{top}": top for top in tops}
         ours.packages = [f"{NAME}.{package}" for package in ours.packages]
         ours.py_modules = None
-        self.dist_info_dir = None  # pip's, which it makes for editable installs in the same way
+        self.dist_info_dir = None  # discard pip's, which it creates for editable installs, too
         ours.metadata.install_requires = [*ours.install_requires, *ours.extras_require[EXTRA]]
         with TemporaryDirectory() as folder:
             self.get_finalized_command("build").build_lib = folder

@@ -1,4 +1,4 @@
-"""Processes and the command line.
+"""Command line and process supervision.
 
 May import everything but `tools`.
 """

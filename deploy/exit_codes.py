@@ -1,4 +1,4 @@
-"""Ends of a command: its exit code, and what it says where it cannot be done."""
+"""Exit codes of commands, and the errors that lead to them."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_UNREACHABLE = 3
 EXIT_CONFIG = 78
-"""No restart can mend it: settings or a checkpoint are wrong (`EX_CONFIG` of sysexits)."""
+"""Invalid settings or checkpoint, which a restart cannot fix (`EX_CONFIG` of sysexits)."""
 EXIT_INTERRUPTED = 130
 
 
 class UsageError(Exception):
-    """Error of a command line or settings that can't be done; says what to change."""
+    """Error of a command line or settings; the message states what to change."""
 
 
-class NotThere(Exception):
-    """Error of an act on something that is not there; says what there is."""
+class NotFound(Exception):
+    """Error of an action on a missing item; the message states what exists."""
 
 
 def exit_code(error: Exception) -> int | None:
-    """Return the code of an error that says what to do; None for one that is ours to mend."""
+    """Return the exit code of an expected error; None for a bug."""
     from models.checkpoint.folder import CheckpointError
     from service.settings.section import ConfigError
 
     if isinstance(error, UsageError):
         return EXIT_USAGE
-    if isinstance(error, NotThere):
+    if isinstance(error, NotFound):
         return EXIT_FAILED
     return EXIT_CONFIG if isinstance(error, CheckpointError | ConfigError) else None
 
 
 def say(text: str) -> None:
-    """Print to people: standard output is for what was asked for."""
+    """Print a message to standard error; standard output is for results."""
     print(text, file=sys.stderr)

@@ -1,5 +1,5 @@
 """Networks, samplers and checkpoints of every family, in JAX.
 
-Imports nothing else of this project. `registry` says which family serves a checkpoint; floors of
-the rooms are in tests/test_arrows.py.
+Imports nothing else of this project. `registry` maps checkpoints to families. The layering of the
+packages is in tests/test_arrows.py.
 """

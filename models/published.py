@@ -1,9 +1,9 @@
-"""Published checkpoints by short names: their config files, to plan for them without a download.
+"""Config files of published checkpoints by short name, for planning without a download.
 
-Written to a folder they are what a checkpoint's folder is without its weights and vocabularies:
-one road for both. Source: the `-Diffusers` repositories of Black Forest Labs, Stability AI,
-Qwen, Tongyi-MAI and Wan-AI, and what Lightricks' is converted by; what shapes no network (a shift,
-a beta) is as published too.
+Written to a folder they equal a checkpoint's folder without weights and vocabularies, so planning
+and loading share their code. Source: the `-Diffusers` repositories of Black Forest Labs, Stability
+AI, Qwen, Tongyi-MAI and Wan-AI, and the conversion of Lightricks' checkpoint. Values that do not
+shape networks (a shift, a beta) are also as published.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from models.zimage import published as zimage
 
 Config = Mapping[str, Any]
 Files = Mapping[str, Config]
-"""Path in the folder → what is in that JSON file."""
+"""Path in the folder → contents of that JSON file."""
 
 FLOW_MATCH: Config = {
     "_class_name": "FlowMatchEulerDiscreteScheduler",
@@ -96,7 +96,7 @@ WAN_KINDS = {
     wan.VACE_14B["_class_name"]: "WanVACEPipeline",
     wan.ANIMATE_14B["_class_name"]: "WanAnimatePipeline",
 }
-"""Class of a transformer → that of its pipeline."""
+"""Class of a transformer → class of its pipeline."""
 
 
 def _wan(
@@ -126,7 +126,7 @@ SDXL_BASE: Files = _files(
     tokenizer_2=CLIP_TOKENIZER,
 )
 CONTROLNET = "controlnet"
-"""Folder of a ControlNet beside its model."""
+"""Subfolder of a ControlNet in its model's folder."""
 
 
 def _controlled(config: Config, model: Files = SDXL_BASE) -> Files:
@@ -135,7 +135,7 @@ def _controlled(config: Config, model: Files = SDXL_BASE) -> Files:
 
 FLUX_DEV = _files("FluxPipeline", SHIFTED_BY_TOKENS, flux.FLUX_DEV)
 REFINER = "refiner"
-"""Folder of a refiner in its base's."""
+"""Subfolder of a refiner in its base model's folder."""
 REFINER_FILES = _files(
     SDXL_FROM_IMAGE,
     EULER,
@@ -215,24 +215,24 @@ CHECKPOINTS: Mapping[str, Files] = {
     "wan2.2-i2v-a14b": _wan(5.0, wan.I2V_A14B, wan.I2V_A14B, from_image=True, boundary_ratio=0.9),
     "wan2.2-5b": _wan(5.0, wan.TI2V_5B, vae=wan.VAE_2_2, expand_timesteps=True),
 }
-"""Checkpoints by the names that `atelier plan --model` takes."""
+"""Config files by the names that `atelier plan --model` accepts."""
 
 
 IMAGE_PROMPTS: Mapping[str, Mapping[str, str]] = {
     "flux-redux": {"redux": "redux"},
     "sdxl-ip-adapter": {"plus": "ip-adapter/plus.json"},
 }
-"""Networks that read images as prompts beside some of them: name → place in the checkpoint's."""
+"""Networks for image prompts by checkpoint: name → path in the checkpoint's folder."""
 
 
 def image_prompts(name: str, folder: Path) -> dict[str, str]:
-    """Return the sources of a checkpoint's image prompts, where it was written.
+    """Return the sources of a written checkpoint's image prompt networks.
 
     Args:
-        name: of a checkpoint; one that is unknown here has none.
+        name: of a checkpoint; unknown names yield none.
     """
-    beside = IMAGE_PROMPTS.get(name, {})
-    return {one: str(folder / place) for one, place in beside.items()}
+    networks = IMAGE_PROMPTS.get(name, {})
+    return {network: str(folder / path) for network, path in networks.items()}
 
 
 CONTROLS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
@@ -241,30 +241,30 @@ CONTROLS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
     "flux-controlnet-union": {kind: {"mode": kind} for kind in ("pose", "depth", "canny")},
     "flux-controlnet-union-pro-2": {"canny": {}},
 }
-"""ControlNets beside some of them, by the names of their images; and the modes of a union."""
+"""ControlNets by checkpoint: kinds of control images, and modes of a union ControlNet."""
 
 
 def controls(name: str, folder: Path) -> dict[str, dict[str, str]]:
-    """Return the sources and modes of a checkpoint's ControlNets, where it was written.
+    """Return the sources and modes of a written checkpoint's ControlNets.
 
     Args:
-        name: of a checkpoint; one that is unknown here has none.
+        name: of a checkpoint; unknown names yield none.
     """
-    place = str(folder / CONTROLNET)
-    return {kind: {"source": place, **mode} for kind, mode in CONTROLS.get(name, {}).items()}
+    source = str(folder / CONTROLNET)
+    return {kind: {"source": source, **mode} for kind, mode in CONTROLS.get(name, {}).items()}
 
 
 REFINED = frozenset({"sdxl-refined"})
-"""Checkpoints with a refiner beside them."""
+"""Checkpoints with a refiner."""
 
 
 def refiner(name: str, folder: Path) -> str | None:
-    """Return the source of a checkpoint's refiner, where it was written; None: it has none."""
+    """Return the source of a written checkpoint's refiner; None: no refiner."""
     return str(folder / REFINER) if name in REFINED else None
 
 
 def write(name: str, folder: Path) -> None:
-    """The config files of that checkpoint, into a folder. Raises: KeyError: no such name."""
+    """Write a checkpoint's config files to a folder. Raises: KeyError: unknown name."""
     for path, config in CHECKPOINTS[name].items():
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""The only list of models: which checkpoints are served, and by which family.
+"""Registry of supported checkpoint classes and the families that load them. No JAX.
 
-No JAX in here: a family's code is imported when a checkpoint of it is loaded.
+A family's code is imported when one of its checkpoints is loaded.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ FAMILIES: Mapping[str, str] = {
     "WanVACEPipeline": ".wan.load",
     "WanAnimatePipeline": ".wan.load",
 }
-"""`_class_name` of a checkpoint's model_index.json → the module whose `load` serves it."""
+"""`_class_name` of a checkpoint's model_index.json → the module whose `load` supports it."""
 
 WITH_EXPERTS = frozenset({".wan.load"})
-"""Modules whose `load` can leave experts on the host, by turns on the device (`swap_experts`)."""
+"""Modules whose `load` can keep experts in host memory and swap them (`swap_experts`)."""
 
 WITH_IMAGE_PROMPTS = frozenset({".flux.load", ".sdxl.load"})
-"""Modules whose `load` takes networks that read images as prompts (`Reading.image_prompts`)."""
+"""Modules whose `load` accepts networks for image prompts (`Reading.image_prompts`)."""
 
 WITH_CONTROLS = frozenset({".flux.load", ".sdxl.load"})
-"""Modules whose `load` takes ControlNets (`Reading.controls`)."""
+"""Modules whose `load` accepts ControlNets (`Reading.controls`)."""
 
 WITH_REFINERS = frozenset({".sdxl.load"})
-"""Modules whose `load` takes a checkpoint for the last steps (`Reading.refiner`)."""
+"""Modules whose `load` accepts a checkpoint for the last steps (`Reading.refiner`)."""
 
 WITH_LATENT_UPSAMPLERS = frozenset({".ltx.load"})
-"""Modules whose `load` takes a network that enlarges latents (`Reading.latent_upsampler`)."""
+"""Modules whose `load` accepts a network that enlarges latents (`Reading.latent_upsampler`)."""
 
 WITH_TOKEN_BUCKETS = frozenset({".flux.load", ".wan.load"})
-"""Modules whose `load` takes a fraction of work for padding tokens (`Reading.token_buckets`)."""
+"""Modules whose `load` accepts a fraction of work for padding tokens (`Reading.token_buckets`)."""
 
 SINGLE_FILES: Mapping[str, tuple[str, ...]] = {
     ".flux.load": ("text_encoder*/*.safetensors", "vae/*.safetensors"),
@@ -87,39 +87,38 @@ SINGLE_FILES: Mapping[str, tuple[str, ...]] = {
         "image_encoder/*.safetensors",
     ),
 }
-"""Modules whose `load` can take weights from one `file` → the weights of its base that it may need
-even so."""
+"""Modules whose `load` accepts a single weight `file` → weights that may still come from its base.
+"""
 
 DEFAULT_BASE = "stabilityai/stable-diffusion-xl-base-1.0"
-"""Hub id of the configs and tokenizers for a single file that comes alone."""
+"""Hub id of the configs and tokenizers for a single file without a base."""
 
 OTHER_BASES: Mapping[str, str] = {
     "conditioner.embedders.0.model.": "stabilityai/stable-diffusion-xl-refiner-1.0",
 }
-"""The same for files with a key that begins so."""
+"""Bases of files that contain a key with this prefix, instead of `DEFAULT_BASE`."""
 
 
 WITH_PIPELINES = frozenset({".flux.load"})
-"""Modules whose `load` takes the class of a pipeline, in place of the index's (`Reading.pipeline`).
-"""
+"""Modules whose `load` accepts another pipeline class than the index's (`Reading.pipeline`)."""
 
 
 def loader(class_name: str) -> Callable[..., Pipeline]:
-    """The `load` of the family of a model_index.json. Raises: UnsupportedCheckpoint."""
+    """Return the `load` of the family for a pipeline class. Raises: UnsupportedCheckpoint."""
     return import_module(_module(class_name), __package__).load  # type: ignore[no-any-return]
 
 
 def _module(class_name: str) -> str:
     if class_name not in FAMILIES:
         raise UnsupportedCheckpoint(
-            f"{class_name} is not served; a folder whose model_index.json says "
-            f"{' or '.join(sorted(FAMILIES))} is"
+            f"{class_name} is not supported; model_index.json must name "
+            f"{' or '.join(sorted(FAMILIES))}"
         )
     return FAMILIES[class_name]
 
 
 def family(source: str, base: str | None = None) -> str:
-    """Name of the family, from a checkpoint's index alone. Raises: as `load` does."""
+    """Return the family's name, from a checkpoint's index alone. Raises: as `load`."""
     file = single_file(source)
     folder = resolve(base or base_of(file), patterns=CONFIGS) if file else resolve(source)
     class_name = read_model_index(folder)["_class_name"]
@@ -137,22 +136,22 @@ def load(
 ) -> Pipeline:
     """Load the model `name`.
 
-    From a folder in diffusers' layout, here or in an object store, a hub id with an optional
-    @revision, or a single safetensors file in the original key style.
+    The source is a folder in diffusers' layout (local or in an object store), a hub id with an
+    optional @revision, or a single safetensors file with the original keys.
 
     Args:
-        base: of a single file: the folder or hub id whose configs and tokenizers are used. Left
-            out: a folder beside the file with its stem for a name, or the file's own folder if it
-            has a model_index.json, or `DEFAULT_BASE`.
-        swap_experts: whether a model with two experts has them on the device by turns; None: only
-            where the device does not hold both.
-        how: fields of `models.loading.sources.Reading`: where the arrays go and what the networks
-            compute in; of these `refiner` is a folder, hub id or single file.
+        base: of a single file: the folder or hub id with its configs and tokenizers. Default: a
+            folder next to the file named after its stem, or the file's folder if it has a
+            model_index.json, or `DEFAULT_BASE`.
+        swap_experts: whether the two experts of a model alternate on the device; None: only if the
+            device cannot hold both.
+        how: fields of `models.loading.sources.Reading`, such as shardings and dtypes. Here
+            `refiner` is a folder, hub id or single file.
 
     Raises:
-        UnsupportedCheckpoint: the checkpoint is of another kind; says which are served.
-        models.checkpoint.folder.CheckpointError: its files or configs cannot be used; says which
-            and why.
+        UnsupportedCheckpoint: unsupported kind of checkpoint; lists the supported kinds.
+        models.checkpoint.folder.CheckpointError: its files or configs are unusable; names them and
+            the reason.
     """
     if file := single_file(source):
         if swap_experts:
@@ -168,11 +167,11 @@ def load(
     elif swap_experts:
         raise CheckpointError(
             f"{folder}: swap_experts is set, or the device does not hold all networks, but "
-            f"{class_name} has no experts, which could take turns"
+            f"{class_name} has no experts to swap"
         )
     with checkpoint_errors(folder):
         loaded = load_family(name, folder, dtype, defaults, reading=_reading(class_name, how))
-    return _told_apart(loaded, folder, class_name)
+    return _with_distinct_fingerprint(loaded, folder, class_name)
 
 
 def _load_file(
@@ -183,7 +182,7 @@ def _load_file(
     base: str | None,
     how: Mapping[str, Any],
 ) -> Pipeline:
-    """The model of one file. Raises: as `load` does."""
+    """Load the model of a single file. Raises: as `load`."""
     if file.suffix != ".safetensors":
         raise UnsupportedCheckpoint(
             f"{file}: not a .safetensors file; pickled weights can run code when they are read and "
@@ -193,7 +192,7 @@ def _load_file(
     class_name = _class_of(folder, how)
     further = SINGLE_FILES.get(FAMILIES.get(class_name, ""))
     if further is None:
-        raise UnsupportedCheckpoint(f"{file}: single files of a {class_name} are not served")
+        raise UnsupportedCheckpoint(f"{file}: single files of {class_name} are not supported")
     if further:
         folder = resolve(base or base_of(file), patterns=(*CONFIGS, *further))
     try:
@@ -201,49 +200,52 @@ def _load_file(
         loaded = load_family(name, folder, dtype, defaults)
     except ValueError as error:
         raise CheckpointError(f"{file}, with the configs of {folder}: {error}") from error
-    return _told_apart(loaded, folder, class_name)
+    return _with_distinct_fingerprint(loaded, folder, class_name)
 
 
 def _class_of(folder: Path, how: Mapping[str, Any]) -> str:
     """Return the class of a checkpoint's pipeline.
 
-    Raises: CheckpointError: `pipeline` is set, and is no other way of using this checkpoint.
+    Raises: CheckpointError: `pipeline` is set, and this checkpoint does not support it.
     """
-    own: str = read_model_index(folder)["_class_name"]
-    wanted: str | None = how.get("pipeline")
-    if wanted is None or wanted == own:
-        return own
-    if _module(own) not in WITH_PIPELINES or FAMILIES.get(wanted) != FAMILIES[own]:
-        served = sorted(name for name, module in FAMILIES.items() if module == FAMILIES[own])
-        can_be = " or ".join(served) if FAMILIES[own] in WITH_PIPELINES else own
-        raise CheckpointError(f"{folder}: pipeline is {wanted}, but it can only be {can_be}")
-    return wanted
+    published: str = read_model_index(folder)["_class_name"]
+    requested: str | None = how.get("pipeline")
+    if requested is None or requested == published:
+        return published
+    if _module(published) not in WITH_PIPELINES or FAMILIES.get(requested) != FAMILIES[published]:
+        served = sorted(name for name, module in FAMILIES.items() if module == FAMILIES[published])
+        can_be = " or ".join(served) if FAMILIES[published] in WITH_PIPELINES else published
+        raise CheckpointError(f"{folder}: pipeline is {requested}, but it can only be {can_be}")
+    return requested
 
 
-def _told_apart(pipeline: Pipeline, folder: Path, class_name: str) -> Pipeline:
-    """Return the model with another fingerprint where its pipeline is not the checkpoint's own.
+def _with_distinct_fingerprint(pipeline: Pipeline, folder: Path, class_name: str) -> Pipeline:
+    """Change the fingerprint if the pipeline class differs from the checkpoint's.
 
-    From the same weights it draws other images.
+    The same weights then generate different images.
     """
     if class_name != read_model_index(folder)["_class_name"]:
-        own = f"{pipeline.spec.fingerprint} {class_name}"
-        fingerprint = hashlib.sha256(own.encode()).hexdigest()
+        key = f"{pipeline.spec.fingerprint} {class_name}"
+        fingerprint = hashlib.sha256(key.encode()).hexdigest()
         pipeline.spec = pipeline.spec.model_copy(update={"fingerprint": fingerprint})
     return pipeline
 
 
 def _reading(class_name: str, how: Mapping[str, Any]) -> Reading:
-    """Raises: CheckpointError: the family has no use for it."""
+    """Convert options to a `Reading`.
+
+    Raises: CheckpointError: the family does not support an option.
+    """
     if how.get("image_prompts") and FAMILIES[class_name] not in WITH_IMAGE_PROMPTS:
-        raise CheckpointError(f"image_prompts are set, but a {class_name} takes none")
+        raise CheckpointError(f"image_prompts are set, but {class_name} does not support them")
     if how.get("controls") and FAMILIES[class_name] not in WITH_CONTROLS:
-        raise CheckpointError(f"controls are set, but a {class_name} takes none")
+        raise CheckpointError(f"controls are set, but {class_name} does not support them")
     if how.get("refiner") and FAMILIES[class_name] not in WITH_REFINERS:
-        raise CheckpointError(f"refiner is set, but a {class_name} takes none")
+        raise CheckpointError(f"refiner is set, but {class_name} does not support it")
     if how.get("latent_upsampler") and FAMILIES[class_name] not in WITH_LATENT_UPSAMPLERS:
-        raise CheckpointError(f"latent_upsampler is set, but a {class_name} takes none")
+        raise CheckpointError(f"latent_upsampler is set, but {class_name} does not support it")
     if how.get("token_buckets") and FAMILIES[class_name] not in WITH_TOKEN_BUCKETS:
-        raise CheckpointError(f"token_buckets is set, but steps of a {class_name} have none")
+        raise CheckpointError(f"token_buckets is set, but {class_name} does not support it")
     sources = import_module(".loading.sources", __package__)
     refiner = _place(how["refiner"]) if how.get("refiner") else None
     reading: Reading = sources.Reading(
@@ -253,14 +255,14 @@ def _reading(class_name: str, how: Mapping[str, Any]) -> Reading:
 
 
 def _place(source: str) -> tuple[Path, Path | None]:
-    """Return the folder of a checkpoint beside a model, and the file of its weights, if any."""
+    """Return the folder of an additional checkpoint, and its weight file, if any."""
     if file := single_file(source):
         return resolve(base_of(file), patterns=CONFIGS), file
     return resolve(source), None
 
 
 def base_of(file: Path) -> str:
-    """Return where a single file's configs and tokenizers are taken from by default."""
+    """Return the default source of a single file's configs and tokenizers."""
     for folder in (file.with_suffix(""), file.parent):
         if (folder / "model_index.json").is_file():
             return str(folder)

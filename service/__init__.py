@@ -1,5 +1,5 @@
-"""HTTP front end: takes requests or refuses them, queues jobs, returns their results.
+"""HTTP front end: validates and admits requests, queues jobs, and returns their results.
 
-Of this project it imports `models.spec` alone, and no JAX. Its rooms' floors are in
-tests/test_arrows.py; `app`, `server` and `openapi` put them together.
+It imports only `models.spec` of this project, and no JAX. tests/test_arrows.py lists which room may
+import which. `app`, `server` and `openapi` assemble the rooms.
 """

@@ -1,4 +1,4 @@
-"""The front end as an ASGI app."""
+"""Assembly of the front end as an ASGI app: middleware, routes, and background tasks."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from service.front_end.ledger_mover import move_forever
 from service.front_end.reaper import sweep_forever
 from service.front_end.version_watch import watch_forever
 from service.http.cross_origin import AllowOrigins
-from service.http.head import AnswerHead
-from service.http.request_ids import NameRequests
-from service.http.security_headers import SecureAnswers
+from service.http.head import HeadResponses
+from service.http.request_ids import AssignRequestIds
+from service.http.security_headers import SecureResponses
 from service.http.trace_requests import TraceRequests
 from service.jobs.queue import Queue
 from service.jobs.redis.tasks import cancel
@@ -34,33 +34,33 @@ from service.settings.settings import Settings
 
 
 class _App(FastAPI):
-    """App whose last answer, that something failed here, has the headers of every other one.
+    """FastAPI app whose 500 responses have all headers of other responses.
 
-    Starlette makes that answer outside of all middleware which is added to an app.
+    Starlette builds these outside the middleware that is added to an app.
     """
 
     def build_middleware_stack(self) -> ASGIApp:
-        """Wrap all that the app answers by itself."""
+        """Add the middleware that must wrap Starlette's own error responses."""
         app = super().build_middleware_stack()
         if origins := self.state.front.settings.server.cors_origins:
             app = AllowOrigins(app, origins)
-        return NameRequests(SecureAnswers(app))
+        return AssignRequestIds(SecureResponses(app))
 
 
 def create_app(settings: Settings, queue: Queue, store: Store) -> FastAPI:
-    """The app, with its `FrontEnd` as `app.state.front`. The caller closes queue and store."""
+    """Create the app; its `FrontEnd` is `app.state.front`. The caller closes queue and store."""
     app = _App(
         title=openapi.TITLE,
         version=openapi.VERSION,
         lifespan=_lifespan,
         redirect_slashes=False,
-        openapi_url=None,  # routes.pages has these, with nothing from elsewhere
+        openapi_url=None,  # routes.pages serves these without external resources
         docs_url=None,
         redoc_url=None,
     )
     app.state.front = front = FrontEnd.make(settings, queue, store)
     handlers.install(app)
-    app.add_middleware(AnswerHead)
+    app.add_middleware(HeadResponses)
     app.add_middleware(MeasureRequests, telemetry=front.telemetry, class_of=class_of)
     if settings.tracing.endpoint:
         app.add_middleware(TraceRequests, follows=settings.tracing.follow_clients)
@@ -74,14 +74,14 @@ def create_app(settings: Settings, queue: Queue, store: Store) -> FastAPI:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     front: FrontEnd = app.state.front
-    chores = [asyncio.create_task(sweep_forever(front), name="sweeper")]
-    chores.append(asyncio.create_task(front.webhooks.send_forever(), name="webhooks"))
-    chores.append(asyncio.create_task(watch_forever(front), name="versions"))
-    chores.append(asyncio.create_task(drive_forever(front, ENDPOINTS), name="batches"))
-    chores.append(asyncio.create_task(move_forever(front), name="ledger"))
-    chores.append(asyncio.create_task(commands.move_forever(front), name="audit"))
+    tasks = [asyncio.create_task(sweep_forever(front), name="sweeper")]
+    tasks.append(asyncio.create_task(front.webhooks.send_forever(), name="webhooks"))
+    tasks.append(asyncio.create_task(watch_forever(front), name="versions"))
+    tasks.append(asyncio.create_task(drive_forever(front, ENDPOINTS), name="batches"))
+    tasks.append(asyncio.create_task(move_forever(front), name="ledger"))
+    tasks.append(asyncio.create_task(commands.move_forever(front), name="audit"))
     try:
         yield
     finally:
-        await cancel(*chores)
+        await cancel(*tasks)
         await front.close()

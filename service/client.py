@@ -1,4 +1,4 @@
-"""A client of the HTTP API: submit, follow over broken connections, cancel, fetch."""
+"""HTTP client of this API: submit jobs, follow their events across reconnections, fetch outputs."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ import httpx
 from service.jobs.model.state_machine import ENDED
 
 UPLOAD_S = 900.0
-"""Time that a server may take to check and store what it was sent, or to take more of it."""
+"""Timeout of an upload, including the server's check of the file, in seconds."""
 VERIFY_S = 45
-"""Wait for a verdict: less than reads may take."""
+"""Seconds that the server may wait for a verdict, less than the read timeout."""
 _RETRIES = 6
 _SSE = {"Accept": "text/event-stream"}
 
 
 class ApiError(Exception):
-    """The server refused: its RFC 9457 body in plain words."""
+    """Error response of the server, as the text of its RFC 9457 body."""
 
     def __init__(self, status: int, body: Mapping[str, Any]) -> None:
         self.status = status
@@ -34,7 +34,7 @@ class ApiError(Exception):
         super().__init__(body.get("detail") or body.get("title") or f"HTTP status {status}")
 
     def __str__(self) -> str:
-        """The detail, and those of the errors that it does not name; each once."""
+        """Return the detail and each field error that the detail does not contain."""
         detail = str(self.args[0])
         lines = [f"{field}: {message}" for field, message in self.errors]
         if detail == "; ".join(lines):
@@ -43,11 +43,11 @@ class ApiError(Exception):
 
 
 class ServiceUnreachable(Exception):
-    """No answer from the server, or none of this API."""
+    """The server did not respond, or is not an Atelier server."""
 
 
 class BadAddress(Exception):
-    """The server's address is none."""
+    """The server's address is not an HTTP URL."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ class JobEvent:
 
 
 class Client:
-    """Client of one job at one server. Use as a context manager."""
+    """Client for one server, and for the events of one job. Use as a context manager."""
 
     def __init__(self, server: str, key: str | None = None) -> None:
-        """`key` is an API key; None: the server wants none. Raises: BadAddress."""
-        # Reads outlast the pauses between the server's keep-alive comments.
+        """`key` is an API key; None: the server requires none. Raises: BadAddress."""
+        # Longer than the interval of the server's keep-alive comments.
         timeout = httpx.Timeout(10, read=60)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         try:
@@ -72,9 +72,11 @@ class Client:
                 base_url=server, timeout=timeout, follow_redirects=True, headers=headers
             )
         except (httpx.InvalidURL, ValueError) as error:
-            raise BadAddress(f"{server!r} is no URL: {error}") from None
+            raise BadAddress(f"{server!r} is not a URL: {error}") from None
         if self._http.base_url.scheme not in ("http", "https") or not self._http.base_url.host:
-            raise BadAddress(f"{server!r} is no http or https URL, such as http://127.0.0.1:8000")
+            raise BadAddress(
+                f"{server!r} is not an http or https URL, such as http://127.0.0.1:8000"
+            )
         self.job_id: str | None = None
         self._last_event = "0"
 
@@ -90,21 +92,21 @@ class Client:
         self._http.close()
 
     def submit(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The accepted job. Raises: Problem, Unreachable."""
+        """Submit a request; return the accepted job. Raises: ApiError, ServiceUnreachable."""
         job = self._json("POST", "/v1/generate", json=body)
         self.job_id = job["id"]
         return job
 
     def continue_job(self, job_id: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Finish images of a paused job: the job that does. Raises: as `submit`."""
+        """Finish images of a paused job; return the new job. Raises: as `submit`."""
         job = self._json("POST", f"{_path(job_id)}/continue", json=body)
         self.job_id = job["id"]
         return job
 
     def follow(self) -> Iterator[JobEvent]:
-        """The job's events up to its end state, across lost connections.
+        """Yield the job's events up to its end state, across lost connections.
 
-        Raises: Problem, Unreachable (after half a minute without the server).
+        Raises: ApiError, ServiceUnreachable (after half a minute without the server).
         """
         failures = 0
         while True:
@@ -121,33 +123,33 @@ class Client:
             failures = min(failures + 1, _RETRIES)
 
     def job(self) -> dict[str, Any]:
-        """The job as it stands. Raises: Problem, Unreachable."""
+        """Return the job's current state. Raises: as `submit`."""
         return self._json("GET", _path(self.job_id))
 
-    def jobs(self, **wanted: Any) -> dict[str, Any]:
-        """A page of jobs, newest first; by the parameters of `GET /v1/jobs`. Raises: as `job`."""
-        return self._json("GET", "/v1/jobs", params=wanted)
+    def jobs(self, **filters: Any) -> dict[str, Any]:
+        """Return a page of jobs, newest first, filtered as `GET /v1/jobs`. Raises: as `submit`."""
+        return self._json("GET", "/v1/jobs", params=filters)
 
     def cancel(self) -> dict[str, Any]:
-        """Stop it within one denoising step; the job as it is then. Raises: as `job`."""
+        """Cancel the job within one denoising step; return it. Raises: as `submit`."""
         return self._json("POST", f"{_path(self.job_id)}/cancel")
 
     def output(self, url: str) -> bytes:
-        """The bytes of one output, by its `url` in the job. Raises: Problem, Unreachable."""
+        """Download one output by its `url` in the job. Raises: as `submit`."""
         return self._call("GET", url).content
 
     def models(self) -> list[dict[str, Any]]:
-        """Return the models that are served. Raises: as `job`."""
-        found: list[dict[str, Any]] = self._json("GET", "/v1/models")["data"]
-        return found
+        """List the served models. Raises: as `submit`."""
+        models: list[dict[str, Any]] = self._json("GET", "/v1/models")["data"]
+        return models
 
     def verify(self, body: bytes, content_type: str, wait_s: int = VERIFY_S) -> dict[str, Any]:
-        """Return the verdict on a file, or on an output that a JSON body names. Raises: as `job`.
+        """Return the verdict on a file, or on an output named by a JSON body. Raises: as `submit`.
 
-        From several threads at the same time, too.
+        Thread-safe.
 
         Args:
-            wait_s: after which the same is asked again.
+            wait_s: seconds that each request waits for the verdict before it is repeated.
         """
         headers = {
             "Content-Type": content_type,
@@ -155,21 +157,21 @@ class Client:
             "Prefer": f"wait={wait_s}",
         }
         while True:
-            found = self._json("POST", "/v1/verify", content=body, headers=headers)
-            if found["verdict"] != "pending":
-                return found
+            verification = self._json("POST", "/v1/verify", content=body, headers=headers)
+            if verification["verdict"] != "pending":
+                return verification
 
     def loras(self) -> list[dict[str, Any]]:
-        """Return the adapters that requests may name. Raises: as `job`."""
-        found: list[dict[str, Any]] = self._json("GET", "/v1/loras")["data"]
-        return found
+        """List the adapters that requests may name. Raises: as `submit`."""
+        loras: list[dict[str, Any]] = self._json("GET", "/v1/loras")["data"]
+        return loras
 
     def upload_lora(self, texts: Mapping[str, str], **files: Path) -> dict[str, Any]:
-        """Upload an adapter; return it. Raises: as `job`; OSError: a file cannot be read.
+        """Upload an adapter and return it. Raises: as `submit`; OSError: a file cannot be read.
 
         Args:
-            texts: name, and further fields of the form.
-            files: `file`, and `preview` where there is one.
+            texts: `name` and other text fields of the form.
+            files: `file`, and optionally `preview`.
         """
         with ExitStack() as stack:
             opened = {
@@ -179,22 +181,22 @@ class Client:
             return self._json("POST", "/v1/loras", data=texts, files=opened, timeout=UPLOAD_S)
 
     def delete_lora(self, name: str) -> None:
-        """Delete an adapter that the tenant has uploaded. Raises: as `job`."""
+        """Delete an adapter that the tenant uploaded. Raises: as `submit`."""
         self._call("DELETE", f"/v1/loras/{quote(name, safe='')}")
 
     def admin(self, method: str, path: str, **options: Any) -> Any:
-        """Call `/v1/admin`; return its answer's JSON, None of an empty one. Raises: as `job`."""
-        answer = self._call(method, f"/v1/admin/{path}", **options)
-        return answer.json() if answer.content else None
+        """Call `/v1/admin`; return the response's JSON, None if empty. Raises: as `submit`."""
+        response = self._call(method, f"/v1/admin/{path}", **options)
+        return response.json() if response.content else None
 
     def _json(self, method: str, path: str, **options: Any) -> dict[str, Any]:
-        answer = self._call(method, path, **options)
+        response = self._call(method, path, **options)
         try:
-            body = answer.json()
+            body = response.json()
         except ValueError:
             body = None
         if not isinstance(body, dict):
-            raise ServiceUnreachable(f"what answers at {self._http.base_url} is no Atelier")
+            raise ServiceUnreachable(f"the server at {self._http.base_url} is not Atelier")
         return body
 
     def _call(self, method: str, path: str, **options: Any) -> httpx.Response:
@@ -217,23 +219,23 @@ class Client:
 
 
 def _path(job_id: str | None) -> str:
-    """Return the path of a job; whatever its id contains stays one segment."""
+    """Return a job's path; the id is quoted, so that it stays one segment."""
     return f"/v1/jobs/{quote(job_id or '', safe='')}"
 
 
 def _says(detail: str, line: str) -> bool:
-    """Return whether the detail contains the message of that line already."""
+    """Return whether the detail already contains the line's message."""
     return line in detail or line.partition(": ")[2] in detail
 
 
 class EventReader:
-    """An event stream, line by line. Source: WHATWG HTML, 9.2.6."""
+    """Incremental parser of a server-sent event stream. Source: WHATWG HTML, 9.2.6."""
 
     def __init__(self) -> None:
         self._fields: dict[str, str] = {}
 
     def line(self, line: str) -> JobEvent | None:
-        """The event that ends with this line, if one does."""
+        """Parse one line; return the event that it completes, if any."""
         if not line:
             fields, self._fields = self._fields, {}
             if "data" not in fields:
@@ -243,13 +245,13 @@ class EventReader:
         if not line.startswith(":"):
             name, _, value = line.partition(":")
             value = value.removeprefix(" ")
-            joined = name == "data" and name in self._fields
-            self._fields[name] = f"{self._fields[name]}\n{value}" if joined else value
+            continues = name == "data" and name in self._fields
+            self._fields[name] = f"{self._fields[name]}\n{value}" if continues else value
         return None
 
 
 def parse_events(lines: Iterator[str]) -> Iterator[JobEvent]:
-    """Lines of an event stream → its events."""
+    """Parse the lines of an event stream into events."""
     reader = EventReader()
     for line in lines:
         if event := reader.line(line):
@@ -257,7 +259,7 @@ def parse_events(lines: Iterator[str]) -> Iterator[JobEvent]:
 
 
 def checked(response: httpx.Response) -> httpx.Response:
-    """The answer itself. Raises: Problem: it is a refusal."""
+    """Return a successful response unchanged. Raises: ApiError."""
     if response.is_success:
         return response
     try:

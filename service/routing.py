@@ -1,4 +1,4 @@
-"""Registration of a front end's routes; each refuses unknown query parameters."""
+"""Registration of all routes; each rejects unknown query parameters."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ from service.routes import (
     verify,
 )
 from service.routes.compat import hugging_face
-from service.routes.compat.a1111 import door as a1111
-from service.routes.compat.fal import door as fal
-from service.routes.compat.mcp import door as mcp
+from service.routes.compat.a1111 import endpoint as a1111
+from service.routes.compat.fal import endpoint as fal
+from service.routes.compat.mcp import endpoint as mcp
 from service.routes.compat.openai import batches, files, mlperf
 from service.routes.compat.openai import images as openai_images
 from service.routes.compat.openai import videos as openai_videos
-from service.routes.compat.replicate import door as replicate
+from service.routes.compat.replicate import endpoint as replicate
 from service.routes.documented_responses import problems
 
-OURS = (generate, continuation, verify, jobs, links, models, loras, admin, health, pages)
-"""Routes of our own API, and pages."""
-DOORS = (
-    openai_images.DOOR,
-    mlperf.DOOR,
-    openai_videos.DOOR,
-    hugging_face.DOOR,
-    a1111.DOOR,
-    replicate.DOOR,
-    fal.DOOR,
-    files.DOOR,
-    batches.DOOR,
-    mcp.DOOR,
+NATIVE_ROUTES = (generate, continuation, verify, jobs, links, models, loras, admin, health, pages)
+"""Modules with the routes of this API, and pages."""
+COMPATIBLE_ENDPOINTS = (
+    openai_images.ENDPOINT,
+    mlperf.ENDPOINT,
+    openai_videos.ENDPOINT,
+    hugging_face.ENDPOINT,
+    a1111.ENDPOINT,
+    replicate.ENDPOINT,
+    fal.ENDPOINT,
+    files.ENDPOINT,
+    batches.ENDPOINT,
+    mcp.ENDPOINT,
 )
-"""Other clients' APIs."""
+"""Compatible endpoints: other vendors' APIs."""
 
 
-ASK_FOR_WORK = frozenset(
+JOB_OPERATIONS = frozenset(
     (
         *("generate", "continue_job", "verify"),
         *("create_image", "edit_image", "vary_image"),
@@ -63,35 +63,35 @@ ASK_FOR_WORK = frozenset(
         "mcp_message",
     )
 )
-"""Operations whose requests ask for work, of all APIs."""
+"""Operations of all APIs that create jobs or other work."""
 
 
 def class_of(route: BaseRoute | None) -> str | None:
-    """Return the class that a route's requests are counted in; None: a probe or page, or none."""
+    """Return a route's class for request metrics; None for probes, pages and unknown paths."""
     if not isinstance(route, APIRoute) or not route.include_in_schema or "health" in route.tags:
         return None
-    return GENERATE if operation_id(route) in ASK_FOR_WORK else READ
+    return GENERATE if operation_id(route) in JOB_OPERATIONS else READ
 
 
 def operation_id(route: APIRoute) -> str:
-    """Return the name of a route's function, which generated clients call it by."""
+    """Return the name of a route's function, which generated clients use."""
     return route.name
 
 
 @cache
 def _routes() -> list[BaseRoute]:
-    """Return the routes of every app of this process: FastAPI takes long to prepare them."""
+    """Build the routes once for all apps of this process, since FastAPI is slow to do so."""
     routes = APIRouter()
-    for part in OURS:
+    for module in NATIVE_ROUTES:
         routes.include_router(
-            part.router,
+            module.router,
             dependencies=[Depends(check_query)],
             responses=problems(422),
             generate_unique_id_function=operation_id,
         )
-    for door in DOORS:
+    for endpoint in COMPATIBLE_ENDPOINTS:
         routes.include_router(
-            door.router,
+            endpoint.router,
             dependencies=[Depends(check_query)],
             generate_unique_id_function=operation_id,
         )
@@ -99,8 +99,12 @@ def _routes() -> list[BaseRoute]:
 
 
 def include_routes(app: FastAPI) -> None:
-    """Add every route of the front end."""
+    """Add every route of the front end to the app, with the error format of each path."""
     app.router.routes.extend(_routes())
     app.state.error_forms = ErrorForms(
-        {prefix: form for door in DOORS for prefix, form in door.error_forms.items()}
+        {
+            prefix: form
+            for endpoint in COMPATIBLE_ENDPOINTS
+            for prefix, form in endpoint.error_forms.items()
+        }
     )

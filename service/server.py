@@ -1,4 +1,4 @@
-"""The front end as a process: uvicorn, told to let go of open streams when it is to stop."""
+"""Front-end process: runs uvicorn, and ends open streams when it shuts down."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ log = logging.getLogger(__name__)
 SERVICE = "atelier-frontend"
 """Name of front ends in traces and metrics."""
 TICK_S = 0.1
-"""Interval of uvicorn's own tick."""
+"""Interval of uvicorn's `on_tick`, in seconds."""
 SWEEP_TICKS = 10
 
 NEW_OBJECTS = 10_000
-"""Objects after which the garbage collector looks at the new ones: a few requests' worth."""
+"""Threshold of the garbage collector's youngest generation: the objects of a few requests."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn waits for every open answer before it exits; ours end when they are asked to.
+    """Uvicorn server that ends open responses at shutdown, instead of waiting.
 
     Args:
-        connections: of its clients, looked over every second.
+        connections: client connections, swept every second.
     """
 
     def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
@@ -64,20 +64,20 @@ class HttpServer(uvicorn.Server):
         self.connections = connections
 
     async def on_tick(self, counter: int) -> bool:
-        """Look over the connections, as often as is due."""
+        """Close overdue connections, every `SWEEP_TICKS` ticks."""
         if counter % SWEEP_TICKS == 0:
             self.connections.sweep(asyncio.get_running_loop().time(), SWEEP_TICKS * TICK_S)
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End open answers, then shut down."""
+        """End open responses, then shut down."""
         app: FastAPI = self.config.app  # type: ignore[assignment]
         app.state.front.stopping.set()
         await super().shutdown(sockets)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle signals; uvicorn's own raises them again at the end, and so never exits with 0."""
+        """Handle signals without uvicorn's raising them again, which would prevent exit code 0."""
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             loop.add_signal_handler(number, self.handle_exit, number, None)
@@ -89,9 +89,9 @@ class HttpServer(uvicorn.Server):
 
 
 def make_server(app: FastAPI, settings: Settings) -> HttpServer:
-    """A server for `create_app`'s app; its `serve` returns after SIGTERM or SIGINT.
+    """Create a server for `create_app`'s app; its `serve` returns after SIGTERM or SIGINT.
 
-    It logs through the loggers that the process has.
+    It uses the process's existing loggers.
     """
     server = settings.server
     telemetry: Telemetry = app.state.front.telemetry
@@ -108,7 +108,7 @@ def make_server(app: FastAPI, settings: Settings) -> HttpServer:
             forwarded_allow_ips=[str(network) for network in server.trusted_proxies],
             log_config=None,
             log_level=settings.log_level,
-            access_log=False,  # the app has its own: addresses may hold what is nobody's business
+            access_log=False,  # the app logs requests itself: URLs may contain private data
             timeout_graceful_shutdown=math.ceil(server.shutdown_grace_s),
             timeout_keep_alive=math.ceil(server.idle_s),
             server_header=False,
@@ -121,7 +121,7 @@ def serve(settings: Settings, *, fd: int | None = None) -> int:
     """Serve one front end until a signal ends it; return the exit code.
 
     Args:
-        fd: a socket that listens already; without it, one is opened as the settings say.
+        fd: file descriptor of a listening socket; without it, the settings define one.
 
     Raises: ConfigError: it cannot start with these settings.
     """
@@ -140,9 +140,9 @@ async def _serve(settings: Settings, fd: int | None) -> int:
     queue = Queue.unchecked(settings)
     try:
         is_checked = await _is_checked(queue, settings, address)
-        decided = listening_at(settings, address)
-        server = make_server(app := create_app(decided, queue, store), decided)
-        _settle()
+        final_settings = listening_at(settings, address)
+        server = make_server(app := create_app(final_settings, queue, store), final_settings)
+        _freeze_startup_objects()
         with _pushing(app.state.front):
             checking = asyncio.create_task(_check(server, queue, settings, address, is_checked))
             await server.serve(sockets=[listener] if listener else None)
@@ -154,11 +154,10 @@ async def _serve(settings: Settings, fd: int | None) -> int:
     return 0 if server.started else 1
 
 
-def _settle() -> None:
-    """Spare the garbage collector what a front end has from its start to its end.
+def _freeze_startup_objects() -> None:
+    """Exempt long-lived objects from garbage collection.
 
-    That is nearly all there is: modules, schemas and routes, which it would look through again and
-    again while requests wait.
+    Modules, schemas and routes are nearly all objects; scanning them again would delay requests.
     """
     gc.collect()
     gc.freeze()
@@ -166,7 +165,7 @@ def _settle() -> None:
 
 
 def _pushing(front: FrontEnd) -> AbstractContextManager[None]:
-    """Push the front end's metrics, if a collector is named. To be called in the event loop."""
+    """Push the front end's metrics, if a collector is configured. Call it in the event loop."""
     loop = asyncio.get_running_loop()
 
     def refresh() -> Future[None]:
@@ -177,12 +176,12 @@ def _pushing(front: FrontEnd) -> AbstractContextManager[None]:
 
 
 async def _is_checked(queue: Queue, settings: Settings, address: str) -> bool:
-    """Return whether Redis answers yet. Raises: ConfigError: it is unfit, or has no key."""
+    """Return whether Redis is reachable. Raises: ConfigError: Redis is unsuitable or has no key."""
     try:
         await queue.check(settings)
         await check_first_key(settings, address)
     except connection.RedisUnreachable as error:
-        log.warning("requests are answered with 503 until Redis is there: %s", error)
+        log.warning("requests get 503 until Redis is reachable: %s", error)
         return False
     return True
 
@@ -190,7 +189,7 @@ async def _is_checked(queue: Queue, settings: Settings, address: str) -> bool:
 async def _check(
     server: HttpServer, queue: Queue, settings: Settings, address: str, is_checked: bool
 ) -> None:
-    """Check a Redis that did not answer at first when it does; the server ends if it is unfit.
+    """Check Redis once it is reachable, if it was not at startup; stop the server if unsuitable.
 
     Raises: ConfigError: as `_is_checked`.
     """

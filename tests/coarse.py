@@ -1,4 +1,4 @@
-"""How XLA compiles for a CPU in less time, where nothing asks how fast the program is."""
+"""XLA options that compile faster for a CPU, for tests that do not measure speed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from unittest.mock import patch
 from packaging.version import Version
 
 EMITTERS = "xla_cpu_use_fusion_emitters"
-"""They make code that LLVM's optimizations, left out here, would have to bring down again. From
-jaxlib 0.11.1 on there is no doing without them."""
+"""Fusion emitters make code that relies on LLVM optimizations, which are omitted here. Since jaxlib
+0.11.1 they cannot be disabled."""
 EMITTERS_ALONE = (0, 11, 1)
 
 OPTIONS: dict[str, int | bool] = {
@@ -21,27 +21,28 @@ OPTIONS: dict[str, int | bool] = {
     "xla_llvm_disable_expensive_passes": True,
     **({EMITTERS: False} if Version(version("jaxlib")).release < EMITTERS_ALONE else {}),
 }
-"""For `compile(compiler_options=…)`. XLA's own optimizations are all done."""
+"""Options for `compile(compiler_options=…)`. XLA's own optimizations all run."""
 
 FLAGS = " ".join(f"--{name}={str(value).lower()}" for name, value in OPTIONS.items())
-"""The same for a process of its own, in `XLA_FLAGS`."""
+"""The same options for another process, in `XLA_FLAGS`."""
 
 
 @contextmanager
 def compiled() -> Iterator[None]:
-    """The same for all that this process compiles meanwhile for its CPU.
+    """Use the same options for all programs that this process compiles for its CPU within the
+    block.
 
-    JAX has options of a process, read once, and of one program; what programs under test are made
-    of takes none. So the one function that all options come from is given these.
+    JAX has options per process, read once, and options per program, which code under test does not
+    set. So the function that returns all options is patched.
     """
     from models.parallel.jax_internals import compiler
 
-    plain = compiler.get_compile_options
+    original = compiler.get_compile_options
 
     def coarsely(*args: Any, backend: Any = None, **more: Any) -> Any:
-        options = plain(*args, backend=backend, **more)
+        options = original(*args, backend=backend, **more)
         if backend is not None and backend.platform == "cpu":
-            # The last one counts: a program's own stay.
+            # The last value wins, so a program's own options take precedence.
             options.env_option_overrides = [*OPTIONS.items(), *options.env_option_overrides]
         return options
 

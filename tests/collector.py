@@ -1,4 +1,4 @@
-"""A collector of traces and metrics: real OTLP over HTTP, kept in memory."""
+"""Collector of traces and metrics: real OTLP over HTTP, stored in memory."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 
 ROOT = ""
 POLL_S = 0.02
-"""How soon it hears that it is to end."""
+"""Interval in which it checks for shutdown."""
 
 
 @dataclass(frozen=True)
-class Told:
-    """One span as it was received. Times in seconds since the epoch."""
+class Span:
+    """A received span. Times are in seconds since the epoch."""
 
     service: str
     trace: str
@@ -44,25 +44,25 @@ class Told:
 
 @dataclass(frozen=True)
 class Point:
-    """One series of a metric, as it was received last."""
+    """Last received point of a metric's series."""
 
     unit: str
     value: float
-    """Of a histogram its sum."""
+    """Sum, for a histogram."""
     count: int | None = None
     buckets: tuple[tuple[float, int], ...] = ()
     """Bounds and counts of a histogram, the last without a bound."""
     exemplars: frozenset[str] = frozenset()
-    """Traces that it names."""
+    """Trace ids of its exemplars."""
 
 
 Series = tuple[str, frozenset[tuple[str, str]]]
-"""Name and labels."""
+"""Metric name and labels."""
 
 
 @dataclass
 class Pushed:
-    """What one process has pushed."""
+    """Resource and series that one process pushed."""
 
     resource: dict[str, Any]
     points: dict[Series, Point]
@@ -74,26 +74,26 @@ class Collector(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.spans: list[Told] = []
+        self.spans: list[Span] = []
         self.pushed: dict[str, Pushed] = {}
-        """By `service.instance.id`."""
+        """Pushed metrics by `service.instance.id`."""
         self.raw = b""
-        """All that was sent, for what must not be in it."""
+        """All received bytes, to check that they lack private texts."""
         self.lock = threading.Lock()
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
 
-    def traces(self) -> dict[str, list[Told]]:
-        found = defaultdict(list)
+    def traces(self) -> dict[str, list[Span]]:
+        by_trace = defaultdict(list)
         with self.lock:
             for span in self.spans:
-                found[span.trace].append(span)
-        return dict(found)
+                by_trace[span.trace].append(span)
+        return dict(by_trace)
 
-    def of_job(self, job_id: str) -> list[Told]:
-        """All spans of the trace that has this job."""
+    def of_job(self, job_id: str) -> list[Span]:
+        """All spans of the job's trace, in order of their start."""
         for spans in self.traces().values():
             if any(span.attributes.get("atelier.job.id") == job_id for span in spans):
                 return sorted(spans, key=lambda span: span.start)
@@ -126,12 +126,12 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
-def read(body: bytes) -> Iterator[Told]:
+def read(body: bytes) -> Iterator[Span]:
     for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
         service = plain(resource.resource.attributes)["service.name"]
         for scope in resource.scope_spans:
             for span in scope.spans:
-                yield Told(
+                yield Span(
                     service=service,
                     trace=span.trace_id.hex(),
                     id=span.span_id.hex(),
@@ -141,34 +141,39 @@ def read(body: bytes) -> Iterator[Told]:
                     end=span.end_time_unix_nano / 1e9,
                     error=span.status.message if span.status.code == 2 else None,
                     attributes=plain(span.attributes),
-                    events=tuple((one.name, one.time_unix_nano / 1e9) for one in span.events),
-                    links=tuple(one.trace_id.hex() for one in span.links),
+                    events=tuple((item.name, item.time_unix_nano / 1e9) for item in span.events),
+                    links=tuple(item.trace_id.hex() for item in span.links),
                 )
 
 
 def keep(pushed: dict[str, Pushed], body: bytes) -> None:
-    for one in ExportMetricsServiceRequest.FromString(body).resource_metrics:
-        resource = plain(one.resource.attributes)
-        found = pushed.setdefault(resource["service.instance.id"], Pushed(resource, {}))
-        found.times += 1
-        for metric in (metric for scope in one.scope_metrics for metric in scope.metrics):
+    for resource_metrics in ExportMetricsServiceRequest.FromString(body).resource_metrics:
+        resource = plain(resource_metrics.resource.attributes)
+        process = pushed.setdefault(resource["service.instance.id"], Pushed(resource, {}))
+        process.times += 1
+        for metric in (
+            metric for scope in resource_metrics.scope_metrics for metric in scope.metrics
+        ):
             data = getattr(metric, metric.WhichOneof("data"))
             for point in data.data_points:
                 labels = frozenset(plain(point.attributes).items())
-                found.points[metric.name, labels] = point_of(metric.unit, point)
+                process.points[metric.name, labels] = point_of(metric.unit, point)
 
 
 def point_of(unit: str, point: Any) -> Point:
     if not hasattr(point, "bucket_counts"):
         return Point(unit, point.as_double)
-    traces = frozenset(one.trace_id.hex() for one in point.exemplars)
+    traces = frozenset(exemplar.trace_id.hex() for exemplar in point.exemplars)
     bounds = [*point.explicit_bounds, float("inf")]
     buckets = tuple(zip(bounds, point.bucket_counts, strict=True))
     return Point(unit, point.sum, point.count, buckets, traces)
 
 
 def plain(attributes: Any) -> dict[str, Any]:
-    return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in attributes}
+    return {
+        attribute.key: getattr(attribute.value, attribute.value.WhichOneof("value"))
+        for attribute in attributes
+    }
 
 
 @contextmanager

@@ -1,8 +1,7 @@
-"""Programs that tests have compiled, kept for other processes of the tests and for other runs.
+"""Cache of programs that tests compiled, for other test processes and later runs.
 
-JAX's own persistent cache: its keys are of the program, the options and the versions, so that a
-changed network is compiled anew. Tests of that cache, and of single pools, have folders of their
-own.
+JAX's persistent cache: its keys depend on the program, options and versions, so a changed network
+is compiled again. Tests of that cache, and of single pools, have their own folders.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = "TESTS_COMPILE_CACHE"
-"""Variable with the folder; empty: nothing is kept. By default one in the user's cache."""
+"""Variable with the cache folder; empty: no cache. The default is in the user's cache folder."""
 MOST_BYTES, LEAST_BYTES = 3 << 30, 1 << 30
-"""Beyond the first of them the oldest programs go, until the second is reached."""
+"""Above the first size, the oldest programs are deleted until the second is reached."""
 
 
 SMALL_ONES = {
     "jax_persistent_cache_min_compile_time_secs": 0,
     "jax_persistent_cache_min_entry_size_bytes": 0,
 }
-"""Options of JAX by which the small programs are kept too."""
+"""Options of JAX that also cache small programs."""
 
 
 def folder() -> Path | None:
@@ -37,32 +36,34 @@ def folder() -> Path | None:
 
 
 def folder_of_systems() -> Path | None:
-    """Make the folder for whole systems that tests start, and return it, or None."""
-    kept = folder()
-    if kept is None:
+    """Make the folder for complete systems that tests start, and return it, or None."""
+    cache = folder()
+    if cache is None:
         return None
-    (kept / "systems").mkdir(mode=0o700, parents=True, exist_ok=True)
-    return kept / "systems"
+    (cache / "systems").mkdir(mode=0o700, parents=True, exist_ok=True)
+    return cache / "systems"
 
 
 def environment() -> dict[str, str]:
-    """Return the variables by which another process reads and writes there."""
-    place = folder()
-    options = {"jax_compilation_cache_dir": place, **SMALL_ONES} if place else {}
+    """Return the variables that make another process use the cache."""
+    cache = folder()
+    options = {"jax_compilation_cache_dir": cache, **SMALL_ONES} if cache else {}
     return {name.upper(): str(value) for name, value in options.items()}
 
 
 def _processor() -> str:
-    """Return a digest of what the processor can do: code for one may not run on another."""
-    told = Path("/proc/cpuinfo")
-    lines = told.read_text().splitlines() if told.exists() else []
-    able = sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))})
-    return hashlib.sha256("\n".join(able).encode()).hexdigest()[:16]
+    """Return a digest of the processor's features, because code for one may not run on another."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    features = sorted(
+        {line for line in lines if line.startswith(("flags", "Features", "model name"))}
+    )
+    return hashlib.sha256("\n".join(features).encode()).hexdigest()[:16]
 
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """Read and write there what this process compiles meanwhile."""
+    """Cache the programs that this process compiles within the block."""
     import jax
 
     from models.parallel import jax_internals
@@ -73,7 +74,7 @@ def kept() -> Iterator[None]:
     def use(options: Mapping[str, Any]) -> None:
         for name, value in options.items():
             jax.config.update(name, value)
-        jax_internals.reset_cache()  # JAX keeps to the folder that it has opened, if any
+        jax_internals.reset_cache()  # JAX otherwise keeps the folder that it has opened
 
     use(options)
     yield
@@ -81,9 +82,9 @@ def kept() -> Iterator[None]:
 
 
 def prune() -> None:
-    """Delete the oldest programs where there are too many."""
-    place = folder()
-    files = [path for path in place.parent.rglob("*") if path.is_file()] if place else []
+    """Delete the oldest programs if the cache is too large."""
+    cache = folder()
+    files = [path for path in cache.parent.rglob("*") if path.is_file()] if cache else []
     sizes = sorted((file.stat().st_mtime, file.stat().st_size, file) for file in files)
     total = sum(size for _, size, _ in sizes)
     if total <= MOST_BYTES:

@@ -1,4 +1,4 @@
-"""Fixtures that every room shares. No JAX in here: the front end's tests run without it."""
+"""Fixtures shared by all tests. Imports no JAX, because the front end's tests run without it."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ from service.settings.queue import QueueSettings
 from tests import compile_cache, tiers
 
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
-"""For layouts; read when JAX is first used, in whichever test that is."""
+"""Number of devices for layouts; read when JAX is first used."""
 redis.utils.get_lib_version = cache(redis.utils.get_lib_version)
-"""It reads the package's metadata from the disk, and is called for each of many connections."""
+"""Reads the package's metadata from disk and is called for each of many connections."""
 os.environ["OMP_NUM_THREADS"] = "1"
-"""Torch's and NumPy's: on networks this small threads only wait for each other."""
+"""Threads of torch and NumPy; on small networks they only wait for each other."""
 os.environ["GOGC"] = "400"
-"""Of kubectl, Helm and promtool: a fifth of their time, at Go's own setting, is for garbage."""
+"""Garbage collection of kubectl, Helm and promtool, which takes a fifth of their time by
+default."""
 PATIENCE_S = 60
-"""With a Redis that shares two busy cores and their disk."""
+"""Socket time-out of a Redis that shares two busy cores and their disk."""
 COMPILED = "TESTS_COMPILED"
-"""Variable with the folder of what systems have compiled, one for all of them and all processes of
-the tests; set here, where the first of these starts, to one that further runs read too."""
+"""Variable with the folder of programs that systems compiled, shared by all test processes. The
+first process sets it, to a folder that later runs also use."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test by its tier, and let those of properties try the same examples each time."""
+    """Mark each test by its tier, and make hypothesis try the same examples in each run."""
     tiers.mark(items)
     if "hypothesis" in sys.modules:
         import hypothesis
@@ -49,7 +50,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Spare every garbage collection what imports have made, which stays to the end."""
+    """Exclude imported objects, which live to the end, from garbage collection."""
     gc.collect()
     gc.freeze()
 
@@ -61,7 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _passing(config: pytest.Config) -> str:
-    """Make a folder for this run alone."""
+    """Make a temporary folder for this run."""
     folder = TemporaryDirectory(prefix="compiled-")
     config.add_cleanup(folder.cleanup)
     return folder.name
@@ -71,12 +72,12 @@ OTHERS = {
     *("PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR", "MOSAIC_GPU_CUDA_ROOT"),
     *("TF_CPP_MIN_LOG_LEVEL", "TPU_LIBRARY_PATH", "TPU_SKIP_MDS_QUERY"),
 }
-"""Variables that pytest, and torch and JAX when they are first used, set for themselves."""
+"""Variables that pytest, torch and JAX set themselves."""
 
 
 @pytest.fixture(autouse=True, scope="module")
 def forget_programs() -> Iterator[None]:
-    """Drops what a module compiled: a test process would hold gigabytes of it to its end."""
+    """Drop a module's compiled programs, which would otherwise occupy gigabytes."""
     yield
     if "jax" in sys.modules:
         import jax
@@ -85,19 +86,20 @@ def forget_programs() -> Iterator[None]:
 
 
 KEEPING = ("families", "models", "parallel", "parity")
-"""Folders whose modules compile many programs, and ask nothing about compiling."""
+"""Folders whose modules compile many programs and do not test compilation."""
 
 
 USUALLY, RARELY = gc.get_threshold(), (100_000, 20, 20)
 """Thresholds of the garbage collector."""
 MAKING = (*KEEPING, "service/jobs/model/test_state_machine.py", "service/test_patterns.py")
-"""Folders and files whose tests make millions of objects, few of them cyclic: by Python's own
-thresholds a twelfth of their time and more goes into looking for those."""
+"""Folders and files whose tests make millions of objects, few of them cyclic. With Python's default
+thresholds, garbage collection takes a twelfth of their time or more."""
 
 
 @pytest.fixture(autouse=True, scope="module")
 def garbage(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Collects garbage rarely where much is made; elsewhere what is left open shows soon."""
+    """Collect garbage rarely in MAKING; elsewhere promptly, so that unclosed resources show
+    soon."""
     path = request.path.relative_to(Path(__file__).parent)
     is_making = any(path.is_relative_to(place) for place in MAKING)
     gc.set_threshold(*(RARELY if is_making else USUALLY))
@@ -107,7 +109,7 @@ def garbage(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def kept_programs(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Read what another process or run of the tests has compiled."""
+    """Use programs that other processes or runs compiled."""
     folder = request.path.relative_to(Path(__file__).parent).parts[0]
     with compile_cache.kept() if folder in KEEPING else nullcontext():
         yield
@@ -115,7 +117,7 @@ def kept_programs(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def same_environment() -> Iterator[None]:
-    """Fails a module that leaves the environment changed for those after it."""
+    """Fail a module that leaves changed environment variables for later modules."""
     before = dict(os.environ)
     yield
     changed = {
@@ -132,19 +134,21 @@ def same_environment() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """One embedded server for the whole run; `queue` empties it, so take both or clean up.
+    """Embedded server for the whole run; request `queue`, which empties it, or clean up.
 
-    Its clients wait longer than users do: a machine that stood still for seconds fails no test.
+    The long socket time-out prevents failures on a machine that stalls for seconds.
     """
     with embedded(tmp_path_factory.mktemp("redis")) as url:
         with redis.Redis.from_url(url) as client:
-            client.config_set("appendonly", "no")  # nobody kills it: no command waits for the disk
+            client.config_set(
+                "appendonly", "no"
+            )  # no test kills it, so commands need not wait for the disk
         yield f"{url}?socket_timeout={PATIENCE_S}"
 
 
 @pytest.fixture
 async def empty_redis(redis_url: str) -> AsyncIterator[Redis]:
-    """A plain client of the server, with nothing in it."""
+    """Client of an emptied server."""
     async with Redis.from_url(redis_url, decode_responses=True) as redis:
         await redis.flushall()
         yield redis
@@ -152,7 +156,7 @@ async def empty_redis(redis_url: str) -> AsyncIterator[Redis]:
 
 @pytest.fixture
 async def queue(redis_url: str, empty_redis: Redis) -> AsyncIterator[Queue]:
-    """A queue with default settings and nothing in it."""
+    """Empty queue with default settings."""
     queue = await Queue.connect(redis_url, QueueSettings())
     yield queue
     await queue.close()
@@ -160,10 +164,10 @@ async def queue(redis_url: str, empty_redis: Redis) -> AsyncIterator[Queue]:
 
 @pytest.fixture(scope="module")
 def coarse() -> Iterator[None]:
-    """Compile in a third of the time, for modules that ask what is computed and not how fast.
+    """Compile in a third of the time, for modules that test results, not speed.
 
-    Tests of models, layouts and workers all are. The demo's scores, one request of text and one
-    with an image a family of those held against diffusers compile as users do.
+    Tests of models, layouts and workers use it. The demo's scores, and per family one text request
+    and one request with an image compared with diffusers, compile as in production.
     """
     from tests.coarse import compiled
 
@@ -186,7 +190,7 @@ SMALLER = {
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo's Flux, smaller still: configs alone, that any compiler is soon done with."""
+    """Configs of a Flux smaller than the demo's, without weights, quick to compile."""
     folder = tmp_path_factory.mktemp("configs") / "tiny"
     configs = shutil.ignore_patterns("*.safetensors", "tokenizer*")
     shutil.copytree(Path(models.demo.__file__).parent / "flux", folder, ignore=configs)

@@ -1,4 +1,4 @@
-"""Image and video files that cost their reader far more than their sender."""
+"""Image and video files that are much more expensive to read than to send."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from PIL import Image
 
 
 def jpeg_of_scans(scans: int, size: tuple[int, int]) -> bytes:
-    """A progressive JPEG whose last scan is repeated: some bytes, and a pass over all blocks."""
+    """A progressive JPEG whose last scan repeats: few bytes, each scan a pass over all blocks."""
     file = io.BytesIO()
     Image.new("RGB", size, "teal").save(file, "JPEG", progressive=True)
     data = file.getvalue()
@@ -34,7 +34,7 @@ def bomb(side: int) -> bytes:
 
 
 def within(png: bytes, *chunks: bytes) -> bytes:
-    """A PNG with further chunks behind its header."""
+    """Insert chunks after a PNG's header."""
     return png[:33] + b"".join(chunks) + png[33:]
 
 
@@ -43,7 +43,7 @@ TEXT_BOMBS = {
     "iTXt": b"comment\0\1\0\0\0",
     "iCCP": b"profile\0\0",
 }
-"""Chunks of a PNG whose content may be compressed, and what comes before it."""
+"""PNG chunks with possibly compressed content, and the bytes before it."""
 
 
 def text_bomb(kind: str) -> bytes:
@@ -57,7 +57,7 @@ def _packed() -> bytes:
 
 
 def animation(kind: str, frames: int) -> bytes:
-    """Small frames of two colours by turns."""
+    """Make an animation of small frames in two alternating colors."""
     images = [Image.new("RGB", (8, 8), color) for color in ("red", "blue")] * (frames // 2)
     file = io.BytesIO()
     images[0].save(file, kind, save_all=True, append_images=images[1:])
@@ -71,22 +71,22 @@ def video(
     container: str = "mp4",
     **options: str,
 ) -> bytes:
-    """A video of one colour: few bytes, however long and large.
+    """Make a single-color video, which has few bytes at any length and size.
 
     Args:
-        options: of the codec.
+        options: options of the codec.
     """
     file = io.BytesIO()
-    with av.open(file, "w", format=container) as written:
-        stream = written.add_stream(codec, rate=16)
+    with av.open(file, "w", format=container) as output:
+        stream = output.add_stream(codec, rate=16)
         stream.width, stream.height = size
         stream.options = options
         stream.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
         frame = av.VideoFrame.from_image(Image.new("RGB", size, "teal"))
         for number in range(frames):
             frame.pts = number
-            written.mux(stream.encode(frame))
-        written.mux(stream.encode())
+            output.mux(stream.encode(frame))
+        output.mux(stream.encode())
     return file.getvalue()
 
 
@@ -108,11 +108,11 @@ HOSTILE_VIDEOS: Mapping[str, Callable[[], bytes]] = {
     "far larger than it says": lambda: larger_than_it_says(2048, 1024),
     "another codec": lambda: video(2, codec="mjpeg", container="mov"),
 }
-"""Files that claim to be videos, and are none that may be decoded; each is made when it is used."""
+"""Files that claim to be videos but must not be decoded; each is made on use."""
 
 
 def larger_than_it_says(width: int, height: int) -> bytes:
-    """A WebM of that many pixels a frame, whose head says 16 x 16."""
+    """Make a WebM with that many pixels per frame whose header claims 16 x 16."""
     data = video(2, (width, height), "libvpx", "webm")
     for element, side in ((b"\xb0", width), (b"\xba", height)):
         length = 1 if side < 256 else 2

@@ -1,4 +1,4 @@
-"""Where another Python of this machine is: `python tests/pythons.py 3.13` prints it."""
+"""Path of another Python on this machine: `python tests/pythons.py 3.13` prints it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 
 
 def interpreter(version: str) -> Path:
-    """Outside any virtual environment: from PATH, or out of pyenv's folder, the newest one.
+    """Find a Python outside virtual environments: on PATH, or the newest in pyenv's folder.
 
-    Raises: LookupError: it is nowhere; says what to do.
+    Raises: LookupError: there is none; the message has the remedy.
     """
     for candidate in _candidates(version):
         if _version(candidate) == version:
@@ -31,8 +31,8 @@ def _candidates(version: str) -> Iterator[Path]:
     if on_path := shutil.which(f"python{version}"):
         yield Path(on_path)
     root = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser()
-    found = root.glob(f"versions/{version}.*/bin/python{version}")
-    yield from sorted(found, key=lambda path: _numbers(path.parts[-3]), reverse=True)
+    candidates = root.glob(f"versions/{version}.*/bin/python{version}")
+    yield from sorted(candidates, key=lambda path: _numbers(path.parts[-3]), reverse=True)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -40,14 +40,14 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _version(python: Path) -> str:
-    """Empty: it is not there or does not run, as pyenv's stand-ins for versions that are not
-    switched on."""
-    ask = "import sys; print('{}.{}'.format(*sys.version_info))"
+    """Version of a Python; empty if missing or not runnable, like pyenv's shims of inactive
+    versions."""
+    program = "import sys; print('{}.{}'.format(*sys.version_info))"
     try:
-        done = subprocess.run([python, "-I", "-c", ask], capture_output=True, text=True)
+        process = subprocess.run([python, "-I", "-c", program], capture_output=True, text=True)
     except OSError:
         return ""
-    return done.stdout.strip()
+    return process.stdout.strip()
 
 
 if __name__ == "__main__":

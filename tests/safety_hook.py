@@ -1,8 +1,8 @@
-"""A safety hook that misbehaves when told to, as a process: `python -m tests.safety_hook PORT`.
+"""Misbehaving safety hook as a process: `python -m tests.safety_hook PORT`.
 
-It judges by the prompt: "refuse …", "slow …" (never answers), "garbage …", "error …", and "flaky …"
-(the first time an error); at the stage that follows, as in "refuse after". GET gives what it was
-asked so far.
+The prompt selects its behavior: "refuse …", "slow …" (never answers), "garbage …", "error …", and
+"flaky …" (an error the first time). A stage may follow, as in "refuse after". GET returns the
+questions so far.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.request import ProxyHandler, build_opener
 
-asked: list[dict[str, Any]] = []
+questions: list[dict[str, Any]] = []
 never = threading.Event()
 
 
@@ -26,18 +26,18 @@ class Hook(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         question = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         question["authorization"] = self.headers["Authorization"]
-        asked.append(question)
+        questions.append(question)
         kind, when, *_ = [*question["request"]["prompt"].split(), "", ""]
         if when not in ("", question["when"]):
             kind = "allow"
         if kind == "slow":
             never.wait()
-        is_first = sum(one["request"] == question["request"] for one in asked) == 1
+        is_first = sum(earlier["request"] == question["request"] for earlier in questions) == 1
         status = 500 if kind == "error" or (kind == "flaky" and is_first) else 200
         self.answer(status, b"<html>" if kind == "garbage" else verdict(kind))
 
     def do_GET(self) -> None:
-        self.answer(200, json.dumps(asked).encode())
+        self.answer(200, json.dumps(questions).encode())
 
     def answer(self, status: int, body: bytes) -> None:
         self.send_response(status)
@@ -55,16 +55,16 @@ def verdict(kind: str) -> bytes:
 
 
 class HookProcess:
-    """The hook as tests see it."""
+    """The hook's process and its address."""
 
     def __init__(self, process: subprocess.Popen[str], port: int) -> None:
         self.process = process
         self.url = f"http://127.0.0.1:{port}/check"
 
-    def asked(self) -> list[dict[str, Any]]:
-        with build_opener(ProxyHandler({})).open(self.url) as answer:
-            found: list[dict[str, Any]] = json.load(answer)
-        return found
+    def questions(self) -> list[dict[str, Any]]:
+        with build_opener(ProxyHandler({})).open(self.url) as response:
+            questions: list[dict[str, Any]] = json.load(response)
+        return questions
 
     def kill(self) -> None:
         self.process.kill()

@@ -1,4 +1,4 @@
-"""Who may know whom: the arrows of the architecture, read from the sources' own imports."""
+"""Allowed imports between packages and rooms, checked in the sources."""
 
 from __future__ import annotations
 
@@ -88,7 +88,6 @@ FLOORS: dict[str, dict[str, str]] = {
         "attention": "kernels layers",
         "blocks": "kernels layers attention",
     },
-    "models.demo": {"world": "", "training": "world", "recipes": "world training"},
     "workers": {
         "slice": "",
         "jaxpr": "",
@@ -114,9 +113,8 @@ FLOORS: dict[str, dict[str, str]] = {
     "deploy.bench": {"serving": "", "engine": ""},
     "tools": {"cluster": "", "dashboards": "", "reference": ""},
 }
-"""The rooms of each package, from the lowest floor up, and those that each may import beside
-itself. A file that lies in no room, such as `service/app.py`, may import all rooms of its package.
-"""
+"""Rooms of each package from the lowest floor up, with the rooms that each may import besides
+itself. A file outside the rooms, such as `service/app.py`, may import all rooms of its package."""
 
 OUTSIDE: dict[str, tuple[str, ...]] = {
     "service": (SPEC, "models.adapters.files"),
@@ -138,13 +136,14 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "tools": ROOMS,
     "atelier": ("deploy",),
 }
-"""What each package may import of the others."""
+"""Imports that each package may have from other packages."""
 
 HEAVY = ("jax", "jaxlib", "flax", "optax", "torch", "transformers", "diffusers")
-"""A front end starts without them: in a second, not five, and in a third of the memory."""
+"""Packages that a front end must not load; without them it starts in one second instead of five,
+with a third of the memory."""
 WEB = ("fastapi", "starlette", "uvicorn")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-EXTRAS = ("cpu", "train", "plan", "otel", "mcp", "c2pa", "parquet")
+EXTRAS = ("cpu", "plan", "otel", "docs", "mcp", "c2pa", "parquet")
 NOT_AT_RUN_TIME = ("torch", "diffusers", "pytest", "tests")
 
 
@@ -155,18 +154,16 @@ def module_name(path: Path) -> str:
 
 @cache
 def imports(source: str) -> Sequence[str]:
-    """Every module that a source imports, at its top or inside a function, as a dotted name.
-
-    `from a import b` counts as `a.b`, since `b` may be a module.
-    """
-    found: list[str] = []
+    """Modules that a source imports, at its top or inside functions, as dotted names. `from a
+    import b` counts as `a.b`, since `b` may be a module."""
+    names_: list[str] = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            found += (alias.name for alias in node.names)
+            names_ += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "relative imports hide the arrows"
-            found += (f"{node.module}.{alias.name}" for alias in node.names)
-    return found
+            names_ += (f"{node.module}.{alias.name}" for alias in node.names)
+    return names_
 
 
 def is_in(name: str, packages: tuple[str, ...]) -> bool:
@@ -178,14 +175,14 @@ def may_know(module: str) -> tuple[str, ...]:
     package, *rest = module.split(".")
     outside = OUTSIDE[package]
     while rest and rest[0] in FLOORS.get(package, {}):
-        beside = (*FLOORS[package][rest[0]].split(), *SHARED)
-        outside = (*outside, *(f"{package}.{name}" for name in beside))
+        allowed_rooms = (*FLOORS[package][rest[0]].split(), *SHARED)
+        outside = (*outside, *(f"{package}.{name}" for name in allowed_rooms))
         package = f"{package}.{rest.pop(0)}"
     return (*outside, package)
 
 
 def never_imports(module: str) -> tuple[str, ...]:
-    """Packages from outside that a module must do without."""
+    """External packages that a module must not import."""
     if is_in(module, ("service.jobs",)):
         return (*HEAVY, *WEB)
     if is_in(module, ("service", SPEC, "models.adapters.files")):
@@ -194,12 +191,12 @@ def never_imports(module: str) -> tuple[str, ...]:
 
 
 def breaches(module: str, source: str) -> list[str]:
-    """What this module imports against the arrows."""
+    """Forbidden imports of a module."""
     allowed, banned = may_know(module), never_imports(module)
     return [
         f"{module} imports {name}"
         for name in imports(source)
-        if is_in(name, banned) or (is_in(name, ROOMS) and not is_in(name, allowed))
+        if is_in(name, (*banned, "lab")) or (is_in(name, ROOMS) and not is_in(name, allowed))
     ]
 
 
@@ -209,10 +206,10 @@ def sources() -> list[Path]:
 
 
 def test_every_import_follows_an_arrow() -> None:
-    found = [path for path in sources() if path.is_file()]
-    assert len(found) > 40, "the sources were not found"
+    files = [path for path in sources() if path.is_file()]
+    assert len(files) > 40, "the sources were not found"
     assert [
-        line for path in found for line in breaches(module_name(path), path.read_text("utf-8"))
+        line for path in files for line in breaches(module_name(path), path.read_text("utf-8"))
     ] == []
 
 
@@ -233,7 +230,7 @@ def test_every_import_follows_an_arrow() -> None:
         ("workers.pool.worker", "import diffusers"),
         ("workers.engine.engine", "from workers.pool.process import run_pool"),
         ("workers.programs.compiler", "from workers.plan import search"),
-        ("deploy.local.supervisor", "from tools import speed_page"),
+        ("deploy.local.supervisor", "from lab.tpu import page"),
         ("workers.pool.worker", "from deploy import local"),
         ("models.flux.pipeline", "from models.sdxl.network import UNet"),
         ("models.flux.pipeline", "from models import wan"),
@@ -259,42 +256,42 @@ def test_every_room_has_its_floor(package: str) -> None:
     "init", [path for path in sources() if path.name == "__init__.py"], ids=module_name
 )
 def test_every_room_says_what_it_is_for_and_whom_it_imports(init: Path) -> None:
-    said = ast.get_docstring(ast.parse(init.read_text("utf-8")))
-    assert said and "import" in said.lower() and len(said.splitlines()) <= 6
+    docstring = ast.get_docstring(ast.parse(init.read_text("utf-8")))
+    assert docstring and "import" in docstring.lower() and len(docstring.splitlines()) <= 6
 
 
 def test_no_folders_import_each_other_in_a_circle() -> None:
-    known = {module_name(path): path for path in sources()}
+    modules = {module_name(path): path for path in sources()}
     graph: dict[str, set[str]] = {}
-    for path in known.values():
-        below = {folder_of(known[name]) for name in within(known, path)}
+    for path in modules.values():
+        below = {folder_of(modules[name]) for name in within(modules, path)}
         graph.setdefault(folder_of(path), set()).update(below)
     assert circle({folder: below - {folder} for folder, below in graph.items()}) == []
 
 
 def folder_of(path: Path) -> str:
-    """As a dotted name; of `atelier.py` an empty one."""
+    """Folder as a dotted name; "" for `atelier.py`."""
     return ".".join(path.parent.relative_to(ROOT).parts)
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
-    known = {module_name(path): path for path in sources()}
-    graph = {module: within(known, path) - {module} for module, path in known.items()}
+    modules = {module_name(path): path for path in sources()}
+    graph = {module: within(modules, path) - {module} for module, path in modules.items()}
     assert circle(graph) == []
 
 
-def within(known: dict[str, Path], path: Path) -> set[str]:
-    """The modules of this project that a file imports."""
-    found = set()
+def within(modules_by_name: dict[str, Path], path: Path) -> set[str]:
+    """Modules of this project that a file imports."""
+    modules = set()
     for name in imports(path.read_text("utf-8")):
-        while name and name not in known:
+        while name and name not in modules_by_name:
             name = name.rpartition(".")[0]
-        found |= {name} if name else set()
-    return found
+        modules |= {name} if name else set()
+    return modules
 
 
 def circle(graph: dict[str, set[str]]) -> list[str]:
-    """Modules of which each imports another one of these; []: there is no circle."""
+    """Modules in import cycles, and their importers; [] if there is no cycle."""
     left = dict(graph)
     while free := [module for module, below in left.items() if not below & left.keys()]:
         for module in free:
@@ -321,11 +318,11 @@ def test_an_arrow_is_no_breach(module: str, source: str) -> None:
 
 
 def test_a_front_end_loads_no_jax(tmp_path: Path) -> None:
-    """By its very command, which finds out at last that it has no Redis."""
+    """Runs the real command, which ends with the error that Redis is missing."""
     serve = ["serve", "--state", str(tmp_path)]
-    look = f"import atelier, sys; print(atelier.main({serve}), sorted(sys.modules))"
+    program = f"import atelier, sys; print(atelier.main({serve}), sorted(sys.modules))"
     loaded = subprocess.run(
-        [sys.executable, "-c", look], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
     assert loaded.startswith(f"{EXIT_CONFIG} ")
     assert "'fastapi'" in loaded
@@ -333,18 +330,19 @@ def test_a_front_end_loads_no_jax(tmp_path: Path) -> None:
 
 
 def declared() -> set[str]:
-    """Distributions that pyproject.toml asks for at run time, training, plans and traces."""
+    """Distributions that pyproject.toml requires at run time, and in the extras of EXTRAS."""
     extras = PROJECT["optional-dependencies"]
-    return needed() | {name for extra in EXTRAS for name in names(extras[extra])}
+    named = {name for extra in EXTRAS for name in names(extras[extra])}
+    return needed() | named | {"mkdocs"}  # which mkdocs-material requires
 
 
 def needed() -> set[str]:
-    """Distributions that come with every install: those of a front end."""
+    """Distributions of every install, which a front end needs."""
     return names(PROJECT["dependencies"])
 
 
-def names(wanted: list[str]) -> set[str]:
-    return {normal(re.split(r"[<>=~;\s\[]", line)[0]) for line in wanted}
+def names(requirements: list[str]) -> set[str]:
+    return {normal(re.split(r"[<>=~;\s\[]", line)[0]) for line in requirements}
 
 
 def normal(distribution: str) -> str:
@@ -356,7 +354,7 @@ def test_every_package_from_outside_is_declared() -> None:
 
 
 def test_a_front_end_needs_no_extra() -> None:
-    """But for the files that are read where something is sent by OTLP, and where an agent asks."""
+    """Excludes the files for OTLP and for MCP."""
     service = ROOT / "service"
     optional = {
         service / "tracing" / "opentelemetry.py",
@@ -364,29 +362,33 @@ def test_a_front_end_needs_no_extra() -> None:
         service / "metrics" / "otlp.py",
         service / "routes" / "compat" / "mcp" / "server.py",
     }
-    rooms = [service, ROOT / "models" / "adapters" / "files"]
-    needed_by_all = {path for room in rooms for path in sources() if path.is_relative_to(room)}
+    folders = [service, ROOT / "models" / "adapters" / "files"]
+    needed_by_all = {
+        path for folder in folders for path in sources() if path.is_relative_to(folder)
+    }
     assert undeclared(sorted(needed_by_all - optional), needed()) == []
     assert undeclared([ROOT / "workers" / "slice" / "mesh.py"], needed()) == ["jax"]
 
 
-def undeclared(files: list[Path], known: set[str]) -> list[str]:
-    """Packages from outside that these files import, and no known distribution has."""
+def undeclared(files: list[Path], distributions: set[str]) -> list[str]:
+    """External packages that these files import and no known distribution provides."""
     providers = packages_distributions()
     used = {name.split(".")[0] for path in files for name in imports(path.read_text("utf-8"))}
     outside = used - set(sys.stdlib_module_names) - set(ROOMS)
     return [
-        name for name in sorted(outside) if not known & {normal(d) for d in providers.get(name, [])}
+        name
+        for name in sorted(outside)
+        if not distributions & {normal(d) for d in providers.get(name, [])}
     ]
 
 
 def asking(source: str) -> list[int]:
-    """Lines that compare something with a family's name, or choose by it."""
-    asked = (ast.Compare, ast.MatchValue)
+    """Lines that compare a value with a family's name, or match it."""
+    node_types = (ast.Compare, ast.MatchValue)
     return sorted(
         leaf.lineno
         for node in ast.walk(ast.parse(source))
-        if isinstance(node, asked)
+        if isinstance(node, node_types)
         for leaf in ast.walk(node)
         if isinstance(leaf, ast.Constant) and leaf.value in FAMILIES
     )
@@ -394,19 +396,19 @@ def asking(source: str) -> list[int]:
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_no_mechanism_asks_which_family_it_is(room: str) -> None:
-    """Outside of the families' own folders."""
-    own = {ROOT / "models" / family for family in FAMILIES}
+    """Checks all code outside the families' folders."""
+    family_folders = {ROOT / "models" / family for family in FAMILIES}
     files = [ROOT / f"{room}.py"] if room == "atelier" else (ROOT / room).rglob("*.py")
-    found = {
+    lines = {
         f"{file.relative_to(ROOT)}:{line}"
         for file in files
-        if own.isdisjoint(file.parents)
+        if family_folders.isdisjoint(file.parents)
         for line in asking(file.read_text())
     }
-    assert not found
+    assert not lines
 
 
 def test_asking_shows() -> None:
-    asked = "if spec.family == 'wan':\n    pass\nmatch name:\n    case 'flux':\n        pass\n"
-    assert asking(asked + "x = name in ('sdxl', 'lora')") == [1, 4, 6]
+    source = "if spec.family == 'wan':\n    pass\nmatch name:\n    case 'flux':\n        pass\n"
+    assert asking(source + "x = name in ('sdxl', 'lora')") == [1, 4, 6]
     assert not asking("TABLE = {'flux': 1}\nname = TABLE['flux']"), "a table of data"

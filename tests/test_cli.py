@@ -1,4 +1,4 @@
-"""The command line by itself: what it takes, what it refuses, what it loads."""
+"""The command line itself: accepted and rejected arguments, and loaded modules."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ HEAVY = ("jax", "fastapi", "httpx", "pydantic", "rich", "redis")
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    """Exit code and what stood on standard error."""
+    """Return the exit code and the standard error."""
     try:
         code = atelier.main(arguments)
-    except SystemExit as ended:  # argparse
-        code = int(ended.code or 0)
+    except SystemExit as exit_:  # raised by argparse
+        code = int(exit_.code or 0)
     return code, capsys.readouterr().err
 
 
@@ -41,10 +41,10 @@ OPTIONS = {
 @pytest.mark.parametrize("act", [["list"], ["restore", "NAME"]], ids=["list", "restore"])
 def test_options_of_a_backup_stand_before_or_after_its_act(act: list[str]) -> None:
     for option, value in OPTIONS.items():
-        dest, given = option[2:].replace("-", "_"), [option, str(value)]
-        lines = [["backup", *given, *act]]
+        dest, option_words = option[2:].replace("-", "_"), [option, str(value)]
+        lines = [["backup", *option_words, *act]]
         if option != "--reason" or act != ["list"]:
-            lines.append(["backup", *act, *given])
+            lines.append(["backup", *act, *option_words])
         for line in lines:
             args = atelier.parser().parse_args(line)
             assert getattr(args, dest) == value, line
@@ -53,7 +53,7 @@ def test_options_of_a_backup_stand_before_or_after_its_act(act: list[str]) -> No
 
 
 def ways(parser: argparse.ArgumentParser) -> Iterator[list[argparse.ArgumentParser]]:
-    """Ways from a parser to each below it."""
+    """Yield the path from a parser to each of its subparsers."""
     if isinstance(parser, LateParser):
         parser.complete()
     yield [parser]
@@ -65,11 +65,13 @@ def ways(parser: argparse.ArgumentParser) -> Iterator[list[argparse.ArgumentPars
 
 def test_no_default_replaces_an_option_before_an_act() -> None:
     for *above, last in ways(atelier.parser()):
-        options = {one.dest for parser in above for one in parser._actions}
+        options = {action.dest for parser in above for action in parser._actions}
         replaced = [
-            one.dest
-            for one in last._actions
-            if one.option_strings and one.dest in options and one.default != argparse.SUPPRESS
+            action.dest
+            for action in last._actions
+            if action.option_strings
+            and action.dest in options
+            and action.default != argparse.SUPPRESS
         ]
         assert replaced == [], last.prog
 
@@ -125,7 +127,7 @@ def test_wrong_settings_are_told_by_name(
 ) -> None:
     file = tmp_path / "atelier.toml"
     file.write_text('[limits]\nmax_steps = "many"\n[pools.a]\nmodell = "b"\n')
-    monkeypatch.setenv("ATELIER_CONFIG", "")  # so that it is taken away again
+    monkeypatch.setenv("ATELIER_CONFIG", "")  # makes monkeypatch restore it
     code, err = run(capsys, command, "--config", str(file))
     assert code == atelier.EXIT_CONFIG
     assert all(key in err for key in ("limits.max_steps", "pools.a.modell"))
@@ -154,7 +156,7 @@ def test_a_pool_that_is_not_in_the_settings(capsys: pytest.CaptureFixture[str]) 
 
 
 def parsers(parser: argparse.ArgumentParser, name: str = "atelier") -> Iterator[tuple[str, Any]]:
-    """Every option and argument of every command, by the command's name."""
+    """Yield every option and argument of every command, with the command's name."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for word, child in action.choices.items():
@@ -164,11 +166,11 @@ def parsers(parser: argparse.ArgumentParser, name: str = "atelier") -> Iterator[
 
 
 def test_every_option_of_every_command_says_what_it_does() -> None:
-    found = list(parsers(atelier.parser()))
-    assert len({name for name, _ in found}) > 12
-    silent = [f"{name} {action.option_strings or action.dest}" for name, action in found
+    options = list(parsers(atelier.parser()))
+    assert len({name for name, _ in options}) > 12
+    undocumented = [f"{name} {action.option_strings or action.dest}" for name, action in options
               if not action.help]  # fmt: skip
-    assert silent == []
+    assert undocumented == []
 
 
 def test_the_version_is_the_installed_one(capsys: pytest.CaptureFixture[str]) -> None:
@@ -191,8 +193,8 @@ def test_the_version_is_the_installed_one(capsys: pytest.CaptureFixture[str]) ->
 def test_a_wrong_address_is_told_once_and_without_a_traceback(
     capsys: pytest.CaptureFixture[str], command: list[str], server: str, code: int, said: str
 ) -> None:
-    found, err = run(capsys, *command, "--server", server)
-    assert found == code
+    exit_code, err = run(capsys, *command, "--server", server)
+    assert exit_code == code
     assert said in err and len(err.splitlines()) == 1
 
 
@@ -212,7 +214,7 @@ def test_another_kind_of_server_is_told(capsys: pytest.CaptureFixture[str]) -> N
         code, err = run(capsys, "jobs", "list", "--server", address)
     assert (code, err.strip()) == (
         atelier.EXIT_UNREACHABLE,
-        f"atelier: what answers at {address} is no Atelier",
+        f"atelier: the server at {address} is not Atelier",
     )
 
 

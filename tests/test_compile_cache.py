@@ -1,4 +1,4 @@
-"""Programs that tests keep: where, for how long, and that they are read."""
+"""Test cache of compiled programs: its folder, pruning and use."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tests import compile_cache
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(compile_cache.FOLDER, str(tmp_path))
-    found = compile_cache.folder()
-    assert found is not None and found.parent == tmp_path
-    return found
+    cache = compile_cache.folder()
+    assert cache is not None and cache.parent == tmp_path
+    return cache
 
 
 def test_an_empty_name_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

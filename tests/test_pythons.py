@@ -1,4 +1,4 @@
-"""Where another Python is: the first candidate that runs."""
+"""Search for another Python: the first candidate that runs is used."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ VERSION = "{}.{}".format(*sys.version_info)
 def test_a_candidate_that_does_not_run_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that is not there, one that is no program, and the real one."""
+    """Candidates: a missing file, a file that is not a program, and a working Python."""
     monkeypatch.setattr(sys, "base_prefix", str(tmp_path / "moved"))
     on_path, pyenv = tmp_path / "path", tmp_path / f"pyenv/versions/{VERSION}.1/bin"
     for folder in (on_path, pyenv):
         folder.mkdir(parents=True)
-    broken, there = on_path / f"python{VERSION}", pyenv / f"python{VERSION}"
+    broken, working = on_path / f"python{VERSION}", pyenv / f"python{VERSION}"
     broken.write_bytes(b"\0")
     broken.chmod(0o755)
     monkeypatch.setenv("PATH", str(on_path))
     monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
     with pytest.raises(LookupError, match=f"no Python {VERSION} on this machine"):
         interpreter(VERSION)
-    there.symlink_to(sys.executable)
-    assert interpreter(VERSION) == there
+    working.symlink_to(sys.executable)
+    assert interpreter(VERSION) == working

@@ -1,33 +1,42 @@
-"""One word for one thing: names that the whole house shares."""
+"""One term per concept: the glossary, class names, and first words of docstrings."""
 
 from __future__ import annotations
 
 import ast
+import io
+import re
+import tokenize
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.test_arrows import ROOMS, ROOT
 
+parsed = lru_cache(maxsize=4_000)(ast.parse)
+"""Syntax tree of a source, which several tests walk."""
+
 
 def classes(folder: Path) -> dict[str, list[str]]:
     """The files of each class by its name."""
-    found = defaultdict(list)
+    files = defaultdict(list)
     for path in sorted(folder.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in ast.walk(parsed(path.read_text("utf-8"))):
             if isinstance(node, ast.ClassDef):
-                found[node.name].append(str(path.relative_to(folder)))
-    return found
+                files[node.name].append(str(path.relative_to(folder)))
+    return files
 
 
 @pytest.mark.parametrize("package", sorted({*ROOMS} - {"atelier"}))
 def test_no_class_name_is_given_twice_in_a_package(package: str) -> None:
-    found = classes(ROOT / package)
-    assert found, "the sources were not found"
-    assert {name: files for name, files in found.items() if len(files) > 1} == {}
+    by_name = classes(ROOT / package)
+    assert by_name, "the sources are missing"
+    assert {name: files for name, files in by_name.items() if len(files) > 1} == {}
 
 
 def test_a_class_name_given_twice_is_found(tmp_path: Path) -> None:
@@ -41,9 +50,6 @@ NO_BEGINNINGS = {
     *("Of", "On", "That", "To", "What", "When", "Where", "Whether", "Which", "Who", "Why", "With"),
 }
 """Words that begin a clause, where a docstring begins with a verb or a noun."""
-
-
-FIELDS = ast.Assign | ast.AnnAssign
 
 
 def docstrings(tree: ast.Module) -> Iterator[tuple[int, str, bool]]:
@@ -65,7 +71,7 @@ def clauses(source: str) -> list[int]:
     allowed = {"Whether"}
     return [
         line
-        for line, text, is_attribute in docstrings(ast.parse(source))
+        for line, text, is_attribute in docstrings(parsed(source))
         if text.split()[0].rstrip(",:.") in NO_BEGINNINGS - (allowed if is_attribute else set())
     ]
 
@@ -73,10 +79,96 @@ def clauses(source: str) -> list[int]:
 @pytest.mark.parametrize("package", sorted(ROOMS))
 def test_docstrings_begin_with_a_verb_or_a_noun(package: str) -> None:
     files = [*(ROOT / package).rglob("*.py")] or [ROOT / f"{package}.py"]
-    found = {str(file): clauses(file.read_text("utf-8")) for file in files}
-    assert {file: lines for file, lines in found.items() if lines} == {}
+    by_file = {str(file): clauses(file.read_text("utf-8")) for file in files}
+    assert {file: lines for file, lines in by_file.items() if lines} == {}
 
 
 def test_a_docstring_that_begins_with_a_clause_is_found() -> None:
     source = 'def f():\n    """Whether it is."""\nx = 1\n"""Whether it is."""\ny = 2\n"""Of x."""\n'
     assert clauses(source) == [6, 2]
+
+
+GLOSSARY: dict[str, Any] = tomllib.loads(
+    (ROOT / "docs" / "reference" / "glossary.toml").read_text("utf-8")
+)
+RETIRED = {*GLOSSARY["words"]} | {
+    word for term in GLOSSARY["term"] for word in term.get("retired", ())
+}
+WORDS = re.compile(rf"(?<![\w`./_-])(?:{'|'.join(sorted(RETIRED))})(?![\w`/_-])", re.IGNORECASE)
+FOLDERS = ("deploy", "examples", "lab", "models", "service", "tests", "tools", "workers")
+
+
+def prose(source: str) -> Iterator[tuple[int, str]]:
+    """Line and text of each comment and docstring."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+    yield from ((line, text) for line, text, _ in docstrings(parsed(source)))
+
+
+def retired_words(source: str) -> list[str]:
+    """Retired words in the comments and docstrings of a source, each with its line."""
+    if not WORDS.search(source):
+        return []
+    return [f"{line}: {word}" for line, text in prose(source) for word in WORDS.findall(text)]
+
+
+def retired_identifiers(source: str, *, parameters: bool) -> list[str]:
+    """Retired names that a source binds, each with its line.
+
+    Args:
+        parameters: whether to include parameters of functions.
+    """
+    names, classes = {*GLOSSARY["identifiers"]}, {*GLOSSARY["classes"]}
+    bound = []
+    for node in ast.walk(parsed(source)):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) if name in names:
+                bound.append(f"{node.lineno}: {name}")
+            case ast.arg(arg=name) if parameters and name in names:
+                bound.append(f"{node.lineno}: {name}")
+            case ast.ClassDef(name=name) if name in classes:
+                bound.append(f"{node.lineno}: {name}")
+    return bound
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_code_has_no_retired_words(folder: str) -> None:
+    files = sorted((ROOT / folder).rglob("*.py"))
+    assert files, "the sources are missing"
+    by_file = {}
+    for file in files:
+        source = file.read_text("utf-8")
+        # Tests name parameters in their ids.
+        names = retired_identifiers(source, parameters=folder not in ("tests", "lab"))
+        by_file[str(file.relative_to(ROOT))] = [*retired_words(source), *names]
+    assert {file: lines for file, lines in by_file.items() if lines} == {}
+
+
+def test_documents_have_no_retired_words() -> None:
+    files = [
+        *ROOT.glob("*.md"),
+        *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md")),
+    ]
+    files += (ROOT / "docs").rglob("*.md")
+    by_file = {
+        str(file.relative_to(ROOT)): WORDS.findall(without_code(file.read_text("utf-8")))
+        for file in files
+        if "node_modules" not in file.parts and file.name != "glossary.md"
+    }
+    assert {file: words for file, words in by_file.items() if words} == {}
+
+
+def without_code(text: str) -> str:
+    """A document without its code blocks, code spans and link targets."""
+    return re.sub(r"```.*?```|`[^`]*`|\]\([^)]*\)", "", text, flags=re.DOTALL)
+
+
+def test_retired_words_are_found() -> None:
+    source = '"""A lever beside it."""\nclass Told: ...\ndef f(one):\n    found = one  # a door\n'
+    assert retired_words(source) == ["4: door", "1: lever", "1: beside"]
+    assert retired_identifiers(source, parameters=True) == ["2: Told", "3: one", "4: found"]
+    assert retired_identifiers("def f(one): ...", parameters=False) == []
+    assert WORDS.findall(without_code("`a door` and [a](door.md), no beside-chain; a door")) == [
+        "door"
+    ]

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent
 
 KINDS: Mapping[str, tuple[str, ...]] = {
     "compiles": (
-        *("bench", "families", "parallel", "parity"),
+        *("families", "parallel", "parity"),
         *(f"models/{room}" for room in ("demo", "flux", "nn", "parallel", "sdxl", "vae", "vision")),
         *("models/wan", "models/test_activation_dtype.py"),
         *(f"workers/{room}" for room in ("building", "engine", "loading", "multihost", "plan")),
@@ -28,8 +28,8 @@ KINDS: Mapping[str, tuple[str, ...]] = {
         *("workers/profiling", "workers/programs", "deploy/bench/engine"),
     ),
     "processes": (
-        *("chaos", "clients", "e2e", "load", "packaging", "skew", "deploy/bench/serving"),
-        *("deploy/docker", "deploy/local", "deploy/watching"),
+        *("chaos", "clients", "e2e", "packaging", "skew", "deploy/bench/serving"),
+        *("deploy/docker", "deploy/local"),
         *("workers/building", "workers/health", "workers/multihost", "workers/pool"),
         "service/batches/test_driver.py",
         *("service/jobs/test_failover.py", "service/jobs/test_secure.py"),
@@ -68,10 +68,7 @@ CASES_OF_TESTS: Mapping[str, Mapping[str, int]] = {
         "test_a_single_row_is_changed_as_it_is_among_others": 2,
         "test_each_row_is_changed_by_its_own_adapter": 1,
     },
-    "models/demo/test_export.py": {
-        "test_diffusers_draws_what_the_prompt_names": 1,
-        "test_the_folder_is_what_the_program_writes": 1,
-    },
+    "models/demo/test_checkpoints.py": {"test_diffusers_draws_what_the_prompt_names": 1},
     "models/flux/test_single_file.py": {
         "test_8_bit_floats_without_scales_are_taken_as_they_are": 1,
         "test_a_transformer_alone_takes_the_rest_from_its_base": 1,
@@ -113,16 +110,6 @@ CASES_OF_TESTS: Mapping[str, Mapping[str, int]] = {
 """The same for single tests, by file."""
 
 NIGHTLY: Mapping[str, tuple[str, ...]] = {
-    "bench/test_against.py": (),
-    "bench/test_gpu.py": (
-        "test_the_rehearsal_proves_a_demo_models_pixels",
-        "test_the_stages_import_nothing_that_is_neither_there_nor_carried",
-    ),
-    "bench/test_quality.py": (
-        "test_weights_in_files_draw_the_same_and_take_no_memory",
-        "test_what_is_left_out_shows",
-        "test_whole_networks_are_as_published",
-    ),
     "chaos/test_chaos.py": (),
     "clients/generated/test_typescript.py": (),
     "clients/test_aiperf.py": (),
@@ -159,17 +146,6 @@ NIGHTLY: Mapping[str, tuple[str, ...]] = {
         "test_families_without_buckets_refuse_them",
         "test_hires_fix_goes_from_bucket_to_bucket",
     ),
-    "load/test_load.py": (),
-    "models/demo/test_controls.py": (),
-    "models/demo/test_edit.py": (),
-    "models/demo/test_loras.py": (),
-    "models/demo/test_score.py": (
-        "test_the_others_reach_it[sdxl]",
-        "test_the_others_reach_it[wan]",
-        "test_flux_in_bfloat16_is_within_two_points",
-        "test_flux_reaches_the_bar",
-    ),
-    "models/demo/training": (),
     "models/nn/attention/test_compiled.py": (
         "test_products_of_eight_bits_compile[TPU v6 lite]",
         "test_splash_compiles",
@@ -263,13 +239,6 @@ NIGHTLY: Mapping[str, tuple[str, ...]] = {
     ),
     "workers/multihost/test_upscaling.py": (),
     "workers/plan/test_command.py": ("test_programs_are_really_compiled_for_tpus",),
-    "workers/plan/test_limits.py": (
-        "test_a_step_of_flux_on_four_chips[flux-tensor]",
-        "test_attention_fills_the_matrix_units",
-        "test_a_step_of_sdxl_on_one_chip",
-        "test_products_and_norms_of_a_layer_of_wan",
-        "test_the_page_shows_shares_of_the_peak",
-    ),
     "workers/pool/test_hires_process.py": (),
     "workers/pool/test_preemption_wan.py": (),
     "workers/pool/test_rollout.py": (),
@@ -285,7 +254,7 @@ NIGHTLY: Mapping[str, tuple[str, ...]] = {
 """Tests outside the gate, by file or folder below `tests`; empty: all tests in it."""
 
 
-COMPUTING = ("bench", "families", "models", "parallel", "parity", "workers")
+COMPUTING = ("families", "models", "parallel", "parity", "workers")
 """Folders whose tests compute in their own process, rather than wait for others."""
 NETWORKS = ("parity",)
 """Those of them in which the gate checks the shapes of networks, which whole models pass through

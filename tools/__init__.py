@@ -1,4 +1,4 @@
-"""Programs that write generated files of this repository. No part of the product.
+"""Generators of files in this repository. Not part of the product.
 
 May import every room; no room imports them.
 """

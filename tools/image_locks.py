@@ -1,8 +1,7 @@
-"""`make locks`: what images and `make install` install, to the last package, each file by its hash.
+"""Lock files of container images, with hashes (`make locks`).
 
-An image's lock is one text for all the processors that it is built for: it is resolved for each,
-from wheels alone, and made only where they agree. Its versions are those of `make install`
-(tools/locks.py), which come first.
+An image's lock is valid for all its processors: packages are resolved for each, from wheels only,
+and must agree. Its versions are those of `make install` (tools/locks.py), which are locked first.
 """
 
 from __future__ import annotations
@@ -20,32 +19,32 @@ from tools.packages import Entry, chosen
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "deploy" / "docker"
 PYTHON = "3.13"
-"""Python of the images' base: the newest that is tested."""
+"""Python of the base image: the newest tested version."""
 GLIBC = "manylinux_2_36"
-"""glibc of the images' base, Debian 12."""
+"""glibc of the base image, Debian 12."""
 BOTH = ("x86_64", "aarch64")
 LOCKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "frontend": (("otel",), BOTH),
     "worker-cpu": (("cpu", "otel"), BOTH),
     "worker-cuda": (("cuda", "otel"), BOTH),
-    "worker-tpu": (("tpu", "otel"), ("x86_64",)),  # libtpu has no other wheels
+    "worker-tpu": (("tpu", "otel"), ("x86_64",)),  # libtpu has wheels only for it
     "build": ((), BOTH),
 }
-"""Locks by name: the extras of pyproject.toml (none: what packs Atelier itself, which stays out of
-the images), and the processors."""
+"""Locks by name: extras of pyproject.toml, and processors. `build` has no extras: it has the tools
+that package Atelier, and is not part of an image."""
 
 
 class Disagreement(Exception):
-    """Text can't serve all processors of an image."""
+    """Error if the resolved packages differ between an image's processors."""
 
 
-def main(found: Iterable[Entry]) -> int:
-    """Write every lock of an image anew.
+def main(versions_of_all: Iterable[Entry]) -> int:
+    """Write the locks of all images.
 
     Args:
-        found: the versions to take.
+        found: locked versions of `make install`.
     """
-    every = list(found)
+    every = list(versions_of_all)
     for name, (extras, machines) in LOCKS.items():
         versions = chosen(every, extras)
         _write(name, _agreed(name, extras, machines, versions), machines)
@@ -60,15 +59,15 @@ def lock_file(name: str) -> Path:
 def _agreed(
     name: str, extras: tuple[str, ...], machines: tuple[str, ...], versions: Iterable[Entry]
 ) -> str:
-    """Raises: Disagreement."""
+    """Return the lock's text for all processors. Raises: Disagreement."""
     resolved = {_resolved(extras, machine, versions) for machine in machines}
     if len(resolved) > 1:
-        raise Disagreement(f"{name}: other packages for {' than for '.join(machines)}")
+        raise Disagreement(f"{name}: different packages for {' than for '.join(machines)}")
     return resolved.pop()
 
 
 def _resolved(extras: tuple[str, ...], machine: str, versions: Iterable[Entry]) -> str:
-    """Raises: CalledProcessError: no wheels fit; uv has said which."""
+    """Resolve one processor. Raises: CalledProcessError: no wheels fit; uv prints which."""
     with NamedTemporaryFile("w", suffix=".txt") as limits:
         limits.write("\n".join(entry.pin for entry in versions))
         limits.flush()
@@ -102,7 +101,7 @@ def _compiled(extras: tuple[str, ...], machine: str, limits: str) -> str:
 
 
 def build_requirements() -> list[str]:
-    """Return what pyproject.toml builds with."""
+    """Return the build requirements of pyproject.toml."""
     system = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["build-system"]
     return list(system["requires"])
 

@@ -1,7 +1,7 @@
-"""`make locks`: deploy/packages.lock, for every Python, and then the images' locks from it.
+"""`make locks`: lock deploy/packages.lock for every Python, then the images' packages.
 
-All extras are resolved at once, so that those installed together agree, with markers where Pythons
-or machines differ; then each by itself with the versions found, which says what it is made of.
+All extras are resolved together, so that they are compatible, with markers where Pythons or
+machines differ. Then each extra is resolved separately with these versions, to find its packages.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from tools.packages import BUILD, CORE, FOR, LOCK, Entry, chosen, entries
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 EXTRAS = tuple(PROJECT["project"]["optional-dependencies"])
-APART = ("tpu",)
-"""Extras that no other agrees with: jax[tpu] wants a libtpu of its own, plans the newest one."""
+SEPARATE = ("tpu",)
+"""Extras incompatible with the others: jax[tpu] pins a libtpu version, plans use the newest."""
 PYTHONS = ("3.11", "3.12", "3.13")
 GLIBC = images.GLIBC
 MACHINES = {extra: images.BOTH for extra in EXTRAS} | {"tpu": ("x86_64",)}
-"""Machines that an extra has wheels for."""
+"""Machines with wheels for an extra."""
 NOWHERE = "sys_platform == 'none'"
 NO_TORCH = f"torch ; {NOWHERE}"
-"""Tests want it; which build of it is the Makefile's business, as it differs by gigabytes."""
+"""Requirement that excludes torch. Tests need it, but the Makefile installs the suitable build,
+since builds differ by gigabytes."""
 HEAD = """\
 # By `make locks`, for CPython {pythons} on Linux; `make install` takes what it needs of it. The
 # last line of each entry says which extras of pyproject.toml it is for.
@@ -41,27 +42,27 @@ HEAD = """\
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write every lock anew: the newest versions that pyproject.toml allows."""
+    """Write all locks, with the newest versions that pyproject.toml allows."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--keep", action="store_true", help="leave the versions that are locked")
     locked = entries(LOCK.read_text("utf-8")) if parser.parse_args(arguments).keep else []
-    together = [extra for extra in EXTRAS if extra not in APART]
-    whole = resolved(together, [entry for entry in locked if {*entry.extras} - {*APART}])
+    together = [extra for extra in EXTRAS if extra not in SEPARATE]
+    common = resolved(together, [entry for entry in locked if {*entry.extras} - {*SEPARATE}])
     alone = {
-        extra: resolved([extra], [*_without(whole, "libtpu"), *_only(locked, extra)])
-        for extra in APART
+        extra: resolved([extra], [*_without(common, "libtpu"), *_only(locked, extra)])
+        for extra in SEPARATE
     }
-    parts = {extra: resolved([extra], whole) for extra in together} | alone
-    parts |= {CORE: resolved([], whole), BUILD: resolved_build(whole)}
-    found = merged(parts)
-    check(found)
-    LOCK.write_text(written(found))
-    print(f"{LOCK.name}: {len(found)} packages")
-    return images.main(found)
+    parts = {extra: resolved([extra], common) for extra in together} | alone
+    parts |= {CORE: resolved([], common), BUILD: resolved_build(common)}
+    merged_entries = merged(parts)
+    check(merged_entries)
+    LOCK.write_text(written(merged_entries))
+    print(f"{LOCK.name}: {len(merged_entries)} packages")
+    return images.main(merged_entries)
 
 
 def resolved(extras: Sequence[str], constraints: Iterable[Entry] = ()) -> list[Entry]:
-    """Resolve these extras on every Python. Raises: CalledProcessError: uv says why."""
+    """Resolve these extras on every Python. Raises: CalledProcessError: uv prints why."""
     return _compiled("pyproject.toml", [f"--extra={extra}" for extra in extras], constraints)
 
 
@@ -86,55 +87,55 @@ def _compiled(
         done = subprocess.run(
             command, input=text, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
         )
-    found = entries(_with_ends(done.stdout))
-    return [entry for entry in found if NOWHERE not in entry.pin]
+    compiled = entries(_with_ends(done.stdout))
+    return [entry for entry in compiled if NOWHERE not in entry.pin]
 
 
 def _with_ends(text: str) -> str:
-    """Convert uv's output: end each entry with the line that names its extras."""
-    return re.sub(r"(--hash=\S+)\n(?!    --hash)", rf"\1\n{FOR}nobody\n", text)
+    """Append the line of extras to each entry of uv's output."""
+    return re.sub(r"(--hash=\S+)\n(?!    --hash)", rf"\1\n{FOR}unassigned\n", text)
 
 
-def _without(found: Iterable[Entry], name: str) -> list[Entry]:
-    return [entry for entry in found if not entry.pin.startswith(f"{name}==")]
+def _without(locked: Iterable[Entry], name: str) -> list[Entry]:
+    return [entry for entry in locked if not entry.pin.startswith(f"{name}==")]
 
 
-def _only(found: Iterable[Entry], extra: str) -> list[Entry]:
-    return [entry for entry in found if entry.extras == (extra,)]
+def _only(locked: Iterable[Entry], extra: str) -> list[Entry]:
+    return [entry for entry in locked if entry.extras == (extra,)]
 
 
 def merged(parts: Mapping[str, Iterable[Entry]]) -> list[Entry]:
-    """Merge pins into one each, with the extras that it is for."""
-    found: dict[str, Entry] = {}
-    for extra, some in parts.items():
-        for entry in some:
-            before = found[entry.pin].extras if entry.pin in found else ()
-            found[entry.pin] = entry._replace(extras=(*before, extra))
-    return [found[pin] for pin in sorted(found)]
+    """Merge entries by pin, and collect their extras."""
+    by_pin: dict[str, Entry] = {}
+    for extra, items in parts.items():
+        for entry in items:
+            before = by_pin[entry.pin].extras if entry.pin in by_pin else ()
+            by_pin[entry.pin] = entry._replace(extras=(*before, extra))
+    return [by_pin[pin] for pin in sorted(by_pin)]
 
 
-def written(found: Iterable[Entry]) -> str:
-    """Return the lock as text."""
-    every = "".join(f"{entry}\n{FOR}{' '.join(sorted(entry.extras))}\n" for entry in found)
+def written(merged_entries: Iterable[Entry]) -> str:
+    """Return the text of deploy/packages.lock."""
+    every = "".join(f"{entry}\n{FOR}{' '.join(sorted(entry.extras))}\n" for entry in merged_entries)
     return HEAD.format(pythons=", ".join(PYTHONS), asked=digest(PROJECT)) + every
 
 
 def digest(project: Mapping[str, Any]) -> str:
-    """Digest of all requirements in a pyproject.toml."""
-    asked = project["project"]
-    every = (asked["dependencies"], asked["optional-dependencies"], project["build-system"])
+    """Return a digest of all requirements in a pyproject.toml."""
+    table = project["project"]
+    every = (table["dependencies"], table["optional-dependencies"], project["build-system"])
     return sha256(json.dumps(every, sort_keys=True).encode()).hexdigest()
 
 
-def check(found: Sequence[Entry]) -> None:
-    """Check that there are wheels of everything, for every Python and machine.
+def check(merged_entries: Sequence[Entry]) -> None:
+    """Verify that wheels of all packages exist, for every Python and machine.
 
-    Raises: CalledProcessError: there are not; uv has said of what.
+    Raises: CalledProcessError: one is missing; uv prints which.
     """
     with TemporaryDirectory() as folder:
         for extra, machines in MACHINES.items():
             listed = Path(folder, extra)
-            listed.write_text("\n".join(map(str, chosen(found, [extra]))))
+            listed.write_text("\n".join(map(str, chosen(merged_entries, [extra]))))
             for python in PYTHONS:
                 for machine in machines:
                     _check(listed, python, f"{machine}-{GLIBC}", Path(folder, "nowhere"))

@@ -1,13 +1,12 @@
-"""Choose what `make install` installs, out of the one lock: `python -m tools.packages`.
+"""Select the packages of `make install` from the lock: `python -m tools.packages`.
 
-deploy/packages.lock (by `make locks`) has every package of every extra of pyproject.toml, for every
-Python that is served, with the hashes of its files; a last line of each says which extras it is
-for. pip takes a choice of it:
-
+deploy/packages.lock (written by `make locks`) has every package of every extra of pyproject.toml,
+for every supported Python, with file hashes. The last line of each entry names its extras. pip
+installs a selection:
     python -m tools.packages cpu test > chosen.txt
     pip install --no-deps --require-hashes --only-binary :all: --requirement chosen.txt
 
-Needs Python alone: it runs before anything is installed.
+It uses only the standard library, since it runs before anything is installed.
 """
 
 from __future__ import annotations
@@ -21,27 +20,27 @@ from typing import NamedTuple
 LOCK = Path(__file__).parents[1] / "deploy" / "packages.lock"
 FOR = "    # for "
 CORE = "core"
-"""Extra of what comes with every install: none."""
+"""Pseudo-extra of packages that every install needs."""
 BUILD = "build"
-"""Marks the build requirements of Atelier itself."""
+"""Pseudo-extra of Atelier's build requirements."""
 
 
 class Entry(NamedTuple):
-    """A version of a package."""
+    """Locked version of a Python package, with hashes and extras."""
 
     pin: str
-    """Requirement as pip takes it: `name==version`, some for certain Pythons or machines."""
+    """pip requirement `name==version`, possibly with markers for Pythons or machines."""
     hashes: tuple[str, ...]
     extras: tuple[str, ...]
 
     def __str__(self) -> str:
-        return " \\\n    ".join((self.pin, *(f"--hash={one}" for one in self.hashes)))
+        return " \\\n    ".join((self.pin, *(f"--hash={digest}" for digest in self.hashes)))
 
 
 def entries(text: str) -> Iterator[Entry]:
     """Yield the entries of a lock.
 
-    Raises: ValueError: a line that `make locks` would not write.
+    Raises: ValueError: invalid line.
     """
     pin, hashes = "", list[str]()
     for line in text.splitlines():
@@ -56,28 +55,28 @@ def entries(text: str) -> Iterator[Entry]:
             raise ValueError(f"not a line of a lock: {line!r}; run `make locks`")
 
 
-def chosen(found: Iterable[Entry], extras: Iterable[str]) -> list[Entry]:
-    """Select what these extras install, with what every install has.
+def chosen(locked: Iterable[Entry], extras: Iterable[str]) -> list[Entry]:
+    """Select the packages of these extras, and those of every install.
 
-    Raises: ValueError: the lock knows no such extra.
+    Raises: ValueError: unknown extra.
     """
-    every, wanted = list(found), {*extras, CORE, BUILD}
+    every, wanted = list(locked), {*extras, CORE, BUILD}
     if unknown := wanted - {extra for entry in every for extra in entry.extras}:
         raise ValueError(f"the lock has no {', '.join(sorted(unknown))}; run `make locks`")
     return [entry for entry in every if wanted.intersection(entry.extras)]
 
 
 def main(arguments: list[str]) -> int:
-    """Print what pip is to install."""
+    """Print the selected requirements for pip."""
     parser = argparse.ArgumentParser(description="Print what pip is to install of the lock.")
     parser.add_argument("extras", nargs="*", metavar="EXTRA", help="of pyproject.toml")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        found = chosen(entries(LOCK.read_text("utf-8")), asked.extras)
+        selected = chosen(entries(LOCK.read_text("utf-8")), options.extras)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 1
-    print("\n".join(map(str, found)))
+    print("\n".join(map(str, selected)))
     return 0
 
 

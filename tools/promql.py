@@ -1,4 +1,4 @@
-"""Selectors of our PromQL, by the names that our series have."""
+"""Rewriting of PromQL selectors, recognized by the names of this project's series."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ SELECTOR = re.compile(
     r"\b(?P<name>atelier_\w+|[a-z]\w*(?::\w+)+|process_\w+|kube_\w+|up(?=\s*[{=]|$)|ALERTS)"
     r"(?:\{(?P<matchers>(?:[^}\"]|\"[^\"]*\")*)\})?"
 )
-"""Series as they are asked for: ours, recorded ones, and the few that Prometheus itself has."""
+"""Selector of a series: this project's, recorded, or Prometheus's own."""
 
 
 def scoped(expr: str, matchers: str) -> str:
-    """Return an expression whose every selector has further matchers.
+    """Add matchers to every selector of an expression.
 
     Args:
-        matchers: as between braces; empty: none.
+        matchers: text between braces; empty: none.
     """
 
-    def narrowed(found: re.Match[str]) -> str:
-        every = ",".join(filter(None, (found["matchers"], matchers)))
-        return f"{found['name']}{{{every}}}" if every else found["name"]
+    def narrowed(match: re.Match[str]) -> str:
+        every = ",".join(filter(None, (match["matchers"], matchers)))
+        return f"{match['name']}{{{every}}}" if every else match["name"]
 
     return SELECTOR.sub(narrowed, expr)

@@ -1,5 +1,5 @@
-"""Workers: one process serves one model on one mesh slice.
+"""Workers: each process serves the models of one pool on one mesh slice.
 
 May import `models`, `service.jobs`, settings and tracing; no web framework. Floors of the rooms are
-in tests/test_arrows.py; `metrics` and `retry` are for all of them.
+in tests/test_arrows.py; all rooms may import `metrics` and `retry`.
 """

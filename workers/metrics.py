@@ -1,9 +1,9 @@
-"""Metrics of what runs on the devices: steps, stages, compilation, memory.
+"""Prometheus metrics of the devices: steps, stages, compilation, memory.
 
-Those of jobs are workers/pool/metrics.py.
+Metrics of jobs are in workers/pool/metrics.py.
 
-Label values are few: one model, shapes and layouts up to a number, content types and outcomes of
-our own code. All that can be told before anything has happened is told, with 0.
+Label values are bounded: one model, a limited number of buckets and layouts, content types, and
+outcomes that this code defines. Series with known labels are exported from the start, with 0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from service.jobs.model.histogram import Histogram
 STEP_BUCKETS_S = (
     0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.35, 0.5, 1, 2, 3.5, 5, 10, 20, 40, 80,
 )  # fmt: skip
-"""Buckets from a small image on a fast chip to a video in high resolution on a slow one."""
+"""Histogram buckets, from a small image on a fast chip to a large video on a slow one."""
 STAGE_BUCKETS_S = (
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300, 600, 1200, 2400,
 )  # fmt: skip
@@ -30,12 +30,12 @@ PROGRAMS = ("encode", "step", "decode", "preview")
 CACHE_RESULTS = ("hit", "miss")
 EXECUTABLE_RESULTS = ("hit", "miss", "refused", "unkept", "fetched", "unfetched")
 PHASES = ("import", "wait", "load", "open", "warm_up", "measure")
-"""Phases of a worker's start: interpreter and imports; Redis, and other hosts of its slice;
-weights; adapters and upscalers; compiling or reading programs; trying them out."""
+"""Phases of a worker's start: interpreter and imports; waiting for Redis and other hosts of the
+slice; weights; adapters and upscalers; compiling or loading programs; trial runs."""
 OTHER = "other"
-"""Label value that stands for all values beyond those listed."""
+"""Label value for all values beyond those listed."""
 MEMORY_KINDS = {"in_use": "bytes_in_use", "peak": "peak_bytes_in_use", "limit": "bytes_limit"}
-"""Kinds of device memory, and the runtime's names for them."""
+"""Kinds of device memory, and the JAX runtime's names for them."""
 
 
 stages = Histogram(
@@ -99,7 +99,7 @@ adapter_loads = Counter(
 )
 adapter_load_seconds = Counter(
     "atelier_adapter_load_seconds_total",
-    "Seconds spent loading adapters, beside the steps.",
+    "Seconds spent loading adapters, while steps continue.",
     ["model"],
 )
 adapter_pages = Gauge(
@@ -156,7 +156,7 @@ OF_A_MODEL = (
 
 
 def expect(model: str) -> None:
-    """Report what is counted of this worker's model from now on, with 0."""
+    """Initialize the device metrics of this worker's model with 0, to export them at once."""
     for family in OF_A_MODEL:
         family.labels(model)
     for stage in STAGES:
@@ -170,14 +170,14 @@ def expect(model: str) -> None:
 
 
 def read_executable(seconds: float) -> None:
-    """A program came from its own file."""
+    """Record a program loaded from its executable file."""
     executables.labels("hit").inc()
     executable_seconds.inc(seconds)
 
 
 @contextmanager
 def compiling(program: str) -> Iterator[None]:
-    """Time what compiles or reads one program."""
+    """Time the compiling or loading of one program."""
     started = time.perf_counter()
     yield
     compile_seconds.labels(program).observe(time.perf_counter() - started)
@@ -185,7 +185,7 @@ def compiling(program: str) -> Iterator[None]:
 
 @contextmanager
 def building(model: str) -> Iterator[None]:
-    """A program is traced and compiled inside."""
+    """Time the tracing and compiling of one program that was in no cache."""
     started = time.perf_counter()
     try:
         yield
@@ -194,30 +194,30 @@ def building(model: str) -> Iterator[None]:
 
 
 def swap(model: str, seconds: float) -> None:
-    """Count one network that came to the device, and its time."""
+    """Count one network loaded onto the device, and its time."""
     swaps.labels(model).inc()
     swap_seconds.labels(model).inc(seconds)
 
 
 def adapter_loaded(model: str, seconds: float) -> None:
-    """Count one adapter that came to the device, and its time."""
+    """Count one adapter loaded onto the device, and its time."""
     adapter_loads.labels(model).inc()
     adapter_load_seconds.labels(model).inc(seconds)
 
 
 def adapter_pages_are(model: str, used: int, free: int) -> None:
-    """Set the pages of a pool's banks that adapters have, and those that none has."""
+    """Set the numbers of used and free pages of an engine's adapter banks."""
     for state, pages in (("used", used), ("free", free)):
         adapter_pages.labels(model, state).set(pages)
 
 
 def profiled(model: str, communication: float) -> None:
-    """A profile was taken. Args: communication: share of a step's time, from 0 to 1."""
+    """Record the result of a profile. Args: communication: share of a step's time, from 0 to 1."""
     communication_ratio.labels(model).set(communication)
 
 
 def started(models: Iterable[str], phase: str, since: float) -> float:
-    """Record that a phase of the start of these models is over; return the time, as `time.time`."""
+    """Record the end of a start phase of these models; return the time, as `time.time`."""
     now = time.time()
     for model in models:
         startup_seconds.labels(model, phase).set(max(0.0, now - since))
@@ -225,5 +225,5 @@ def started(models: Iterable[str], phase: str, since: float) -> float:
 
 
 def process_began() -> float:
-    """Return when this process began; now, where the system does not say."""
+    """Return the start time of this process; the current time if the system does not report it."""
     return REGISTRY.get_sample_value("process_start_time_seconds") or time.time()

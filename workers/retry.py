@@ -1,4 +1,4 @@
-"""Retries of calls to Redis and to the store, which may be away for a while."""
+"""Retry policies for calls to Redis and to the object store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tenacity import (
 from service.jobs.storage.errors import NotStored, StoreError
 
 QUEUE_ERRORS = (RedisError, OSError)
-"""Errors of a queue when Redis cannot be reached."""
+"""Errors of queue calls when Redis is unreachable."""
 PAUSES_S = wait_exponential(multiplier=0.1, max=2.0)
 
 log = logging.getLogger(__name__)
@@ -29,10 +29,10 @@ T = TypeVar("T")
 
 
 async def until_reached(call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call the queue until Redis answers.
+    """Retry a queue call until Redis responds.
 
-    What has changed meanwhile, its answer says: a claim that another worker has taken over is
-    refused.
+    The response reflects changes made meanwhile: for example, a claim taken over by another worker
+    is rejected.
     """
     return await AsyncRetrying(
         retry=retry_if_exception_type(QUEUE_ERRORS),
@@ -43,18 +43,18 @@ async def until_reached(call: Callable[P, Awaitable[T]], *args: P.args, **kwargs
 
 @dataclass(frozen=True)
 class Patience:
-    """Patience with a store that fails: how long it is tried again."""
+    """Retry policy of calls to a failing object store."""
 
     seconds: float
-    """Seconds from the first call on; then another worker, with another way to the store, may
-    try."""
+    """Seconds from the first call during which it is retried; afterwards another worker may try,
+    with another route to the store."""
 
     async def until_stored(
         self, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Call the store until it does as it is told.
+        """Retry a store call until it succeeds.
 
-        Raises: StoreError: the last one's; NotStored: at once.
+        Raises: StoreError: the last error; NotStored: at once.
         """
         return await AsyncRetrying(
             retry=retry_if_exception_type(StoreError) & retry_if_not_exception_type(NotStored),

@@ -1,4 +1,4 @@
-"""Acts of commands at Redis; each that changes something leaves an entry for the audit log."""
+"""Execution of admin commands in Redis; commands that change something are audited."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import TypeVar
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from deploy.exit_codes import NotThere, say
+from deploy.exit_codes import NotFound, say
 from deploy.local.embedded_redis import reached
 from service.jobs.redis import connection
-from service.operators.audit import ActRecorder
+from service.operators.audit import AuditRecorder
 from service.operators.commands import CommandActs, operator_of_process
 from service.schemas.audit import AuditRecord
 from service.settings.redis import RedisSettings
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def at_redis(settings: Settings, act: Callable[[Redis], Awaitable[T]]) -> T:
-    """Run an act at the Redis of the settings. Raises: ConfigError: it is not there."""
+    """Run an action on the Redis of the settings. Raises: ConfigError: unreachable."""
     with ExitStack() as stack:
         redis = settings.redis
         if redis.url is None:
@@ -43,7 +43,7 @@ async def _act(settings: RedisSettings, act: Callable[[Redis], Awaitable[T]]) ->
 
 @dataclass(frozen=True)
 class Act:
-    """Act of a command, as the audit log has it."""
+    """Admin action, as recorded in the audit log."""
 
     name: str
     target: str
@@ -51,8 +51,8 @@ class Act:
     details: Mapping[str, str] = field(default_factory=dict)
 
 
-class _CommandRecorder(ActRecorder):
-    """Writer of a command's acts. One that cannot be written down is told, and done."""
+class _CommandRecorder(AuditRecorder):
+    """Audit recorder of commands; if the log cannot be written, it prints the record instead."""
 
     def __init__(self, redis: Redis) -> None:
         self._acts = CommandActs(redis)
@@ -61,17 +61,17 @@ class _CommandRecorder(ActRecorder):
         try:
             await self._acts.add(record)
         except (RedisError, OSError) as error:
-            said = f"the audit log lacks this act ({error}); keep the line"
-            say(f"atelier: {said}: {record.model_dump_json()}")
+            text = f"the audit log lacks this act ({error}); keep the line"
+            say(f"atelier: {text}: {record.model_dump_json()}")
 
     def _said(self, error: BaseException) -> str:
-        is_told = isinstance(error, ValueError | NotThere)
-        return str(error) if is_told else super()._said(error)
+        is_reported = isinstance(error, ValueError | NotFound)
+        return str(error) if is_reported else super()._said(error)
 
 
 @asynccontextmanager
 async def recorded(redis: Redis, act: Act) -> AsyncIterator[AuditRecord]:
-    """Run an act inside, whose begin and end the audit log has; `details` may still be added."""
+    """Record the action inside the context in the audit log; `details` may be extended inside."""
     operator = operator_of_process()
     recording = _CommandRecorder(redis).recording(
         operator, act.name, act.target, act.reason, act.details
@@ -81,7 +81,7 @@ async def recorded(redis: Redis, act: Act) -> AsyncIterator[AuditRecord]:
 
 
 def change_at_redis(settings: Settings, act: Act, change: Callable[[Redis], Awaitable[T]]) -> T:
-    """Run an act as `at_redis`, `recorded`. Raises: ConfigError, and what it raises itself."""
+    """Run an audited action as `at_redis`. Raises: ConfigError, and the action's errors."""
 
     async def run(redis: Redis) -> T:
         async with recorded(redis, act):

@@ -1,4 +1,4 @@
-"""`atelier aliases`: names of a model's versions as data in the Redis of the settings."""
+"""`atelier aliases`: aliases of models, with weighted versions, in the Redis of the settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from deploy.admin.acts import Act, at_redis, change_at_redis
 from deploy.admin.api_keys import created, print_table, where
-from deploy.exit_codes import NotThere
+from deploy.exit_codes import NotFound
 from service.jobs.alias_jobs import AliasJobs
 from service.jobs.aliases import AliasRecords
 from service.jobs.model.alias import Alias, full_name
@@ -22,15 +22,15 @@ from service.settings.settings import Settings
 
 COLUMNS = ("ALIAS", "VERSION", "WEIGHT", "POOLS", "QUEUED", "RUNNING", "NOTES")
 NONE = "none"
-"""Value that takes an option away, so that its default is in force."""
-NOT_THERE = "not registered"
+"""Value that resets an option to its default."""
+NOT_REGISTERED = "not registered"
 NAMES = ("shadow", "baseline")
 """Options whose value is a version."""
 Records = dict[str, Alias]
 Change = Callable[[Records, float], Records]
-"""Change of all aliases at a time."""
+"""Function that changes all aliases at once, given the current time."""
 VALUE_ERROR = "Value error, "
-"""Beginning that Pydantic gives to what a check of ours says."""
+"""Pydantic's prefix of a validator's message."""
 
 
 def show(settings: Settings) -> None:
@@ -46,13 +46,13 @@ def show(settings: Settings) -> None:
 def _rows(
     records: Records, models: Mapping[str, ModelStatus], depths: Mapping[str, Depth]
 ) -> Iterator[tuple[str, ...]]:
-    served = {one.name: name for name, s in models.items() for one in s.spec.variants()}
+    served = {variant.name: name for name, s in models.items() for variant in s.spec.variants()}
     for name, alias in sorted(records.items()):
         versions = [*alias.weights, *({alias.shadow} - {None, *alias.weights})]
         for version in versions:
             queue = served.get(version or "", version or "")
             status, depth = models.get(queue), depths.get(queue)
-            state = f"{len(status.pools)} {_state(status)}" if status else NOT_THERE
+            state = f"{len(status.pools)} {_state(status)}" if status else NOT_REGISTERED
             queued = (str(depth.queued), str(depth.running)) if depth else ("-", "-")
             weight = f"{alias.weights.get(version or '', 0):g}"
             yield name, str(version), weight, state, *queued, _notes(alias, str(version))
@@ -80,17 +80,17 @@ def change(
     options: Mapping[str, str],
     reason: str,
 ) -> None:
-    """Set an alias's weights, if some are given, and change some of its options; print it.
+    """Set an alias's weights, if given, and change some of its options; print the result.
 
-    A version that has stepped back and is given a weight is watched anew.
+    A version that was stepped back and gets a weight is monitored again.
 
     Args:
-        weights: texts by version; they replace all that there were.
-        options: texts by field of `Alias`; `NONE` takes one away.
+        weights: weights as text, by version; they replace all existing ones.
+        options: values as text, by field of `Alias`; `NONE` resets an option.
 
     Raises:
-        ConfigError: Redis is not there.
-        ValueError: it cannot be so; says why.
+        ConfigError: Redis is unreachable.
+        ValueError: the alias would be invalid; states why.
     """
 
     def act(records: Records, now: float) -> Records:
@@ -106,40 +106,40 @@ def change(
                 for version, back in before.get("stepped_back", {}).items()
                 if version in chosen and not _is_positive(chosen[version])
             }
-        kept = {key: value for key, value in values.items() if value != NONE}
-        return records | {name: _checked(name, kept)}
+        given = {key: value for key, value in values.items() if value != NONE}
+        return records | {name: _checked(name, given)}
 
     records = _changed(settings, Act("set alias", name, reason, {**weights, **options}), act)
     print(f"{name}: {_in_a_line(records[name])}, on {where(settings)}")
 
 
 def remove(settings: Settings, name: str, reason: str) -> None:
-    """Remove an alias. Raises: ConfigError. NotThere: there is none."""
+    """Remove an alias. Raises: ConfigError. NotThere: no such alias."""
 
     def act(records: Records, now: float) -> Records:
         if records.pop(name, None) is None:
-            raise NotThere(f"there is no alias {name!r}; `atelier aliases list` shows all")
+            raise NotFound(f"there is no alias {name!r}; `atelier aliases list` shows all")
         return records
 
     _changed(settings, Act("remove alias", name, reason), act)
 
 
 def export(settings: Settings) -> None:
-    """Print all aliases, a JSON object a line, as `take` has them. Raises: ConfigError."""
+    """Print all aliases as JSON lines, the input of `import_records`. Raises: ConfigError."""
     for name, alias in sorted(at_redis(settings, lambda redis: AliasRecords(redis).all()).items()):
         print(json.dumps({"name": name, **alias.model_dump(mode="json", exclude_unset=True)}))
 
 
-def take(settings: Settings, text: str, reason: str) -> None:
-    """Put aliases that `export` has printed into Redis, whole records at once.
+def import_records(settings: Settings, text: str, reason: str) -> None:
+    """Import aliases printed by `export` into Redis, replacing whole records.
 
     Raises:
-        ConfigError: Redis is not there.
-        ValueError: a line is no alias, or a second one of its name; then none was taken.
+        ConfigError: Redis is unreachable.
+        ValueError: a line is invalid or repeats a name; then none is imported.
     """
     taken: Records = {}
     for number, line in enumerate((line for line in text.splitlines() if line.strip()), 1):
-        name, alias = _exported(number, line)
+        name, alias = _parsed_line(number, line)
         if name in taken:
             raise ValueError(f"line {number} is the second one of {name!r}: leave one of them")
         taken[name] = alias
@@ -149,18 +149,18 @@ def take(settings: Settings, text: str, reason: str) -> None:
     print(f"{len(taken)} aliases, on {where(settings)}", file=sys.stderr)
 
 
-def _exported(number: int, line: str) -> tuple[str, Alias]:
-    """Raises: ValueError: it is none."""
+def _parsed_line(number: int, line: str) -> tuple[str, Alias]:
+    """Parse a line of `atelier aliases export`. Raises: ValueError."""
     try:
         values = json.loads(line)
         return str(values.pop("name")), Alias.model_validate(values)
     except (ValueError, LookupError, AttributeError, TypeError):
-        said = f"line {number} is no alias as `atelier aliases export` prints it"
-        raise ValueError(said) from None
+        message = f"line {number} is no alias as `atelier aliases export` prints it"
+        raise ValueError(message) from None
 
 
 def _changed(settings: Settings, act: Act, change: Change) -> Records:
-    """Change all aliases at once, at a time by Redis's clock, as jobs have it."""
+    """Change all aliases at once, with the time of Redis's clock, which jobs use, too."""
 
     async def run(redis: Redis) -> Records:
         now = await AliasJobs(redis).now()
@@ -176,12 +176,13 @@ def _changed(settings: Settings, act: Act, change: Change) -> Records:
 
 
 def _check_versions(before: Records, after: Records) -> None:
-    """Raises: ValueError: a change makes an alias a version of another: that is never served."""
+    """Verify that no change makes an alias a version of another. Raises: ValueError."""
     for name, alias in after.items():
         others = {*alias.weights, alias.shadow or name} - {name}
         for version in sorted(others & after.keys()):
             is_new = (before.get(name), before.get(version)) != (alias, after[version])
-            if is_new and version not in after[version].weights:  # as a model of its name
+            # an alias may have a version of its own name
+            if is_new and version not in after[version].weights:
                 its = ", ".join(sorted(after[version].weights))
                 raise ValueError(
                     f"{name}: {version!r} is an alias, and no alias serves another; its versions"
@@ -199,11 +200,11 @@ def _is_positive(weight: str) -> bool:
     try:
         return float(weight) > 0
     except ValueError:
-        return False  # which the check tells of
+        return False  # validation reports it
 
 
 def _checked(name: str, values: Mapping[str, Any]) -> Alias:
-    """Raises: ValueError: says what is wrong."""
+    """Validate an alias. Raises: ValueError: states the errors."""
     try:
         return Alias.model_validate(values)
     except ValidationError as error:
@@ -217,5 +218,5 @@ def _checked(name: str, values: Mapping[str, Any]) -> Alias:
 def _in_a_line(alias: Alias) -> str:
     weights = " ".join(f"{version}={weight:g}" for version, weight in alias.weights.items())
     options = alias.model_dump(exclude={"weights", "stepped_back", "since"}, exclude_unset=True)
-    told = (f"{key}={value}" for key, value in options.items() if value is not None)
-    return " ".join([weights, *told])
+    parts = (f"{key}={value}" for key, value in options.items() if value is not None)
+    return " ".join([weights, *parts])

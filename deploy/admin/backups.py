@@ -1,4 +1,4 @@
-"""`atelier backup`: what lies in Redis goes to the store, and from there into an empty Redis."""
+"""`atelier backup`: backups of Redis in the object store, and their restoration."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ FOLDER = "backups/"
 FORMAT = 1
 COLUMNS = ("NAME", "KEYS", "BYTES", "SERVER")
 NAME = re.compile(r"\d{8}T\d{6}Z(-[0-9a-f]{6})?", re.ASCII)
-"""Time of a backup; without the random part, as names were before, two could be of one second."""
+"""Name of a backup: its time. The random suffix distinguishes backups of one second; older names
+lack it."""
 
 
 class Manifest(BaseModel):
-    """Facts about a backup; stored after its commands, so that a torn one has none."""
+    """Metadata of a backup; stored after its commands, so an incomplete backup has none."""
 
     format: int = FORMAT
     atelier: str
@@ -42,34 +43,37 @@ class Manifest(BaseModel):
 
 
 def create(settings: Settings, reason: str) -> None:
-    """Print the new backup's name on standard output, and more on standard error.
+    """Create a backup; print its name on standard output, and details on standard error.
 
-    Raises: ConfigError: Redis or the store is not there.
+    Raises: ConfigError: Redis or the store is unreachable.
     """
     name = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
     act = Act("create backup", name, reason)
     manifest = at_redis(settings, lambda redis: _then(redis, act, _create(redis, settings, name)))
     print(name)
-    said = f"{manifest.keys} keys of {where(settings)}, {manifest.bytes} bytes, are in"
-    print(f"{said} {settings.store_url}", file=sys.stderr)
+    message = f"{manifest.keys} keys of {where(settings)}, {manifest.bytes} bytes, are in"
+    print(f"{message} {settings.store_url}", file=sys.stderr)
 
 
 def show(settings: Settings) -> None:
-    """Print all backups as a table, oldest first. Raises: ConfigError: the store is not there."""
-    found = asyncio.run(_all(Store(settings.store_url)))
-    rows = ((name, str(one.keys), str(one.bytes), one.server) for name, one in found.items())
+    """Print all backups as a table, oldest first. Raises: ConfigError: the store is unreachable."""
+    backups = asyncio.run(_all(Store(settings.store_url)))
+    rows = (
+        (name, str(manifest.keys), str(manifest.bytes), manifest.server)
+        for name, manifest in backups.items()
+    )
     print_table(COLUMNS, *rows)
 
 
 def restore(settings: Settings, name: str, reason: str) -> None:
-    """Restore a backup into an empty Redis. Raises: ConfigError: it is not there or not empty."""
+    """Restore a backup into an empty Redis. Raises: ConfigError: unreachable or not empty."""
     act = Act("restore backup", name, reason)
     manifest = at_redis(settings, lambda redis: _then(redis, act, _restore(redis, settings, name)))
     print(f"{manifest.keys} keys are in {where(settings)}", file=sys.stderr)
 
 
 async def _then(redis: Redis, act: Act, done: Awaitable[Manifest]) -> Manifest:
-    """Record an act once it is done: no backup has a part of it, and an empty Redis stays empty."""
+    """Record an action after it is done: backups omit the record, and Redis is empty until then."""
     manifest = await done
     async with recorded(redis, act) as record:
         record.details["keys"] = str(manifest.keys)
@@ -112,7 +116,7 @@ async def _restore(redis: Redis, settings: Settings, name: str) -> Manifest:
         raise BackupError(f"store.url: cannot read the backup {name!r} ({error})") from error
     if hashlib.sha256(data).hexdigest() != manifest.sha256:
         raise BackupError(
-            f"the backup {name!r} is damaged: its digest is another; take another one"
+            f"the backup {name!r} is damaged: its digest differs; restore another one"
         )
     await backup.restore(redis, [*backup.unpacked(data)])
     return manifest
@@ -127,12 +131,12 @@ async def _all(store: Store) -> dict[str, Manifest]:
         )
     except StoreError as error:
         raise BackupError(f"store.url: {error}") from error
-    found = [(name, await _manifest(store, name)) for name in names]
-    return {name: manifest for name, manifest in found if manifest}
+    manifests = [(name, await _manifest(store, name)) for name in names]
+    return {name: manifest for name, manifest in manifests if manifest}
 
 
 async def _manifest(store: Store, name: str) -> Manifest | None:
-    """Return a backup's manifest; None: there is no such backup. Raises: BackupError."""
+    """Return a backup's manifest; None: no such backup. Raises: BackupError."""
     if not NAME.fullmatch(name):
         return None
     try:
@@ -142,9 +146,12 @@ async def _manifest(store: Store, name: str) -> Manifest | None:
     except StoreError as error:
         raise BackupError(f"store.url: {error}") from error
     except ValidationError as error:
-        raise BackupError(f"what lies in the store as {_facts(name)!r} is no backup's") from error
+        raise BackupError(f"{_facts(name)!r} in the store is not a backup's manifest") from error
     if manifest.format > FORMAT:
-        raise BackupError(f"Atelier {manifest.atelier} made the backup {name!r}; take that one")
+        raise BackupError(
+            f"the backup {name!r} was made by Atelier {manifest.atelier}; restore it with that"
+            " version"
+        )
     return manifest
 
 

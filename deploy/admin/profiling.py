@@ -1,6 +1,6 @@
-"""`atelier profile`: ask a running pool where the time of its steps goes, and show its answer.
+"""`atelier profile`: request a profile of a running worker's steps, and print its report.
 
-It reaches the pool by Redis, on whatever machine that is, and fetches the recording from the store.
+The request goes through Redis to a worker on any machine. Recordings are fetched from the store.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from service.jobs.storage.object_store import Store
 from service.settings.settings import Settings
 
 TAKEN_S = 15.0
-"""Time for a live pool to see the request."""
+"""Time for a live worker to accept the request."""
 POLL_S = 0.2
 
 PARTS = (
@@ -31,7 +31,7 @@ PARTS = (
 
 
 class Refused(Exception):
-    """Refusal of a profile; says why, and what to do."""
+    """Error of a profile that failed; states why, and what to do."""
 
 
 def profile(
@@ -40,10 +40,10 @@ def profile(
     """Print where the time of a pool's steps went.
 
     Args:
-        pool: its name in the settings, or that of one of several such pools.
-        output: a folder for the recording itself, as TensorBoard reads it.
+        pool: name of a pool in the settings, or of one of its workers.
+        output: folder for the recording, in TensorBoard's layout.
 
-    Raises: Refused. ConfigError: Redis is not there.
+    Raises: Refused. ConfigError: Redis is unreachable.
     """
     with ExitStack() as stack:
         redis = settings.redis
@@ -71,13 +71,13 @@ async def _profile(
 
 
 async def _named(queue: Queue, name: str) -> list[str]:
-    """The pools of that name. Raises: Refused: there is none."""
-    there = await _running(queue)
-    found = [pool for pool in there if name in (pool, pool.rpartition("-")[0])]
-    if not found:
-        known = f"there is {', '.join(there)}" if there else "no pool is running"
-        raise Refused(f"no pool {name!r} is running here; {known}")
-    return found
+    """Return the running workers of that name. Raises: Refused: none."""
+    running = await _running(queue)
+    matches = [pool for pool in running if name in (pool, pool.rpartition("-")[0])]
+    if not matches:
+        hint = f"there is {', '.join(running)}" if running else "no pool is running"
+        raise Refused(f"no pool {name!r} is running here; {hint}")
+    return matches
 
 
 async def _running(queue: Queue) -> list[str]:
@@ -85,10 +85,10 @@ async def _running(queue: Queue) -> list[str]:
 
 
 async def _asked(queue: Queue, pools: list[str], request: ProfileRequest) -> str:
-    """The first of them that takes it. Raises: Refused: none does."""
+    """Return the first worker that accepts the request. Raises: Refused: none does."""
     reasons = []
     for pool in pools:
-        busy_s = await queue.ask_profile(pool, request)
+        busy_s = await queue.request_profile(pool, request)
         if busy_s is not None:
             again = f"try again in {busy_s:.0f} s at most"
             reasons.append(f"{pool} is being profiled already; {again}")
@@ -101,10 +101,10 @@ async def _asked(queue: Queue, pools: list[str], request: ProfileRequest) -> str
 
 
 async def _answer(queue: Queue, pool: str, request: ProfileRequest) -> dict[str, Any]:
-    """Raises: Refused."""
+    """Wait for the profile that a worker records. Raises: Refused."""
     answer = None
     try:
-        answer = await _said(queue, pool, request, ("done", "idle", "failed"), request.at_most_s)
+        answer = await _said(queue, pool, request, ("done", "idle", "failed"), request.expires_s)
     finally:
         if answer is None:
             await queue.drop_profile(pool, request)
@@ -114,9 +114,9 @@ async def _answer(queue: Queue, pool: str, request: ProfileRequest) -> dict[str,
 async def _said(
     queue: Queue, pool: str, request: ProfileRequest, states: tuple[str, ...], seconds: float
 ) -> dict[str, Any] | None:
-    """Wait until the pool answers with one of these, or later ones.
+    """Wait until the worker's answer has one of these states, or a later one.
 
-    None: not in that time, or the pool has gone.
+    Returns None after the timeout, or if the worker has exited.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
@@ -132,12 +132,12 @@ async def _said(
 
 def _checked(answer: dict[str, Any] | None, pool: str, request: ProfileRequest) -> dict[str, Any]:
     if answer is None:
-        raise Refused(f"{pool} has not said what it has recorded; it has gone, or hangs")
+        raise Refused(f"{pool} has not reported a recording; it has exited, or hangs")
     if answer["state"] == "idle":
         waited_s = request.wait_s + request.seconds
         raise Refused(
             f"{pool} denoised nothing, or less than a step, in {waited_s:g} s;"
-            " give it something to do, wait for a job with --wait, or take more --seconds"
+            " send it a job, wait for one with --wait, or increase --seconds"
         )
     if answer["state"] == "failed":
         raise Refused(f"{pool} could not be profiled: {answer['reason']}")
@@ -145,7 +145,7 @@ def _checked(answer: dict[str, Any] | None, pool: str, request: ProfileRequest) 
 
 
 async def _fetch(store: Store, files: dict[str, str], folder: Path) -> None:
-    """The recording's files, to where TensorBoard and Perfetto look for them."""
+    """Download the recording's files to the paths that TensorBoard and Perfetto expect."""
     for key in files.values():
         _, request, name = key.split("/")
         path = folder / "plugins" / "profile" / request / name
@@ -155,7 +155,7 @@ async def _fetch(store: Store, files: dict[str, str], folder: Path) -> None:
 
 
 def as_text(report: dict[str, Any]) -> str:
-    """Format a report for people."""
+    """Format a profile's breakdown of step time as text."""
     window_s, steps = report["window_s"], report["steps"]
     head = (
         f"pool {report['pool']}, model {report['model']}, {report['layout']}, {_devices(report)}:"
@@ -172,14 +172,14 @@ def as_text(report: dict[str, Any]) -> str:
     lines += ["", f"{'operation':<40}{'ms':>10}{'calls':>9}  (a step and device)"]
     for op in report["top"]:
         name = op["name"] if len(op["name"]) < 40 else op["name"][:36] + "..."
-        each, calls = 1000 * op["seconds"] / steps, op["calls"] / steps
-        lines.append(f"{name:<40}{each:>10.3f}{calls:>9.1f}  {op['kind']}")
+        milliseconds, calls = 1000 * op["seconds"] / steps, op["calls"] / steps
+        lines.append(f"{name:<40}{milliseconds:>10.3f}{calls:>9.1f}  {op['kind']}")
     return "\n".join(lines)
 
 
 def _devices(report: dict[str, Any]) -> str:
-    """Name the devices that were seen: of a slice of several hosts the leader's."""
+    """Describe the profiled devices; on a slice of several hosts, those of the leader."""
     seen = report["devices"]
-    every = report.get("slice_devices", seen)  # a pool of before does not say
+    every = report.get("slice_devices", seen)  # older workers do not report it
     devices_text = f"{seen} of {every}" if seen < every else f"{seen}"
     return f"{devices_text} device{'s' if every > 1 else ''}"

@@ -1,4 +1,4 @@
-"""`atelier tenants`: tenants' shares and quotas as data in the Redis of the settings."""
+"""`atelier tenants`: shares and quotas of tenants in the Redis of the settings."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from pydantic import ValidationError
 
 from deploy.admin.acts import Act, at_redis, change_at_redis
 from deploy.admin.api_keys import print_table, where
-from deploy.exit_codes import NotThere
+from deploy.exit_codes import NotFound
 from service.jobs.tenants import Records, TenantRecords
 from service.settings.settings import Settings
 from service.settings.tenants import TenantSettings
 
 COLUMNS = ("TENANT", "FROM", "SETTINGS")
 NONE = "none"
-"""Value that takes a setting away, so that its default is in force."""
+"""Value that resets a setting to its default."""
 UNKNOWN = f"there is no such setting; there are {', '.join(TenantSettings.model_fields)}"
 BARE = re.compile(r"[A-Za-z0-9_-]+")
-"""A key that TOML takes without quotes."""
+"""TOML key that needs no quotes."""
 
 
 def show(settings: Settings) -> None:
-    """Print all tenants as a table. Raises: ConfigError: Redis is not there."""
+    """Print all tenants as a table. Raises: ConfigError: Redis is unreachable."""
     records = at_redis(settings, lambda redis: TenantRecords(redis).all())
-    known = settings.tenants | records
+    tenants = settings.tenants | records
     rows = (
-        (name, "redis" if name in records else "settings", _in_a_line(known[name]))
-        for name in sorted(known)
+        (name, "redis" if name in records else "settings", _in_a_line(tenants[name]))
+        for name in sorted(tenants)
     )
     print_table(COLUMNS, *rows)
 
 
 def change(settings: Settings, name: str, changes: Mapping[str, str], reason: str) -> None:
-    """Change some settings of a tenant, the others stay; print what they are now.
+    """Change some settings of a tenant, and print all its settings.
 
     Args:
-        changes: texts by setting; `NONE` takes one away.
+        changes: values as text, by setting; `NONE` resets a setting.
 
     Raises:
-        ConfigError: Redis is not there.
-        ValueError: there is no such setting, or it has no such value; no name for a tenant.
+        ConfigError: Redis is unreachable.
+        ValueError: unknown setting, invalid value, or invalid tenant name.
     """
 
     def act(records: Records) -> Records:
@@ -53,48 +53,48 @@ def change(settings: Settings, name: str, changes: Mapping[str, str], reason: st
             raise ValueError("; ".join(f"{name}.{key}: {UNKNOWN}" for key in sorted(unknown)))
         before = records.get(name) or settings.tenants.get(name) or TenantSettings()
         values = before.model_dump(exclude_unset=True) | dict(changes)
-        kept = {key: value for key, value in values.items() if value != NONE}
-        return records | {name: _checked(name, kept)}
+        given = {key: value for key, value in values.items() if value != NONE}
+        return records | {name: _checked(name, given)}
 
     records = _changed(settings, Act("set tenant", name, reason, changes), act)
     print(f"{name}: {_in_a_line(records[name]) or 'no limits'}, on {where(settings)}")
 
 
 def remove(settings: Settings, name: str, reason: str) -> None:
-    """Remove a tenant's record. Raises: ConfigError. NotThere: it has none."""
+    """Remove a tenant's record. Raises: ConfigError. NotThere: no such record."""
 
     def act(records: Records) -> Records:
         if records.pop(name, None) is None:
-            raise NotThere(f"there is no record of {name!r}; `atelier tenants list` shows all")
+            raise NotFound(f"there is no record of {name!r}; `atelier tenants list` shows all")
         return records
 
     _changed(settings, Act("remove tenant", name, reason), act)
 
 
 def export(settings: Settings) -> None:
-    """Print all records as TOML, as the settings file and `take` have it. Raises: ConfigError."""
+    """Print all records as TOML, for the settings file or `import_records`. Raises: ConfigError."""
     records = at_redis(settings, lambda redis: TenantRecords(redis).all())
     print("\n".join(_toml(records)))
 
 
-def take(settings: Settings, text: str, replaces: bool, reason: str) -> None:
-    """Put the tenants of a TOML text into Redis, whole records at once.
+def import_records(settings: Settings, text: str, replaces: bool, reason: str) -> None:
+    """Import the tenants of a TOML text into Redis, replacing whole records.
 
     Args:
-        replaces: tenants that it does not name are removed.
+        replaces: whether to remove all other tenants.
 
     Raises:
-        ConfigError: Redis is not there.
-        ValueError: it is no TOML, has no tenants, or one of them cannot be.
+        ConfigError: Redis is unreachable.
+        ValueError: invalid TOML, no tenants, or an invalid tenant.
     """
     try:
         sections = tomllib.loads(text).get("tenants")
     except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"it is no TOML: {error}") from None
+        raise ValueError(f"it is not TOML: {error}") from None
     if not isinstance(sections, dict):
         raise ValueError("it has no [tenants.NAME]")
     taken = {name: _checked(name, values) for name, values in sections.items()}
-    details = {name: _in_a_line(one) for name, one in taken.items()}
+    details = {name: _in_a_line(tenant) for name, tenant in taken.items()}
     act = Act(f"{'replace' if replaces else 'import'} tenants", " ".join(taken), reason, details)
     _changed(settings, act, lambda records: taken if replaces else records | taken)
     print(f"{len(taken)} tenants, on {where(settings)}", file=sys.stderr)
@@ -105,7 +105,7 @@ def _changed(settings: Settings, act: Act, change: Callable[[Records], Records])
 
 
 def _checked(name: str, values: Any) -> TenantSettings:
-    """Raises: ValueError: says which setting is wrong."""
+    """Validate a tenant's settings. Raises: ValueError: names the invalid settings."""
     try:
         return TenantSettings.model_validate(values)
     except ValidationError as error:
@@ -119,16 +119,16 @@ def _wrong(name: str, error: ValidationError) -> Iterator[str]:
         yield f"{place}: {UNKNOWN if is_unknown else item['msg']}"
 
 
-def _values(one: TenantSettings) -> dict[str, Any]:
-    return one.model_dump(exclude_unset=True, exclude_none=True)
+def _values(tenant: TenantSettings) -> dict[str, Any]:
+    return tenant.model_dump(exclude_unset=True, exclude_none=True)
 
 
-def _in_a_line(one: TenantSettings) -> str:
-    return " ".join(f"{key}={value}" for key, value in _values(one).items())
+def _in_a_line(tenant: TenantSettings) -> str:
+    return " ".join(f"{key}={value}" for key, value in _values(tenant).items())
 
 
 def _toml(records: Records) -> Iterator[str]:
-    for name, one in sorted(records.items()):
+    for name, tenant in sorted(records.items()):
         yield f"[tenants.{name if BARE.fullmatch(name) else json.dumps(name)}]"
-        yield from (f"{key} = {json.dumps(value)}" for key, value in _values(one).items())
+        yield from (f"{key} = {json.dumps(value)}" for key, value in _values(tenant).items())
         yield ""

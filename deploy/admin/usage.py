@@ -1,4 +1,4 @@
-"""`atelier usage`: sums of the ledger's files in the store of the settings, and of nothing else."""
+"""`atelier usage`: totals of the billing ledger's files in the store of the settings."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ GROUPS: Mapping[str, Callable[[LedgerRecord], str]] = {
     "day": lambda record: f"{_time(record.id):%Y-%m-%d}",
     "job": lambda record: record.job,
 }
-"""Names that sums may be by, and their values; empty where a record does not say."""
+"""Grouping keys and their values; empty if a record lacks one."""
 
 
 @dataclass
 class Sums:
-    """Sums of some records. Seconds are counted in millionths, so that they are exact."""
+    """Totals of some records. Seconds are summed as integer microseconds, so they are exact."""
 
     jobs: int = 0
     succeeded: int = 0
@@ -63,7 +63,7 @@ class Sums:
     micros: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SECONDS, 0))
 
     def add(self, record: LedgerRecord) -> None:
-        """Add a record; a correction is no further job."""
+        """Add a record; a correction does not count as a job."""
         self.jobs += not record.is_correction
         is_done = record.outcome.is_done and not record.is_correction
         self.succeeded += is_done
@@ -75,49 +75,49 @@ class Sums:
             self.micros[name] += round(seconds * factor * MICRO)
 
     def row(self) -> dict[str, int | float]:
-        """Return the sums by the names of their columns."""
+        """Return the totals of usage by column name."""
         counts = {name: getattr(self, name) for name in ("jobs", "succeeded", *COUNTS)}
         return counts | {name: micros / MICRO for name, micros in self.micros.items()}
 
 
 Row = dict[str, str | int | float]
 Id = tuple[int, int]
-"""Milliseconds of a record, and its number among those of one millisecond."""
+"""Time of a record in milliseconds, and its number within that millisecond."""
 
 
 @dataclass(frozen=True)
 class Period:
-    """Time whose records count, in UTC; None: without a beginning or end."""
+    """Time range of records, in UTC; None: unbounded."""
 
     begin: datetime | None = None
     end: datetime | None = None
 
     def has(self, record: Id) -> bool:
-        """Return whether a record was written in it."""
+        """Return whether a record was written in this period."""
         return not self.is_after(record) and not self.is_before(record)
 
     def is_after(self, record: Id) -> bool:
-        """Return whether it begins after a record was written."""
+        """Return whether this period begins after the record."""
         return self.begin is not None and record[0] < self.begin.timestamp() * 1000
 
     def is_before(self, record: Id) -> bool:
-        """Return whether it was over when a record was written."""
+        """Return whether this period ended before the record."""
         return self.end is not None and record[0] >= self.end.timestamp() * 1000
 
 
 class File(NamedTuple):
-    """File of the ledger, and the ids of its first and last record."""
+    """File of the ledger, with the ids of its first and last record."""
 
     first: Id
     last: Id | None
-    """Id of the last record; None: the name does not have it."""
+    """Id of the last record; None: the file's name lacks it."""
     key: str
 
 
 def show(
     settings: Settings, by: Sequence[str], span: Period, form: Format, output: Path | None
 ) -> None:
-    """Write the sums of a span. Raises: UsageError: the store or the file cannot be used."""
+    """Write the totals of a period. Raises: UsageError: the store or the file is unusable."""
     try:
         rows = asyncio.run(summed(Store(settings.store_url), by, span))
     except StoreError as error:
@@ -132,7 +132,7 @@ def show(
 
 
 async def summed(store: Store, by: Sequence[str], span: Period) -> list[Row]:
-    """Sum up the ledger; rows are sorted by their names. Raises: StoreError, UsageError."""
+    """Sum up the ledger by group; rows are sorted. Raises: StoreError, UsageError."""
     groups: defaultdict[tuple[str, ...], Sums] = defaultdict(Sums)
     async for record in records(store, span):
         groups[tuple(GROUPS[name](record) for name in by)].add(record)
@@ -142,17 +142,18 @@ async def summed(store: Store, by: Sequence[str], span: Period) -> list[Row]:
 
 
 async def records(store: Store, span: Period) -> AsyncIterator[LedgerRecord]:
-    """Yield a span's records, each once, in the order of their files.
+    """Yield a period's records, each once, in the order of their files.
 
     Raises: StoreError, UsageError.
     """
     files = _files(await store.below(LEDGER), span)
     seen: set[Id] = set()
     for start in range(0, len(files), MAX_PARALLEL):
-        some = files[start : start + MAX_PARALLEL]
-        texts = await asyncio.gather(*(store.get(file.key) for file in some))
-        for file, data in zip(some, texts, strict=True):
-            seen = {one for one in seen if one >= file.first}  # no later file has those before
+        batch = files[start : start + MAX_PARALLEL]
+        texts = await asyncio.gather(*(store.get(file.key) for file in batch))
+        for file, data in zip(batch, texts, strict=True):
+            # later files cannot repeat earlier ids
+            seen = {record_id for record_id in seen if record_id >= file.first}
             for record in _parsed(file.key, data):
                 if (number := _order(record.id)) not in seen and span.has(number):
                     yield record
@@ -160,20 +161,19 @@ async def records(store: Store, span: Period) -> AsyncIterator[LedgerRecord]:
 
 
 def _files(keys: Iterable[str], span: Period) -> list[File]:
-    """Return the files that may have records of a span, by their first ones.
+    """Return the files that may have records of a period, sorted by first record.
 
-    Where names do not say the last one, the newest file that begins before the span may reach into
-    it.
+    If names lack the last record, the newest file that begins before the period may overlap it.
     """
     named = [(key, ids) for key in keys if (ids := ledger_ids(key))]
-    found = [
+    files = [
         File(_order(first), _order(last) if last else None, key) for key, (first, last) in named
     ]
-    found.sort(key=lambda file: file.first)
-    begun = [file for file in found if file.last is None and span.is_after(file.first)][-1:]
+    files.sort(key=lambda file: file.first)
+    begun = [file for file in files if file.last is None and span.is_after(file.first)][-1:]
     return [
         file
-        for file in found
+        for file in files
         if not span.is_before(file.first)
         and (file in begun or not span.is_after(file.last or file.first))
     ]
@@ -184,8 +184,8 @@ def _parsed(key: str, data: bytes) -> list[LedgerRecord]:
         lines = gzip.decompress(data).splitlines()
         return [LedgerRecord.model_validate_json(line) for line in lines]
     except (OSError, EOFError, ValidationError) as error:
-        said = f"{key} in the store is no file of the ledger, or damaged: restore it from a backup"
-        raise UsageError(f"{said} ({type(error).__name__})") from None
+        text = f"{key} in the store is no file of the ledger, or damaged: restore it from a backup"
+        raise UsageError(f"{text} ({type(error).__name__})") from None
 
 
 def _order(record_id: str) -> Id:
@@ -218,7 +218,7 @@ SHOWN = (
     "tenant_seconds",
     "lost_seconds",
 )
-"""Columns of the table for people; the other formats have all."""
+"""Columns of the printed table; the other formats have all."""
 
 
 def _table(rows: Sequence[Row], by: Sequence[str]) -> str:
@@ -241,15 +241,15 @@ WRITERS: Mapping[str, Callable[[Sequence[Row], Sequence[str]], str]] = {
 
 
 def _write_parquet(rows: Sequence[Row], by: Sequence[str], output: Path | None) -> None:
-    """Raises: UsageError."""
+    """Write the rows of totals as Parquet. Raises: UsageError."""
     if output is None:
         raise UsageError("--format parquet: name the file by --output")
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        said = f"--format parquet: it needs the extra parquet: {how_to_install('parquet')}"
-        raise UsageError(f"{said}, or take csv") from None
+        text = f"--format parquet: it needs the extra parquet: {how_to_install('parquet')}"
+        raise UsageError(f"{text}, or take csv") from None
     kinds = {int: pyarrow.int64(), float: pyarrow.float64()}
     columns = [(name, pyarrow.string()) for name in by]
     columns += [(name, kinds[type(value)]) for name, value in Sums().row().items()]

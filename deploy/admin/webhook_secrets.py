@@ -1,4 +1,4 @@
-"""`atelier webhooks`: make, list and revoke secrets of webhooks in the Redis of the settings."""
+"""`atelier webhooks`: create, list and revoke webhook secrets in the Redis of the settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 
 from deploy.admin.acts import Act, at_redis, change_at_redis, recorded
 from deploy.admin.api_keys import created, print_table, where
-from deploy.exit_codes import NotThere
+from deploy.exit_codes import NotFound
 from service.settings.settings import Settings
 from service.webhooks.secrets import WebhookSecret, WebhookSecrets
 
@@ -16,9 +16,9 @@ COLUMNS = ("ID", "TENANT", "CREATED")
 
 
 def create(settings: Settings, tenant: str, reason: str) -> None:
-    """Print a new secret on standard output, and what goes with it on standard error.
+    """Print a new secret on standard output, and its description on standard error.
 
-    Raises: ConfigError: Redis is not there. ValueError: no name for a tenant, or it has enough.
+    Raises: ConfigError: Redis is unreachable. ValueError: invalid tenant name, or too many secrets.
     """
 
     async def make(redis: Redis) -> WebhookSecret:
@@ -29,22 +29,25 @@ def create(settings: Settings, tenant: str, reason: str) -> None:
 
     new = at_redis(settings, make)
     print(new.text)
-    said = f"secret {new.id} of tenant {tenant}, for servers on {where(settings)}"
-    print(f"{said}; it is not shown again", file=sys.stderr)
+    text = f"secret {new.id} of tenant {tenant}, for servers on {where(settings)}"
+    print(f"{text}; it is not shown again", file=sys.stderr)
 
 
 def show(settings: Settings) -> None:
-    """Print all secrets as a table, oldest first. Raises: ConfigError: Redis is not there."""
-    found = at_redis(settings, lambda redis: WebhookSecrets(redis).all())
-    print_table(COLUMNS, *((one.id, one.tenant, created(one.created_at)) for one in found))
+    """Print all secrets as a table, oldest first. Raises: ConfigError: Redis is unreachable."""
+    secrets_found = at_redis(settings, lambda redis: WebhookSecrets(redis).all())
+    print_table(
+        COLUMNS,
+        *((secret.id, secret.tenant, created(secret.created_at)) for secret in secrets_found),
+    )
 
 
 def revoke(settings: Settings, secret_id: str, reason: str) -> None:
-    """Revoke a secret. Raises: ConfigError: Redis is not there. NotThere: the secret is not."""
+    """Revoke a secret. Raises: ConfigError: Redis is unreachable. NotThere: no such secret."""
 
     async def run(redis: Redis) -> None:
         if not await WebhookSecrets(redis).revoke(secret_id):
-            said = f"there is no secret {secret_id!r}; `atelier webhooks list` shows all"
-            raise NotThere(said)
+            message = f"there is no secret {secret_id!r}; `atelier webhooks list` shows all"
+            raise NotFound(message)
 
     change_at_redis(settings, Act("revoke webhook secret", secret_id, reason), run)

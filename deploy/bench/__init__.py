@@ -1,4 +1,4 @@
-"""Benchmarks: of a running server (`serving`), of the engine alone (`engine`).
+"""Benchmarks: of a running server (`serving`), and of the engine alone (`engine`).
 
 May import no other room of `deploy`.
 """

@@ -1,4 +1,4 @@
-"""Machine, versions and flags that figures belong to: without them they say nothing."""
+"""Environment of a measurement: machine, package versions and compiler flags."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CPU_INFO = Path("/proc/cpuinfo")
 
 
 def machine() -> dict[str, Any]:
-    """Return what a figure depends on: processor, cores, memory and versions."""
+    """Return the machine of a measurement: processor, cores, memory, system and load."""
     return {
         "processor": processor(CPU_INFO.read_text() if CPU_INFO.is_file() else ""),
         "cores": len(os.sched_getaffinity(0)),
@@ -31,23 +31,23 @@ def processor(info: str) -> str:
     """Return the name of the processor.
 
     Args:
-        info: of /proc/cpuinfo.
+        info: text of /proc/cpuinfo.
     """
     names = [line.partition(":")[2].strip() for line in info.splitlines() if "model name" in line]
     return names[0] if names else platform.machine()
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of those packages that are installed."""
-    found = {}
+    """Return the versions of the installed packages in `PACKAGES`."""
+    installed = {}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            installed[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def flags(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the flags that the compiler was given."""
+    """Return the environment variables with compiler flags."""
     return {name: environment[name] for name in VARIABLES if name in environment}

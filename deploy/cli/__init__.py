@@ -1,4 +1,4 @@
-"""The command line, one file a command; each imports what it runs when it runs.
+"""Command line, with one file per command. Commands import their dependencies when they run.
 
 May import every room of `deploy`.
 """

@@ -1,4 +1,4 @@
-"""`atelier admin`: what operators see and do on a running server."""
+"""`atelier admin`: inspect and control a running server with an operator's key."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from deploy.cli.jobs import MORE, STATES, add_limit
-from deploy.cli.options import Commands, add_reason, given
-from deploy.cli.remote import add_server, ask
+from deploy.cli.options import Commands, add_reason, without_none
+from deploy.cli.remote import add_server, call_server
 from deploy.exit_codes import say
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 Act = Callable[["Client", argparse.Namespace], int]
 
 PAGE = 100
-"""Jobs of one answer at the most."""
-THINGS = {"model": "models", "pool": "pools"}
+"""Maximum jobs per response."""
+PLURALS = {"model": "models", "pool": "pools"}
 
 
 def add(commands: Commands) -> None:
@@ -29,30 +29,30 @@ def add(commands: Commands) -> None:
         "admin", help="jobs of all tenants, pauses, and the audit log, with an operator's key"
     )
     acts = admin.add_subparsers(required=True, metavar="act")
-    _add(acts, "overview", "who waits, works, runs and has failed, as JSON", _overview)
+    _add(acts, "overview", "waiting, running and failed jobs, and pools, as JSON", _overview)
     _add_jobs(acts)
-    for name, said in (
+    for name, about in (
         ("cancel", "stop jobs of any tenant"),
         ("requeue", "take running jobs from their pools, back into the queue"),
     ):
-        act = _add(acts, name, said, _of_jobs(name), has_reason=True)
+        act = _add(acts, name, about, _of_jobs(name), has_reason=True)
         act.add_argument("ids", nargs="+", metavar="ID", help="job id (job_…)")
-    for name, said in (
+    for name, about in (
         ("pause", "let a model, a pool or a worker claim no jobs"),
-        ("drain", "pause it, and put aside what runs"),
+        ("drain", "pause it, and suspend its running jobs"),
         ("resume", "let it claim jobs again"),
     ):
-        act = _add(acts, name, said, _pause(name), has_reason=True)
-        act.add_argument("kind", choices=THINGS, help="what is meant")
-        act.add_argument("name", metavar="NAME", help="its name; of pools a worker's, too")
-    for name, said in (
-        ("sleep", "free a pool's devices as soon as it has nothing to do"),
-        ("wake", "bring its weights back before a job comes"),
+        act = _add(acts, name, about, _pause(name), has_reason=True)
+        act.add_argument("kind", choices=PLURALS, help="model or pool (a worker is a pool's)")
+        act.add_argument("name", metavar="NAME", help="name of the model, pool or worker")
+    for name, about in (
+        ("sleep", "free a pool's devices as soon as it is idle"),
+        ("wake", "load its weights again before the next job"),
     ):
-        act = _add(acts, name, said, _sleep(name), has_reason=True)
+        act = _add(acts, name, about, _sleep(name), has_reason=True)
         act.add_argument("name", metavar="NAME", help="the pool's name, or a worker's")
     evict = _add(acts, "evict", "delete an adapter that a tenant has uploaded", _evict, True)
-    evict.add_argument("tenant", metavar="TENANT", help="whose it is")
+    evict.add_argument("tenant", metavar="TENANT", help="owner of the adapter")
     evict.add_argument("name", metavar="NAME", help="the adapter's name")
     audit = _add(acts, "audit", "what operators did on a day, one act per line", _audit)
     audit.add_argument("--day", metavar="YYYY-MM-DD", help="day (UTC; default: today)")
@@ -60,10 +60,10 @@ def add(commands: Commands) -> None:
 
 
 def _add(
-    acts: Commands, name: str, said: str, act: Act, has_reason: bool = False
+    acts: Commands, name: str, about: str, act: Act, has_reason: bool = False
 ) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = acts.add_parser(name, help=said)
-    parser.set_defaults(run=lambda args: ask(args, lambda client: act(client, args)))
+    parser: argparse.ArgumentParser = acts.add_parser(name, help=about)
+    parser.set_defaults(run=lambda args: call_server(args, lambda client: act(client, args)))
     if has_reason:
         add_reason(parser)
     add_server(parser)
@@ -76,7 +76,7 @@ def _add_jobs(acts: Commands) -> None:
     jobs.add_argument("--tenant", metavar="NAME", help="only jobs of this tenant")
     jobs.add_argument("--model", metavar="NAME", help="only jobs of this model, or alias")
     jobs.add_argument(
-        "--served-by", metavar="NAME", help="only jobs that this version of an alias draws"
+        "--served-by", metavar="NAME", help="only jobs that this version of an alias serves"
     )
     add_limit(jobs)
     jobs.add_argument("--json", action="store_true", help="print JSON, one job per line")
@@ -89,10 +89,10 @@ def _overview(client: Client, args: argparse.Namespace) -> int:
 
 def _jobs(client: Client, args: argparse.Namespace) -> int:
     names = ("state", "tenant", "model", "served_by")
-    wanted = given(**{name: getattr(args, name) for name in names})
+    wanted = without_none(**{name: getattr(args, name) for name in names})
     left, after = args.limit, None
     while left > 0:
-        query = wanted | given(after=after, limit=min(left, PAGE))
+        query = wanted | without_none(after=after, limit=min(left, PAGE))
         page = client.admin("GET", "jobs", params=query)
         for job in page["data"]:
             print(json.dumps(job) if args.json else _line(job))
@@ -127,16 +127,16 @@ def _pause(act: str) -> Act:
         if act == "drain":
             body["drain"] = True
         verb = "resume" if act == "resume" else "pause"
-        path = f"{THINGS[args.kind]}/{quote(args.name, safe='')}/{verb}"
+        path = f"{PLURALS[args.kind]}/{quote(args.name, safe='')}/{verb}"
         answer = client.admin("POST", path, json=body)
-        if answer.get("warning"):  # an earlier server's answer has none
+        if answer.get("warning"):  # earlier servers omit it
             say(f"atelier: warning: {answer['warning']}")
-        for one in answer["data"]:
-            drained = ", drained" if one["drains"] else ""
-            why = f": {one['reason']}" if one["reason"] else ""
+        for row in answer["data"]:
+            drained = ", drained" if row["drains"] else ""
+            why = f": {row['reason']}" if row["reason"] else ""
             print(
-                f"{one['kind']} {one['name']} is paused{drained} by {one['by']} since"
-                f" {one['at']}{why}"
+                f"{row['kind']} {row['name']} is paused{drained} by {row['by']} since"
+                f" {row['at']}{why}"
             )
         return 0
 
@@ -146,9 +146,9 @@ def _pause(act: str) -> Act:
 def _sleep(act: str) -> Act:
     def run(client: Client, args: argparse.Namespace) -> int:
         path = f"pools/{quote(args.name, safe='')}/{act}"
-        for one in client.admin("POST", path, json={"reason": args.reason})["data"]:
-            why = f": {one['reason']}" if one["reason"] else ""
-            print(f"{one['name']} was put to sleep by {one['by']} at {one['at']}{why}")
+        for row in client.admin("POST", path, json={"reason": args.reason})["data"]:
+            why = f": {row['reason']}" if row["reason"] else ""
+            print(f"{row['name']} was put to sleep by {row['by']} at {row['at']}{why}")
         return 0
 
     return run
@@ -162,9 +162,9 @@ def _evict(client: Client, args: argparse.Namespace) -> int:
 
 
 def _audit(client: Client, args: argparse.Namespace) -> int:
-    for one in client.admin("GET", "audit", params=given(day=args.day))["data"]:
-        who = f"{one['name'] or '-'}  {one['address'] or '-'}"
-        why = f": {one['reason']}" if one["reason"] else ""
-        line = f"{one['at']}  {one['outcome']:<6}  {who}  {one['act']}  {one['target']}{why}"
-        print(json.dumps(one) if args.json else line)
+    for row in client.admin("GET", "audit", params=without_none(day=args.day))["data"]:
+        who = f"{row['name'] or '-'}  {row['address'] or '-'}"
+        why = f": {row['reason']}" if row["reason"] else ""
+        line = f"{row['at']}  {row['outcome']:<6}  {who}  {row['act']}  {row['target']}{why}"
+        print(json.dumps(row) if args.json else line)
     return 0

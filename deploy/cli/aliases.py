@@ -1,4 +1,4 @@
-"""`atelier aliases`: set, list, remove, export and import names that stand for versions."""
+"""`atelier aliases`: set, list, remove, export and import aliases of model versions."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def add(commands: Commands) -> None:
         nargs="*",
         type=_weight,
         metavar="VERSION=WEIGHT",
-        help="all its versions, such as @r1=90 @r2=10 (@r1 is short for NAME@r1); 0 stands by",
+        help="all its versions, such as @r1=90 @r2=10 (@r1 is short for NAME@r1); 0: standby",
     )
-    for name, (metavar, said) in OPTIONS.items():
+    for name, (metavar, about) in OPTIONS.items():
         flag = "--" + name.replace("_", "-")
-        change.add_argument(flag, metavar=metavar, help=f"{said}; none: its default")
+        change.add_argument(flag, metavar=metavar, help=f"{about}; none: its default")
     change.set_defaults(run=_set)
     remove = acts.add_parser("remove", help="remove an alias; its jobs stay")
     remove.add_argument("name", metavar="NAME", help="alias")
@@ -56,7 +56,7 @@ def add(commands: Commands) -> None:
 def _weight(text: str) -> tuple[str, str]:
     version, equals, weight = text.rpartition("=")
     if not (version and equals and weight):
-        raise argparse.ArgumentTypeError(f"wants VERSION=WEIGHT, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be VERSION=WEIGHT, not {text!r}")
     return version, weight
 
 
@@ -100,7 +100,7 @@ def _import(args: argparse.Namespace) -> int:
 
     text = text_of(args.file)
     try:
-        aliases.take(settings_of(args), text, args.reason)
+        aliases.import_records(settings_of(args), text, args.reason)
     except ValueError as error:
         raise UsageError(f"{args.file}: {error}") from None
     return 0

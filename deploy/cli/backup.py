@@ -1,4 +1,4 @@
-"""`atelier backup`: copy what lies in Redis to the store, and restore it."""
+"""`atelier backup`: back up Redis to the object store, and restore it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ def add(commands: Commands) -> None:
     add_settings(backup)
     add_reason(backup)
     acts = backup.add_subparsers(metavar="act")
-    kept = {"argument_default": argparse.SUPPRESS}  # or defaults replace what stands before the act
-    shown = acts.add_parser("list", help="list backups: name, keys, bytes, server", **kept)
+    options = {
+        "argument_default": argparse.SUPPRESS
+    }  # else defaults override options before the act
+    shown = acts.add_parser("list", help="list backups: name, keys, bytes, server", **options)
     shown.set_defaults(run=_list)
-    restore = acts.add_parser("restore", help="restore a backup into an empty Redis", **kept)
+    restore = acts.add_parser("restore", help="restore a backup into an empty Redis", **options)
     restore.add_argument("name", metavar="NAME", help="name shown by list")
     restore.set_defaults(run=_restore)
     for act in (shown, restore):

@@ -1,4 +1,4 @@
-"""`atelier bench`: how fast it is here. One sub-command a file, with `add_arguments` and `run`."""
+"""`atelier bench`: measure speed. Each sub-command is a module with `add_arguments` and `run`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BENCHES = {
     "engine": "full-size networks with random weights, on this machine's devices",
     "serve": "a running server under load that does not wait for its answers",
 }
-"""Sub-command → its help; `deploy.cli.bench_<name>` does it."""
+"""Sub-command → its help; `deploy.cli.bench_<name>` implements it."""
 
 
 def add(commands: Commands) -> None:

@@ -1,7 +1,7 @@
-"""`atelier bench engine`: full-size networks with random weights, timed as they serve.
+"""`atelier bench engine`: time full-size networks with random weights on this machine.
 
-A step, text encoding, the VAE and whole requests; memory; and MFU against a matrix product measured
-in the same run.
+It reports steps, text encoding, the VAE, whole requests and memory. It also reports MFU, relative
+to a matrix product measured in the same run.
 """
 
 from __future__ import annotations
@@ -15,11 +15,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from deploy.cli.options import DTYPES, EIGHT_BIT_PRODUCTS, count, devices, given, mesh, not_negative
+from deploy.cli.options import (
+    DTYPES,
+    EIGHT_BIT_PRODUCTS,
+    count,
+    devices,
+    mesh,
+    not_negative,
+    without_none,
+)
 from deploy.cli.output_files import HERE, check_writable
 from deploy.cli.requirements import check_pools
 from deploy.exit_codes import EXIT_FAILED, say
-from deploy.local.processes import ATELIER, importing_ours
+from deploy.local.processes import ATELIER, importing_atelier
 
 REQUEST = ("width", "height", "num-frames", "steps")
 
@@ -79,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_machine(parser: argparse.ArgumentParser) -> None:
-    """Add what decides where the weights lie, and in which precision."""
+    """Add the options of devices, layout and precision."""
     parser.add_argument(
         "--devices",
         type=devices,
@@ -110,7 +118,7 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure each model in a process of its own.
+    """Measure each model in a separate process.
 
     Raises: UsageError, CheckpointError, ConfigError.
     """
@@ -120,7 +128,7 @@ def run(args: argparse.Namespace) -> int:
 
     from deploy.bench.engine.table import show
 
-    for report in _reports(args):  # what there is by then: an end in between loses little
+    for report in _reports(args):  # write early, so that an interruption loses little
         if args.json not in (None, HERE):
             args.json.write_text(json.dumps(report, indent=1))
     if args.json == HERE:
@@ -131,34 +139,37 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _reports(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Return a report after each model, of all up to it."""
+    """Yield a cumulative report after each measured model."""
     return iter([_one(args)]) if len(args.model) == 1 else _each(args)
 
 
 def _one(args: argparse.Namespace) -> dict[str, Any]:
-    """Measure in this process. Raises: CheckpointError, ConfigError."""
+    """Measure the only model in this process. Raises: CheckpointError, ConfigError."""
     from deploy.bench.engine.report import report
 
-    ask = _ask(args, args.model[0])
+    case = _ask(args, args.model[0])
     if args.compile_cache:
         from workers.programs.xla_cache import use_compile_cache
 
         use_compile_cache(args.compile_cache)
-    say(f"{ask.model}: making weights, compiling, then {ask.repeats} times {ask.batch} request(s)")
-    return report(ask)
+    say(
+        f"{case.model}: making weights, compiling, then {case.repeats} times {case.batch}"
+        " request(s)"
+    )
+    return report(case)
 
 
 def _each(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Measure each model in a process of its own.
+    """Measure each model in a separate process.
 
-    One's memory is no part of the next one's peak, and one that is killed for it takes nothing of
-    the others along. Raises: CheckpointError: one of the models is none.
+    Memory peaks are then independent, and a process killed for memory does not end the others.
+    Raises: CheckpointError: a model does not exist.
     """
-    from deploy.bench.engine.ask import configs_of
+    from deploy.bench.engine.case import configs_of
     from deploy.bench.engine.report import document
 
     for model in args.model:
-        with configs_of(_ask(args, model)):  # before the others take their hours
+        with configs_of(_ask(args, model)):  # fail before hours of measurements
             pass
     report = document([])
     with tempfile.TemporaryDirectory() as folder:
@@ -169,9 +180,9 @@ def _each(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def _in_own_process(args: argparse.Namespace, model: str, file: Path) -> dict[str, Any]:
-    """Measure a model in its own process; return its result, or how that process ended."""
+    """Measure a model in a separate process; return its result, or how the process ended."""
     command = [*ATELIER, "bench", "engine", "--model", model, *_others(args), "--json", str(file)]
-    environment = importing_ours(os.environ)
+    environment = importing_atelier(os.environ)
     code = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL).returncode
     if file.is_file():
         (result,) = json.loads(file.read_text())["results"]
@@ -181,7 +192,7 @@ def _in_own_process(args: argparse.Namespace, model: str, file: Path) -> dict[st
 
 
 def _others(args: argparse.Namespace) -> Sequence[str]:
-    """The options but for the model and the file."""
+    """Return the command's options, except model and file, for a child process."""
     chosen = {
         **{f"--{name}": getattr(args, name.replace("-", "_")) for name in REQUEST},
         "--guidance": args.guidance,
@@ -197,7 +208,7 @@ def _others(args: argparse.Namespace) -> Sequence[str]:
         "--repeats": args.repeats,
         "--compile-cache": args.compile_cache,
     }
-    words = [word for name, value in given(**chosen).items() for word in (name, str(value))]
+    words = [word for name, value in without_none(**chosen).items() for word in (name, str(value))]
     words += ["--tiny"] if args.tiny else []
     if args.vae_tiling is not None:
         words.append("--vae-tiling" if args.vae_tiling else "--no-vae-tiling")
@@ -209,9 +220,9 @@ def _spelled(sizes: dict[str, int]) -> str:
 
 
 def _ask(args: argparse.Namespace, model: str) -> Any:
-    from deploy.bench.engine.ask import EngineCase
+    from deploy.bench.engine.case import EngineCase
 
-    request = given(
+    request = without_none(
         width=args.width,
         height=args.height,
         num_frames=args.num_frames,

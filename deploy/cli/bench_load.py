@@ -1,4 +1,4 @@
-"""Load that the command line asks for, and how it is measured."""
+"""Load and measurement plan of `atelier bench serve`, from its options."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from deploy.bench.serving.ask import TimedRequest, read_trace, write_trace
 from deploy.bench.serving.mix import Mix, mix_of, plan, read_mix
 from deploy.bench.serving.report import read_alone
 from deploy.bench.serving.run import Plan, check_models
-from deploy.cli.options import given
+from deploy.bench.serving.timed_request import TimedRequest, read_trace, write_trace
+from deploy.cli.options import without_none
 from deploy.exit_codes import UsageError
 from service.settings.settings import KEY_VARIABLE
 
 DRAWN = ("shape", "deadlines", "rate", "seed")
-"""Options of a load that is drawn; a trace has all of it."""
+"""Options of random loads, which a trace replaces."""
 
 
-def said_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The mix as file and command line have it, still unchecked; the command line wins.
+def unvalidated_mix(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the unvalidated mix of file and command line; the command line wins.
 
     Raises: UsageError.
     """
     for name in DRAWN if arguments.trace else ():
         if getattr(arguments, name) is not None:
-            raise UsageError(f"--{name} is of a load that is drawn; leave it out beside --trace")
-    said = read_mix(arguments.mix) if arguments.mix else {}
+            raise UsageError(f"--{name} is for random loads; leave it out with --trace")
+    mix = read_mix(arguments.mix) if arguments.mix else {}
     shapes, tenants = arguments.shape or (), arguments.tenant or ()
     chosen = {
         "rate_per_s": arguments.rate,
@@ -38,7 +38,7 @@ def said_of(arguments: argparse.Namespace) -> dict[str, Any]:
         "tenants": list(tenants) or None,
         "deadlines": [{"scale": scale} for scale in arguments.deadlines or ()] or None,
     }
-    return said | given(**chosen)
+    return mix | without_none(**chosen)
 
 
 def _shape(fields: dict[str, Any]) -> dict[str, Any]:
@@ -46,36 +46,36 @@ def _shape(fields: dict[str, Any]) -> dict[str, Any]:
     return {"share": share, "request": {"model": fields.pop("name"), **fields}}
 
 
-def keys_of(key: str | None, said: Mapping[str, Any]) -> dict[str | None, str]:
-    """Return keys by tenant, and for all others. Raises: UsageError."""
-    found: dict[str | None, str] = {None: (key or os.environ.get(KEY_VARIABLE) or "").strip()}
-    for tenant in mix_of(dict(said)).tenants:
+def keys_of(key: str | None, mix: Mapping[str, Any]) -> dict[str | None, str]:
+    """Return API keys by tenant, with None for all others. Raises: UsageError."""
+    keys: dict[str | None, str] = {None: (key or os.environ.get(KEY_VARIABLE) or "").strip()}
+    for tenant in mix_of(dict(mix)).tenants:
         if tenant.key_variable:
-            found[tenant.name] = os.environ.get(tenant.key_variable, "").strip()
-            if not found[tenant.name]:
+            keys[tenant.name] = os.environ.get(tenant.key_variable, "").strip()
+            if not keys[tenant.name]:
                 raise UsageError(f"tenant {tenant.name!r}: ${tenant.key_variable} is not set")
-    if not all(one.isascii() and one.isprintable() for one in found.values()):
-        raise UsageError("a key has signs in it that no API key has")
-    return {tenant: one for tenant, one in found.items() if one}
+    if not all(value.isascii() and value.isprintable() for value in keys.values()):
+        raise UsageError("a key has characters that API keys do not have")
+    return {tenant: value for tenant, value in keys.items() if value}
 
 
 def url_of(server: str) -> str:
-    """Return the server's address without a slash at its end.
+    """Validate the server's URL.
 
-    Raises: UsageError: it is no whole URL.
+    Raises: UsageError: it is not a complete http or https URL.
     """
     url = urlsplit(server)
     if url.scheme not in ("http", "https") or not url.netloc:
-        raise UsageError(f"--server {server!r}: it must be a whole http or https URL")
+        raise UsageError(f"--server {server!r}: it must be a complete http or https URL")
     return server
 
 
 def load_of(
-    arguments: argparse.Namespace, said: Mapping[str, Any], models: Mapping[str, bool]
+    arguments: argparse.Namespace, mix_fields: Mapping[str, Any], models: Mapping[str, bool]
 ) -> tuple[Mix, list[TimedRequest]]:
-    """The mix, and the requests that are to be sent. Raises: UsageError."""
+    """Return the mix, and the requests to send. Raises: UsageError."""
     every = [{"request": {"model": name}} for name in models]
-    mix = mix_of({"shapes": every} | dict(said))
+    mix = mix_of({"shapes": every} | dict(mix_fields))
     asks = read_trace(arguments.trace) if arguments.trace else list(plan(mix))
     if not asks:
         raise UsageError("the load has no requests in it: more --seconds, or a higher --rate")
@@ -94,6 +94,6 @@ def plan_of(arguments: argparse.Namespace, asks: Sequence[TimedRequest], mix: Mi
     return Plan(
         window_s=of_trace_s if arguments.trace else mix.seconds,
         alone=arguments.alone,
-        known=read_alone(arguments.alone_from) if arguments.alone_from else {},
+        unloaded_times=read_alone(arguments.alone_from) if arguments.alone_from else {},
         patience_s=arguments.patience,
     )

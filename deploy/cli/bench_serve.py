@@ -1,8 +1,8 @@
-"""`atelier bench serve`: load on a running server, by an open loop.
+"""`atelier bench serve`: open-loop load on a running server.
 
-Requests leave at their planned instants, whatever the answers do. Reported are throughput, waits,
-refusals, goodput, fairness, and what the service adds to the engine;
-docs/performance/bench-serve.md says how to read it.
+Requests are sent at their planned times, independent of responses. The report has throughput,
+waits, refusals, goodput, fairness, and the service's overhead over the engine.
+docs/performance/bench-serve.md explains it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from deploy.cli.request_options import named
 from deploy.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_UNREACHABLE, UsageError, say
 
 SCALES = (1.0, 1.5, 2.0, 3.0, 4.0, 8.0)
-"""Scales of goodput, over what a request takes alone."""
+"""Scales of goodput: multiples of a request's time on the unloaded server."""
 CONNECTIONS = 256
 PATIENCE_S = 600.0
 ALONE = 3
@@ -117,7 +117,10 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit codes: as `atelier generate`; 1 where nothing succeeded. Raises: UsageError."""
+    """Run the benchmark; return the exit code. Raises: UsageError.
+
+    Exit codes are those of `atelier generate`; 1 if no request succeeded.
+    """
     import asyncio
 
     import uvloop
@@ -142,22 +145,25 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _measured(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The report. Raises: UsageError, NotMeasured, Problem, Unreachable."""
+    """Run the load; return the report.
+
+    Raises: UsageError, NotMeasured, ApiError, ServiceUnreachable.
+    """
     from deploy.bench.serving.report import report
     from deploy.bench.serving.run import measure, models_of
     from deploy.bench.serving.server import Server
-    from deploy.cli.bench_load import keys_of, load_of, plan_of, said_of, url_of
+    from deploy.cli.bench_load import keys_of, load_of, plan_of, unvalidated_mix, url_of
 
-    said = said_of(arguments)
-    keys, url = keys_of(arguments.key, said), url_of(arguments.server)
+    mix_fields = unvalidated_mix(arguments)
+    keys, url = keys_of(arguments.key, mix_fields), url_of(arguments.server)
     async with Server(url, keys, arguments.connections, arguments.fetch) as server:
-        mix, asks = load_of(arguments, said, await models_of(server, keys))
+        mix, asks = load_of(arguments, mix_fields, await models_of(server, keys))
         done = await measure(server, url, asks, plan_of(arguments, asks, mix), say)
-    return report(done, arguments.scales, {one.name: one.weight for one in mix.tenants})
+    return report(done, arguments.scales, {tenant.name: tenant.weight for tenant in mix.tenants})
 
 
 def _tell(report: Mapping[str, Any], file: Path | None) -> None:
-    """Tables, and the report as JSON; in place of them, where that goes to standard output."""
+    """Print tables and write the JSON report; `-` prints JSON instead of the tables."""
     from rich.console import Console
 
     from deploy.bench.serving.table import show

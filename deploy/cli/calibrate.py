@@ -1,4 +1,4 @@
-"""`atelier calibrate`: plans of step caches for one model, with what each costs."""
+"""`atelier calibrate`: step-cache plans for one model, with their speed and image quality."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from deploy.cli.options import (
     add_settings,
     count,
     devices,
-    given,
     settings_of,
     text_of,
+    without_none,
 )
 from deploy.cli.requirements import check_pools
 from deploy.exit_codes import UsageError
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def add(commands: Commands) -> None:
     """Add `atelier calibrate`."""
     calibrate = commands.add_parser(
-        "calibrate", help="find faster presets for a model, and measure how near they stay to exact"
+        "calibrate", help="find faster presets for a model, and measure their difference from exact"
     )
     add_settings(calibrate)
     calibrate.add_argument(
@@ -37,7 +37,7 @@ def add(commands: Commands) -> None:
         help="a model of the settings, a folder in diffusers' layout, or a hub id",
     )
     calibrate.add_argument(
-        "--pool", metavar="NAME", help="pool whose layout to draw by (default: the first)"
+        "--pool", metavar="NAME", help="pool whose layout to use (default: the first)"
     )
     calibrate.add_argument(
         "--devices",
@@ -52,28 +52,28 @@ def add(commands: Commands) -> None:
         help="data type of a model that is in no settings (default: bfloat16)",
     )
     calibrate.add_argument(
-        "--prompts", metavar="FILE", help="prompts to draw, one a line; -: standard input"
+        "--prompts", metavar="FILE", help="prompts to generate, one per line; -: standard input"
     )
-    for name, said in (
+    for name, about in (
         ("images", "number of images of the set (default: one for each prompt)"),
         ("steps", "number of denoising steps (default: the model's)"),
         ("width", "width in pixels (default: the model's)"),
         ("height", "height in pixels (default: the model's)"),
         ("num-frames", "number of frames of a video (default: the model's)"),
     ):
-        calibrate.add_argument(f"--{name}", type=count, metavar="N", help=said)
+        calibrate.add_argument(f"--{name}", type=count, metavar="N", help=about)
     calibrate.add_argument(
         "--out",
         type=Path,
         metavar="FILE",
-        help="file to write the presets into (default: atelier.json beside the checkpoint); "
-        "wanted for one in an object store and for a single file",
+        help="file to write the presets into (default: atelier.json in the checkpoint's folder); "
+        "required for a checkpoint in an object store, and for a single file",
     )
     calibrate.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Draw, choose, print a table, and write the presets where pools find them."""
+    """Calibrate a model, print a table, and write the presets where workers load them."""
     check_pools()
     prompts = _prompts(args)
     settings = settings_of(args)
@@ -85,34 +85,34 @@ def run(args: argparse.Namespace) -> int:
     from workers.calibration.opened import CalibrationTarget, opened
 
     log_to_stderr(settings.log_level, settings.log_format, settings.tracing.gcp_project)
-    asked = CalibrationTarget(args.model, args.pool, args.devices, args.dtype)
+    target = CalibrationTarget(args.model, args.pool, args.devices, args.dtype)
     try:
-        with opened(settings, asked, args.out) as (drawer, file):
+        with opened(settings, target, args.out) as (generator, file):
             given_fields = _fields(args)
-            wanted = requests(drawer.pipeline, prompts, given_fields)
-            found = Calibration(drawer, wanted, _about(given_fields, prompts)).run()
+            wanted = requests(generator.pipeline, prompts, given_fields)
+            calibrated = Calibration(generator, wanted, _about(given_fields, prompts)).run()
     except (RequestError, NothingToPlan) as error:
         raise UsageError(str(error)) from None
-    write_qualities(file, found.presets)
-    print(_table(found.presets))
-    print(f"\n{found.candidates} candidates were tried; written to {file}")
+    write_qualities(file, calibrated.presets)
+    print(_table(calibrated.presets))
+    print(f"\n{calibrated.candidates} candidates were tried; written to {file}")
     return 0
 
 
 def _prompts(args: argparse.Namespace) -> list[str]:
-    """Raises: UsageError: the file cannot be read, or has no prompt."""
+    """Return the calibration prompts. Raises: UsageError: the file is unreadable or empty."""
     from workers.calibration.prompts import PROMPTS
 
     lines = list(PROMPTS) if args.prompts is None else text_of(args.prompts).splitlines()
-    found = [line.strip() for line in lines if line.strip()]
-    if not found:
+    prompts = [line.strip() for line in lines if line.strip()]
+    if not prompts:
         raise UsageError(f"{args.prompts}: there is no prompt in it")
-    number = args.images or len(found)
-    return [found[index % len(found)] for index in range(number)]
+    number = args.images or len(prompts)
+    return [prompts[index % len(prompts)] for index in range(number)]
 
 
 def _fields(args: argparse.Namespace) -> dict[str, Any]:
-    return given(
+    return without_none(
         num_inference_steps=args.steps,
         width=args.width,
         height=args.height,
@@ -121,16 +121,16 @@ def _fields(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _about(fields: Mapping[str, Any], prompts: list[str]) -> str:
-    """Return how the figures came about, with the digest of the set and the versions."""
+    """Describe the measurement: digest of the set, versions and machine."""
     import hashlib
 
     from deploy.bench.machine import machine, versions
 
     digest = hashlib.sha256("\n".join(prompts).encode()).hexdigest()[:8]
-    own = "".join(f", {name} {value}" for name, value in fields.items())
-    used = ", ".join(f"{name} {one}" for name, one in versions().items() if name == "jax")
+    chosen = "".join(f", {name} {value}" for name, value in fields.items())
+    used = ", ".join(f"{name} {number}" for name, number in versions().items() if name == "jax")
     return (
-        f"{len(prompts)} images of the calibration set {digest}{own}; {used}, "
+        f"{len(prompts)} images of the calibration set {digest}{chosen}; {used}, "
         f"{machine()['processor']}"
     )
 
@@ -140,13 +140,13 @@ def _table(presets: Mapping[str, Quality]) -> str:
     rows = [
         (
             name,
-            f"{one.psnr_db:.1f} dB",
-            f"{one.measured.worst_db:.1f} dB",
-            f"{one.measured.operations:.2f}",
-            f"{one.measured.time:.2f}",
+            f"{preset.psnr_db:.1f} dB",
+            f"{preset.measured.worst_db:.1f} dB",
+            f"{preset.measured.operations:.2f}",
+            f"{preset.measured.time:.2f}",
         )
-        for name, one in presets.items()
-        if one.measured is not None and one.psnr_db is not None
+        for name, preset in presets.items()
+        if preset.measured is not None and preset.psnr_db is not None
     ]
     lines = [head, ("---",) * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

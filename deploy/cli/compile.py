@@ -1,4 +1,4 @@
-"""`atelier compile`: the executables of a pool, built without its chips and put into a store."""
+"""`atelier compile`: build a pool's executables without its accelerators, into a store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from deploy.exit_codes import EXIT_FAILED, UsageError, say
 
 if TYPE_CHECKING:
     from service.settings.settings import Settings
-    from workers.building.stored import Built
+    from workers.building.stored import ProgramOutcome
 
 
 def add(commands: Commands) -> None:
@@ -46,7 +46,7 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Build what is not in the store yet; 0 where workers will find all of it there."""
+    """Build the executables that the store lacks; return 0 if it has all of them afterwards."""
     check_pools()
     from deploy.local.supervisor import plan
     from service.jobs.storage.errors import StoreError
@@ -60,14 +60,16 @@ def run(args: argparse.Namespace) -> int:
     log_to_stderr(settings.log_level, settings.log_format)
     url = args.out or settings.executables
     if url is None:
-        raise UsageError("say where executables go: --out URL, or `executables` in the settings")
+        raise UsageError(
+            "name a store for executables: --out URL, or `executables` in the settings"
+        )
     pool, started = pool_of(settings, args.model, args.pool), time.monotonic()
-    from workers.building.build import build  # JAX: seconds, which wrong use need not wait for
+    from workers.building.build import build  # importing JAX takes seconds, so after the checks
     from workers.building.target import Target
 
     try:
         target = Target.parse(args.topology, args.devices)
-        programs = build(settings, pool, target, url, tell)
+        programs = build(settings, pool, target, url, on_program)
     except PlanError as error:
         raise UsageError(str(error)) from None
     except StoreError as error:
@@ -78,15 +80,15 @@ def run(args: argparse.Namespace) -> int:
 def pool_of(settings: Settings, model: str, named: str | None) -> str:
     """Return the pool whose executables are built.
 
-    Raises: UsageError: there is no such model or pool, or there are several.
+    Raises: UsageError: no such model or pool, or several pools.
     """
     if model not in settings.models:
-        known = ", ".join(sorted(settings.models))
-        raise UsageError(f"--model {model}: the settings have no such model; they have {known}")
+        names = ", ".join(sorted(settings.models))
+        raise UsageError(f"--model {model}: the settings have no such model; they have {names}")
     pools = [name for name, pool in settings.pools.items() if model in pool.models]
     if named is not None and named not in pools:
-        said = ", ".join(pools) or "none"
-        raise UsageError(f"--pool {named}: no such pool serves {model}; of those that do: {said}")
+        others = ", ".join(pools) or "none"
+        raise UsageError(f"--pool {named}: no such pool serves {model}; of those that do: {others}")
     if not pools:
         raise UsageError(f"--model {model}: no pool serves it by itself; name its base")
     if named is None and len(pools) > 1:
@@ -94,20 +96,21 @@ def pool_of(settings: Settings, model: str, named: str | None) -> str:
     return named or pools[0]
 
 
-def tell(one: Built) -> None:
-    """Print one program."""
-    size = f", {one.bytes / 2**20:.1f} MiB" if one.bytes else ""
-    took = f" ({one.seconds:.1f} s{size})" if one.outcome == "built" else ""
-    say(f"{one.name}: {one.outcome}{took}")
+def on_program(program: ProgramOutcome) -> None:
+    """Print the outcome of a compiled program."""
+    size = f", {program.bytes / 2**20:.1f} MiB" if program.bytes else ""
+    took = f" ({program.seconds:.1f} s{size})" if program.outcome == "built" else ""
+    say(f"{program.name}: {program.outcome}{took}")
 
 
-def summed(programs: Sequence[Built], url: str, took_s: float) -> int:
-    """Print the sums; return the exit code."""
-    built = [one for one in programs if one.outcome == "built"]
-    failed = [one for one in programs if not one.is_in_store]
+def summed(programs: Sequence[ProgramOutcome], url: str, took_s: float) -> int:
+    """Print the totals of a build; return the exit code."""
+    built = [exe for exe in programs if exe.outcome == "built"]
+    failed = [exe for exe in programs if not exe.is_in_store]
     print(
-        f"{len(built)} executables built, {len(programs) - len(built) - len(failed)} were there, "
-        f"{len(failed)} failed; {sum(one.bytes for one in built) / 2**20:.1f} MiB written to {url} "
+        f"{len(built)} executables built,"
+        f" {len(programs) - len(built) - len(failed)} already stored, {len(failed)} failed;"
+        f" {sum(exe.bytes for exe in built) / 2**20:.1f} MiB written to {url} "
         f"in {took_s:.0f} s"
     )
     return EXIT_FAILED if failed else 0

@@ -1,4 +1,4 @@
-"""`atelier generate`: an image or video from a running server, with a progress bar."""
+"""`atelier generate`: generate an image or video on a running server, with a progress bar."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploy.cli.options import Commands, count
-from deploy.cli.remote import add_server, ask, finish, write_outputs
+from deploy.cli.remote import add_server, call_server, finish, write_outputs
 from deploy.cli.request_options import add_fields, body_of
 from deploy.exit_codes import UsageError, say
 
@@ -32,7 +32,7 @@ def add(commands: Commands) -> None:
         "--audition",
         type=count,
         metavar="N",
-        help="draw small previews of N images, after --stop-at-step steps or a quarter of them;"
+        help="generate small previews of N images, after --stop-at-step steps or a quarter of them;"
         " `atelier jobs continue` finishes those that you choose",
     )
     add_server(generate)
@@ -49,22 +49,22 @@ def run(args: argparse.Namespace) -> int:
         client.submit(body)
         return finish(client, lambda job: write_outputs(client, job, args.output))
 
-    return ask(args, make, _cancel)
+    return call_server(args, make, _cancel)
 
 
 def _audition(client: Client, body: Mapping[str, Any], images: int) -> dict[str, int]:
-    """Return the fields that make a request an audition of so many images."""
+    """Return the fields that make a request an audition of `images` images."""
     steps = body.get("num_inference_steps") or _default_steps(client, body.get("model"))
     steps = int(steps * body.get("strength", 1.0))
     return {"num_images": images, "stop_at_step": body.get("stop_at_step") or max(1, steps // 4)}
 
 
 def _default_steps(client: Client, name: str | None) -> int:
-    """Return the number of steps of a model, or of the only one that is served.
+    """Return the default steps of a model, or of the only model of the server.
 
-    Raises: UsageError: nobody can say.
+    Raises: UsageError: unknown.
     """
-    models = [one for one in client.models() if name in (None, one["name"])]
+    models = [model for model in client.models() if name in (None, model["name"])]
     if len(models) == 1 and (steps := models[0]["defaults"].get("num_inference_steps")):
         return int(steps)
     raise UsageError("--audition: say with --steps and --stop-at-step where the images stop")

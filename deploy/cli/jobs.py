@@ -1,4 +1,4 @@
-"""`atelier jobs`: look at the jobs of a running server, wait for them, stop them."""
+"""`atelier jobs`: list, show, continue, cancel and wait for jobs of a running server."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploy.cli.options import Commands, count, given
+from deploy.cli.options import Commands, count, without_none
 from deploy.cli.output_files import format_of
-from deploy.cli.remote import add_server, ask, finish, write_outputs
+from deploy.cli.remote import add_server, call_server, finish, write_outputs
 from deploy.exit_codes import EXIT_FAILED, say
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 STATES = ("queued", "running", "succeeded", "paused", "failed", "canceled", "expired")
 PAGE = 100
-"""Jobs of one answer at the most."""
+"""Maximum jobs per response."""
 MORE = "there may be more jobs: --limit N lists so many, --all lists all"
 
 
@@ -59,7 +59,7 @@ def _add_list(acts: Commands) -> None:
     add_limit(listed)
     listed.add_argument("--json", action="store_true", help="print JSON, one job per line")
     add_server(listed)
-    listed.set_defaults(run=lambda args: ask(args, lambda client: _list(client, args)))
+    listed.set_defaults(run=lambda args: call_server(args, lambda client: _list(client, args)))
 
 
 def _add_continue(acts: Commands) -> None:
@@ -82,13 +82,13 @@ def _numbers(text: str) -> list[int]:
 def _continue(client: Client, args: argparse.Namespace) -> int:
     output = {"format": format_of(args.output)} if args.output else None
     client.continue_job(
-        args.id, given(images=args.images, prompt=args.prompt, seed=args.seed, output=output)
+        args.id, without_none(images=args.images, prompt=args.prompt, seed=args.seed, output=output)
     )
     return finish(client, lambda job: write_outputs(client, job, args.output))
 
 
 def add_limit(parser: argparse.ArgumentParser) -> None:
-    """Add the options of how many jobs are listed."""
+    """Add the options that limit the number of listed jobs."""
     limit = parser.add_mutually_exclusive_group()
     limit.add_argument(
         "--limit", type=count, default=20, metavar="N", help="maximum number of jobs (default: 20)"
@@ -101,20 +101,20 @@ def add_limit(parser: argparse.ArgumentParser) -> None:
 def _add_one(
     acts: Commands,
     name: str,
-    said: str,
+    about: str,
     act: Callable[[Client, argparse.Namespace], int],
     **options: Any,
 ) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = acts.add_parser(name, help=said)
+    parser: argparse.ArgumentParser = acts.add_parser(name, help=about)
     parser.add_argument("id", metavar="ID", help="job id (job_…)", **options)
-    parser.set_defaults(run=lambda args: ask(args, lambda client: act(client, args)))
+    parser.set_defaults(run=lambda args: call_server(args, lambda client: act(client, args)))
     return parser
 
 
 def _list(client: Client, args: argparse.Namespace) -> int:
     left, after, wanted = args.limit, None, _filters(args)
     while left > 0:
-        page = client.jobs(**wanted, **given(after=after, limit=min(left, PAGE)))
+        page = client.jobs(**wanted, **without_none(after=after, limit=min(left, PAGE)))
         for job in page["data"]:
             print(json.dumps(job) if args.json else _line(job))
         if not page["has_more"]:
@@ -125,9 +125,9 @@ def _list(client: Client, args: argparse.Namespace) -> int:
 
 
 def _filters(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the choice of jobs, as query parameters."""
+    """Return the query parameters that select jobs."""
     name, has_value, value = (args.metadata or "").partition("=")
-    return given(
+    return without_none(
         state=args.state,
         model=args.model,
         metadata_key=name or None,
@@ -149,7 +149,7 @@ def _show(client: Client, args: argparse.Namespace) -> int:
 
 
 def _cancel(client: Client, args: argparse.Namespace) -> int:
-    """Cancel jobs; report those that have ended already and leave them as they are."""
+    """Cancel jobs; report those that have already ended."""
     code = 0
     for client.job_id in args.id:
         state = client.cancel()["state"]
@@ -161,7 +161,7 @@ def _cancel(client: Client, args: argparse.Namespace) -> int:
 
 def _wait(client: Client, args: argparse.Namespace) -> int:
     if args.output:
-        format_of(args.output)  # refuses a place where nothing can be written
+        format_of(args.output)  # rejects an unwritable path early
 
     def save(job: Mapping[str, Any]) -> None:
         if args.output:

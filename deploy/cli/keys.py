@@ -1,4 +1,4 @@
-"""`atelier keys`: make, list, revoke, export and import API keys."""
+"""`atelier keys`: create, list, revoke, export and import API keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def add(commands: Commands) -> None:
     role = create.add_mutually_exclusive_group(required=True)
     role.add_argument("--tenant", metavar="NAME", help="tenant that the key acts for")
     role.add_argument(
-        "--operator", action="store_true", help="for /v1/admin; --name says who acts by it"
+        "--operator", action="store_true", help="for /v1/admin; --name identifies the operator"
     )
     create.add_argument(
         "--name", type=_label, default="", metavar="TEXT", help="label shown in the list"
@@ -41,7 +41,7 @@ def add(commands: Commands) -> None:
 
 
 def _label(text: str) -> str:
-    """Check text that stands on one line of a table and does nothing to a terminal."""
+    """Validate a label: short, printable, on one line."""
     if len(text) > MAX_LABEL_CHARS or not text.isprintable():
         raise argparse.ArgumentTypeError(f"wants up to {MAX_LABEL_CHARS} printable characters")
     return text
@@ -52,7 +52,7 @@ def _create(args: argparse.Namespace) -> int:
 
     if args.operator:
         if not args.name:
-            raise UsageError("--operator wants a --name: the audit log tells who has acted by it")
+            raise UsageError("--operator wants a --name: the audit log records it")
         api_keys.create_operator(settings_of(args), args.name, args.reason)
         return 0
     try:
@@ -91,7 +91,7 @@ def _import(args: argparse.Namespace) -> int:
 
     text = text_of(args.file)
     try:
-        api_keys.take(settings_of(args), text, args.reason)
+        api_keys.import_records(settings_of(args), text, args.reason)
     except ValueError as error:
         raise UsageError(f"{args.file}: {error}") from None
     return 0

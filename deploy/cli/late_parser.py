@@ -1,4 +1,4 @@
-"""Parsers whose options are added when they are needed, since making them takes imports."""
+"""Argument parser that adds expensive options on first use."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 
 class LateParser(argparse.ArgumentParser):
-    """Parser of one command.
+    """Parser of one command, with deferred options.
 
     Args:
-        late: adds further arguments, once, before the parser reads a line or shows its help.
+        late: adds further arguments, once, before the parser parses or formats its help.
     """
 
     def __init__(
@@ -24,7 +24,7 @@ class LateParser(argparse.ArgumentParser):
         self._late = late
 
     def complete(self) -> None:
-        """Add what is added late."""
+        """Add the deferred arguments to the parser, once."""
         late, self._late = self._late, None
         if late:
             late(self)
@@ -32,11 +32,11 @@ class LateParser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
-        """Parse, with all arguments there."""
+        """Add the deferred arguments, and parse."""
         self.complete()
         return super().parse_known_args(args, namespace)
 
     def format_help(self) -> str:
-        """Return the help, with all arguments in it."""
+        """Add the deferred arguments, and return the help."""
         self.complete()
         return super().format_help()

@@ -1,4 +1,4 @@
-"""`atelier loras`: list the adapters of a running server, upload and delete them."""
+"""`atelier loras`: list, upload and delete LoRA adapters of a running server."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploy.cli.options import Commands, given
-from deploy.cli.remote import add_server, ask
+from deploy.cli.options import Commands, without_none
+from deploy.cli.remote import add_server, call_server
 from deploy.exit_codes import UsageError, say
 
 if TYPE_CHECKING:
@@ -38,11 +38,11 @@ def add(commands: Commands) -> None:
 
 
 def _add_act(
-    acts: Commands, name: str, said: str, act: Callable[[Client, argparse.Namespace], int]
+    acts: Commands, name: str, about: str, act: Callable[[Client, argparse.Namespace], int]
 ) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = acts.add_parser(name, help=said)
+    parser: argparse.ArgumentParser = acts.add_parser(name, help=about)
     add_server(parser)
-    parser.set_defaults(run=lambda args: ask(args, lambda client: act(client, args)))
+    parser.set_defaults(run=lambda args: call_server(args, lambda client: act(client, args)))
     return parser
 
 
@@ -53,22 +53,22 @@ def _list(client: Client, args: argparse.Namespace) -> int:
 
 
 def _line(lora: Mapping[str, Any]) -> str:
-    told = lora["trigger"] if lora["ready"] else f"cannot be used: {lora['error']}"
-    return f"{lora['name']:<24}  {lora['model']:<16}  {lora['rank']:>4}  {told}".rstrip()
+    detail = lora["trigger"] if lora["ready"] else f"cannot be used: {lora['error']}"
+    return f"{lora['name']:<24}  {lora['model']:<16}  {lora['rank']:>4}  {detail}".rstrip()
 
 
 def _upload(client: Client, args: argparse.Namespace) -> int:
-    texts = given(name=args.name, model=args.model, trigger=args.trigger, expert=args.expert)
+    texts = without_none(name=args.name, model=args.model, trigger=args.trigger, expert=args.expert)
     try:
-        lora = client.upload_lora(texts, **given(file=args.file, preview=args.preview))
+        lora = client.upload_lora(texts, **without_none(file=args.file, preview=args.preview))
     except OSError as error:
         raise UsageError(f"can't read {str(error.filename)!r}: {error.strerror}") from None
-    say(f"{lora['name']} is there: rank {lora['rank']}, for {lora['model']}")
+    say(f"uploaded {lora['name']}: rank {lora['rank']}, for {lora['model']}")
     return 0
 
 
 def _remove(client: Client, args: argparse.Namespace) -> int:
     for name in args.name:
         client.delete_lora(name)
-        say(f"{name} is gone")
+        say(f"deleted {name}")
     return 0

@@ -1,4 +1,4 @@
-"""Options that several commands have, and the settings that they change."""
+"""Options shared by several commands, their parsers, and the resulting settings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EIGHT_BIT_PRODUCTS = ("w8a16", "w8a8")
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add the options of settings file and state folder."""
+    """Add the options of settings file, state folder, Redis and log level."""
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="settings file (default: atelier.toml)"
     )
@@ -36,12 +36,12 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def add_reason(parser: argparse.ArgumentParser, default: str = "") -> None:
-    """Add the option of an act's reason."""
+    """Add the option of an action's reason."""
     parser.add_argument("--reason", default=default, metavar="TEXT", help="why, for the audit log")
 
 
 def add_address(parser: argparse.ArgumentParser) -> None:
-    """Add the options of an address to listen on."""
+    """Add the options of a server's listening address and API keys."""
     parser.add_argument("--host", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument(
         "--port", type=int, metavar="N", help="port to listen on; 0: any free one (default: 8000)"
@@ -54,25 +54,27 @@ def add_address(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_of(args: argparse.Namespace, **sections: Any) -> Settings:
-    """The file, then the environment, then the command line; the last one wins."""
+    """Load the settings: file, then environment, then command line; the last wins."""
     from service.settings.settings import CONFIG_VARIABLE, load_settings
 
     if args.config:
         os.environ[CONFIG_VARIABLE] = str(args.config)
-    chosen = given(
+    chosen = without_none(
         state_dir=args.state,
         log_level=args.log_level,
-        redis=given(url=args.redis),
-        server=given(**{name: getattr(args, name, None) for name in ("host", "port", "keys")}),
+        redis=without_none(url=args.redis),
+        server=without_none(
+            **{name: getattr(args, name, None) for name in ("host", "port", "keys")}
+        ),
         **sections,
     )
     return load_settings(**{name: value for name, value in chosen.items() if value})
 
 
 def make_state_folder(folder: Path) -> None:
-    """Make the state folder.
+    """Create the state folder.
 
-    Raises: ConfigError: nothing can be written there.
+    Raises: ConfigError: it is not writable.
     """
     from service.settings.section import ConfigError
 
@@ -81,11 +83,12 @@ def make_state_folder(folder: Path) -> None:
     except OSError as error:
         raise ConfigError(
             f"state_dir: can't make the folder {str(folder)!r}: {error.strerror}; "
-            "take another one by --state"
+            "choose another one with --state"
         ) from None
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ConfigError(
-            f"state_dir: nothing can be written into {str(folder)!r}; take another one by --state"
+            f"state_dir: nothing can be written into {str(folder)!r}; choose another one with"
+            " --state"
         )
 
 
@@ -100,13 +103,13 @@ def text_of(file: str) -> str:
         raise UsageError(f"{file}: {error}") from None
 
 
-def given(**values: Any) -> dict[str, Any]:
-    """Return those values that are not None."""
+def without_none(**values: Any) -> dict[str, Any]:
+    """Return the keyword arguments that are not None."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 def mesh(text: str) -> str | dict[str, int]:
-    """`auto`, or `axis=size,…`."""
+    """Parse a mesh option: `auto`, or `axis=size,…`."""
     if text == "auto":
         return text
     sizes = {}
@@ -119,12 +122,12 @@ def mesh(text: str) -> str | dict[str, int]:
 
 
 def count(text: str) -> int:
-    """Parse a whole number from 1 on."""
+    """Parse an integer of at least 1."""
     return whole(text, least=1)
 
 
 def whole(text: str, least: int = 0) -> int:
-    """Parse a whole number from `least` on."""
+    """Parse an integer of at least `least`."""
     try:
         value = int(text)
     except ValueError:
@@ -135,7 +138,7 @@ def whole(text: str, least: int = 0) -> int:
 
 
 def number(text: str) -> float:
-    """A finite one."""
+    """Parse a finite number."""
     try:
         value = float(text)
     except ValueError:
@@ -146,7 +149,7 @@ def number(text: str) -> float:
 
 
 def not_negative(text: str) -> float:
-    """Parse a number from 0 on."""
+    """Parse a number of at least 0."""
     if (value := number(text)) < 0:
         raise argparse.ArgumentTypeError("must be 0 or more")
     return value
@@ -160,7 +163,7 @@ def positive(text: str) -> float:
 
 
 def devices(text: str) -> range:
-    """`FIRST-LAST`, or one number."""
+    """Parse a range of devices: `FIRST-LAST`, or a single number."""
     first, _, last = text.partition("-")
     if not (first.isdigit() and (last or first).isdigit() and int(first) <= int(last or first)):
         raise argparse.ArgumentTypeError(f"wants FIRST-LAST, not {text!r}")

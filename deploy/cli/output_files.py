@@ -1,4 +1,4 @@
-"""Files that commands write, and the formats of `atelier generate`."""
+"""Output files of commands, and the output formats of `atelier generate`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ FORMATS = {
     ".webm": "webm",
     ".gif": "gif",
 }
-"""Format of a file's ending; a folder gets PNG files, of a video one a frame."""
+"""Format by file extension; folders get PNG files, one per frame of a video."""
 HERE = Path("-")
 """Standard output."""
 
 
 def check_writable(path: Path | None) -> None:
-    """Check a report's file before the hours that go into it. Raises: UsageError."""
+    """Verify that a report's file is writable, before a long run. Raises: UsageError."""
     if path is None or path == HERE:
         return
     if path.is_dir():
@@ -36,9 +36,9 @@ def check_writable(path: Path | None) -> None:
 
 
 def format_of(path: Path) -> str:
-    """Return the output format of a file's name.
+    """Return the output format of a path.
 
-    Raises: UsageError: nothing can be written there.
+    Raises: UsageError: unknown extension, or no such parent folder.
     """
     if not path.parent.is_dir():
         raise UsageError(f"there is no folder {str(path.parent)!r}")
@@ -55,7 +55,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def path_of(output: Path | None, item: Mapping[str, Any], count: int) -> Path:
-    """Return the file of one of `count` outputs; names sort as they are counted."""
+    """Return the path of one of `count` outputs; numbers are zero-padded."""
     suffix = item["content_type"].partition("/")[2]
     if output is None:
         return Path(f"atelier-{item['seed']}.{suffix}")

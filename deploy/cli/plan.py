@@ -1,4 +1,4 @@
-"""`atelier plan`: what fits and how fast, on chips that are not there."""
+"""`atelier plan`: estimate memory and speed of a model on chips that need not be present."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
-from deploy.cli.options import DTYPES, EIGHT_BIT, Commands, count, given, mesh
+from deploy.cli.options import DTYPES, EIGHT_BIT, Commands, count, mesh, without_none
 from deploy.cli.request_options import members
 from deploy.cli.requirements import check_pools
 from deploy.exit_codes import EXIT_FAILED, UsageError, say
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def add(commands: Commands) -> None:
     """Add `atelier plan`."""
     plan = commands.add_parser(
-        "plan", help="estimate memory and speed for chips that are not at hand"
+        "plan", help="estimate memory and speed for chips that this machine lacks"
     )
     _add_machine(plan)
     _add_work(plan)
@@ -55,14 +55,14 @@ def _add_machine(plan: argparse.ArgumentParser) -> None:
 
 
 def _add_work(plan: argparse.ArgumentParser) -> None:
-    for name, said in (
+    for name, about in (
         ("width", "width in pixels (default: the model's)"),
         ("height", "height in pixels (default: the model's)"),
         ("num-frames", "number of frames of a video (default: the model's)"),
         ("steps", "number of denoising steps (default: the model's)"),
         ("batch", "number of requests at once (default: 1)"),
     ):
-        plan.add_argument(f"--{name}", type=count, metavar="N", help=said)
+        plan.add_argument(f"--{name}", type=count, metavar="N", help=about)
     plan.add_argument(
         "--hires",
         type=members,
@@ -94,30 +94,33 @@ def _add_work(plan: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the estimate, or every layout of a search."""
     check_pools()
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing runs here, whatever this machine has
+    # plan on the CPU, even on a machine with accelerators
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
     from models.interface.pipeline import RequestError
     from workers.plan import make, report
     from workers.slice.topology import PlanError
 
     try:
-        ask, sketch = make.settled(_ask(args))
-        found = make.searched(ask, sketch) if args.search else None
-        # A search alone compiles nothing: of so many layouts that would take hours.
+        plan_request, sketch = make.with_tiling_decided(_ask(args))
+        results = make.search_layouts(plan_request, sketch) if args.search else None
+        # A search alone compiles nothing: so many layouts would take hours.
         only_search = args.search and args.mesh == "auto"
         compiles = not args.reckon
-        plan = None if only_search else make.planned(ask, sketch, compiles=compiles, tell=say)
+        plan = (
+            None if only_search else make.planned(plan_request, sketch, compiles=compiles, tell=say)
+        )
     except (PlanError, RequestError) as error:
         raise UsageError(str(error)) from None
     if args.json:
-        print(json.dumps(report.both_json(plan, found), indent=2))
+        print(json.dumps(report.both_json(plan, results), indent=2))
     else:
-        texts = [report.found_text(found)] if found else []
+        texts = [report.search_text(results)] if results else []
         print("\n".join(texts + ([report.as_text(plan)] if plan else [])))
     return 0 if plan is None or plan.fits else EXIT_FAILED
 
 
 def _ask(args: argparse.Namespace) -> PlanRequest:
-    """Raises: PlanError: a topology or a mesh that there is none of."""
+    """Return the request of the options. Raises: PlanError: invalid topology or mesh."""
     from workers.plan.make import PlanRequest
     from workers.slice.topology import Topology
 
@@ -139,7 +142,7 @@ def _ask(args: argparse.Namespace) -> PlanRequest:
 
 
 def _request(args: argparse.Namespace) -> dict[str, Any]:
-    return given(
+    return without_none(
         width=args.width,
         height=args.height,
         num_frames=args.num_frames,
@@ -150,7 +153,7 @@ def _request(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _shape(args: argparse.Namespace) -> MeshShape | Literal["auto"]:
-    """Raises: PlanError."""
+    """Return the mesh of the options. Raises: PlanError."""
     from workers.slice.mesh_shape import MeshShape
     from workers.slice.topology import PlanError
 

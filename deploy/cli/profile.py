@@ -1,4 +1,4 @@
-"""`atelier profile`: where the time of a running pool's steps goes."""
+"""`atelier profile`: show where the time of a running pool's steps goes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def add(commands: Commands) -> None:
     )
     for name, default, meaning in (
         ("steps", 10, "to record"),
-        ("seconds", 30, "that it takes at the most"),
+        ("seconds", 30, "maximum recording time"),
         ("wait", 0, "seconds to wait for something to run"),
     ):
         text = f"{meaning} ({default})"
@@ -40,13 +40,13 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask a running pool for a profile, and print where it lies."""
+    """Request a profile of a running pool, and print it."""
     from deploy.admin.profiling import Refused, profile
-    from service.jobs.profiles import MOST_S, MOST_STEPS, ProfileRequest
+    from service.jobs.profiles import MAX_S, MAX_STEPS, ProfileRequest
 
-    if args.steps > MOST_STEPS or args.seconds > MOST_S or args.wait < 0:
+    if args.steps > MAX_STEPS or args.seconds > MAX_S or args.wait < 0:
         raise UsageError(
-            f"--steps goes up to {MOST_STEPS}, --seconds up to {MOST_S}, --wait from 0 on"
+            f"--steps goes up to {MAX_STEPS}, --seconds up to {MAX_S}, --wait from 0 on"
         )
     request = ProfileRequest(args.steps, args.seconds, args.wait, raw=args.output is not None)
     try:

@@ -1,4 +1,4 @@
-"""Progress of a job: a bar on a terminal, plain lines elsewhere; never on standard output."""
+"""Progress of a job on standard error: a bar on a terminal, otherwise lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def show(events: Iterable[JobEvent]) -> None:
-    """Show events until there are no more."""
+    """Show a job's events on standard error until the stream ends."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -49,7 +49,7 @@ def _doing(event: JobEvent) -> str:
 
 
 def _counts(event: JobEvent) -> dict[str, Any]:
-    """Steps done and to do, once there are any."""
+    """Return the completed and total steps; empty before the first step."""
     if not event.data.get("step"):
         return {}
     return {"completed": event.data["step"], "total": event.data["steps"]}

@@ -1,4 +1,4 @@
-"""`atelier read`: print what files say of themselves: their recipe and `parameters`."""
+"""`atelier read`: print the recipe and `parameters` that files contain."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from service.recipes.recipe import Recipe
 
 NOTHING = (
-    "it says nothing of how it was made: it was made without metadata, was saved again, or is of a"
-    " format that has no place for it, such as WebM"
+    "it has no recipe: it was made without metadata, was saved again, or has a format without"
+    " metadata, such as WebM"
 )
 
 
@@ -30,12 +30,12 @@ def add(commands: Commands) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    """Read each file; 1 if one of them says nothing."""
+    """Print the metadata of each file; return 1 if a file has none."""
     return max([_read(file, args.json) for file in args.file])
 
 
 def _read(file: Path, as_json: bool) -> int:
-    """Raises: UsageError: the file cannot be read."""
+    """Print a file's metadata; return the exit code. Raises: UsageError: unreadable file."""
     from service.recipes.files import BrokenRecipe, read_parameters, read_recipe
 
     data = _bytes(file)

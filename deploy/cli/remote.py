@@ -1,4 +1,4 @@
-"""Commands that ask a running server: where it is, and how its refusals end a command."""
+"""Client side of commands that use a running server: address, key, errors and outputs."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ def add_server(parser: argparse.ArgumentParser) -> None:
 
 
 def key_of(args: argparse.Namespace) -> str:
-    """Return the API key; None: none is given.
+    """Return the API key of the command; empty without a key.
 
-    Raises: UsageError: it is none.
+    Raises: UsageError: it has invalid characters.
     """
     from service.settings.settings import KEY_VARIABLE
 
     key = (args.key or os.environ.get(KEY_VARIABLE) or "").strip()
     if not (key.isascii() and key.isprintable()):
-        raise UsageError(f"--key, {KEY_VARIABLE}: there are signs in it that no API key has")
+        raise UsageError(f"--key, {KEY_VARIABLE}: it has characters that API keys do not have")
     return key
 
 
-def ask(
+def call_server(
     args: argparse.Namespace,
     act: Callable[[Client], int],
     interrupted: Callable[[Client], None] = lambda client: None,
 ) -> int:
-    """Run an act against the server; the command's exit code.
+    """Run a command against the server; return its exit code.
 
     Args:
-        interrupted: what Ctrl-C does before the command ends.
+        interrupted: called on Ctrl-C before the command ends.
     """
     from service.client import ApiError, BadAddress, Client, ServiceUnreachable
 
@@ -73,7 +73,7 @@ def ask(
 
 
 def finish(client: Client, save: Callable[[Mapping[str, Any]], None]) -> int:
-    """Follow the client's job to its end, warn of what had no effect, and save its outputs."""
+    """Follow the client's job to its end, print its warnings, and save its outputs."""
     show(client.follow())
     job = client.job()
     for warning in job.get("warnings", ()):
@@ -90,7 +90,7 @@ def finish(client: Client, save: Callable[[Mapping[str, Any]], None]) -> int:
 def write_outputs(client: Client, job: Mapping[str, Any], output: Path | None) -> None:
     """Write a job's outputs to files.
 
-    Raises: UsageError: they cannot be written there.
+    Raises: UsageError: a file cannot be written.
     """
     for item in job["outputs"]:
         path = path_of(output, item, len(job["outputs"]))
@@ -107,6 +107,6 @@ def write_outputs(client: Client, job: Mapping[str, Any], output: Path | None) -
 
 def reason(job: Mapping[str, Any]) -> str:
     """Return why a job has no outputs."""
-    said = {"canceled": "the job was canceled", "expired": "the job's deadline passed"}
+    messages = {"canceled": "the job was canceled", "expired": "the job's deadline passed"}
     error = job.get("error") or {}
-    return said.get(job["state"]) or error.get("message") or "the job failed"
+    return messages.get(job["state"]) or error.get("message") or "the job failed"

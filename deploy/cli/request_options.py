@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from deploy.cli.options import given
+from deploy.cli.options import without_none
 from deploy.cli.output_files import format_of
 from deploy.exit_codes import UsageError
 
@@ -26,16 +26,16 @@ SHORT = {
     "reference_images": "reference-image",
     "image_prompts": "image-prompt",
 }
-"""Options with another name than their field's."""
+"""Options whose name differs from their field's."""
 SWITCH = "switch"
-"""Only field of the object that says where a refiner begins."""
+"""Only field of the refiner object."""
 OFF = "none"
-"""Value that switches off what a model's defaults have."""
+"""Value that disables a model's default."""
 AIM = "min_psnr_db="
-"""Beginning of a quality that is no preset's name."""
+"""Prefix of a quality target, in place of a preset's name."""
 _SWITCHED_OFF = object()
 NO_OPTION = frozenset({"prompt", "output"})
-"""The prompt is an argument, and the output's format follows from `--output`."""
+"""Fields without an option: the prompt is an argument, `--output` gives the format."""
 
 
 def add_fields(generate: argparse.ArgumentParser) -> None:
@@ -48,13 +48,13 @@ def add_fields(generate: argparse.ArgumentParser) -> None:
 
 
 def body_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the request that the options make.
+    """Return the request body of the options.
 
-    Raises: UsageError: a file cannot be read, or the output not written.
+    Raises: UsageError: a file cannot be read, or the output's format is unknown.
     """
     from models.spec.request_images import with_images
 
-    body = given(**{field: getattr(args, field) for field in _fields() if field != "output"})
+    body = without_none(**{field: getattr(args, field) for field in _fields() if field != "output"})
     body = with_images(body, lambda _, path: _encoded(path))
     if "metadata" in body:
         body["metadata"] = dict(body["metadata"])
@@ -64,7 +64,7 @@ def body_of(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _fields() -> Mapping[str, Mapping[str, Any]]:
-    """JSON schema of each field of a request, without null and with references resolved."""
+    """Return the JSON schema of each request field, without null, with references resolved."""
     from service.schemas.request import GenerateRequest
 
     document = GenerateRequest.model_json_schema()
@@ -74,19 +74,19 @@ def _fields() -> Mapping[str, Mapping[str, Any]]:
     }
 
 
-def _resolved(schema: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+def _resolved(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
     kinds = (kind for kind in schema.get("anyOf", [schema]) if kind.get("type") != "null")
     kind = next(kinds)
     kind = kind.get("oneOf", [kind])[0]
-    below = known[kind["$ref"].rpartition("/")[2]] if "$ref" in kind else {}
+    below = definitions[kind["$ref"].rpartition("/")[2]] if "$ref" in kind else {}
     return {**below, **kind, **schema}
 
 
 def _kind(field: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of `add_argument` for a field's type."""
-    from models.spec.request_images import LISTED_IMAGES, PICTURE_FIELDS, VIDEO_FIELDS
+    """Return the arguments of `add_argument` for a field's type."""
+    from models.spec.request_images import LISTED_IMAGES, SINGLE_IMAGE_FIELDS, VIDEO_FIELDS
 
-    if field in (*PICTURE_FIELDS, *VIDEO_FIELDS):
+    if field in (*SINGLE_IMAGE_FIELDS, *VIDEO_FIELDS):
         return {"type": Path, "metavar": "FILE"}
     if LISTED_IMAGES.get(field):
         return {"type": _with_image, "action": "append", "metavar": "FILE[,OPTION=VALUE…]"}
@@ -125,12 +125,12 @@ def _object(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _quality(text: str) -> object:
-    """Parse a preset's name, or `min_psnr_db=X`."""
+    """Parse a quality option: a preset's name, or `min_psnr_db=X`."""
     return members(text) if text.startswith(AIM) else text
 
 
 def _chosen(text: str) -> object:
-    """Parse `option=value,…` as a request has hires fix, or that there is to be none."""
+    """Parse the `option=value,…` of hires fix, or `none`."""
     return _SWITCHED_OFF if text == OFF else members(text)
 
 
@@ -140,13 +140,13 @@ def members(text: str) -> dict[str, Any]:
 
 
 def _switch(text: str) -> dict[str, Any]:
-    """Parse where a refiner begins."""
+    """Parse the step share at which the refiner begins."""
     (switch,) = _numbers(text)
     return {SWITCH: float(switch)}
 
 
 def _help(description: str) -> str:
-    """First sentence of a description and its default, in the form of other options' help."""
+    """Format a field's first sentence and default as help text."""
     first, *rest = " ".join(description.split()).removesuffix(".").split(". ")
     default = next((text for text in rest if text.startswith("Default: ")), "")
     text = first[:1].lower() + first[1:] if first[1:2].islower() else first
@@ -156,7 +156,7 @@ def _help(description: str) -> str:
 
 
 def _within(schema: Mapping[str, Any], kind: type[int] | type[float], text: str) -> float:
-    """Parse a number that is within the schema's bounds."""
+    """Parse a number and check the schema's bounds."""
     try:
         value = kind(text)
     except ValueError:
@@ -167,9 +167,9 @@ def _within(schema: Mapping[str, Any], kind: type[int] | type[float], text: str)
         ("must be more than", schema.get("exclusiveMinimum", -math.inf), operator.gt),
         ("must be at most", schema.get("maximum", math.inf), operator.le),
     )
-    for said, bound, holds in bounds:
+    for message, bound, holds in bounds:
         if math.isfinite(bound) and not holds(value, bound):
-            raise argparse.ArgumentTypeError(f"{said} {bound:g}")
+            raise argparse.ArgumentTypeError(f"{message} {bound:g}")
     return value
 
 
@@ -181,25 +181,25 @@ def _numbers(text: str) -> list[float]:
 
 
 def _lora(text: str) -> dict[str, Any]:
-    """Parse an adapter with its scale."""
+    """Parse a LoRA option: `NAME` or `NAME:SCALE`."""
     name, colon, scale = text.rpartition(":")
     if not colon:
         return {"name": text}
     try:
         return {"name": name, "scale": float(scale)}
     except ValueError:
-        raise argparse.ArgumentTypeError(f"wants NAME or NAME:SCALE, not {text!r}") from None
+        raise argparse.ArgumentTypeError(f"must be NAME or NAME:SCALE, not {text!r}") from None
 
 
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not (name and equals):
-        raise argparse.ArgumentTypeError(f"wants NAME=TEXT, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be NAME=TEXT, not {text!r}")
     return name, value
 
 
 def named(text: str) -> dict[str, Any]:
-    """Parse `name,option=value,…` as a request has its scheduler."""
+    """Parse `name,option=value,…`, such as a scheduler."""
     name, *options = text.split(",")
     return {"name": name, **_options(options)}
 
@@ -211,7 +211,7 @@ def _with_image(text: str) -> dict[str, Any]:
 
 
 def _options(texts: Sequence[str]) -> dict[str, Any]:
-    """Parse `option=value`; a value is JSON, or a text."""
+    """Parse `option=value` texts; a value is JSON or plain text."""
     chosen: dict[str, Any] = {}
     for option in texts:
         key, equals, value = option.partition("=")

@@ -1,4 +1,4 @@
-"""Check of what pools need: images for front ends leave it out."""
+"""Check of the packages that workers need, which front-end images lack."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from importlib.util import find_spec
 from service.settings.installation import PREFIX, how_to_install
 
 POOLS_NEED = ("jax", "flax", "transformers", f"{PREFIX}workers")
-"""Packages of the extras `cpu`, `cuda` and `tpu`, and what images for front ends leave out."""
+"""Packages of the extras `cpu`, `cuda` and `tpu` that front-end images lack."""
 
 
 def check_pools() -> None:
-    """Check that what workers need is installed.
+    """Verify that the workers' packages are installed.
 
-    Raises: ConfigError: only what front ends and clients need is installed.
+    Raises: ConfigError: only those of front ends and clients are.
     """
     from service.settings.section import ConfigError
 

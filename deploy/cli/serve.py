@@ -1,4 +1,4 @@
-"""`atelier serve`: one front end. It knows nothing of JAX."""
+"""`atelier serve`: run one front end. Does not import JAX."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ def add(commands: Commands) -> None:
     serve = commands.add_parser("serve", help="run one front end")
     add_settings(serve)
     add_address(serve)
-    serve.add_argument("--fd", type=int, help=argparse.SUPPRESS)  # a socket that listens already
+    serve.add_argument("--fd", type=int, help=argparse.SUPPRESS)  # an inherited listening socket
     serve.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run one front end until it is told to stop."""
+    """Run one front end until a signal stops it."""
     from service.jobs.storage.private_folders import be_private
     from service.server import serve
     from service.tracing.log_format import log_to_stderr

@@ -84,11 +84,11 @@ def _import(args: argparse.Namespace) -> int:
     from deploy.admin import tenants
 
     text = text_of(args.file)
-    return _used(lambda: tenants.take(settings_of(args), text, args.replace, args.reason))
+    return _used(lambda: tenants.import_records(settings_of(args), text, args.replace, args.reason))
 
 
 def _used(act: Callable[[], None]) -> int:
-    """Raises: UsageError: what it was given is wrong."""
+    """Run a command; turn ValueError into UsageError."""
     try:
         act()
     except ValueError as error:

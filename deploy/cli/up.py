@@ -48,7 +48,7 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run Redis, front end and workers until they are told to stop."""
+    """Run Redis, front end and workers until a signal stops them."""
     check_pools()
     from deploy.local.supervisor import plan, up
     from service.jobs.storage.private_folders import be_private
@@ -61,11 +61,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _models(pairs: list[str]) -> dict[str, dict[str, Any]]:
-    """`--model NAME=SOURCE …` → the settings' `models`."""
+    """Convert `--model NAME=SOURCE …` to the settings' `models`."""
     models = {}
     for pair in pairs:
         name, equals, source = pair.partition("=")
         if not (name and equals and source):
-            raise UsageError(f"--model wants NAME=SOURCE, not {pair!r}")
+            raise UsageError(f"--model requires NAME=SOURCE, not {pair!r}")
         models[name] = {"source": source}
     return models

@@ -1,4 +1,4 @@
-"""`atelier usage`: what tenants have used, from the ledger's files in the store."""
+"""`atelier usage`: sum up the usage of tenants, from the ledger's files in the store."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FORMATS = ("table", "json", "csv", "parquet")
 
 def add(commands: Commands) -> None:
     """Add `atelier usage`."""
-    parser = commands.add_parser("usage", help="sum up what jobs delivered and used")
+    parser = commands.add_parser("usage", help="sum the outputs and the usage of jobs")
     parser.add_argument(
         "--by",
         nargs="+",
@@ -74,7 +74,7 @@ def _span(args: argparse.Namespace) -> Period:
             raise UsageError("--to: it is before --from")
         return Period(args.begin, end)
     if args.begin or args.end:
-        raise UsageError("--month: it goes without --from and --to")
+        raise UsageError("--month cannot be combined with --from and --to")
     begin = args.month.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     return Period(begin, (begin + timedelta(days=31)).replace(day=1))
 
@@ -89,9 +89,9 @@ def _day(text: str) -> datetime:
 
 def _date(text: str, form: str, wanted: str) -> datetime:
     try:
-        found = datetime.strptime(text, form).replace(tzinfo=UTC)
+        date = datetime.strptime(text, form).replace(tzinfo=UTC)
     except ValueError:
         raise argparse.ArgumentTypeError(f"wants {wanted}, not {text!r}") from None
-    if found.year == MAXYEAR:  # its end is no time that there is
+    if date.year == MAXYEAR:  # its end would exceed the range of datetime
         raise argparse.ArgumentTypeError(f"wants a year before {MAXYEAR}, not {text!r}")
-    return found
+    return date

@@ -1,4 +1,4 @@
-"""`atelier verify`: have files or outputs drawn again, and print whether they are the same."""
+"""`atelier verify`: regenerate files or outputs by their recipe, and compare the pixels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploy.cli.options import Commands, count
-from deploy.cli.remote import add_server, ask
+from deploy.cli.remote import add_server, call_server
 from deploy.exit_codes import UsageError, say
 
 if TYPE_CHECKING:
@@ -30,17 +30,17 @@ BEGINNINGS = (
     (4, b"ftyp", "video/mp4"),
     (0, b"\x1a\x45\xdf\xa3", "video/webm"),
 )
-"""First bytes of files, from which byte on, and their media types."""
+"""Magic bytes of files: offset, bytes and media type."""
 BUSY = (429, 503)
 BUSY_S, BUSY_TRIES = 2.0, 60
-"""Pause before a server is asked again that takes no more for now, and how often."""
+"""Pause before retrying a busy server, and number of tries."""
 
 
 def add(commands: Commands) -> None:
     """Add `atelier verify`."""
     parser = commands.add_parser(
         "verify",
-        help="have files drawn again by their recipe, and compare the pixels "
+        help="generate files again from their recipes, and compare the pixels "
         "(exit codes: 0 identical, 1 different, 2 unknown)",
     )
     parser.add_argument(
@@ -58,20 +58,20 @@ def add(commands: Commands) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    """Verify each target: 1 if one of them differs, else 2 if of one it cannot be told."""
-    return ask(args, lambda client: _verify(client, args))
+    """Verify each target: 1 if one differs, else 2 if one cannot be decided."""
+    return call_server(args, lambda client: _verify(client, args))
 
 
 def _verify(client: Client, args: argparse.Namespace) -> int:
     began, verdicts = time.monotonic(), Counter[str]()
-    for target, found in _verdicts(client, args.target, args.at_once):
-        verdicts[found["verdict"]] += 1
-        line = json.dumps({"target": target, **found}) if args.json else found["message"]
+    for target, verdict in _verdicts(client, args.target, args.at_once):
+        verdicts[verdict["verdict"]] += 1
+        line = json.dumps({"target": target, **verdict}) if args.json else verdict["message"]
         print(line if args.json else f"{target}: {line}")
     if len(args.target) > 1:
-        each = ", ".join(f"{verdicts[name]} {name}" for name in ("identical", "different"))
+        counts = ", ".join(f"{verdicts[name]} {name}" for name in ("identical", "different"))
         took_s = time.monotonic() - began
-        say(f"atelier: {each}, {verdicts['unknown']} unknown, in {took_s:.1f} s")
+        say(f"atelier: {counts}, {verdicts['unknown']} unknown, in {took_s:.1f} s")
     if verdicts["different"]:
         return EXIT_DIFFERENT
     return EXIT_UNKNOWN if verdicts["unknown"] else 0
@@ -80,7 +80,7 @@ def _verify(client: Client, args: argparse.Namespace) -> int:
 def _verdicts(
     client: Client, targets: Sequence[str], at_once: int
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield each target with its verdict, in their order."""
+    """Yield each target with its verdict, in order."""
     with ThreadPoolExecutor(at_once) as threads:
         try:
             yield from zip(targets, threads.map(partial(_one, client), targets), strict=True)
@@ -90,9 +90,9 @@ def _verdicts(
 
 
 def _one(client: Client, target: str) -> Mapping[str, Any]:
-    """Return the verdict on a target. A refusal is one, too: it cannot be told.
+    """Return the verdict on a target; a refusal gives "unknown".
 
-    Raises: UsageError: it is no file; ServiceUnreachable.
+    Raises: UsageError: not a file; ServiceUnreachable.
     """
     from service.client import ApiError
 
@@ -109,16 +109,16 @@ def _one(client: Client, target: str) -> Mapping[str, Any]:
 
 
 def _body(target: str) -> tuple[bytes, str]:
-    """Return what is sent, and its media type. Raises: UsageError."""
+    """Return the request body and its media type. Raises: UsageError."""
     path = Path(target)
     if (named := OF_A_JOB.fullmatch(target)) and not path.exists():
-        asked = {"job": named["job"], "output": int(named["output"] or 0)}
-        return json.dumps(asked).encode(), "application/json"
+        output = {"job": named["job"], "output": int(named["output"] or 0)}
+        return json.dumps(output).encode(), "application/json"
     try:
         data = path.read_bytes()
     except OSError as error:
         raise UsageError(f"can't read {target!r}: {error.strerror}") from None
-    for at, begin, content_type in BEGINNINGS:
-        if data.startswith(begin, at):
+    for offset, begin, content_type in BEGINNINGS:
+        if data.startswith(begin, offset):
             return data, content_type
     raise UsageError(f"{target!r} is no PNG, JPEG, WebP, GIF, MP4 or WebM")

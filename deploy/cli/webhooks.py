@@ -1,4 +1,4 @@
-"""`atelier webhooks`: make, list and revoke the secrets that sign a tenant's webhooks."""
+"""`atelier webhooks`: create, list and revoke the secrets that sign a tenant's webhooks."""
 
 from __future__ import annotations
 

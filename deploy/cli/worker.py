@@ -1,10 +1,10 @@
-"""`atelier worker`: one pool, or one process of a pool on several hosts."""
+"""`atelier worker`: run one worker of a pool, or one process of a worker on several hosts."""
 
 from __future__ import annotations
 
 import argparse
 
-from deploy.cli.options import Commands, add_settings, count, devices, given, settings_of
+from deploy.cli.options import Commands, add_settings, count, devices, settings_of, without_none
 from deploy.cli.requirements import check_pools
 
 
@@ -40,21 +40,23 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run one worker until it is told to stop."""
+    """Run one worker until a signal stops it."""
     check_pools()
-    from workers.multihost.exits import leave_on_sigterm
+    from workers.multihost.exits import exit_on_sigterm
 
-    leave_on_sigterm()
+    exit_on_sigterm()
     from service.jobs.storage.private_folders import be_private
-    from service.tracing.log_context import everywhere
+    from service.tracing.log_context import set_process_fields
     from service.tracing.log_format import log_to_stderr
     from workers.pool.process import run_pool
 
     be_private()
-    hosts = given(coordinator=args.coordinator, count=args.num_processes, index=args.process_id)
+    hosts = without_none(
+        coordinator=args.coordinator, count=args.num_processes, index=args.process_id
+    )
     settings = settings_of(args, pools=hosts and {args.pool: {"hosts": hosts}})
     log_to_stderr(settings.log_level, settings.log_format, settings.tracing.gcp_project)
-    everywhere(pool=args.pool)
+    set_process_fields(pool=args.pool)
     if args.explain:
         from workers.loading.explain import explain
 

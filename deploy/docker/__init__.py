@@ -1,4 +1,4 @@
-"""Images of front ends and workers, and their health check.
+"""Container images of front ends and workers, and their health check.
 
 Imports nothing of this project.
 """

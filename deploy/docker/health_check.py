@@ -1,4 +1,4 @@
-"""Health check of an address: what containers ask of themselves, without curl.
+"""Health check of a container over HTTP, without curl.
 
 python -m deploy.docker.health_check http://127.0.0.1:8000/healthz
 """
@@ -11,13 +11,13 @@ from urllib.error import HTTPError
 from urllib.request import ProxyHandler, build_opener
 
 TIMEOUT_S = 4.0
-"""Time limit, less than a container's health check gets."""
+"""Time limit, shorter than that of a container's health check."""
 WORDS = 300
-"""Characters of an answer that are told: `docker inspect` keeps them."""
+"""Maximum printed characters of an error; `docker inspect` stores them."""
 
 
 def main(arguments: list[str]) -> int:
-    """0 where the address answers with success; else 1, and why not on standard output."""
+    """Return 0 if the address responds with success; otherwise print the error and return 1."""
     (url,) = arguments
     try:
         with build_opener(ProxyHandler({})).open(url, timeout=TIMEOUT_S) as answer:

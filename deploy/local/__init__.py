@@ -1,4 +1,4 @@
-"""The whole system on one machine: supervisor, child processes, embedded Redis.
+"""Whole system on one machine: supervisor, child processes, embedded Redis.
 
 May import no other room of `deploy`.
 """

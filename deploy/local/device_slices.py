@@ -1,4 +1,4 @@
-"""Device slices of each pool on this machine: side by side, before JAX sees any."""
+"""Division of this machine's devices among pools, before JAX starts."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ ACCELERATORS = (
     ("accel[0-9]*", "TPU_VISIBLE_CHIPS"),
     ("vfio/[0-9]*", "TPU_VISIBLE_CHIPS"),
 )
-"""Device files, and the variable by which an operator shows some of them."""
+"""Device files, and the variable with which an operator selects some of them."""
 
 
 def visible_devices(environment: Mapping[str, str], dev: Path = Path("/dev")) -> int:
-    """Accelerators of this machine that its processes may use; without any, its one CPU device."""
+    """Return the number of this machine's accelerators that processes may use; 1 for CPUs."""
     if environment.get("JAX_PLATFORMS") == "cpu":
         return 1
     for kind, variable in ACCELERATORS:
         if variable in environment:
-            found = len([name for name in environment[variable].split(",") if name])
+            count = len([name for name in environment[variable].split(",") if name])
         else:
-            found = len(list(dev.glob(kind)))
-        if found:
-            return found
+            count = len(list(dev.glob(kind)))
+        if count:
+            return count
     return 1
 
 
 def wanted(name: str, pool: PoolSettings) -> int | None:
-    """Devices of one of the pool's slices; None: its share.
+    """Return the devices of one of the pool's slices; None: an even share.
 
-    Raises: ConfigError: `mesh` is none, or the slice lies on several machines.
+    Raises: ConfigError: `mesh` is invalid, or a slice spans several machines.
     """
     if pool.hosts.count > 1:
         raise ConfigError(
@@ -52,38 +52,38 @@ def wanted(name: str, pool: PoolSettings) -> int | None:
 
 
 def with_own_page(settings: Settings, name: str, index: int) -> Settings:
-    """Return settings for one of a pool's slices: its metrics port is so many further on."""
+    """Return settings of one of a pool's slices, whose metrics port is offset by its index."""
     pool = settings.pools[name]
     if not (pool.metrics_port and index):
         return settings
-    own = pool.model_copy(update={"metrics_port": pool.metrics_port + index})
-    return settings.model_copy(update={"pools": {**settings.pools, name: own}})
+    shifted = pool.model_copy(update={"metrics_port": pool.metrics_port + index})
+    return settings.model_copy(update={"pools": {**settings.pools, name: shifted}})
 
 
 def deal(
     pools: Mapping[str, PoolSettings], devices: int, virtual: bool = False
 ) -> dict[str, list[range]]:
-    """Return a slice of this machine's devices for each pool.
+    """Return device ranges for the slices of each pool.
 
-    Those that say how many they want get them, the others share the rest evenly. Where not one each
-    is left, they take turns on the devices.
+    Pools with a fixed number get it, and the others share the rest evenly. If too few devices are
+    left, slices overlap and take turns.
 
     Args:
-        virtual: each pool's process has devices of its own, so any number of slices fits.
+        virtual: whether each process has its own virtual devices, so any number of slices fits.
 
-    Raises: ConfigError: there are not so many devices; says the numbers.
+    Raises: ConfigError: too few devices; states the numbers.
     """
-    asked = {name: wanted(name, pool) for name, pool in pools.items()}
-    fixed = sum((asked[name] or 0) * pool.count for name, pool in pools.items())
-    widest = max((size for size in asked.values() if size), default=0)
+    sizes = {name: wanted(name, pool) for name, pool in pools.items()}
+    fixed = sum((sizes[name] or 0) * pool.count for name, pool in pools.items())
+    widest = max((size for size in sizes.values() if size), default=0)
     if (widest if virtual else fixed) > devices:
-        raise ConfigError(_too_many(pools, asked, devices))
-    sharing = sum(pool.count for name, pool in pools.items() if asked[name] is None)
+        raise ConfigError(_too_many(pools, sizes, devices))
+    sharing = sum(pool.count for name, pool in pools.items() if sizes[name] is None)
     share = max(1, (devices - fixed) // max(1, sharing))
     dealt: dict[str, list[range]] = {name: [] for name in pools}
     start = 0
     for name, pool in pools.items():
-        size = asked[name] or share
+        size = sizes[name] or share
         for _ in range(pool.count):
             start = 0 if start + size > devices else start
             dealt[name].append(range(start, start + size))
@@ -92,9 +92,9 @@ def deal(
 
 
 def _too_many(
-    pools: Mapping[str, PoolSettings], asked: Mapping[str, int | None], devices: int
+    pools: Mapping[str, PoolSettings], sizes: Mapping[str, int | None], devices: int
 ) -> str:
-    sized = {name: (pool.count, asked[name]) for name, pool in pools.items() if asked[name]}
+    sized = {name: (pool.count, sizes[name]) for name, pool in pools.items() if sizes[name]}
     parts = " + ".join(f"{name} {count} x {size}" for name, (count, size) in sized.items())
     total = sum(count * (size or 0) for count, size in sized.values())
     return (

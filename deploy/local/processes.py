@@ -1,4 +1,4 @@
-"""Child processes that can't outlive this one, and whose output is relayed under their names."""
+"""Child processes that exit with their parent, and whose output is relayed with their names."""
 
 from __future__ import annotations
 
@@ -15,36 +15,35 @@ from sysconfig import get_path
 from service.settings.installation import IMPORT_ROOT
 
 ATELIER = (sys.executable, "-P", "-m", "atelier")
-"""Command line of our own program, to be started with `importing_ours`."""
+"""Command line of this program, to be started with `importing_atelier`."""
 LINE_LIMIT_BYTES = 2**20
-"""A child's longer line is cut here."""
+"""Maximum length of a child's output line; longer ones are dropped."""
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def dies_with_parent(death: signal.Signals = signal.SIGKILL) -> Callable[[], None]:
-    """A `preexec_fn` after which the kernel sends the child `death` when its parent dies.
+    """Return a `preexec_fn` that makes the kernel send the child `death` when its parent exits.
 
-    The parent is the *thread* that started the child, so start it from one that lasts. Where the
-    kernel has no such thing (it is Linux's) the function does nothing.
+    The parent is the *thread* that started the child, so start it from a lasting one. On other
+    systems than Linux the function does nothing.
     """
     parent = os.getpid()
 
     def ask_kernel() -> None:
         if _libc is not None:
             _libc.prctl(_PR_SET_PDEATHSIG, death)
-        if os.getppid() != parent:  # it died in between
+        if os.getppid() != parent:  # the parent exited in between
             os.kill(os.getpid(), death)
 
     return ask_kernel
 
 
-def importing_ours(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a child that imports the code that runs here.
+def importing_atelier(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a child that imports the same code as this process.
 
-    Nothing of the folder that it is started in, even where an entry of PYTHONPATH is empty or
-    relative.
+    Nothing is imported from the working folder, even if PYTHONPATH has empty or relative entries.
     """
     given = environment.get("PYTHONPATH", "").split(os.pathsep)
     path = [str(IMPORT_ROOT)] if Path(get_path("purelib")) != IMPORT_ROOT else []
@@ -53,7 +52,7 @@ def importing_ours(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class Child:
-    """Process at a time, in a process group of its own, so that Ctrl-C reaches us alone."""
+    """Restartable child process in a separate process group, which Ctrl-C does not reach."""
 
     def __init__(
         self,
@@ -72,7 +71,7 @@ class Child:
         self._unwanted = False
 
     async def run(self) -> int:
-        """Start it, relay its output, wait for its end; its exit code (negative: the signal)."""
+        """Start the process, relay its output, and return its exit code (negative: the signal)."""
         self._process = await asyncio.create_subprocess_exec(
             *self._command,
             env=self._env,
@@ -84,13 +83,13 @@ class Child:
             preexec_fn=dies_with_parent(),
             limit=LINE_LIMIT_BYTES,
         )
-        if self._unwanted:  # asked to stop while it started
+        if self._unwanted:  # stopped during its start
             self._process.terminate()
         await self._relay_lines(self._process)
         return await self._process.wait()
 
     async def stop(self, grace_s: float) -> None:
-        """SIGTERM, and SIGKILL if it has not ended `grace_s` later. It is for good."""
+        """Stop the process permanently: SIGTERM, then SIGKILL after `grace_s`."""
         self._unwanted = True
         if not self._running:
             return
@@ -104,7 +103,7 @@ class Child:
             await self._process.wait()
 
     def kill(self) -> None:
-        """SIGKILL, at once."""
+        """Send SIGKILL to the child process."""
         if self._running:
             assert self._process is not None
             self._process.kill()
@@ -126,5 +125,5 @@ class Child:
 
 
 def ending(code: int) -> str:
-    """An exit code in words."""
+    """Describe the exit code of a child process."""
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

@@ -1,4 +1,4 @@
-"""Readiness of a system's models, by its front end's metrics: those need no key."""
+"""Readiness of models, polled from the front end's metrics, which need no key."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-LOOK_EVERY_S = 0.2
+CHECK_EVERY_S = 0.2
 READY = "atelier_model_ready"
 
 
 async def becoming_ready(url: str, models: set[str]) -> AsyncIterator[str]:
-    """Yield each of these models when it has a warm pool; end when all of them have."""
+    """Yield each of these models when a worker serves it; return after the last."""
     waiting = set(models)
     async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as http:
         while waiting:
@@ -21,13 +21,13 @@ async def becoming_ready(url: str, models: set[str]) -> AsyncIterator[str]:
                 waiting.remove(model)
                 yield model
             if waiting:
-                await asyncio.sleep(LOOK_EVERY_S)
+                await asyncio.sleep(CHECK_EVERY_S)
 
 
 async def _ready_models(http: httpx.AsyncClient) -> set[str]:
     try:
         response = await http.get("/metrics")
-    except httpx.TransportError:  # the front end starts, or starts again
+    except httpx.TransportError:  # the front end starts or restarts
         return set()
     if response.is_error:
         return set()

@@ -1,7 +1,7 @@
-"""The whole system on one machine: embedded Redis, front end and pools under one supervisor.
+"""Supervisor of the whole system on one machine: embedded Redis, front end and workers.
 
-The children are the commands that a cluster runs (`atelier serve`, `atelier worker`), with every
-setting resolved here and handed over in the environment. They can't outlive the supervisor.
+The children are the commands of a cluster (`atelier serve`, `atelier worker`). They get all
+resolved settings in the environment. They exit with the supervisor.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from deploy.exit_codes import EXIT_CONFIG
 from deploy.local.device_slices import deal, visible_devices, with_own_page
 from deploy.local.embedded_redis import EmbeddedRedis, NotStarted, embedded_server
 from deploy.local.environment import for_pools, settings_environment, with_host_devices
-from deploy.local.processes import ATELIER, Child, ending, importing_ours
+from deploy.local.processes import ATELIER, Child, ending, importing_atelier
 from deploy.local.readiness import becoming_ready
 from service.auth.authenticator import check_first_key
 from service.auth.exposure import local_url, reached_at
@@ -33,33 +33,33 @@ from service.settings.section import ConfigError
 from service.settings.settings import Settings
 
 DEMO_FOLDER = Path(__file__).resolve().parents[2] / "models" / "demo"
-"""Folder of the demo models: `flux` in it, with a model_index.json, is served as `flux-demo`."""
+"""Folder of the demo models; `flux` in it, with a model_index.json, is served as `flux-demo`."""
 DEMO_EDIT_PIPELINE = "FluxKontextPipeline"
-"""Pipeline of the demo models that change an image."""
+"""Pipeline of the demo models that edit an image."""
 DEMO_SLOTS = 2
-"""Slots of each demo model's pool: four of them share a small machine."""
+"""Slots of each demo pool, since four of them share a small machine."""
 CORES_A_START = 2
-"""Cores that a pool keeps busy while it loads and compiles; with fewer, pools start in turns."""
+"""Cores that a worker uses while it loads and compiles; with fewer, workers start in turn."""
 TURN_S = 60.0
-"""A pool's turn to start comes by then, even if the one before is not ready yet."""
+"""Time after which a worker starts even if its predecessor is not ready."""
 
 CHILDREN = {
     "PYTHONUNBUFFERED": "1",
-    "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",  # that torch is missing: it is not needed
+    "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",  # torch is missing, and not needed
 }
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
 STEADY_S = 60.0
-"""A child that ran for this long is started again after the first pause."""
+"""Run time of a child after which the pause before its restart is reset."""
 REDIS_STARTS = 3
-"""Attempts to start an embedded Redis that has ended, one after the other."""
+"""Maximum number of consecutive starts of a Redis that exited."""
 SAME_SIGNAL_S = 0.5
-"""Time in which signals to a process and its group count as one: some senders send both."""
+"""Time within which several signals count as one: some senders signal a process and its group."""
 DEMO_TRIGGERS = {"coral": "coral"}
-"""Words for the demo's adapters that go with some; others change every image."""
+"""Trigger words of the demo's adapters; adapters without one affect every image."""
 KILL_MARGIN_S = 5.0
-"""Time that a child may take to end beyond its own grace."""
+"""Time to exit in addition to a child's own grace period."""
 
 
 def plan(
@@ -69,12 +69,12 @@ def plan(
     dtype: str | None = None,
     mesh: str | Mapping[str, int] | None = None,
 ) -> Settings:
-    """Plan what `up` serves: the settings' models, or the demo; a pool for each that has none.
+    """Complete the settings of `up`: models, or the demo, and a pool for each model without one.
 
     Args:
-        mesh: of every pool, as `PoolSettings.mesh` has it.
+        mesh: `PoolSettings.mesh` of every pool.
 
-    Raises: ConfigError: there is nothing to serve.
+    Raises: ConfigError: no model to serve.
     """
     models = dict(settings.models) or demo_models(DEMO_FOLDER)
     loras = dict(settings.loras) if settings.models else demo_loras(DEMO_FOLDER) | settings.loras
@@ -82,8 +82,8 @@ def plan(
     if dtype:
         models = {name: model.model_copy(update={"dtype": dtype}) for name, model in models.items()}
     served = {name for pool in settings.pools.values() for name in pool.models}
-    own = [name for name, model in models.items() if not model.is_served_by_base]
-    fresh = {name: PoolSettings(model=name, **slots) for name in own if name not in served}
+    independent = [name for name, model in models.items() if not model.is_served_by_base]
+    fresh = {name: PoolSettings(model=name, **slots) for name in independent if name not in served}
     planned = {**settings.pools, **fresh}
     changes = {"count": pools, "mesh": mesh and PoolSettings(model="", mesh=mesh).mesh}
     given = {name: value for name, value in changes.items() if value is not None}
@@ -95,27 +95,27 @@ def plan(
 
 
 def demo_models(folder: Path) -> dict[str, ModelSettings]:
-    """The demo models that are there, by name. Raises: ConfigError: none is."""
-    found = sorted(index.parent for index in folder.glob("*/model_index.json"))
-    if not found:
+    """Return the installed demo models, by name. Raises: ConfigError: none."""
+    folders = sorted(index.parent for index in folder.glob("*/model_index.json"))
+    if not folders:
         raise ConfigError(
             f"no demo model's weights are in {folder}; train them with `make train`,"
             " or name a model of your own: atelier up --model NAME=FOLDER"
         )
     models = {
-        f"{at.name}-demo": ModelSettings(
-            source=str(at),
+        f"{path.name}-demo": ModelSettings(
+            source=str(path),
             dtype="float32",
-            controls=demo_controls(folder / "controls" / at.name),
+            controls=demo_controls(folder / "controls" / path.name),
             max_controls=1,
         )
-        for at in found
+        for path in folders
     }
     return models | demo_edits(folder / "edits", models)
 
 
 def demo_edits(folder: Path, models: Mapping[str, ModelSettings]) -> dict[str, ModelSettings]:
-    """The demo models that change an image: each is another one with an adapter, `flux` of Flux."""
+    """Return the demo models that edit images: demo models with a fused adapter."""
     bases = {file: f"{file.stem}-demo" for file in sorted(folder.glob("*.safetensors"))}
     return {
         f"{file.stem}-edit-demo": ModelSettings(
@@ -127,13 +127,13 @@ def demo_edits(folder: Path, models: Mapping[str, ModelSettings]) -> dict[str, M
 
 
 def demo_controls(folder: Path) -> dict[str, ControlSettings]:
-    """The ControlNets of a demo model that are there, by name."""
-    found = sorted(config.parent for config in folder.glob("*/config.json"))
-    return {at.name: ControlSettings(source=str(at)) for at in found}
+    """Return the installed ControlNets of a demo model, by name."""
+    folders = sorted(config.parent for config in folder.glob("*/config.json"))
+    return {path.name: ControlSettings(source=str(path)) for path in folders}
 
 
 def demo_loras(folder: Path) -> dict[str, LoraSettings]:
-    """The demo's adapters that are there, by name: of its Flux."""
+    """Return the installed adapters of the demo's Flux model, by name."""
     return {
         file.stem: LoraSettings(
             source=str(file),
@@ -146,45 +146,46 @@ def demo_loras(folder: Path) -> dict[str, LoraSettings]:
 
 
 def up(settings: Settings, *, host_devices: int | None = None) -> int:
-    """Run everything until a signal ends it; the exit code.
+    """Run the whole system until a signal stops it; return the exit code.
 
-    Raises: ConfigError: it can't start, or can't go on.
+    Raises: ConfigError: it cannot start, or cannot continue.
     """
     make_private(settings.state_dir)
     with ExitStack() as stack:
         redis_server = None
         if settings.redis.url is None:
-            say(f"starting an embedded Redis; the state lies in {settings.state_dir}")
+            say(f"starting an embedded Redis; its state is in {settings.state_dir}")
             redis_server = stack.enter_context(embedded_server(settings.state_dir))
             redis = settings.redis.model_copy(update={"url": redis_server.url})
             settings = settings.model_copy(update={"redis": redis})
-        with suppress(RedisUnreachable):  # the front end waits, and asks then
+        with suppress(RedisUnreachable):  # the front end waits for Redis, and checks then
             asyncio.run(check_first_key(settings, reached_at(settings.server, None)))
         listener = stack.enter_context(_listen(settings.server.host, settings.server.port))
         server = settings.server.model_copy(update={"port": listener.getsockname()[1]})
         system = Supervisor(settings.model_copy(update={"server": server}), listener, host_devices)
         asyncio.run(system.run(redis_server))
-        for number in SIGNALS:  # Redis alone is left, and writes what it has to write
+        for number in SIGNALS:  # only Redis is left, and must finish writing
             signal.signal(number, signal.SIG_IGN)
     say("stopped")
     return 0
 
 
 def make_private(state_dir: Path) -> None:
-    """Make the state folder, for its user alone.
+    """Create the state folder with access for its user only.
 
-    Raises: ConfigError: the folder cannot be had, or is another user's.
+    Raises: ConfigError: it cannot be created, or belongs to another user.
     """
     try:
         private_folder(state_dir, "state_dir", deep=False)
     except OSError as error:
         raise ConfigError(
-            f"state_dir: {state_dir} cannot be made ({error.strerror}); take another with --state"
+            f"state_dir: {state_dir} cannot be created ({error.strerror}); choose another with"
+            " --state"
         ) from None
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A socket that listens from now on: early clients wait instead of being refused."""
+    """Return a listening socket: early clients wait instead of being refused."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=2048)
@@ -196,7 +197,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 class Supervisor:
-    """The front end and the pools: started, started again when they die, drained in order."""
+    """Runs the front end and workers: restarts them when they exit, drains them in order."""
 
     def __init__(
         self, settings: Settings, listener: socket.socket, host_devices: int | None
@@ -206,11 +207,11 @@ class Supervisor:
         self._draining = asyncio.Event()
         self._asked_at = 0.0
         self._out: set[Child] = set()
-        """Children whose settings or checkpoint no restart can mend."""
+        """Children with invalid settings or checkpoint, which a restart cannot fix."""
         pools = settings.pools.values()
         self._ready = {name: asyncio.Event() for pool in pools for name in pool.models}
-        """Set when a model can be used."""
-        common = importing_ours(settings_environment(settings, os.environ | CHILDREN))
+        """Set when a model is ready."""
+        common = importing_atelier(settings_environment(settings, os.environ | CHILDREN))
         fd = listener.fileno()
         self._front = Child(
             "front", [*ATELIER, "serve", "--fd", str(fd)], common, self._relay, pass_fds=[fd]
@@ -225,8 +226,10 @@ class Supervisor:
         ]
 
         def computing(name: str, index: int) -> dict[str, str]:
-            own = settings_environment(with_own_page(for_pools(settings), name, index), common)
-            return with_host_devices(own, host_devices) if host_devices else own
+            environment = settings_environment(
+                with_own_page(for_pools(settings), name, index), common
+            )
+            return with_host_devices(environment, host_devices) if host_devices else environment
 
         self._pools = [
             Child(shown, [*ATELIER, *_worker(name, devices)], computing(name, index), self._relay)
@@ -239,12 +242,12 @@ class Supervisor:
         }
 
     async def run(self, redis: EmbeddedRedis | None) -> None:
-        """Run until a signal, or until something ends that can't be started again.
+        """Run until a signal, or until a child exits that cannot be restarted.
 
         Args:
-            redis: started again when it ends; None: it is not ours.
+            redis: embedded server to restart when it exits; None: external Redis.
 
-        Raises: ConfigError: in the second case, when all else has ended.
+        Raises: ConfigError: a child cannot be restarted; all others have exited.
         """
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
@@ -282,9 +285,9 @@ class Supervisor:
             child.kill()
 
     async def _keep_in_turn(self, pool: Child) -> None:
-        """Keep processes running as `_keep` does, made ready one after the other.
+        """Keep a worker running as `_keep`; on few cores, start it after the workers before it.
 
-        On a machine of few cores the first one is ready as soon as it can be.
+        The first worker is then ready as early as possible.
         """
         if (os.cpu_count() or 1) < CORES_A_START * len(self._pools):
             order = list(self._ready)
@@ -293,7 +296,7 @@ class Supervisor:
         await self._keep(pool)
 
     async def _keep(self, child: Child) -> None:
-        """Run a child, again and again. Raises: ConfigError: that is of no use."""
+        """Run a child and restart it. Raises: ConfigError: a restart is pointless."""
         pause_s = FIRST_PAUSE_S
         while not self._draining.is_set():
             started = time.monotonic()
@@ -303,11 +306,14 @@ class Supervisor:
             if code == EXIT_CONFIG:
                 self._out.add(child)
                 for model in self._models.get(child, ()):
-                    self._ready[model].set()  # nobody has to wait for its turn
-                said = f"{child.name} can't start with these settings; see above"
+                    self._ready[model].set()  # let workers that wait for it start
+                message = f"{child.name} can't start with these settings; see above"
                 if child is self._front or self._out.issuperset(self._pools):
-                    raise ConfigError(said)
-                say(f"{said}. The others go on; mend it and start `atelier up` again")
+                    raise ConfigError(message)
+                say(
+                    f"{message}. The others continue; correct the settings and start `atelier up`"
+                    " again"
+                )
                 await self._draining.wait()
                 return
             steady = time.monotonic() - started > STEADY_S
@@ -317,9 +323,9 @@ class Supervisor:
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     async def _keep_redis(self, redis: EmbeddedRedis) -> None:
-        """Start it again on its file whenever it ends, while the pools drain too.
+        """Restart Redis on its file whenever it exits, also while workers drain.
 
-        Raises: ConfigError: it does not start any more, and everybody else is being killed.
+        Raises: ConfigError: it cannot be restarted; all others are killed.
         """
         pause_s = FIRST_PAUSE_S
         while True:
@@ -336,26 +342,26 @@ class Supervisor:
             except (NotStarted, OSError) as error:
                 self._kill()
                 raise ConfigError(str(error)) from error
-            say("the embedded Redis is there again, with all that was accepted")
+            say("the embedded Redis runs again, with all accepted jobs")
 
     async def _drain(self) -> None:
-        """The front end first, so that nothing more comes in, then the pools."""
+        """Stop the front end first, so that no requests are accepted, then the workers."""
         self._draining.set()
         self._listener.close()
         say("stopping: the front end takes no more requests (Ctrl-C again: all at once)")
         await self._front.stop(self._settings.server.shutdown_grace_s + KILL_MARGIN_S)
-        say("stopping: the pools finish their step and give back what they have not done")
+        say("stopping: the pools finish their step and release unfinished jobs")
         grace_s = max(pool.drain_s for pool in self._settings.pools.values()) + KILL_MARGIN_S
         await asyncio.gather(*(pool.stop(grace_s) for pool in self._pools))
 
     async def _announce(self) -> None:
-        """Say of every model once that it can be used, and where, and at last of all."""
+        """Print when each model is ready, and finally when all are."""
         started = time.monotonic()
         server, names = self._settings.server, ", ".join(self._settings.models)
         url = local_url(server.host, server.port)
         say(f"starting the front end at {url} and {len(self._pools)} pool(s) for {names}")
-        own = {name for pool in self._settings.pools.values() for name in pool.models}
-        async for model in becoming_ready(url, own):
+        served = {name for pool in self._settings.pools.values() for name in pool.models}
+        async for model in becoming_ready(url, served):
             seconds = time.monotonic() - started
             self._ready[model].set()
             if len(self._settings.models) > 1:
@@ -367,7 +373,7 @@ class Supervisor:
 
 
 def say(text: str) -> None:
-    """A line of the supervisor's own."""
+    """Print a line of the supervisor."""
     print(text, flush=True)
 
 
@@ -376,10 +382,10 @@ def _worker(pool: str, devices: range) -> Sequence[str]:
 
 
 async def start_again(redis: EmbeddedRedis) -> None:
-    """Start it on its file, with a few attempts. Raises: NotStarted: the last one's."""
+    """Restart Redis on its file, with several attempts. Raises: NotStarted: all failed."""
     for attempt in range(1, REDIS_STARTS + 1):
         try:
-            redis.start()  # in this thread, which the server is not to outlive
+            redis.start()  # in this thread, with which the server exits
             return await asyncio.to_thread(redis.wait_until_ready)
         except (NotStarted, OSError) as error:
             if attempt == REDIS_STARTS:
@@ -389,7 +395,7 @@ async def start_again(redis: EmbeddedRedis) -> None:
 
 
 async def _ended(pid: int) -> None:
-    """Return when that process has ended."""
+    """Wait until a process has exited."""
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     descriptor = os.pidfd_open(pid)
     loop.add_reader(descriptor, ended.set)
@@ -401,15 +407,15 @@ async def _ended(pid: int) -> None:
 
 
 async def _first(event: asyncio.Event, other: asyncio.Event, seconds: float) -> None:
-    """Return when one of the events has come, or after that time."""
-    waiting = [asyncio.create_task(one.wait()) for one in (event, other)]
+    """Wait until one of the events is set, or for that time."""
+    waiting = [asyncio.create_task(item.wait()) for item in (event, other)]
     await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     for task in waiting:
         task.cancel()
 
 
 async def _unless(event: asyncio.Event, seconds: float) -> None:
-    """Sleep, but not on after the event."""
+    """Sleep until the event is set, or for that time."""
     try:
         await asyncio.wait_for(event.wait(), seconds)
     except TimeoutError:

@@ -1,4 +1,4 @@
-"""ComfyUI node that lets Atelier draw. Put this file into ComfyUI's folder `custom_nodes`."""
+"""ComfyUI node that generates with Atelier. Copy this file into ComfyUI's folder `custom_nodes`."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from PIL import Image
 
 KEY_VARIABLE = "ATELIER_API_KEY"
 READ_S = 60
-"""Longer than the pauses between the comments of an event stream."""
+"""Read timeout, longer than the interval of keep-alive comments in an event stream."""
 ENDED = ("succeeded", "failed", "canceled", "expired")
 MOST = 2**31 - 1
 
 
 class AtelierError(Exception):
-    """Error that says why Atelier did not draw."""
+    """Error of a failed or refused generation; states why."""
 
 
 class AtelierGenerate:
-    """Node of one request; its images are a batch."""
+    """ComfyUI node that submits one request; its images form a batch."""
 
     CATEGORY = "Atelier"
     FUNCTION = "generate"
     RETURN_TYPES = ("IMAGE",)
-    DESCRIPTION = "Draw with a model that an Atelier server serves."
+    DESCRIPTION = "Generate images with a model of an Atelier server."
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, dict[str, tuple[Any, ...]]]:
-        """Return what the node takes, as ComfyUI asks for it; 0 and -1 are the model's own."""
+        """Return the node's inputs for ComfyUI; 0 and -1 select the model's defaults."""
         side = ("INT", {"default": 0, "min": 0, "max": 16384, "step": 8})
         return {
             "required": {
@@ -69,13 +69,13 @@ class AtelierGenerate:
 
 
 class Server:
-    """Atelier at an address."""
+    """HTTP client of an Atelier server."""
 
     def __init__(self, address: str) -> None:
         self._address = address.rstrip("/")
 
     def open(self, path: str, body: Any = None, method: str | None = None) -> Any:
-        """Return an open answer. Raises: AtelierError: it is a refusal."""
+        """Return an open response. Raises: AtelierError: the request was refused."""
         headers = {"Content-Type": "application/json"}
         if key := os.environ.get(KEY_VARIABLE):
             headers["Authorization"] = f"Bearer {key}"
@@ -87,24 +87,24 @@ class Server:
         except HTTPError as error:
             raise AtelierError(refusal(error)) from None
         except OSError as error:
-            raise AtelierError(f"no Atelier answers at {self._address}: {error}") from None
+            raise AtelierError(f"no Atelier server responds at {self._address}: {error}") from None
 
     def get(self, path: str) -> bytes:
-        """Return the bytes of an answer. Raises: AtelierError."""
+        """Return the bytes of a response. Raises: AtelierError."""
         with self.open(path) as answer:
             return bytes(answer.read())
 
     def json(self, path: str, body: Any = None) -> dict[str, Any]:
-        """Return an answer. Raises: AtelierError."""
+        """Return the JSON of a response. Raises: AtelierError."""
         with self.open(path, body) as answer:
             return dict(json.load(answer))
 
     def follow(self, job: str) -> dict[str, Any]:
-        """Show a job's steps until it has ended; return it. Raises: AtelierError."""
+        """Show a job's progress until it has ended; return it. Raises: AtelierError."""
         try:
             self._show(job)
-        except BaseException:  # canceled in ComfyUI, among others
-            with suppress(AtelierError):  # it has ended by itself
+        except BaseException:  # such as cancellation in ComfyUI
+            with suppress(AtelierError):  # it has ended meanwhile
                 self.open(f"/v1/jobs/{job}/cancel", method="POST").close()
             raise
         return self.json(f"/v1/jobs/{job}")
@@ -122,7 +122,7 @@ class Server:
 
 
 def events(lines: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Names and data of server-sent events; a comment, which keeps the line open, has none."""
+    """Yield names and data of server-sent events; a keep-alive comment has empty ones."""
     name = ""
     for line in lines:
         field, _, value = line.decode().rstrip("\n").partition(": ")
@@ -135,15 +135,15 @@ def events(lines: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def body_of(inputs: dict[str, Any], image: torch.Tensor | None) -> dict[str, Any]:
-    """Return the body of a request, without what is left to the model.
+    """Return the body of a request, without inputs at their defaults.
 
-    Outputs are PNG whatever the model makes: of a video one of each frame, which is a batch here.
+    Outputs are PNG for any model. A video gives a PNG per frame, which forms a batch here.
     """
-    own = {name: inputs[name] for name in ("prompt", "seed", "num_images")}
-    own["output"] = {"format": "png"}
+    required = {name: inputs[name] for name in ("prompt", "seed", "num_images")}
+    required["output"] = {"format": "png"}
     given = {name: inputs[name] for name in ("model", "negative_prompt", "width", "height")}
     given["num_inference_steps"] = inputs["steps"]
-    body = own | {name: value for name, value in given.items() if value}
+    body = required | {name: value for name, value in given.items() if value}
     if inputs["guidance"] >= 0:
         body["guidance_scale"] = inputs["guidance"]
     if image is not None:
@@ -152,13 +152,13 @@ def body_of(inputs: dict[str, Any], image: torch.Tensor | None) -> dict[str, Any
 
 
 def tensor(file: bytes) -> torch.Tensor:
-    """Return the pixels of an image file."""
+    """Return the pixels of an image file as a tensor."""
     pixels = np.asarray(Image.open(io.BytesIO(file)).convert("RGB"), np.float32)
     return torch.from_numpy(pixels / 255)
 
 
 def data_url(image: torch.Tensor) -> str:
-    """Return pixels as a PNG for a request."""
+    """Return pixels as a PNG data URL for a request."""
     pixels = (image.clamp(0, 1) * 255).round().to(torch.uint8).cpu().numpy()
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
@@ -166,12 +166,12 @@ def data_url(image: torch.Tensor) -> str:
 
 
 def refusal(error: HTTPError) -> str:
-    """Return what a refusal says, field by field where it does."""
+    """Return the message of an error response."""
     try:
-        said = json.load(error)
+        problem = json.load(error)
     except ValueError:
         return f"HTTP status {error.code}"
-    return str(said.get("detail") or said.get("title") or error.code)
+    return str(problem.get("detail") or problem.get("title") or error.code)
 
 
 NODE_CLASS_MAPPINGS = {"AtelierGenerate": AtelierGenerate}

@@ -1,7 +1,7 @@
 """Safety hook for Atelier: words in prompts, and a local image classifier. See README.md.
 
-An HTTP service that answers what `[safety] url` asks, with nothing but the standard library;
-torch and transformers are needed with `--classifier`.
+An HTTP service for `[safety] url`. It needs only the standard library; `--classifier` also needs
+torch and transformers.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ PROMPTS = ("prompt", "prompt_2")
 
 
 def no_classifier(image: bytes) -> Scores:
-    """Return no labels: there is no classifier."""
+    """Return no labels, in place of a classifier."""
     return {}
 
 
 def load_classifier(folder: str) -> Classifier:
-    """Read an image classifier in transformers' format from a local folder."""
+    """Load an image classifier in transformers' format from a local folder."""
     import torch
     from PIL import Image
     from transformers import AutoImageProcessor, AutoModelForImageClassification
@@ -40,18 +40,18 @@ def load_classifier(folder: str) -> Classifier:
     def scores(image: bytes) -> Scores:
         pixels = processor(Image.open(io.BytesIO(image)).convert("RGB"), return_tensors="pt")
         with torch.inference_mode():
-            found = model(**pixels).logits.softmax(-1)[0].tolist()
-        return {model.config.id2label[number]: score for number, score in enumerate(found)}
+            probabilities = model(**pixels).logits.softmax(-1)[0].tolist()
+        return {model.config.id2label[number]: score for number, score in enumerate(probabilities)}
 
     return scores
 
 
 class Rules:
-    """Rules of one hook.
+    """Rules that allow or refuse prompts and images.
 
     Args:
-        words: that no prompt may have, whole and in any case.
-        labels: that no image may have, with a score of `threshold` or more.
+        words: forbidden words in prompts, matched as whole words in any case.
+        labels: forbidden labels of images, from a score of `threshold`.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class Rules:
         self._threshold = threshold
 
     def verdict(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the answer to one question."""
+        """Return the verdict on one request of Atelier."""
         if question["when"] == "before":
-            said = " ".join(str(question["request"].get(name, "")) for name in PROMPTS)
-            if found := self._words.intersection(re.findall(r"\w+", said.lower())):
-                return refusal(f"the prompt has the word {min(found)!r}")
+            prompts = " ".join(str(question["request"].get(name, "")) for name in PROMPTS)
+            if forbidden := self._words.intersection(re.findall(r"\w+", prompts.lower())):
+                return refusal(f"the prompt has the word {min(forbidden)!r}")
         for image in question["images"]:
             if self._labels and image["content_type"].startswith("video/"):
-                return refusal("this check reads no videos")
+                return refusal("this check does not support videos")
             if label := self._label(base64.b64decode(image["data"])):
                 return refusal(f"an image was classified as {label!r}")
         return {"allow": True}
@@ -81,17 +81,17 @@ class Rules:
 
 
 def refusal(reason: str) -> dict[str, Any]:
-    """Return the answer that refuses."""
+    """Return a verdict that refuses, with its reason."""
     return {"allow": False, "reason": reason}
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One question by POST."""
+    """HTTP handler that answers each POST with a verdict."""
 
     rules: Rules
 
     def do_POST(self) -> None:
-        """Answer with a verdict."""
+        """Answer a safety check with a verdict."""
         question = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         answer = json.dumps(self.rules.verdict(question)).encode()
         self.send_response(200)
@@ -101,11 +101,11 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(answer)
 
     def log_message(self, *args: Any) -> None:
-        """Log nothing: a request line says nothing of a verdict."""
+        """Log nothing: request lines do not contain the verdict."""
 
 
 def options() -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line of the safety hook."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=9000, help="0: any free one")
@@ -117,7 +117,7 @@ def options() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Serve until interrupted."""
+    """Serve the safety hook until interrupted."""
     given = options()
     words = given.words.read_text("utf-8").split() if given.words else []
     classify = load_classifier(given.classifier) if given.classifier else no_classifier

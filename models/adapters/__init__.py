@@ -1,4 +1,4 @@
-"""Adapters: files of any known format → what each layer of a model adds, and the pages of a bank.
+"""Adapters (LoRA): file formats, matching of layers, and adapter banks on devices.
 
 May import `checkpoint`, `nn.layers`, `parallel`, `spec`, `text`, `weights`.
 """

@@ -1,4 +1,4 @@
-"""Banks of adapters in networks, and what fills their pages."""
+"""Adapter banks of networks, and the contents of their pages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
-from models.adapters.files.adapter import Changes, LowRank, Stored
+from models.adapters.files.adapter import Changes, LowRank, StoredArray
 from models.adapters.layer_names import adaptable_modules, has_kernel, kernel_shape
 from models.nn.layers.adapter_bank import AdapterBank
 from models.nn.layers.parameterised import Conv, Linear
@@ -25,16 +25,16 @@ from models.weights.loader import Sharding
 Module = TypeVar("Module", bound=nnx.Module)
 
 DOWN, UP, BIAS = "bank.down", "bank.up", "bank.bias"
-"""Ends of the paths of a bank's arrays."""
+"""Path endings of a bank's arrays."""
 
 
 def with_banks(network: Module, pages: int, sharding: Sharding | None = None) -> Module:
-    """Give each layer that an adapter can change a bank of empty pages. Changes the network.
+    """Add a bank of empty pages to each layer that adapters can change, in place.
 
-    Of an abstract network they are abstract.
+    Banks of an abstract network are abstract.
 
     Args:
-        sharding: where each array goes; None: to JAX's default device.
+        sharding: of each array; None: JAX's default device.
     """
     for path, layer in list(adaptable_modules(network)):
         layer.bank = _bank(path, layer, pages, sharding)
@@ -46,11 +46,11 @@ def _bank(path: str, layer: Linear | Conv, pages: int, sharding: Sharding | None
     count: tuple[int, ...] = () if layers is None else (layers,)
     stacked: tuple[str | None, ...] = () if layers is None else ("layers",)
     in_axis, out_axis = _axes(layer)
-    around = (None,) * len(window)
+    no_axes = (None,) * len(window)
     shapes = {
         DOWN: (
             (*count, pages, PAGE_RANK, *window, in_features),
-            (*stacked, None, None, *around, in_axis),
+            (*stacked, None, None, *no_axes, in_axis),
         ),
         UP: ((*count, pages, PAGE_RANK, out_features), (*stacked, None, None, out_axis)),
         BIAS: ((*count, pages, out_features), (*stacked, None, out_axis)),
@@ -58,7 +58,7 @@ def _bank(path: str, layer: Linear | Conv, pages: int, sharding: Sharding | None
     is_abstract = isinstance(_any_array(layer), jax.ShapeDtypeStruct)
     dtype = _dtype(layer)
 
-    def made(end: str) -> AdapterPages:
+    def create(end: str) -> AdapterPages:
         shape, axes = shapes[end]
         abstract = AdapterPages(jax.ShapeDtypeStruct(shape, dtype), axes=axes)
         place = sharding(f"{path}.{end}", abstract) if sharding else None
@@ -66,11 +66,11 @@ def _bank(path: str, layer: Linear | Conv, pages: int, sharding: Sharding | None
             return AdapterPages(jax.ShapeDtypeStruct(shape, dtype, sharding=place), axes=axes)
         return AdapterPages(_zeros(shape, dtype, place), axes=axes)
 
-    return AdapterBank(*(made(end) for end in shapes))
+    return AdapterBank(*(create(end) for end in shapes))
 
 
 def _any_array(layer: Linear | Conv) -> Any:
-    """Return the kernel, or its scales where it is of 8 bits alone."""
+    """Return the kernel, or the scales of a kernel that has only 8 bits."""
     if has_kernel(layer):
         return layer.kernel.get_value()
     assert isinstance(layer, Linear) and layer.eight is not None
@@ -78,7 +78,7 @@ def _any_array(layer: Linear | Conv) -> Any:
 
 
 def _dtype(layer: Linear | Conv) -> DTypeLike:
-    """Return the type that a layer computes in."""
+    """Return the dtype that a layer computes in."""
     if has_kernel(layer):
         return used_dtype(layer.kernel)
     assert isinstance(layer, Linear) and layer.eight is not None
@@ -103,14 +103,14 @@ def _zeros(shape: tuple[int, ...], dtype: DTypeLike, place: Any) -> jax.Array:
 
 @cache
 def _zeros_of(shape: tuple[int, ...], dtype: np.dtype[Any], place: Any) -> Callable[[], jax.Array]:
-    """Return a program that makes zeros: layers by the hundred have the same shapes."""
+    """Return a cached program that creates zeros: hundreds of layers have equal shapes."""
     return jax.jit(lambda: jnp.zeros(shape, dtype), out_shardings=place)
 
 
 def page_arrays(network: nnx.Module, changes: Changes, pages: int) -> dict[str, np.ndarray]:
-    """Return what so many pages of each bank of a network hold of an adapter, by the arrays' paths.
+    """Return an adapter's contents for that many pages of each bank, by array path.
 
-    Layers that it does not change have zeros there, as the pages may have held another's.
+    Layers that it does not change get zeros, since the pages may contain another adapter.
 
     Args:
         network: with banks; may be abstract.
@@ -132,10 +132,13 @@ def _page_arrays(
     changes: list[tuple[int | None, LowRank]],
     pages: int,
 ) -> Iterator[tuple[str, np.ndarray]]:
-    own = {end: _empty(leaf, pages) for end, leaf in _leaves(bank)}
+    arrays = {end: _empty(leaf, pages) for end, leaf in _leaves(bank)}
     for number, change in changes:
-        _fill({end: one if number is None else one[number] for end, one in own.items()}, change)
-    yield from ((f"{path}.{end}", array) for end, array in own.items())
+        _fill(
+            {end: stack if number is None else stack[number] for end, stack in arrays.items()},
+            change,
+        )
+    yield from ((f"{path}.{end}", array) for end, array in arrays.items())
 
 
 def _leaves(bank: AdapterBank) -> tuple[tuple[str, AdapterPages], ...]:
@@ -143,29 +146,29 @@ def _leaves(bank: AdapterBank) -> tuple[tuple[str, AdapterPages], ...]:
 
 
 def _empty(leaf: AdapterPages, pages: int) -> np.ndarray:
-    """Return zeros of the leaf's shape and type, with so many pages."""
+    """Return zeros with the leaf's shape and dtype, and that many pages."""
     axis = page_axis(leaf)
     shape = (*leaf.shape[:axis], pages, *leaf.shape[axis + 1 :])
     return np.zeros(shape, leaf.dtype)
 
 
 def page_axis(leaf: AdapterPages) -> int:
-    """Return the axis of an array's pages."""
+    """Return the page axis of an array."""
     return 1 if "layers" in leaf.axes else 0
 
 
-def _fill(own: Mapping[str, np.ndarray], change: LowRank) -> None:
-    """Write a layer's ranks into its pages, in their order."""
-    dtype = own[DOWN].dtype
+def _fill(pages: Mapping[str, np.ndarray], change: LowRank) -> None:
+    """Write a layer's ranks to its pages, in order."""
+    dtype = pages[DOWN].dtype
     down = np.moveaxis(_numbers(change.down, 1.0, dtype), 1, -1)  # [rank, *window, in]
-    _copy(own[DOWN].reshape(-1, *own[DOWN].shape[2:]), down)
-    _copy(own[UP].reshape(-1, own[UP].shape[-1]), _numbers(change.up, change.scale, dtype).T)
+    _copy(pages[DOWN].reshape(-1, *pages[DOWN].shape[2:]), down)
+    _copy(pages[UP].reshape(-1, pages[UP].shape[-1]), _numbers(change.up, change.scale, dtype).T)
     if change.bias is not None:
-        _copy(own[BIAS], _numbers(change.bias, change.bias_scale, dtype)[None])
+        _copy(pages[BIAS], _numbers(change.bias, change.bias_scale, dtype)[None])
 
 
-def _numbers(stored: Stored, scale: float, dtype: np.dtype[Any]) -> np.ndarray:
-    """Return numbers multiplied and in this type; those that are so already as they are."""
+def _numbers(stored: StoredArray, scale: float, dtype: np.dtype[Any]) -> np.ndarray:
+    """Scale and cast the values; unchanged values are not copied."""
     if scale == 1.0 and stored.is_bfloat16 and dtype == jnp.bfloat16:
         return stored.array.view(dtype)
     if scale == 1.0 and stored.array.dtype == dtype:
@@ -174,6 +177,6 @@ def _numbers(stored: Stored, scale: float, dtype: np.dtype[Any]) -> np.ndarray:
 
 
 def _copy(pages: np.ndarray, numbers: np.ndarray) -> None:
-    """Copy the first rows as bits: NumPy copies bfloat16 number by number."""
+    """Copy to the first rows as integers: NumPy copies bfloat16 element by element."""
     bits = f"u{pages.itemsize}"
     pages[: len(numbers)].view(bits)[...] = numbers.view(bits)

@@ -1,15 +1,17 @@
-"""Names of CLIP's layers in files of adapters: the same in all families."""
+"""Names of CLIP's layers in adapter files, common to all families."""
 
 from __future__ import annotations
 
 from models.adapters.layer_names import Spelling
 from models.text.clip import RENAMES
 
-_OLDER = tuple((f"self_attn.{one}_proj", f"self_attn.to_{one}") for one in ("q", "k", "v", "out"))
+_OLDER = tuple(
+    (f"self_attn.{name}_proj", f"self_attn.to_{name}") for name in ("q", "k", "v", "out")
+)
 
 
 def clip_spelling(network: str, folder: str, kohya: tuple[str, ...], comfy: str) -> Spelling:
-    """Return the spelling of a text encoder's layers.
+    """Return the naming scheme of a CLIP text encoder's layers.
 
     Args:
         network: its name in the pipeline's weights.

@@ -1,6 +1,6 @@
-"""Adapters merged into weights as these are loaded.
+"""Fusion of adapters into weights while these are loaded.
 
-Source: diffusers, src/diffusers/loaders/lora_base.py, fuse_lora: the sum is made in float32.
+Source: diffusers, src/diffusers/loaders/lora_base.py, fuse_lora: the sum is computed in float32.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from models.adapters.files.adapter import Adapter, AdapterError, Changes, LowRank, Place
+from models.adapters.files.adapter import Adapter, AdapterError, Changes, LayerPosition, LowRank
 from models.weights.loader import flat_parameters
 
 Fuse = Callable[[str, jax.Array], jax.Array]
-"""Change one array of a network, given its path."""
+"""Function from the path and array of a parameter to the fused array."""
 
 KERNEL, BIAS = ".kernel", ".bias"
 
 
 def fusing(adapter: Adapter, scale: float, pipeline: Any) -> Mapping[str, Fuse]:
-    """Return what merges an adapter into each of its networks, by their names.
+    """Return the functions that fuse an adapter into each network, by network name.
 
     Args:
         pipeline: with `graphs` and `weights`, which may be abstract.
 
-    Raises: AdapterError: a layer has no bias to add its bias to.
+    Raises: AdapterError: the adapter has a bias for a layer without bias.
     """
     for network, changes in adapter.networks.items():
         module = nnx.merge(getattr(pipeline.graphs, network), getattr(pipeline.weights, network))
@@ -44,15 +44,18 @@ def fusing(adapter: Adapter, scale: float, pipeline: Any) -> Mapping[str, Fuse]:
     }
 
 
-def _by_module(changes: Changes) -> Mapping[str, list[tuple[Place, LowRank]]]:
-    found: dict[str, list[tuple[Place, LowRank]]] = {}
+def _by_module(changes: Changes) -> Mapping[str, list[tuple[LayerPosition, LowRank]]]:
+    by_path: dict[str, list[tuple[LayerPosition, LowRank]]] = {}
     for place, change in changes.items():
-        found.setdefault(place.path, []).append((place, change))
-    return found
+        by_path.setdefault(place.path, []).append((place, change))
+    return by_path
 
 
 def _fused(
-    changes: Mapping[str, list[tuple[Place, LowRank]]], scale: float, path: str, array: jax.Array
+    changes: Mapping[str, list[tuple[LayerPosition, LowRank]]],
+    scale: float,
+    path: str,
+    array: jax.Array,
 ) -> jax.Array:
     module, kind = path.rpartition(".")[0], path[path.rfind(".") :]
     for place, delta in _deltas(changes.get(module, []), kind):
@@ -62,9 +65,9 @@ def _fused(
 
 
 def _deltas(
-    changes: list[tuple[Place, LowRank]], kind: str
-) -> Iterator[tuple[Place, tuple[np.ndarray, ...]]]:
-    """Yield the factors of what is added to a layer's kernel, or what is added to its bias."""
+    changes: list[tuple[LayerPosition, LowRank]], kind: str
+) -> Iterator[tuple[LayerPosition, tuple[np.ndarray, ...]]]:
+    """Yield the low-rank factors for a layer's kernel, or the change of its bias."""
     for place, change in changes:
         if kind == KERNEL and change.rank:
             yield place, (change.down.float32(), change.up.float32() * np.float32(change.scale))
@@ -76,16 +79,16 @@ def _deltas(
 def _added(
     array: jax.Array, number: Array | None, scale: Float[Array, ""], *factors: Array
 ) -> jax.Array:
-    """Add to an array, or to one layer of a stack, in float32; where it lies."""
-    own = array if number is None else jax.lax.dynamic_index_in_dim(array, number, keepdims=False)
-    sum_ = (own.astype(jnp.float32) + scale * _delta(own.shape, *factors)).astype(array.dtype)
+    """Add the change to an array, or to one layer of a stack, in float32 and in place."""
+    layer = array if number is None else jax.lax.dynamic_index_in_dim(array, number, keepdims=False)
+    sum_ = (layer.astype(jnp.float32) + scale * _delta(layer.shape, *factors)).astype(array.dtype)
     if number is None:
         return sum_
     return jax.lax.dynamic_update_index_in_dim(array, sum_, number, 0)
 
 
 def _delta(shape: tuple[int, ...], *factors: Array) -> Array:
-    """Return a bias as it is; of a kernel [*window, in, out] the product of down and up.
+    """Return a bias, or the product of down and up as a kernel [*window, in, out].
 
     Args:
         factors: bias; or down [rank, in, *window] and up [out, rank].

@@ -1,4 +1,4 @@
-"""Banks of a pipeline: each network that adapters can change gets one beside each of its layers."""
+"""Installation of adapter banks in a pipeline's networks."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from models.spec.lora import PAGE_COUNTS
 from models.weights.loader import Sharding
 
 FIELD = "loras"
-"""Request field that names adapters."""
+"""Request field of adapters."""
 
 
 def install_banks(pipeline: Any, pages: int, sharding: Sharding | None = None) -> None:
-    """Give a pipeline's networks empty banks. Changes its graphs, weights and spec.
+    """Add empty banks to a pipeline's networks. Changes its graphs, weights and spec.
 
     Args:
         pipeline: with `graphs`, `weights`, `spec` and `SPELLINGS`; its weights may be abstract.
-        pages: of each bank; 0: none are made.
-        sharding: where each array goes; None: to JAX's default device.
+        pages: of each bank; 0: no banks.
+        sharding: of each array; None: JAX's default device.
     """
     if not pages:
         return

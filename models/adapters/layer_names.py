@@ -1,7 +1,7 @@
-"""Names of a network's layers in files of adapters.
+"""Names of a network's layers in adapter files, derived from the network and a `Spelling`.
 
-A trainer names layers as diffusers does, or as the model's authors did, with dots or, in kohya's
-style, with underscores. A family says how (`Spelling`), and its network has the layers.
+Trainers use diffusers' or the model authors' layer names, with dots or, in kohya's style, with
+underscores. A family's `Spelling` describes these names.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from flax import nnx
 
-from models.adapters.files.adapter import KernelShape, Place
+from models.adapters.files.adapter import KernelShape, LayerPosition
 from models.adapters.files.names import Layers, NetworkNames
 from models.checkpoint.authors_names import Fused
 from models.checkpoint.key_mapping import Renames, source, split
@@ -22,87 +22,87 @@ from models.spec.lora import Expert
 DOTTED = ("transformer.", "diffusion_model.", "model.diffusion_model.", "base_model.model.")
 """Prefixes of a denoising transformer's layers in files of diffusers, ComfyUI and fal."""
 UNDERSCORED = ("lora_unet_", "lora_transformer_")
-"""Prefixes of them in kohya's and OneTrainer's files."""
+"""Prefixes of a denoising transformer's layers in kohya's and OneTrainer's files."""
 OF_PEFT = ("diffusion_model.default.", "default.")
-"""Prefixes in files whose keys have PEFT's name of an adapter, `default`."""
+"""Prefixes in files whose keys include PEFT's adapter name, `default`."""
 
 
 @dataclass(frozen=True)
 class Spelling:
-    """Spelling of a network's layers in files; by default of a denoising transformer's."""
+    """Naming scheme of a network's layers in files; by default of a denoising transformer's."""
 
     renames: Renames
-    """Table of the checkpoints in diffusers' format."""
+    """Rename table of checkpoints in diffusers' format."""
     network: str = "transformer"
     """Name of the network in the pipeline's weights."""
     dotted: tuple[str, ...] = (*DOTTED, "")
     """Prefixes of names with dots."""
     underscored: tuple[str, ...] = UNDERSCORED
-    """Prefixes of names with underscores for dots."""
+    """Prefixes of names with underscores instead of dots."""
     fused: Callable[[Any], Fused] = lambda network: {}
-    """Return the authors' names of a network's layers."""
+    """Function from a network to the authors' names of its layers."""
     swapped: frozenset[str] = frozenset()
-    """Names of `fused` whose outputs' halves lie the other way round."""
+    """Names of `fused` whose output halves are in reverse order."""
     synonyms: tuple[tuple[str, str], ...] = ()
-    """Parts of diffusers' names, and what older files say instead."""
+    """Parts of diffusers' names, with their spelling in older files."""
     expert: Expert | None = None
-    """Expert of Wan 2.2 that the network is; None: there are none."""
+    """Expert of Wan 2.2 that the network is; None: not an expert."""
     narrow: Callable[[Any], Mapping[str, int]] = lambda network: {}
-    """Return the inputs that layers have in checkpoints of this network that see least, by
+    """Function from a network to the layers' minimum input features among its checkpoints, by
     diffusers' names."""
     unread: tuple[str, ...] = ()
-    """Expressions of layers whose differences (`diff`, `diff_b`) diffusers leaves out."""
+    """Expressions of layers whose differences (`diff`, `diff_b`) diffusers ignores."""
     unread_alone: tuple[str, ...] = ()
-    """Expressions of layers whose bias diffusers leaves out where there are no matrices."""
+    """Expressions of layers whose bias diffusers ignores if they have no matrices."""
 
 
 def names(spelling: Spelling, network: nnx.Module) -> NetworkNames:
     """Return all names of a network's layers. The network may be abstract."""
-    found = _plain(spelling, network)
-    theirs, swapped = _authors(spelling, network, found)
-    both = {**theirs, **found}
+    plain = _plain(spelling, network)
+    authors, swapped = _authors(spelling, network, plain)
+    current = {**authors, **plain}
     older = {
-        name.replace(now, before): layers
-        for now, before in spelling.synonyms
-        for name, layers in both.items()
-        if now in name
+        name.replace(new, old): layers
+        for new, old in spelling.synonyms
+        for name, layers in current.items()
+        if new in name
     }
     return NetworkNames(
         spelling.network,
-        {**older, **both},
+        {**older, **current},
         spelling.dotted,
         spelling.underscored,
         frozenset(swapped),
         spelling.expert,
-        dict(_narrow(spelling, network, both)),
+        dict(_narrow(spelling, network, current)),
         spelling.unread,
         spelling.unread_alone,
     )
 
 
 def _narrow(
-    spelling: Spelling, network: nnx.Module, known: Mapping[str, Layers]
+    spelling: Spelling, network: nnx.Module, by_name: Mapping[str, Layers]
 ) -> Iterator[tuple[str, int]]:
-    """Yield the fewest inputs of layers, by each of their names."""
-    for own, inputs in spelling.narrow(network).items():
-        yield from ((name, inputs) for name, layers in known.items() if layers == known[own])
+    """Yield the minimum input features of layers, by each of their names."""
+    for layer, inputs in spelling.narrow(network).items():
+        yield from ((name, inputs) for name, layers in by_name.items() if layers == by_name[layer])
 
 
-def _plain(spelling: Spelling, network: nnx.Module) -> dict[str, dict[Place, KernelShape]]:
-    """Return the layers by the names that checkpoints have for them.
+def _plain(spelling: Spelling, network: nnx.Module) -> dict[str, dict[LayerPosition, KernelShape]]:
+    """Return the layers by their names in checkpoints.
 
-    Of those that share a tensor all, in its order.
+    A name of several layers that share a tensor lists them in the tensor's order.
     """
-    found: dict[str, dict[Place, KernelShape]] = {}
-    for place, shape in sorted(adaptable(network), key=lambda one: _order(one[0], spelling)):
+    by_name: dict[str, dict[LayerPosition, KernelShape]] = {}
+    for place, shape in sorted(adaptable(network), key=lambda item: _order(item[0], spelling)):
         key = source(f"{place.path}.kernel", place.layer, spelling.renames)
         if key is not None:
-            found.setdefault(key.removesuffix(".weight"), {})[place] = shape
-    return found
+            by_name.setdefault(key.removesuffix(".weight"), {})[place] = shape
+    return by_name
 
 
-def _order(place: Place, spelling: Spelling) -> int:
-    """Return the place of a layer among those that share its tensor."""
+def _order(place: LayerPosition, spelling: Spelling) -> int:
+    """Return the index of a layer among the layers that share its tensor."""
     for _, path, *_ in spelling.renames:
         parts = split(path.partition("[")[0])
         if f"{place.path}.kernel" in parts:
@@ -111,49 +111,49 @@ def _order(place: Place, spelling: Spelling) -> int:
 
 
 def _authors(
-    spelling: Spelling, network: nnx.Module, found: Mapping[str, Layers]
+    spelling: Spelling, network: nnx.Module, plain: Mapping[str, Layers]
 ) -> tuple[dict[str, Layers], set[str]]:
     """Return the layers by the authors' names, and the names with swapped halves."""
-    theirs: dict[str, Layers] = {}
+    by_name: dict[str, Layers] = {}
     swapped = set()
-    for name, parts, is_swapped in _fused(spelling, network, found):
-        theirs[name] = {place: shape for one in parts for place, shape in found[one].items()}
+    for name, parts, is_swapped in _fused(spelling, network, plain):
+        by_name[name] = {place: shape for part in parts for place, shape in plain[part].items()}
         swapped |= {name} if is_swapped else set()
-    return theirs, swapped
+    return by_name, swapped
 
 
 def _fused(
-    spelling: Spelling, network: nnx.Module, found: Iterable[str]
+    spelling: Spelling, network: nnx.Module, plain: Iterable[str]
 ) -> Iterator[tuple[str, tuple[str, ...], bool]]:
-    """Yield the authors' names, what they are made of, and whether their halves are swapped."""
-    known = set(found)
-    numbers = {part for name in known for part in name.split(".") if part.isdecimal()}
-    for theirs, ours in spelling.fused(network).items():
-        for number in numbers if "{}" in theirs else {""}:
-            parts = tuple(one.format(number) for one in ours)
-            if known.issuperset(parts):
-                yield theirs.format(number), parts, theirs in spelling.swapped
+    """Yield the authors' names, their component layers, and whether the halves are swapped."""
+    names = set(plain)
+    numbers = {part for name in names for part in name.split(".") if part.isdecimal()}
+    for fused, layers in spelling.fused(network).items():
+        for number in numbers if "{}" in fused else {""}:
+            parts = tuple(layer.format(number) for layer in layers)
+            if names.issuperset(parts):
+                yield fused.format(number), parts, fused in spelling.swapped
 
 
-def adaptable(network: nnx.Module) -> Iterator[tuple[Place, KernelShape]]:
-    """Yield the layers of a network that an adapter can change, each of a stack on its own."""
+def adaptable(network: nnx.Module) -> Iterator[tuple[LayerPosition, KernelShape]]:
+    """Yield the layers that an adapter can change, each layer of a stack separately."""
     for path, layer in adaptable_modules(network):
         layers, shape = kernel_shape(layer)
         for number in (None,) if layers is None else range(layers):
-            yield Place(path, number), shape
+            yield LayerPosition(path, number), shape
 
 
 def adaptable_modules(network: nnx.Module) -> Iterator[tuple[str, Linear | Conv]]:
-    """Yield the modules that may have banks, by their paths; a stack of layers is one."""
+    """Yield the modules that can have banks, by path; a stack of layers is a single module."""
     for parts, node in nnx.iter_graph(network):
         if isinstance(node, Linear | Conv):
             yield ".".join(map(str, parts)), node
 
 
 def kernel_shape(layer: Linear | Conv) -> tuple[int | None, KernelShape]:
-    """Return the number of layers of a stack, None for a single layer, and one's shape.
+    """Return the number of stacked layers (None for a single layer), and the shape of one layer.
 
-    Of layers in 8 bits, too.
+    Layers with only 8-bit kernels are supported.
     """
     if isinstance(layer, Conv):
         *window, in_features, out_features = layer.kernel.shape
@@ -161,12 +161,12 @@ def kernel_shape(layer: Linear | Conv) -> tuple[int | None, KernelShape]:
     if has_kernel(layer):
         *layers, in_features, out_features = layer.kernel.shape
     else:
-        assert layer.eight is not None  # a layer has one of them
+        assert layer.eight is not None  # a layer has a kernel or 8-bit values
         *layers, out_features = layer.eight.scale.shape
         in_features = layer.in_features
     return (layers[0] if layers else None), KernelShape(in_features, out_features)
 
 
 def has_kernel(layer: Linear | Conv) -> bool:
-    """Return whether a layer has an exact kernel, and not one of 8 bits alone."""
+    """Return whether a layer has an exact kernel, not only an 8-bit kernel."""
     return layer.kernel is not None and layer.kernel.get_value() is not None

@@ -1,4 +1,4 @@
-"""Names of all layers of a pipeline that adapters can change."""
+"""Names, in adapter files, of all layers of a pipeline that adapters can change."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from models.adapters.layer_names import names
 
 
 def names_of(pipeline: Any) -> Names:
-    """Return the names of a pipeline's layers in files.
+    """Return the names of a pipeline's layers in adapter files.
 
     Args:
         pipeline: with `graphs`, `weights` and `SPELLINGS`; its weights may be abstract.
     """
-    found = []
+    networks = []
     for spelling in pipeline.SPELLINGS:
         graph = getattr(pipeline.graphs, spelling.network)
         if graph is not None:
             weights = getattr(pipeline.weights, spelling.network)
-            found.append(names(spelling, nnx.merge(graph, weights)))
-    return Names(tuple(found))
+            networks.append(names(spelling, nnx.merge(graph, weights)))
+    return Names(tuple(networks))

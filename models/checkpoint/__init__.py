@@ -1,4 +1,4 @@
-"""Checkpoint folders: where they are, their configs, their tensors unread, names of their keys.
+"""Checkpoints: location, configs, lazily read tensors, and mapping of tensor keys.
 
 May import `spec`.
 """

@@ -1,4 +1,4 @@
-"""Names that a network's authors gave its layers, beside diffusers': the keys of single files."""
+"""Mapping from the original authors' layer names, used in single files, to diffusers' names."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 from models.checkpoint.key_mapping import Renames, target
 
 Fused = Mapping[str, tuple[str, ...]]
-"""The authors' name of a layer → diffusers' names of what it is made of; `{}` is a number."""
+"""Authors' layer name → diffusers' names of the layers that it fuses; `{}` is a number."""
 
 
 def authors_renames(fused: Fused, renames: Renames, swapped: Collection[str] = ()) -> Renames:
     """Return the rename table of the authors' keys.
 
     Args:
-        renames: the table of diffusers' keys; a layer's number is a place in a stack.
-        swapped: names of `fused` whose outputs' halves lie the other way round.
+        renames: the table of diffusers' keys; a layer's number is its index in a stack.
+        swapped: names of `fused` whose output halves are in reverse order.
     """
     return tuple(
         (expression, path, swap_halves) if name in swapped else (expression, path)
@@ -28,23 +28,23 @@ def authors_renames(fused: Fused, renames: Renames, swapped: Collection[str] = (
 
 
 def swap_halves(array: np.ndarray) -> np.ndarray:
-    """Return the second half of the rows, then the first."""
+    """Swap the two halves of the rows."""
     return np.concatenate(np.split(array, 2)[::-1])
 
 
 def _rules(name: str, parts: tuple[str, ...], renames: Renames) -> Iterator[tuple[str, str]]:
-    """Yield the rules of a layer's arrays."""
-    theirs = re.escape(name).replace(r"\{\}", r"(\d+)")
-    place = r"[\1]" if "{}" in name else ""
+    """Yield the rename rules of a layer's weight and bias."""
+    pattern = re.escape(name).replace(r"\{\}", r"(\d+)")
+    index = r"[\1]" if "{}" in name else ""
     for array in ("weight", "bias"):
         goals = [target(f"{part.format(0)}.{array}", renames) for part in parts]
         paths = [goal.path for goal in goals if goal is not None]
         if len(paths) == len(parts):
-            yield rf"{theirs}\.{array}", joined(paths) + place
+            yield rf"{pattern}\.{array}", joined(paths) + index
 
 
 def joined(paths: list[str]) -> str:
-    """`a.q.kernel` and `a.k.kernel` → `a.{q,k}.kernel`: leaves that share one tensor."""
+    """Join the paths of leaves that share a tensor, such as `a.{q,k}.kernel`."""
     if len(paths) == 1:
         return paths[0]
     steps = [path.split(".") for path in paths]

@@ -1,4 +1,4 @@
-"""A parsed `config.json` → the arguments of a config's dataclass."""
+"""Conversion of a parsed `config.json` to the arguments of a config dataclass."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ OF_AVERAGING = frozenset(
         "use_ema_warmup",
     }
 )
-"""Fields that diffusers' training leaves in the file of averaged weights; no network reads them."""
+"""Fields that diffusers' training writes with averaged weights; no network reads them."""
 
 
 class TransformerConfig:
-    """Base of the configs of denoising transformers: dataclasses whose fields are diffusers'."""
+    """Base of the config dataclasses of denoising transformers, with diffusers' field names."""
 
     WITHOUT_EFFECT: ClassVar[Set[str]] = frozenset()
-    """Keys of published configs that change nothing."""
+    """Keys of published configs without effect."""
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> Self:
         """Read a checkpoint's config.
 
-        Raises: ValueError for a key that this network does not know, or a wrong value.
+        Raises: ValueError: an unknown key, or an invalid value.
         """
         return cls(**arguments(cls, config, "transformer/config.json", cls.WITHOUT_EFFECT))
 
-    def check_whole(self, *names: str, least: int = 1) -> None:
-        """Check that fields are whole numbers of at least 0 or 1. Raises: ValueError."""
+    def check_integers(self, *names: str, least: int = 1) -> None:
+        """Validate that fields are integers of at least `least`. Raises: ValueError."""
         for name in names:
             value = getattr(self, name)
             if type(value) is not int or value < least:
@@ -44,54 +44,54 @@ class TransformerConfig:
 
 
 class HeadedConfig(TransformerConfig):
-    """Base of those that say a token's width by the heads of attention."""
+    """Base of configs that define a token's width by attention heads."""
 
     attention_head_dim: int
     num_attention_heads: int
 
     @property
     def width(self) -> int:
-        """Features of a token: those of all heads."""
+        """Features of a token: heads times head dimension."""
         return self.num_attention_heads * self.attention_head_dim
 
 
 def arguments(
     kind: type, config: Mapping[str, Any], file: str, without_effect: Set[str] = frozenset()
 ) -> dict[str, Any]:
-    """The values that shape a network, lists as tuples; keys that begin with "_" are not its own.
+    """Return the config values that shape a network, with lists as tuples, without "_" keys.
 
     Args:
         kind: the dataclass.
         file: of the config, for messages.
         without_effect: keys that the reference writes and does not read.
 
-    Raises: ValueError: keys that the dataclass does not have, all of them at once.
+    Raises: ValueError: keys that the dataclass lacks, all at once.
     """
-    aside = OF_AVERAGING | without_effect
+    ignored = OF_AVERAGING | without_effect
     values = {
         key: frozen(value)
         for key, value in config.items()
-        if not key.startswith("_") and key not in aside
+        if not key.startswith("_") and key not in ignored
     }
     unknown = sorted(values.keys() - {field.name for field in fields(kind)})
     if unknown:
-        raise ValueError(f"{file} has keys not served here: {unknown}")
+        raise ValueError(f"{file} has unsupported keys: {unknown}")
     return values
 
 
 def check_fit(*pairs: tuple[str, int, str, int]) -> None:
-    """Check that parts of one checkpoint fit each other.
+    """Validate that the sizes of a checkpoint's components match.
 
     Args:
-        pairs: (part and field, its size, another part and field, its size).
+        pairs: (component and field, its size, another component and field, its size).
 
-    Raises: ValueError: two sizes that differ.
+    Raises: ValueError: two sizes differ.
     """
-    for ours, a, theirs, b in pairs:
+    for first, a, second, b in pairs:
         if a != b:
-            raise ValueError(f"{ours} is {a}, but {theirs} is {b}: the parts do not fit")
+            raise ValueError(f"{first} is {a}, but {second} is {b}: the parts do not fit")
 
 
 def frozen(value: Any) -> Any:
-    """Lists, and lists in them, as tuples."""
+    """Convert nested lists to tuples."""
     return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value

@@ -1,4 +1,4 @@
-"""Fingerprint of a checkpoint: the same wherever its files lie."""
+"""Fingerprint of a checkpoint, independent of the location of its files."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from models.checkpoint.object_file import ObjectReference, reference_of
 from models.checkpoint.weight_file import WeightFile, open_weights
 
 SAMPLES, SAMPLE_BYTES = 64, 4096
-"""Places of a weight file that the fingerprint reads, and how much at each."""
+"""Number of samples of a weight file in the fingerprint, and bytes per sample."""
 LENGTH_BYTES = 8
 
 
-def fingerprint(*places: Path) -> str:
-    """A name for what a checkpoint holds; changes whenever weights or configs do.
+def fingerprint(*paths: Path) -> str:
+    """Return a digest that identifies a checkpoint's weights and configs.
 
-    Covers configs and vocabularies whole; of each weight file the size, the header and
-    `SAMPLES` places spread over it, so that even the largest takes well under a second. Of a file
-    in an object store these are ranges, and the fingerprint is that of a copy on the disk.
+    Covers configs and vocabularies completely. Of each weight file it covers the size, the header
+    and `SAMPLES` evenly spaced samples, which takes well under a second. Files in an object store
+    are read by ranges, and yield the same fingerprint as a copy on disk.
 
     Args:
-        places: its folder, or several, or single files.
+        paths: its folder, several folders, or single files.
 
-    Raises: CheckpointError: a file cannot be read; StoreAway: not now.
+    Raises: CheckpointError: a file cannot be read; StoreUnavailable: the store is unavailable.
     """
     digest = hashlib.sha256()
-    for file in (file for place in places for file in _files(place)):
+    for file in (file for path in paths for file in _files(path)):
         try:
-            parts = _weights(file) if file.suffix == ".safetensors" else _whole(file)
+            parts = _weights(file) if file.suffix == ".safetensors" else _whole_file(file)
             for part in parts:
                 digest.update(part)
         except OSError as error:
@@ -41,35 +41,35 @@ def fingerprint(*places: Path) -> str:
     return digest.hexdigest()[:32]
 
 
-def config_digest(*places: Path) -> str:
-    """Return what programs depend on of a checkpoint: its configs, and none of its weights' bytes.
+def config_digest(*paths: Path) -> str:
+    """Return a digest of the configs, which determine the compiled programs.
 
-    Covers each `.json` but the indices of weights, and of single weight files the header. So it is
-    the same where only configs were fetched.
+    Covers every `.json` except weight indices, and the headers of single weight files. It is
+    therefore available before weights are downloaded.
 
     Args:
-        places: as `fingerprint`.
+        paths: as in `fingerprint`.
 
-    Raises: CheckpointError: a file cannot be read; StoreAway: not now.
+    Raises: CheckpointError: a file cannot be read; StoreUnavailable: the store is unavailable.
     """
     digest = hashlib.sha256()
-    for place in places:
-        for file in _files(place):
+    for path in paths:
+        for file in _files(path):
             try:
-                text = _of_programs(file, alone=file == place)
+                text = _of_programs(file, is_single_file=file == path)
             except OSError as error:
                 raise unreadable(file, error) from error
             if text is not None:
-                name = file.name if file == place else file.relative_to(place).as_posix()
+                name = file.name if file == path else file.relative_to(path).as_posix()
                 digest.update(hashlib.sha256(name.encode() + b"\0" + text).digest())
     return digest.hexdigest()[:32]
 
 
-def _of_programs(file: Path, *, alone: bool) -> bytes | None:
-    """Return the part of a file that programs depend on; None: it has none."""
+def _of_programs(file: Path, *, is_single_file: bool) -> bytes | None:
+    """Return the part of a file that determines programs; None: no such part."""
     if file.suffix == ".json" and not file.name.endswith(".index.json"):
         return file.read_bytes()
-    if file.suffix == ".safetensors" and alone:
+    if file.suffix == ".safetensors" and is_single_file:
         opened = open_weights(file)
         try:
             header = int.from_bytes(_read(opened, 0, LENGTH_BYTES), "little")
@@ -85,21 +85,21 @@ def _files(place: Path) -> list[Path]:
     return sorted(path for path in place.rglob("*") if path.is_file())
 
 
-def _whole(file: Path) -> Iterator[bytes]:
+def _whole_file(file: Path) -> Iterator[bytes]:
     if file.suffix in (".json", ".txt", ".model"):
         yield hashlib.sha256(file.name.encode()).digest()
         yield hashlib.sha256(file.read_bytes()).digest()
 
 
 def _weights(file: Path) -> tuple[bytes, ...]:
-    """Raises: OSError, CheckpointError."""
+    """Return the digests of a weight file. Raises: OSError, CheckpointError."""
     reference = reference_of(file)
     return _of_file(file) if reference is None else _of_object(file, reference)
 
 
 @lru_cache
 def _of_object(file: Path, reference: ObjectReference) -> tuple[bytes, ...]:
-    """Digests of a version of an object, which never change."""
+    """Return the digests of an object's version, cached since a version never changes."""
     return _of_file(file)
 
 

@@ -1,4 +1,4 @@
-"""A checkpoint folder in diffusers' layout: its configs, its safetensors files.
+"""Checkpoint folder in diffusers' layout: its configs, presets and safetensors files.
 
 model_index.json
 scheduler/scheduler_config.json
@@ -22,7 +22,7 @@ from models.spec.hires import FIELD as HIRES
 from models.spec.quality_presets import Quality
 
 BASES = ("diffusion_pytorch_model", "model")
-"""Base names that diffusers and transformers give a component's weights."""
+"""Base names of weight files in diffusers and transformers."""
 
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
@@ -31,15 +31,15 @@ log = logging.getLogger(__name__)
 
 
 class CheckpointError(Exception):
-    """A checkpoint that cannot be served; the message says why and what to do."""
+    """Unusable checkpoint; the message contains the reason and the remedy."""
 
 
 class UnsupportedCheckpoint(CheckpointError):
-    """A sound checkpoint of a kind that this build does not know."""
+    """Valid checkpoint of an unsupported kind."""
 
 
 class WeightsError(CheckpointError):
-    """A component's arrays are not those of its config. Holds every offending key at once."""
+    """Mismatch between a component's arrays and its config; lists all offending keys."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class WeightsError(CheckpointError):
         self.misshapen = misshapen
         """(key, expected shape, found shape), shapes as in the file."""
         self.mistyped = mistyped
-        """(key, stored type): quantised or integer weights."""
+        """(key, stored type): quantized or integer weights."""
         lines = [
             *(f"missing: {key}" for key in missing),
             *(f"stray: {key}" for key in stray),
@@ -71,41 +71,41 @@ class WeightsError(CheckpointError):
 
 
 BROKEN = (ArithmeticError, AttributeError, LookupError, TypeError)
-"""Errors of code that is given values which no sound config has."""
+"""Exceptions that invalid config values can cause anywhere in the code."""
 
 
 @contextmanager
 def checkpoint_errors(source: object, passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Turn whatever a broken checkpoint leads to into a CheckpointError: a restart meets it again.
+    """Convert exceptions caused by a broken checkpoint to CheckpointError, which is permanent.
 
     Args:
-        passing: errors that say more by themselves.
+        passing: exceptions to propagate unchanged.
     """
-    known: tuple[type[Exception], ...] = (CheckpointError, *passing)
+    unchanged: tuple[type[Exception], ...] = (CheckpointError, *passing)
     try:
         yield
-    except known:
+    except unchanged:
         raise
     except ValueError as error:
         raise CheckpointError(f"{source}: {error}") from error
     except BROKEN as error:
         log.exception("%s cannot be served", source)
         raise CheckpointError(
-            f"{source}: its configs or weights are none that can be served"
+            f"{source}: its configs or weights are not supported"
             f" ({type(error).__name__}: {error}); compare them with the published ones"
         ) from error
 
 
 def unreadable(file: Path, error: OSError) -> CheckpointError:
-    """Return the error of a file that cannot be read."""
+    """Return the error for a file that cannot be read."""
     return CheckpointError(f"{file}: cannot be read ({error.strerror or error})")
 
 
 def read_model_index(folder: Path) -> dict[str, Any]:
-    """`model_index.json`: the pipeline's class and those of its components.
+    """Read `model_index.json`: the classes of the pipeline and its components.
 
     Raises:
-        CheckpointError: no such folder, no index in it, or not readable as JSON.
+        CheckpointError: no such folder, no index, or invalid JSON.
     """
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such folder")
@@ -125,7 +125,7 @@ def read_config(folder: Path, component: str) -> dict[str, Any]:
     """Read a component's config: `config.json`, or `<component>_config.json` (the scheduler's).
 
     Raises:
-        CheckpointError: no such folder or file, or not readable as JSON.
+        CheckpointError: no such folder or file, or invalid JSON.
     """
     home = folder / component
     if not home.is_dir():
@@ -133,19 +133,19 @@ def read_config(folder: Path, component: str) -> dict[str, Any]:
             f"{folder}: no folder {component!r} in it; the checkpoint is not whole"
         )
     names = ("config.json", f"{component}_config.json")
-    found = next((home / name for name in names if (home / name).is_file()), None)
-    if found is None:
+    file = next((home / name for name in names if (home / name).is_file()), None)
+    if file is None:
         raise CheckpointError(f"{home}: neither {names[0]} nor {names[1]} in it")
-    return _read_json(found)
+    return _read_json(file)
 
 
 def read_scheduler(folder: Path) -> dict[str, Any]:
-    """The scheduler's config, with the class that `model_index.json` names.
+    """Read the scheduler's config, with the class that `model_index.json` names.
 
-    diffusers' pipelines go by that one; the config may name another scheduler, which wrote it.
+    diffusers' pipelines use that class; the config may name the scheduler that wrote it.
 
     Raises:
-        CheckpointError: as `read_model_index` and `read_config` do.
+        CheckpointError: as `read_model_index` and `read_config`.
     """
     config, entry = read_config(folder, "scheduler"), read_model_index(folder).get("scheduler")
     name = entry[-1] if isinstance(entry, list) and entry else None
@@ -153,10 +153,10 @@ def read_scheduler(folder: Path) -> dict[str, Any]:
 
 
 def read_defaults(folder: Path) -> dict[str, Any]:
-    """Defaults of request fields that the checkpoint brings along, in `atelier.json`; else none.
+    """Read the checkpoint's defaults of request fields from `atelier.json`; empty if absent.
 
     Raises:
-        CheckpointError: not readable as JSON, or its `defaults` are no object.
+        CheckpointError: invalid JSON, or its `defaults` are not an object.
     """
     file = folder / "atelier.json"
     defaults = _read_json(file).get("defaults", {}) if file.is_file() else {}
@@ -168,11 +168,11 @@ def read_defaults(folder: Path) -> dict[str, Any]:
 def chosen_defaults(
     name: str, folder: Path, defaults: Mapping[str, Any], fields: Collection[str]
 ) -> dict[str, Any]:
-    """Return the defaults that the checkpoint brings along, then the operator's.
+    """Merge the checkpoint's defaults with the operator's, which take precedence.
 
-    Hires fix is no field of a family: what comes of it is checked when all of the spec is there.
+    Hires fix is not a family's field; its defaults are validated once the spec is complete.
 
-    Raises: ValueError: one is of no field of the model of that name.
+    Raises: ValueError: a default names an unknown field.
     """
     chosen = {**read_defaults(folder), **defaults}
     if unknown := sorted(chosen.keys() - {*fields, HIRES}):
@@ -181,28 +181,28 @@ def chosen_defaults(
 
 
 def read_reference_px(folder: Path) -> int | None:
-    """Side of a square reference as the checkpoint wants it, in `atelier.json`; else None.
+    """Read the checkpoint's side of square references from `atelier.json`; None if absent.
 
     Raises:
-        CheckpointError: not readable as JSON, or no positive number.
+        CheckpointError: invalid JSON, or not a positive number.
     """
     file = folder / "atelier.json"
-    found = _read_json(file).get("reference_px") if file.is_file() else None
-    if found is not None and (type(found) is not int or found < 1):
+    side = _read_json(file).get("reference_px") if file.is_file() else None
+    if side is not None and (type(side) is not int or side < 1):
         raise CheckpointError(f"{file}: reference_px should be a positive number of pixels")
-    return found
+    return side
 
 
 def read_qualities(folder: Path) -> dict[str, Quality]:
-    """Presets of `quality` that the checkpoint brings along, in `atelier.json`; else none.
+    """Read the checkpoint's presets of `quality` from `atelier.json`; empty if absent.
 
     Raises:
-        CheckpointError: not readable as JSON, or a preset is none; names it.
+        CheckpointError: invalid JSON or preset; names it.
     """
     file = folder / "atelier.json"
-    found = _read_json(file).get("quality", {}) if file.is_file() else {}
+    presets = _read_json(file).get("quality", {}) if file.is_file() else {}
     try:
-        return TypeAdapter(dict[str, Quality]).validate_python(found)
+        return TypeAdapter(dict[str, Quality]).validate_python(presets)
     except ValidationError as error:
         raise CheckpointError(f"{file}: quality: {error}") from error
 
@@ -218,15 +218,15 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 
 def weight_files(folder: Path, variant: str | None = None) -> tuple[Path, ...]:
-    """The safetensors files of one component: the single one, or the shards that an index names.
+    """Return a component's safetensors files: a single file, or the shards of an index.
 
     Args:
-        folder: the component's own.
-        variant: the part of the name in `model.fp16.safetensors`; left out: the plain files where
-            there are any, else a variant's.
+        folder: the component's folder.
+        variant: the part of the name in `model.fp16.safetensors`. Default: the plain files if they
+            exist, else a variant.
 
     Raises:
-        CheckpointError: none there, only pickled ones, or a shard is missing.
+        CheckpointError: no files, only pickled files, or a missing shard.
     """
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such folder; the checkpoint is not whole")
@@ -279,9 +279,9 @@ def _variants(folder: Path) -> list[str]:
 
 def _nothing_to_read(folder: Path, variant: str | None) -> str:
     if variant and (others := [None, *_variants(folder)]):
-        there = [name or "the plain one" for name in others if _files_of(folder, name)]
-        if there:
-            return f"{folder}: no weights of variant {variant!r}; there are: {', '.join(there)}"
+        available = [name or "the plain one" for name in others if _files_of(folder, name)]
+        if available:
+            return f"{folder}: no weights of variant {variant!r}; there are: {', '.join(available)}"
     paths = sorted(folder.iterdir())
     if dangling := [path.name for path in paths if path.is_symlink() and not path.exists()]:
         return f"{folder}: links that lead nowhere ({', '.join(dangling)}); fetch the files again"

@@ -1,4 +1,4 @@
-"""Location of a checkpoint: a local folder, one in an object store, or a hub id that is fetched."""
+"""Resolution of a checkpoint source: local folder, object store URL, or hub id."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from models.checkpoint.folder import CheckpointError
 from models.checkpoint.object_folder import copy_of, is_url, object_file, object_folder
 
 PATTERNS = ("*.json", "*.txt", "*.model", "*/*.safetensors")
-"""Files that are ever fetched. Weights only from the components' folders: those in a hub
-repository's root are the same ones in another layout. Never a pickle."""
+"""Files to download. Weights only from components' folders, since a repository's root contains the
+same weights in another layout. Never pickles."""
 
 CONFIGS = ("*.json", "*.txt", "*.model")
-"""Configs and tokenizers alone, for weights that come from elsewhere."""
+"""Configs and tokenizers, for weights from another source."""
 
 _HUB_FILE = re.compile(r"(?P<id>[\w.-]+/[\w.-]+(?:@[\w./-]+)?)(?::(?P<file>[\w./ -]+))?")
 _HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
@@ -29,19 +29,19 @@ def resolve(
     endpoint: str | None = None,
     cache: Path | None = None,
 ) -> Path:
-    """The folder of a checkpoint: a path, `s3://bucket/path`, `owner/name`, `owner/name@revision`.
+    """Return a checkpoint's folder for a path, `s3://bucket/path` or `owner/name[@revision]`.
 
-    A hub id is downloaded once, then taken from the local cache; with a commit for a revision
-    it never changes. Of an object store weights stay there (`object_folder.py`).
+    A hub id is downloaded once, then taken from the local cache; with a commit as revision it never
+    changes. Weights in an object store are not copied (`object_folder.py`).
 
     Args:
-        patterns: of the files to fetch from a hub.
-        endpoint, cache: another hub's address, another place for the cache; left out:
-            huggingface_hub's own, which its environment variables set.
+        patterns: of the files to download from a hub.
+        endpoint, cache: URL of another hub, folder of another cache; default: huggingface_hub's,
+            from its environment variables.
 
     Raises:
-        CheckpointError: neither a folder nor a hub id, or the hub or store does not give it out.
-        StoreAway: the object store does not answer.
+        CheckpointError: neither a folder nor a hub id, or the hub or store denies access.
+        StoreUnavailable: the object store is unavailable.
     """
     if is_url(source):
         return object_folder(source)
@@ -70,9 +70,9 @@ def resolve(
 
 
 def single_file(source: str) -> Path | None:
-    """Return the file of a source that names a single one; None: it names a folder or a hub id.
+    """Return the file of a source that names a single file; None: a folder or a hub id.
 
-    Raises: CheckpointError, StoreAway: as `resolve`.
+    Raises: CheckpointError, StoreUnavailable: as `resolve`.
     """
     if is_url(source):
         return object_file(source) if source.endswith(".safetensors") else None
@@ -83,17 +83,17 @@ def single_file(source: str) -> Path | None:
 def resolve_file(
     source: str, *, endpoint: str | None = None, cache: Path | None = None, whole: bool = False
 ) -> Path:
-    """The safetensors file given as a path, an address in an object store, or as `hub-id:file`.
+    """Return a safetensors file, given as a path, an object store URL, or `hub-id:file`.
 
-    Of a folder or hub id the name may be left out where there is but one.
+    For a folder or hub id with a single file, the name is optional.
 
     Args:
         endpoint, cache: as `resolve`.
-        whole: with all its bytes on this machine, of an object store, too.
+        whole: download the complete file, from an object store too.
 
     Raises:
-        CheckpointError: there is no such file, or there are several; says which.
-        StoreAway: the object store does not answer.
+        CheckpointError: no such file, or several files; lists them.
+        StoreUnavailable: the object store is unavailable.
     """
     if whole and is_url(source):
         return copy_of(source)
@@ -112,9 +112,9 @@ def resolve_file(
 
 
 def _only_file(source: str, folder: Path) -> Path:
-    """Raises: CheckpointError: there is none, or there are several."""
-    found = sorted(folder.glob("*.safetensors"))
-    if len(found) != 1:
-        names = ", ".join(file.name for file in found) or "none"
+    """Return the single safetensors file of a folder. Raises: CheckpointError: none or several."""
+    files = sorted(folder.glob("*.safetensors"))
+    if len(files) != 1:
+        names = ", ".join(file.name for file in files) or "none"
         raise CheckpointError(f"{source}: name one safetensors file of it; there is {names}")
-    return found[0]
+    return files[0]

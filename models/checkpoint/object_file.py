@@ -1,8 +1,8 @@
-"""Files in an object store, read by ranges: never as a whole, and never a mixture of two versions.
+"""Weight files in an object store, read by ranges from a single pinned version.
 
-A file is known by a small reference on the disk, in its place: who opens a file of weights
-(`weight_file.py`) gets one that reads from the store. Each request names the version (ETag) that
-was found first, so that an object which is replaced meanwhile is an error and no noise in images.
+A small reference file on disk represents the object. `weight_file.py` opens it as a file that reads
+from the store. Each request names the ETag that was recorded first. Replacing the object therefore
+causes an error instead of mixed weights.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from obstore.exceptions import (
 )
 from obstore.store import from_url
 
-from models.checkpoint.direct_io import BLOCK, Memory, Take, once
+from models.checkpoint.direct_io import BLOCK, Memory, Take, memoized
 from models.checkpoint.folder import CheckpointError
 
 if TYPE_CHECKING:
@@ -41,23 +41,23 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAGIC = b"atelier object\n"
-"""Beginning of a reference; read as the length of a safetensors header it is far too long."""
+"""First bytes of a reference; as the header length of a safetensors file they are far too large."""
 STRETCH = 8 << 20
-"""Bytes of one request."""
+"""Bytes per request."""
 CHUNK = 1 << 20
-"""Bytes that are copied at a time, while the rest of the answer is on its way."""
+"""Bytes copied at a time while the rest of the response arrives."""
 PAUSES_S = (0.1, 0.3, 1.0, 3.0, 6.0)
-"""Pauses before each further try where nothing came since the last one; each a little random."""
+"""Pauses before retries without progress; each is randomized."""
 RETRIES: RetryConfig = {"max_retries": 2, "retry_timeout": timedelta(seconds=5)}
-"""Retries of the store's own client, which would try for minutes. It gives up a request of 30 s:
-of `STRETCH` below 280 KB/s."""
+"""Retries of the store's client, which would retry for minutes by default. The client aborts a
+request after 30 s, that is for `STRETCH` below 280 KB/s."""
 DENIED = ("403 Forbidden", "401 Unauthorized")
 NO_BUCKET = "NoSuchBucket"
-"""Signs of errors that the client has no kind of its own for, where a list is asked for."""
+"""Texts in list errors for which the client has no exception class."""
 
 
-class StoreAway(Exception):
-    """The object store does not answer, or not as it should: another try may find it well."""
+class StoreUnavailable(Exception):
+    """The object store is unavailable or returns errors; a retry may succeed."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class ObjectReference:
     """Version of an object.
 
     Args:
-        root: address of the store, up to where `key` begins.
+        root: URL of the store, up to the beginning of `key`.
         etag: of that version.
         size: bytes.
     """
@@ -77,16 +77,16 @@ class ObjectReference:
 
     @property
     def url(self) -> str:
-        """Return its address, for messages."""
+        """URL, for messages."""
         return f"{self.root}/{self.key}"
 
     def write(self, path: Path) -> None:
-        """Write the reference where the file would lie. Raises: OSError."""
+        """Write the reference in place of the file. Raises: OSError."""
         path.write_bytes(MAGIC + json.dumps(asdict(self)).encode())
 
 
 def reference_of(path: Path) -> ObjectReference | None:
-    """Return the reference that lies there; None: the file itself does. Raises: OSError."""
+    """Read a reference file; None: the path contains the weights themselves. Raises: OSError."""
     with path.open("rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
             return None
@@ -95,9 +95,9 @@ def reference_of(path: Path) -> ObjectReference | None:
 
 @lru_cache
 def store_at(root: str) -> Any:
-    """Return the store with that address; its connections are kept.
+    """Return the store with that URL, with a cached connection pool.
 
-    Raises: CheckpointError: the address is none of a store, or lacks something.
+    Raises: CheckpointError: the URL is not a valid store URL.
     """
     try:
         return from_url(root, retry_config=RETRIES)
@@ -109,36 +109,37 @@ def store_at(root: str) -> Any:
 
 
 class ObjectFile:
-    """File in an object store, to be read from any thread."""
+    """Weight file in an object store; thread-safe."""
 
     readers = 32
-    """Threads that should read it at a time: one connection gives a small share of what all do."""
+    """Recommended number of concurrent threads: a single connection gets a small share of the
+    bandwidth."""
 
     def __init__(self, reference: ObjectReference) -> None:
-        """Raises: CheckpointError: the address is none of a store."""
+        """Connect to the store. Raises: CheckpointError: invalid URL."""
         self._reference = reference
         self._store = store_at(reference.root)
         self.size = reference.size
 
     def close(self) -> None:
-        """Do nothing: connections are the store's."""
+        """Do nothing: the store owns the connections."""
 
     def read(self, start: int, stop: int, take: Take) -> Memory:
-        """The bytes from `start` to `stop`, in memory of `take`.
+        """Read the bytes from `start` to `stop` into memory of `take`.
 
-        Raises: CheckpointError: they are not to be had; StoreAway: not now.
+        Raises: CheckpointError: missing or changed; StoreUnavailable: the store is unavailable.
         """
         memory = take(_blocks(stop - start))[: stop - start]
         self._fill(memory, start)
         return memory
 
     def parts(self, start: int, stop: int, take: Take) -> list[Callable[[], Memory | None]]:
-        """Return the same in stretches, as `DiskFile.parts`."""
-        whole = once(lambda: take(_blocks(stop - start))[: stop - start])
+        """Return functions that together read the range, as `DiskFile.parts`."""
+        memory = memoized(lambda: take(_blocks(stop - start))[: stop - start])
 
         def part(begin: int, end: int) -> Memory | None:
-            self._fill(whole()[begin - start : end - start], begin)
-            return whole() if end == stop else None
+            self._fill(memory()[begin - start : end - start], begin)
+            return memory() if end == stop else None
 
         bounds = [*range(start, stop, STRETCH), stop]
         if start == stop:
@@ -147,7 +148,7 @@ class ObjectFile:
 
     @contextmanager
     def outline(self, beginning: bytes) -> Iterator[Path]:
-        """Yield a file of the same size that begins so and is a hole else, for who checks both."""
+        """Yield a sparse file of the same size with this beginning, for header validation."""
         with tempfile.NamedTemporaryFile(suffix=".safetensors") as file:
             file.write(beginning)
             file.truncate(self.size)
@@ -159,7 +160,7 @@ class ObjectFile:
             self._fill_stretch(memory[first : first + STRETCH], start + first)
 
     def _fill_stretch(self, memory: Memory, start: int) -> None:
-        """Fill memory, from where a connection was cut on where one was."""
+        """Fill memory, resuming after interrupted connections."""
         done = 0
 
         def rest() -> None:
@@ -172,35 +173,38 @@ class ObjectFile:
         before = -1
         while done < len(memory):
             if done == before:
-                raise StoreAway(f"{self._reference.url}: ends at byte {start + done}")
+                raise StoreUnavailable(f"{self._reference.url}: ends at byte {start + done}")
             before = done
-            tried(rest, self._reference.url, lambda: done)
+            with_retries(rest, self._reference.url, lambda: done)
 
     def _chunks(self, start: int, stop: int) -> Iterator[Any]:
-        """Raises: CheckpointError: it is another version now; BaseError, OSError."""
-        wanted = self._reference.etag
-        options: GetOptions = {"range": (start, stop), "if_match": wanted}
-        answer = obstore.get(self._store, self._reference.key, options=options)
-        if answer.meta["e_tag"] != wanted:  # a store that knows no conditions
-            raise PreconditionError(f"its ETag is {answer.meta['e_tag']}")
-        return iter(answer.stream(min_chunk_size=CHUNK))
+        """Yield the chunks of a range of the pinned version.
+
+        Raises: CheckpointError: the version has changed; BaseError, OSError.
+        """
+        etag = self._reference.etag
+        options: GetOptions = {"range": (start, stop), "if_match": etag}
+        response = obstore.get(self._store, self._reference.key, options=options)
+        if response.meta["e_tag"] != etag:  # the store ignores conditions
+            raise PreconditionError(f"its ETag is {response.meta['e_tag']}")
+        return iter(response.stream(min_chunk_size=CHUNK))
 
 
-def tried(
+def with_retries(
     work: Callable[[], T],
     url: str,
     progress: Callable[[], int] = lambda: 0,
     pauses_s: Sequence[float] = PAUSES_S,
 ) -> T:
-    """Do what asks a store, several times where that may help.
+    """Run an operation on the store, with retries for transient errors.
 
     Args:
         url: for messages.
-        progress: grows where a try has got further, which is worth all tries anew.
-        pauses_s: before each further try.
+        progress: increases if an attempt made progress, which resets the retries.
+        pauses_s: before each retry.
 
-    Raises: CheckpointError: it is not there, may not be read, or has changed; StoreAway: the store
-        gives no answer.
+    Raises: CheckpointError: missing, forbidden or changed; StoreUnavailable: the store is
+    unavailable.
     """
     pauses, reached = iter(pauses_s), progress()
     while True:
@@ -224,7 +228,7 @@ def tried(
                 pauses, reached = iter(pauses_s), progress()
             pause = next(pauses, None)
             if pause is None:
-                raise StoreAway(
+                raise StoreUnavailable(
                     f"{url}: cannot be read now ({_first_line(error)}); check that the store is "
                     "there"
                 ) from error
@@ -239,13 +243,13 @@ def _missing(error: Exception) -> str:
 
 def _denied(url: str, error: Exception) -> CheckpointError:
     return CheckpointError(
-        f"{url}: the store does not let us read it ({_first_line(error)}); grant this identity "
-        "reading and listing, or give other credentials in the environment"
+        f"{url}: the store denies access ({_first_line(error)}); grant this identity "
+        "read and list permission, or give other credentials in the environment"
     )
 
 
 def _blocks(size: int) -> int:
-    """Return a size in whole blocks, as `Take` has it."""
+    """Round a size up to whole blocks, as `Take` requires."""
     return -(-size // BLOCK) * BLOCK
 
 

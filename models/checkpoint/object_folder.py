@@ -1,8 +1,8 @@
-"""Checkpoints in an object store, as folders on the disk that hold everything but the weights.
+"""Local mirror of a checkpoint in an object store: everything except the weights.
 
-Configs and tokenizers are fetched; in place of each file of weights lies a reference to its object
-(`object_file.py`), in the version that it has when the folder is first asked for. A process sees
-one version of a checkpoint, however often it asks; the folders are gone with it.
+Configs and tokenizers are downloaded. Each weight file is replaced by a reference to its object
+(`object_file.py`), pinned to the version at the first access. A process therefore reads a single
+version of a checkpoint. The mirrors are deleted when the process exits.
 """
 
 from __future__ import annotations
@@ -20,46 +20,49 @@ import obstore
 
 from models.checkpoint.direct_io import Scratch
 from models.checkpoint.folder import PICKLED, CheckpointError
-from models.checkpoint.object_file import ObjectFile, ObjectReference, store_at, tried
+from models.checkpoint.object_file import ObjectFile, ObjectReference, store_at, with_retries
 
 TEXTS = (".json", ".txt", ".model")
-"""Endings of configs and vocabularies."""
+"""File extensions of configs and vocabularies."""
 WEIGHTS = ".safetensors"
 MAX_TEXT_BYTES = 64 << 20
-"""Size up to which a file is taken for a config or vocabulary."""
-MOST = 10_000
-"""Objects below one prefix."""
+"""Maximum size of a file that counts as a config or vocabulary."""
+MAX_OBJECTS = 10_000
+"""Maximum number of objects below one prefix."""
 FETCHERS = 16
 
 
 def is_url(source: str) -> bool:
-    """Return whether a source is an address in an object store."""
+    """Return whether a source is a URL of an object store."""
     return "://" in source
 
 
 @lru_cache
 def object_folder(url: str) -> Path:
-    """Lay out a checkpoint of a store: `s3://bucket/prefix`, `gs://bucket/prefix`, ….
+    """Mirror a checkpoint of an object store: `s3://bucket/prefix`, `gs://bucket/prefix`, ….
 
-    Raises: CheckpointError: nothing is there, or it may not be read; StoreAway: not now.
+    Raises: CheckpointError: the prefix is empty or unreadable; StoreUnavailable: the store is
+    unavailable.
     """
     root = url.rstrip("/")
-    folder, found = _new_folder(root), tried(lambda: list(_listed(root)), root)
-    if not found:
-        raise CheckpointError(f"{url}: the store has nothing there; correct the path, or upload it")
+    folder, references = _new_folder(root), with_retries(lambda: list(_listed(root)), root)
+    if not references:
+        raise CheckpointError(
+            f"{url}: no objects have this prefix; correct the path, or upload the checkpoint"
+        )
     with ThreadPoolExecutor(FETCHERS, "configs") as threads:
-        list(threads.map(lambda one: _lay(folder, one), found))
+        list(threads.map(lambda reference: _write_counterpart(folder, reference), references))
     return folder
 
 
 @lru_cache
 def object_file(url: str) -> Path:
-    """Lay out a single file of weights of a store, as a reference.
+    """Mirror a single weight file of an object store, as a reference.
 
     Raises: as `object_folder`.
     """
     root, _, name = url.rpartition("/")
-    meta = tried(lambda: obstore.head(store_at(root), name), url)
+    meta = with_retries(lambda: obstore.head(store_at(root), name), url)
     path = _new_folder(root) / name
     _reference(root, meta).write(path)
     return path
@@ -67,9 +70,9 @@ def object_file(url: str) -> Path:
 
 @lru_cache
 def copy_of(url: str) -> Path:
-    """Fetch a file of a store as a whole, for who reads it by other ways. Raises: as above."""
+    """Download a complete file of an object store. Raises: as `object_folder`."""
     root, _, name = url.rpartition("/")
-    meta = tried(lambda: obstore.head(store_at(root), name), url)
+    meta = with_retries(lambda: obstore.head(store_at(root), name), url)
     path, memory = _new_folder(root) / name, Scratch()
     source = ObjectFile(_reference(root, meta))
     with path.open("wb") as file:
@@ -80,7 +83,7 @@ def copy_of(url: str) -> Path:
 
 
 def _new_folder(root: str) -> Path:
-    """Return a folder whose path ends as the address does: messages name files in it."""
+    """Create a temporary folder whose path ends like the URL, for readable messages."""
     top = Path(tempfile.mkdtemp(prefix="atelier-objects-"))
     atexit.register(shutil.rmtree, top, ignore_errors=True)
     folder = top / root.replace("://", "/")
@@ -89,19 +92,26 @@ def _new_folder(root: str) -> Path:
 
 
 def _listed(root: str) -> Iterator[ObjectReference]:
-    """Raises: CheckpointError: more than a checkpoint has lies below there; BaseError."""
+    """Yield references to the objects below a prefix.
+
+    Raises: CheckpointError: too many objects; BaseError.
+    """
     count = 0
     for page in obstore.list(store_at(root)):
         count += len(page)
-        if count > MOST:
+        if count > MAX_OBJECTS:
             raise CheckpointError(
-                f"{root}: more than {MOST} objects lie there; name the checkpoint's own prefix"
+                f"{root}: more than {MAX_OBJECTS} objects have this prefix; give the prefix of "
+                "one checkpoint"
             )
         yield from (_reference(root, meta) for meta in page)
 
 
 def _reference(root: str, meta: Any) -> ObjectReference:
-    """Raises: CheckpointError: the store has no versions."""
+    """Return a reference to an object's current version.
+
+    Raises: CheckpointError: the store returns no ETag.
+    """
     if not meta["e_tag"]:
         raise CheckpointError(
             f"{root}/{meta['path']}: the store gives no ETag, by which a change would be seen"
@@ -109,18 +119,21 @@ def _reference(root: str, meta: Any) -> ObjectReference:
     return ObjectReference(root, meta["path"], meta["e_tag"], meta["size"])
 
 
-def _lay(folder: Path, one: ObjectReference) -> None:
-    """Raises: CheckpointError; StoreAway."""
-    key = PurePosixPath(one.key)
+def _write_counterpart(folder: Path, reference: ObjectReference) -> None:
+    """Write an object's local counterpart: a reference, a text, or an empty pickle file.
+
+    Raises: CheckpointError; StoreUnavailable.
+    """
+    key = PurePosixPath(reference.key)
     if ".." in key.parts:
-        raise CheckpointError(f"{one.url}: a name that leads elsewhere")
-    path, is_text = folder / key, key.suffix in TEXTS and one.size <= MAX_TEXT_BYTES
+        raise CheckpointError(f"{reference.url}: its name leads outside the folder")
+    path, is_text = folder / key, key.suffix in TEXTS and reference.size <= MAX_TEXT_BYTES
     if not (is_text or key.suffix in (WEIGHTS, *PICKLED)):
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     if key.suffix == WEIGHTS:
-        one.write(path)
+        reference.write(path)
     elif is_text:
-        path.write_bytes(ObjectFile(one).read(0, one.size, Scratch().take).data)
+        path.write_bytes(ObjectFile(reference).read(0, reference.size, Scratch().take).data)
     else:
-        path.touch()  # never read: that it is there says why nothing else may be
+        path.touch()  # never read; its name lets messages explain missing weights

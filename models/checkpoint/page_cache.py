@@ -1,4 +1,4 @@
-"""Pages of a file that the page cache has, asked for without making the kernel read."""
+"""Query of the page cache for resident pages of a file, without triggering reads."""
 
 from __future__ import annotations
 
@@ -10,39 +10,40 @@ from contextlib import suppress
 import numpy as np
 
 IS_RESIDENT = 1
-"""Bit of `mincore` that says so of a page."""
+"""Bit that `mincore` sets for a resident page."""
 
 
 class CachedPart:
-    """Pages of an open file that are in memory.
+    """Resident pages of an open file.
 
-    `RWF_NOWAIT` alone cannot tell: asked for what it does not have, the kernel begins to read ahead
-    by megabytes, and gives what a fast disk brought meanwhile.
+    `RWF_NOWAIT` alone is not sufficient: on a miss, the kernel starts megabytes of readahead, and
+    returns what a fast disk has delivered meanwhile.
     """
 
     def __init__(self, descriptor: int) -> None:
-        """Raises: OSError."""
+        """Map the file if the process owns it or can write to it. Raises: OSError."""
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._map: mmap.mmap | None = None
         self._address = 0
-        found = os.fstat(descriptor)
-        if os.geteuid() not in (0, found.st_uid) and not os.access(
+        status = os.fstat(descriptor)
+        if os.geteuid() not in (0, status.st_uid) and not os.access(
             f"/dev/fd/{descriptor}", os.W_OK
         ):
             return
-        with suppress(OSError, ValueError):  # a file system without maps; an empty file
-            self._map = mmap.mmap(descriptor, found.st_size, mmap.MAP_SHARED, mmap.PROT_READ)
+        with suppress(OSError, ValueError):  # no mmap support, or an empty file
+            self._map = mmap.mmap(descriptor, status.st_size, mmap.MAP_SHARED, mmap.PROT_READ)
             self._address = np.frombuffer(self._map, np.uint8).ctypes.data
 
     def close(self) -> None:
-        """Give the file's addresses back."""
+        """Unmap the file."""
         if self._map is not None:
             self._map.close()
 
     def beginning(self, start: int, size: int) -> int:
-        """Return how many bytes from `start` on are in memory without a gap, at most `size`.
+        """Return the number of contiguous resident bytes from `start`, at most `size`.
 
-        0 where the system does not say: of a file that the process neither owns nor may write.
+        Returns 0 if the system does not report residency: for files that the process neither owns
+        nor may write.
         """
         if self._map is None:
             return 0

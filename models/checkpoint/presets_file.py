@@ -1,4 +1,4 @@
-"""Presets of `quality` in a checkpoint's `atelier.json`, as calibration writes them."""
+"""Presets of `quality` in a checkpoint's `atelier.json`, written by calibration."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from models.spec.quality_presets import Quality
 
 FILE = "atelier.json"
 PLANNED = "planned-"
-"""Beginning of the names that calibration gives: those of an earlier one are dropped."""
+"""Prefix of calibrated presets' names; a new calibration deletes presets with this prefix."""
 
 
 def write_qualities(file: Path, presets: Mapping[str, Quality]) -> None:
-    """Write presets into the file, whose other entries stay as they are.
+    """Write presets to the file, keeping its other entries.
 
-    Raises: CheckpointError: it holds something else, or cannot be written.
+    Raises: CheckpointError: the file has other contents, or cannot be written.
     """
     with _writing(file):
-        found = _kept(file)
-        found["quality"] |= {name: _as_json(one) for name, one in presets.items()}
+        contents = _other_content(file)
+        contents["quality"] |= {name: _as_json(preset) for name, preset in presets.items()}
         partial = _partial(file)
-        partial.write_text(json.dumps(found, indent=2) + "\n", "utf-8")
+        partial.write_text(json.dumps(contents, indent=2) + "\n", "utf-8")
         partial.replace(file)
 
 
 def check_writable(file: Path) -> None:
-    """Check that presets can be written into a file, which stays as it is.
+    """Verify that presets can be written to a file, without changing the file.
 
-    Raises: CheckpointError: as `write_qualities` does.
+    Raises: CheckpointError: as `write_qualities`.
     """
     with _writing(file):
-        _kept(file)
+        _other_content(file)
         partial = _partial(file)
         partial.touch()
         partial.unlink()
@@ -44,22 +44,25 @@ def check_writable(file: Path) -> None:
 
 @contextmanager
 def _writing(file: Path) -> Iterator[None]:
-    """Raises: CheckpointError: the file holds something else, or cannot be written."""
+    """Convert errors of reading and writing to CheckpointError.
+
+    Raises: CheckpointError: the file has other contents, or cannot be written.
+    """
     try:
         yield
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise CheckpointError(f"{file}: no presets can be written there ({error})") from error
 
 
-def _kept(file: Path) -> dict[str, Any]:
-    """Return what stays in the file: all but the presets of an earlier calibration."""
-    found: dict[str, Any] = json.loads(file.read_bytes()) if file.exists() else {}
-    before = found.get("quality", {}).items()
-    return {**found, "quality": {k: v for k, v in before if not k.startswith(PLANNED)}}
+def _other_content(file: Path) -> dict[str, Any]:
+    """Return the file's contents without the presets of earlier calibrations."""
+    contents: dict[str, Any] = json.loads(file.read_bytes()) if file.exists() else {}
+    before = contents.get("quality", {}).items()
+    return {**contents, "quality": {k: v for k, v in before if not k.startswith(PLANNED)}}
 
 
 def _partial(file: Path) -> Path:
-    """Return the file that is written before it takes the other one's place."""
+    """Return the temporary file that replaces the original after writing."""
     return file.with_name(f"{file.name}.{os.getpid()}.partial")
 
 

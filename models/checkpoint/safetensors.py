@@ -1,4 +1,4 @@
-"""Arrays of safetensors files, not read yet: where a component's are, and what fills one leaf."""
+"""Lazily read tensors of safetensors files: headers, ranges, scales and slices."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from models.checkpoint.weight_file import WeightFile, open_weights
 Shape = tuple[int, ...]
 
 DTYPES = {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(jnp.bfloat16)}
-"""Dtypes that networks are made of, as the files name them."""
+"""Dtypes that networks compute with, by safetensors name."""
 FLOAT8 = {"F8_E4M3": np.dtype(jnp.float8_e4m3fn), "F8_E5M2": np.dtype(jnp.float8_e5m2)}
-"""Dtypes that files are made smaller by; nothing is computed in them."""
+"""Storage dtypes that make files smaller; not used for computation."""
 READ = DTYPES | FLOAT8
 SCALES = (".scale_weight", ".weight_scale")
-"""Endings of what scales a weight in a file of 8-bit floats, in ComfyUI's older and newer files."""
+"""Key endings of the scale of an 8-bit float weight, in ComfyUI's older and newer files."""
 OF_ACTIVATIONS = (".scale_input", ".input_scale", ".comfy_quant", "scaled_fp8")
-"""Endings of what tells how to compute in 8 bits, which nothing here does."""
+"""Key endings of parameters for 8-bit computation, which are ignored."""
 LENGTH_BYTES = 8
-"""Width of the number at a file's beginning that says how long its header is."""
+"""Width of the header length at the beginning of a file."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """Array of a safetensors file, not read yet."""
+    """Tensor of a safetensors file, not read yet."""
 
     key: str
     file: WeightFile
@@ -45,13 +45,13 @@ class Tensor:
     shape: Shape
     kind: str
     start: int
-    """Byte in the file."""
+    """Offset in the file, in bytes."""
     scale: Tensor | None = None
-    """Factor of the whole array, or one of each row; None: 1."""
+    """Scale of the entire array or of each row; None: 1."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """NumPy's type of the array in the file.
+        """NumPy dtype of the array in the file.
 
         Raises: KeyError: not one of `READ`.
         """
@@ -59,11 +59,11 @@ class Tensor:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one index on the first axis."""
+        """Bytes per index of the first axis."""
         return math.prod(self.shape[1:]) * self.dtype.itemsize
 
     def read(self, first: int, stop: int, take: Take = aligned) -> np.ndarray:
-        """Read these rows of the first axis, scaled, in one of `DTYPES`. From any thread.
+        """Read these rows of the first axis, scaled, in one of `DTYPES`. Thread-safe.
 
         Raises:
             CheckpointError: the file has changed or cannot be read.
@@ -73,7 +73,7 @@ class Tensor:
         return self._rows(memory, first, stop)
 
     def parts(self, first: int, stop: int, take: Take) -> list[Callable[[], np.ndarray | None]]:
-        """The same in stretches, as `WeightFile.parts`. Raises: as `read`, each."""
+        """Return functions that read the rows in parts (`WeightFile.parts`). Raises: as `read`."""
 
         def part(work: Callable[[], Memory | None]) -> np.ndarray | None:
             with self._blamed():
@@ -84,25 +84,28 @@ class Tensor:
         return [partial(part, work) for work in works]
 
     def _bounds(self, first: int, stop: int) -> tuple[int, int]:
-        """Return the bounds of these rows in the file."""
+        """Return the byte range of these rows in the file."""
         return self.start + first * self.row_bytes, self.start + stop * self.row_bytes
 
     def _rows(self, memory: Memory, first: int, stop: int) -> np.ndarray:
         rows = memory.view(self.dtype).reshape((stop - first, *self.shape[1:]))
         if self.scale is not None:
             return rows.astype(np.float32) * self._scale(first, stop)
-        return rows.astype(jnp.bfloat16) if self.kind in FLOAT8 else rows  # which has them all
+        return rows.astype(jnp.bfloat16) if self.kind in FLOAT8 else rows  # exact in bfloat16
 
     def _scale(self, first: int, stop: int) -> np.ndarray:
-        """Factors of these rows, to multiply them by."""
+        """Return the scales of these rows, broadcastable to them."""
         assert self.scale is not None
-        whole = math.prod(self.scale.shape) == 1
-        factors = self.scale.read(0, 1) if whole else self.scale.read(first, stop)
+        is_scalar = math.prod(self.scale.shape) == 1
+        factors = self.scale.read(0, 1) if is_scalar else self.scale.read(first, stop)
         return factors.astype(np.float32).reshape(-1, *[1] * (len(self.shape) - 1))
 
     @contextmanager
     def _blamed(self) -> Iterator[None]:
-        """Raises: CheckpointError: what could not be read."""
+        """Convert OSError to CheckpointError with the file and key.
+
+        Raises: CheckpointError.
+        """
         try:
             yield
         except OSError as error:
@@ -111,27 +114,28 @@ class Tensor:
 
 @dataclass(frozen=True)
 class ComponentFiles:
-    """Files of a component's arrays: its own, or one file shared with others."""
+    """Weight files of a component: separate files, or one file shared with other components."""
 
     component: str
     """Name of the component, for messages."""
     files: tuple[Path, ...]
     prefix: str = ""
-    """Prefix of its keys; the rename table knows what follows. Other keys are someone else's."""
+    """Prefix of its keys, which the rename table omits. Keys without the prefix belong to other
+    components."""
 
 
 class Slice(NamedTuple):
-    """Slice of a tensor on its first axis."""
+    """Slice of a tensor along its first axis."""
 
     first: int
     stop: int
     whole: int
-    """Rows that the tensor should have."""
+    """Expected rows of the complete tensor."""
 
 
 @dataclass(frozen=True)
 class Filling:
-    """Filling of one place: a tensor, or one of the slices that several places share."""
+    """Source of a leaf's values: a tensor, or a slice of a tensor that several leaves share."""
 
     tensor: Tensor
     goal: Target
@@ -140,7 +144,7 @@ class Filling:
 
     @property
     def rows(self) -> int:
-        """Number of rows on the first axis, as the file has it."""
+        """Number of rows on the first axis, as stored."""
         return self.slice.stop - self.slice.first if self.slice else self.tensor.shape[0]
 
     @property
@@ -149,31 +153,31 @@ class Filling:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether it is only to be had as a whole."""
+        """True if the tensor can only be read completely."""
         return self.prepare is not None
 
     def read(self, first: int, stop: int, take: Take = aligned) -> np.ndarray:
-        """Read these of its rows as in the file, from any thread. Raises: CheckpointError."""
-        own = self._first
+        """Read these rows as stored; thread-safe. Raises: CheckpointError."""
+        offset = self._first
         if self.prepare is None:
-            return self.tensor.read(own + first, own + stop, take)
-        return self.prepare(self.tensor.read(own, own + self.rows, take))[first:stop]
+            return self.tensor.read(offset + first, offset + stop, take)
+        return self.prepare(self.tensor.read(offset, offset + self.rows, take))[first:stop]
 
     def parts(self, take: Take) -> list[Callable[[], np.ndarray | None]]:
-        """Return reads of all its rows for several threads; the last one returns them."""
+        """Return functions that read all rows in several threads; the last one returns the rows."""
         if self.prepare is not None:
             return [lambda: self.read(0, self.rows, take)]
-        own = self._first
-        return self.tensor.parts(own, own + self.rows, take)
+        offset = self._first
+        return self.tensor.parts(offset, offset + self.rows, take)
 
     def shape_in_file(self, expected: Shape) -> Shape:
-        """Return the shape of a tensor that fills this place."""
+        """Return the shape that the tensor must have in the file."""
         shape = expected[::-1] if self.goal.transposed else expected
         return (self.slice.whole, *shape[1:]) if self.slice else shape
 
 
 def open_tensors(part: ComponentFiles, files: ExitStack) -> dict[str, Tensor]:
-    """The component's tensors, by what follows the prefix; what scales others is part of it.
+    """Open the component's tensors, keyed without the prefix; scales are merged into weights.
 
     Raises: CheckpointError.
     """
@@ -184,14 +188,14 @@ def open_tensors(part: ComponentFiles, files: ExitStack) -> dict[str, Tensor]:
         entries, start = _read_header(path, file)
         for key, entry in entries.items():
             if key.startswith(part.prefix):
-                shape, place = tuple(entry["shape"]), start + entry["data_offsets"][0]
-                tensor = Tensor(key, file, path, shape, entry["dtype"], place)
+                shape, offset = tuple(entry["shape"]), start + entry["data_offsets"][0]
+                tensor = Tensor(key, file, path, shape, entry["dtype"], offset)
                 tensors[key.removeprefix(part.prefix)] = tensor
     return _scaled(tensors)
 
 
 def _scaled(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors, each with the one that scales it. Raises: CheckpointError."""
+    """Attach scales to their tensors. Raises: CheckpointError."""
     if not any(tensor.kind in FLOAT8 for tensor in tensors.values()):
         return tensors
     scales = {
@@ -208,7 +212,10 @@ def _scaled(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _fitting(scale: Tensor | None, tensor: Tensor) -> Tensor | None:
-    """Raises: CheckpointError: it is for neither the whole nor rows."""
+    """Verify that a scale's shape fits its tensor.
+
+    Raises: CheckpointError: the scale is neither scalar nor per row.
+    """
     if scale is None or math.prod(scale.shape) in (1, tensor.shape[0]):
         return scale
     raise CheckpointError(
@@ -218,18 +225,20 @@ def _fitting(scale: Tensor | None, tensor: Tensor) -> Tensor | None:
 
 
 def _read_header(path: Path, file: WeightFile) -> tuple[dict[str, Any], int]:
-    """Read what a file says of its tensors, and the offset behind it, where the first one begins.
+    """Read a file's tensor entries, and the offset after the header, where data begins.
 
-    Raises: CheckpointError: it is not whole, or cannot be read.
+    Raises: CheckpointError: the file is truncated or cannot be read.
     """
     try:
         beginning = bytes(file.read(0, min(LENGTH_BYTES, file.size), aligned))
         size = int.from_bytes(beginning, "little")
-        whole = LENGTH_BYTES + size <= file.size
-        header = bytes(file.read(LENGTH_BYTES, LENGTH_BYTES + size, aligned)) if whole else b""
+        is_complete = LENGTH_BYTES + size <= file.size
+        header = (
+            bytes(file.read(LENGTH_BYTES, LENGTH_BYTES + size, aligned)) if is_complete else b""
+        )
         with (
             file.outline(beginning + header) as outline,
-            safe_open(outline, framework="numpy"),  # knows all that may be wrong with a header
+            safe_open(outline, framework="numpy"),  # validates the header completely
         ):
             pass
     except SafetensorError as error:

@@ -1,4 +1,4 @@
-"""Networks in one file of weights, as they are shared: under prefixes, with the authors' keys."""
+"""Single weight files, which contain networks under prefixes, with the authors' keys."""
 
 from __future__ import annotations
 
@@ -12,67 +12,67 @@ from models.checkpoint.key_mapping import Renames
 from models.checkpoint.safetensors import ComponentFiles, Shape, open_tensors
 
 TRANSFORMER_PREFIXES = ("model.diffusion_model.", "diffusion_model.", "transformer.", "")
-"""Prefixes of a denoising transformer's keys, in files of ComfyUI and others; first come those that
-files with further networks have. Source: ComfyUI, comfy/model_detection.py."""
+"""Prefixes of a denoising transformer's keys, in files of ComfyUI and others. Prefixes of files
+with several networks are first. Source: ComfyUI, comfy/model_detection.py."""
 
 
 class Naming(NamedTuple):
-    """Way in which files name a network's arrays."""
+    """Naming scheme of a network's arrays in single files."""
 
     prefixes: tuple[str, ...]
-    """Beginnings of its keys; a file has one of them."""
+    """Possible prefixes of its keys; a file uses one of them."""
     mark: str
-    """A key behind the prefix, which tells the network and the way."""
+    """Key after the prefix that identifies the network and the scheme."""
     renames: Renames
 
 
 class NetworkFile(NamedTuple):
-    """Network in a file: arguments of `models.weights.loader.load` beside the module."""
+    """Network in a file: arguments of `models.weights.loader.load` besides the module."""
 
     files: ComponentFiles
     renames: Renames
 
 
 class FileFormat(NamedTuple):
-    """Format of single files of a family: how they name the arrays of its networks."""
+    """Single-file format of a family: naming schemes of its networks."""
 
     model: str
     """Name of the models, for messages."""
     beginnings: str
-    """Beginnings of the transformer's keys behind a prefix, for messages."""
+    """First parts of the transformer's keys after a prefix, for messages."""
     namings: Mapping[str, Sequence[Naming]]
-    """Ways of naming each network, by its name in the pipeline; one is `transformer`."""
+    """Naming schemes by network name in the pipeline; one network is `transformer`."""
 
     def parts(self, file: Path) -> dict[str, NetworkFile]:
         """Return the networks of a file.
 
         Raises:
-            UnsupportedCheckpoint: there is no transformer of that family in it.
-            CheckpointError: pickled, damaged or not there.
+            UnsupportedCheckpoint: the file has no transformer of that family.
+            CheckpointError: pickled, damaged or missing.
         """
-        found = parts_of(file, self.namings)
-        if "transformer" not in found:
+        networks = parts_of(file, self.namings)
+        if "transformer" not in networks:
             raise UnsupportedCheckpoint(
-                f"{file}: no {self.model} transformer in it; its keys would begin with "
-                f"{self.beginnings}, behind model.diffusion_model or nothing"
+                f"{file}: no {self.model} transformer in it; its keys must begin with "
+                f"{self.beginnings}, optionally after the prefix model.diffusion_model"
             )
-        return found
+        return networks
 
 
 def parts_of(file: Path, namings: Mapping[str, Sequence[Naming]]) -> dict[str, NetworkFile]:
-    """Return the networks that a file has, of those that are looked for.
+    """Return the networks that a file contains, among those of `namings`.
 
-    Raises: CheckpointError: pickled, damaged or not there.
+    Raises: CheckpointError: pickled, damaged or missing.
     """
     keys = shapes_of(file)
-    found = {}
-    for network, known in namings.items():
-        for prefix, naming in _spelled(known):
+    networks = {}
+    for network, schemes in namings.items():
+        for prefix, naming in _spelled(schemes):
             if prefix + naming.mark in keys:
                 files = ComponentFiles(f"{network} in {file.name}", (file,), prefix)
-                found[network] = NetworkFile(files, naming.renames)
+                networks[network] = NetworkFile(files, naming.renames)
                 break
-    return found
+    return networks
 
 
 def _spelled(namings: Sequence[Naming]) -> Iterator[tuple[str, Naming]]:
@@ -80,9 +80,9 @@ def _spelled(namings: Sequence[Naming]) -> Iterator[tuple[str, Naming]]:
 
 
 def shapes_of(file: Path) -> dict[str, Shape]:
-    """Return the shapes of a file's arrays by their keys.
+    """Return the shapes of a file's arrays by key.
 
-    Raises: CheckpointError: pickled, damaged or not there.
+    Raises: CheckpointError: pickled, damaged or missing.
     """
     if file.suffix in PICKLED:
         raise CheckpointError(

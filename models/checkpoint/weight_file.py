@@ -1,4 +1,4 @@
-"""Source of a file of weights: the disk, or an object store."""
+"""Common interface of weight files on disk and in an object store."""
 
 from __future__ import annotations
 
@@ -13,37 +13,39 @@ from models.checkpoint.object_file import ObjectFile, reference_of
 
 
 class WeightFile(Protocol):
-    """Open file, to be read from any thread."""
+    """Open weight file; safe to read from several threads."""
 
     readers: int
-    """Threads that should read it at a time."""
+    """Recommended number of concurrent reading threads."""
     size: int
     """Bytes."""
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Release descriptors and connections."""
 
     def read(self, start: int, stop: int, take: Take) -> Memory:
-        """The bytes from `start` to `stop`, in memory of `take`. Raises: OSError; its own."""
+        """Read the bytes from `start` to `stop` into memory of `take`.
+
+        Raises: OSError, and the errors of the file's source.
+        """
         ...
 
     def parts(self, start: int, stop: int, take: Take) -> list[Callable[[], Memory | None]]:
-        """Return reads of the same in stretches, for any threads side by side.
+        """Return functions that together read the range, for concurrent threads.
 
-        Those before the last one give None, and the last one is to be asked when the others are
-        done.
+        Each returns None except the last, which must be called after the others have finished.
         """
         ...
 
     def outline(self, beginning: bytes) -> AbstractContextManager[Path]:
-        """Enter with a file of that size and beginning, on the disk."""
+        """Return a context manager for a local file with the same size and beginning."""
         ...
 
 
 def open_weights(path: Path) -> WeightFile:
-    """Open a file of weights, or the object that a reference in its place names.
+    """Open a weight file on disk, or the object that a reference file names.
 
-    Raises: CheckpointError: it cannot be read.
+    Raises: CheckpointError: the file cannot be read.
     """
     try:
         reference = reference_of(path)

@@ -1,5 +1,5 @@
-"""Controls of a model's rows: what any family's ControlNets have in common.
+"""ControlNet support shared by all families: loading, slots of rows, residuals in steps.
 
-A family brings its network, how its files are read, and what the network makes of an image and
-adds to a step. May import checkpoints, loading, specs, layouts and the pipeline protocol.
+A family provides its network, the reader of its files, the encoding of control images, and the
+residuals of a step. May import checkpoints, loading, specs, layouts and the pipeline protocol.
 """

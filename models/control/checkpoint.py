@@ -1,4 +1,4 @@
-"""ControlNets of a model by the names that settings give them: files, networks, and places."""
+"""Loading of a model's ControlNets, which settings list by name."""
 
 from __future__ import annotations
 
@@ -15,73 +15,73 @@ from models.checkpoint.hub import resolve, resolve_file, single_file
 from models.checkpoint.key_mapping import Renames
 from models.checkpoint.object_folder import is_url
 from models.checkpoint.safetensors import ComponentFiles
-from models.control.places import NO_CONTROLS, ControlPlaces
+from models.control.slots import NO_CONTROLS, ControlSlots
 from models.loading.abstract import abstract_module
 from models.loading.sources import ControlSource, Reading
 from models.spec.controls import FIELD, ControlKind
 from models.spec.model_spec import ModelSpec
 
 CONTROLS = "controls"
-"""Name of a model's ControlNets among its networks: a list, or None."""
+"""Field of the ControlNets in a pipeline's networks: a list, or None."""
 FILES = (
     "config.json",
     "diffusion_pytorch_model.safetensors",
     "diffusion_pytorch_model-*.safetensors",
     "diffusion_pytorch_model.safetensors.index.json",
 )
-"""Files of a hub repository that are fetched: those of half precision are the same ones."""
+"""Files of a hub repository to download, without half precision copies."""
 
 
 @dataclass(frozen=True)
 class UnionKinds:
-    """Kinds of control images that a union tells apart."""
+    """Kinds of control images that a union ControlNet distinguishes."""
 
     count: int
     names: Mapping[str, int]
-    """Numbers of those that have a name."""
-    together: bool = False
-    """True if it reads several images in one run."""
+    """Numbers of the kinds that have a name."""
+    is_multi_image: bool = False
+    """Whether it reads several images in one run."""
 
     def number_of(self, mode: str | None) -> int:
-        """Return the number of a kind, by its name or as a number. Raises: ValueError: none."""
-        known = ", ".join(name for name, number in self.names.items() if number < self.count)
+        """Return the number of a kind, given by name or number. Raises: ValueError: unknown."""
+        names = ", ".join(name for name, number in self.names.items() if number < self.count)
         if mode is None:
-            raise ValueError(f"is a union: say its mode, {known}")
+            raise ValueError(f"is a union; set its mode: {names}")
         kind = int(mode) if mode.isdecimal() else self.names.get(mode, self.count)
         if kind >= self.count:
-            raise ValueError(f"mode {mode!r} is none that it has: {known}")
+            raise ValueError(f"mode {mode!r} must be one of {names}")
         return kind
 
 
 @dataclass(frozen=True)
 class ControlNetFiles:
-    """Checkpoint of one ControlNet."""
+    """Checkpoint of a single ControlNet."""
 
     network: Callable[..., nnx.Module]
-    """Make it, of its config."""
+    """Constructor, which receives the config."""
     config: Any
     place: Path | ComponentFiles
     renames: Renames
     work: float
-    """Work of a step, as a share of the steered network's."""
+    """Work per step, as a share of the controlled network's work."""
     kinds: UnionKinds | None = None
-    """Kinds of a union; None: it reads one kind of image."""
+    """Kinds of a union ControlNet; None: a single kind of image."""
 
 
 ReadFiles = Callable[[Path], ControlNetFiles]
-"""Read a folder or file. Raises: CheckpointError, ValueError: it cannot be served or does not
-fit the model."""
+"""Function that reads a folder or file. Raises: CheckpointError, ValueError: unsupported, or does
+not fit the model."""
 
 
 @dataclass(frozen=True)
 class Controls:
-    """ControlNets of a model, each once, however many names it has."""
+    """ControlNets of a model; a network with several names occurs once."""
 
     networks: tuple[ControlNetFiles, ...] = ()
-    places: ControlPlaces = NO_CONTROLS
+    slots: ControlSlots = NO_CONTROLS
     described: Mapping[str, ControlKind] | None = None
     paths: tuple[Path, ...] = ()
-    """Folders and files of all, for fingerprints."""
+    """Folders and files of all networks, for fingerprints."""
 
 
 NO_CONTROL_NETS = Controls()
@@ -93,10 +93,10 @@ def read_controls(
     """Read the configs of a model's ControlNets.
 
     Args:
-        steered: name of the network that they steer.
-        in_files: whether one may be a single file.
+        steered: name of the network that they control.
+        in_files: whether single files are supported.
 
-    Raises: CheckpointError: one cannot be read or served, or does not fit; names it.
+    Raises: CheckpointError: a ControlNet is unreadable, unsupported, or does not fit; names it.
     """
     sources = reading.controls
     if not sources:
@@ -112,24 +112,26 @@ def read_controls(
         except (ValueError, CheckpointError) as error:
             raise CheckpointError(f"controls.{name}: {error}") from error
         by_name[name] = ([*networks].index(path) + 1, kind)
-    found = tuple(networks.values())
-    work = {name: found[number - 1].work for name, (number, _) in by_name.items()}
+    files = tuple(networks.values())
+    work = {name: files[number - 1].work for name, (number, _) in by_name.items()}
     together = frozenset(
-        number for number, files in enumerate(found, 1) if files.kinds and files.kinds.together
+        number
+        for number, entry in enumerate(files, 1)
+        if entry.kinds and entry.kinds.is_multi_image
     )
-    places = ControlPlaces(reading.max_controls, by_name, work, steered, together)
-    return Controls(found, places, _described(sources, places), tuple(networks))
+    places = ControlSlots(reading.max_controls, by_name, work, steered, together)
+    return Controls(files, places, _described(sources, places), tuple(networks))
 
 
 def _described(
-    sources: Mapping[str, ControlSource], places: ControlPlaces
+    sources: Mapping[str, ControlSource], places: ControlSlots
 ) -> dict[str, ControlKind]:
     numbers = {name: number for name, (number, _) in places.by_name.items()}
     return {
         name: ControlKind(
             mode=source.mode,
             work=places.work[name],
-            union=numbers[name] if numbers[name] in places.together else None,
+            union=numbers[name] if numbers[name] in places.union_networks else None,
         )
         for name, source in sources.items()
     }
@@ -138,7 +140,7 @@ def _described(
 def _resolved(source: str, in_files: bool) -> Path:
     """Return the folder or file of a source. Raises: CheckpointError.
 
-    Links stay: what a hub's cache links to has no name of its kind.
+    Links are not resolved, since files in a hub cache have no extension.
     """
     in_hub = not (is_url(source) or Path(source).expanduser().is_dir()) and ":" in source
     is_file = in_hub or single_file(source) is not None
@@ -151,14 +153,14 @@ def _resolved(source: str, in_files: bool) -> Path:
 
 
 def kind_of(mode: str | None, kinds: UnionKinds | None) -> int:
-    """Return the number of a union's kind; 0 of a ControlNet with one.
+    """Return the number of a union ControlNet's kind; 0 for other ControlNets.
 
-    Raises: ValueError: none such, or it is needed, or has no meaning.
+    Raises: ValueError: the mode is unknown, missing or meaningless.
     """
     if kinds is not None:
         return kinds.number_of(mode)
     if mode is not None:
-        raise ValueError(f"mode {mode!r} is of a union, and this ControlNet is none")
+        raise ValueError(f"mode {mode!r} needs a union, and this ControlNet is not one")
     return 0
 
 
@@ -166,7 +168,7 @@ def with_controls(spec: ModelSpec, controls: Controls) -> ModelSpec:
     """Return the spec of a model with these ControlNets."""
     if not controls.networks:
         return spec
-    limits = spec.limits.model_copy(update={"max_controls": controls.places.slots})
+    limits = spec.limits.model_copy(update={"max_controls": controls.slots.count})
     return spec.model_copy(
         update={
             "controls": controls.described,
@@ -179,10 +181,10 @@ def with_controls(spec: ModelSpec, controls: Controls) -> ModelSpec:
 def load_controls(
     controls: Controls, dtypes: tuple[DTypeLike, DTypeLike], reading: Reading
 ) -> nnx.List | None:
-    """Load a model's ControlNets; None: it has none.
+    """Load a model's ControlNets; None: no ControlNets.
 
     Args:
-        dtypes: in which they are stored, and in which they are used.
+        dtypes: of the stored parameters, and of the parameters in use.
 
     Raises: CheckpointError: as `Reading.network`.
     """

@@ -1,4 +1,1 @@
-"""The tiny trained checkpoints, and the program that made them.
-
-May import every room of `models`; no other room imports it.
-"""
+"""Checkpoints of the demo models, which `lab.demo` has trained. Imports nothing."""

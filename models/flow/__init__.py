@@ -1,4 +1,4 @@
-"""Common parts of the families of flow-matching transformers: loading, specs, pipelines.
+"""Parts that the families of flow-matching transformers share: loading, specs, pipelines.
 
 May import every room of `models` but families.
 """

@@ -1,4 +1,4 @@
-"""Pipelines of images whose captions differ in length, and that may begin with an image."""
+"""Image pipelines with captions of different lengths, which may start from an image."""
 
 from __future__ import annotations
 
@@ -25,36 +25,38 @@ from models.vae.references import as_grid
 
 
 class CaptionPipeline(ChatPipeline):
-    """Part of a family's pipeline that reads its requests and makes rows of them.
+    """Base pipeline that reads requests and creates their rows.
 
-    A row: latents and denoised [tokens, 4c]; captions [prompts, text_tokens, features] and lengths
-    [prompts], the tokens of each that are no padding; grid [h, w], the shape of the VAE's latents
-    as an array without values; mask, clean and noise [tokens, 4c], where some of an image is kept;
-    step_cache, where there is one.
+    A row has latents and denoised [tokens, 4c]; captions [prompts, text_tokens, features]; lengths
+    [prompts], each caption's tokens without padding; and grid [h, w], an array without values in
+    the shape of the VAE's latents. If part of an image is kept, it has mask, clean and noise
+    [tokens, 4c]. It may have a step_cache.
     """
 
     PROMPTS = ("captions", "lengths")
     REQUEST: ClassVar[Callable[..., FlowImageRequest]]
-    """Class of its requests."""
-    NOISE_ALONE: ClassVar[Any] = None
-    """Precision of noise that no image lies beneath; None: the networks'."""
+    """Request class of the family."""
+    TEXT_NOISE_DTYPE: ClassVar[Any] = None
+    """Precision of noise in text to image; None: that of the networks."""
 
     @staticmethod
     def pack(latents: Float[Array, "h w c"]) -> Float[Array, "tokens patch"]:
         """Pack latents into tokens."""
         raise NotImplementedError
 
-    def lay_out(self, fields: Fields, images: Mapping[str, bytes], head: str = "") -> Draft:
-        """Tokenize both prompts, draw the noise, and plan the steps.
+    def plan_request(self, fields: Fields, images: Mapping[str, bytes], head: str = "") -> Draft:
+        """Tokenize the prompts, draw the noise, and plan the steps.
 
         Args:
-            head: text in front of each prompt.
+            head: text before each prompt.
         """
         request = read_request(self.REQUEST, fields)
         h, w = self.grid_of(width=request.width, height=request.height)
         tokens = h * w // PATCH**2
-        plan = request.plan(self.scheduler, tokens, request.begun(from_image="image" in images))
-        return self.drafted(
+        plan = request.plan(
+            self.scheduler, tokens, request.image_strength(from_image="image" in images)
+        )
+        return self.build_draft(
             request,
             self._draws(request, fields, images, plan, (h, w)),
             self.steps(request, plan),
@@ -64,12 +66,12 @@ class CaptionPipeline(ChatPipeline):
         )
 
     def steps(self, request: Any, plan: Plan) -> tuple[Step, ...]:
-        """Return the table of steps."""
+        """Return the step table."""
         table: tuple[Step, ...] = request.steps(plan, self.scheduler.solver)
         return table
 
     def embed(self, weights: ChatNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
-        """Encode the prompts, and an image into the latents under the first noise."""
+        """Encode the prompts, and an input image as initial latents."""
         read = inputs["read"].astype(bool)[:, self.CUT :]
         return {
             **first_latents(inputs, partial(self.encode_image, weights), self.pack),
@@ -82,10 +84,10 @@ class CaptionPipeline(ChatPipeline):
     def captions(
         self, weights: ChatNetworks, inputs: Mapping[str, jax.Array]
     ) -> Float[Array, "prompts tokens features"]:
-        """Encode the prompts."""
+        """Encode the prompts with the text encoder."""
         encode = self.network(weights, "text_encoder")
-        found: Array = encode(inputs["ids"], inputs["read"].astype(bool))
-        return found
+        output: Array = encode(inputs["ids"], inputs["read"].astype(bool))
+        return output
 
     def _draws(
         self,
@@ -95,10 +97,10 @@ class CaptionPipeline(ChatPipeline):
         plan: Plan,
         grid: tuple[int, int],
     ) -> dict[str, np.ndarray]:
-        """Draw the noise, and read an image where there is one."""
+        """Draw the noise, and read the input image if there is one."""
         draw = partial(draw_noise, generator_of(request.seed, fields), self.latent_channels, grid)
         if "image" not in images:
-            return {"noise": draw(self.NOISE_ALONE or self.dtype)}
+            return {"noise": draw(self.TEXT_NOISE_DTYPE or self.dtype)}
         size = (request.width, request.height)
         shape = (*grid, self.latent_channels)
         return image_inputs(images, size, shape, plan, partial(draw, self.dtype))

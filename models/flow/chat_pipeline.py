@@ -1,4 +1,4 @@
-"""Pipelines of images whose prompts are messages that a chat model encodes."""
+"""Image pipelines whose prompts are messages encoded by a chat model."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from models.interface.denoising_pipeline import Draft, each_alone
+from models.interface.denoising_pipeline import Draft, flatten_prompts
 from models.interface.flow_request import FlowRequest
 from models.interface.pipeline import PyTree, Step
 from models.interface.step_program import StepProgram
 from models.nn.blocks.joint_transformer import Modulations
 from models.nn.layers.step_cache import CachedStep
 from models.parallel.dtypes import used_dtype
-from models.parallel.placement import in_place
+from models.parallel.placement import cast_in_place
 from models.sampling.flow_match import FlowMatchEuler
 from models.spec.model_spec import ModelSpec
 from models.text.tokenizer import Tokenizer, cut_prompts
@@ -30,23 +30,23 @@ from models.vae.references import tokens_and_grids
 
 
 class ChatNetworks(NamedTuple):
-    """Value a network of a checkpoint: modules, graphs or weights."""
+    """One value per network of a checkpoint: modules, graphs or weights."""
 
     transformer: Any
     text_encoder: Any
     vae: Any
     preview: Any
     vision: Any = None
-    """Tower that reads images for the text encoder; None: there is none."""
+    """Tower that reads images for the text encoder; None: the checkpoint has none."""
 
 
 class ChatPipeline(PackedLatentPipeline[ChatNetworks]):
-    """Part of a family's pipeline that its text encoder makes, a chat model."""
+    """Base pipeline for families with a chat model as text encoder."""
 
     ENCODER: ClassVar[str]
-    """Name of the chat model, for warnings."""
+    """Name of the chat model in warnings."""
     CUT: ClassVar[int] = 0
-    """Tokens at the head of a chat that the transformer is not given."""
+    """Number of leading chat tokens that the transformer does not receive."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class ChatPipeline(PackedLatentPipeline[ChatNetworks]):
         """Features of a token in the transformer."""
         self.latent_channels: int = transformer.latents_in.in_features // PATCH**2
 
-    def drafted(
+    def build_draft(
         self,
         request: FlowRequest,
         inputs: Mapping[str, np.ndarray],
@@ -72,13 +72,13 @@ class ChatPipeline(PackedLatentPipeline[ChatNetworks]):
         bucket: str = "",
         head: str = "",
     ) -> Draft:
-        """Tokenize the prompts of a request.
+        """Tokenize the prompts of a request and build its draft.
 
         Args:
-            inputs: beside tokens.
-            tokens: of the latents, and of what the network sees behind them.
-            bucket: end of the bucket's key.
-            head: text in front of each prompt, beside the request's limit.
+            inputs: other inputs than tokens.
+            tokens: number of tokens of the latents, and of references after them.
+            bucket: suffix of the bucket's key.
+            head: text before each prompt, not counted in the request's limit.
         """
         texts = {field: head + text for field, text in request.prompts.items()}
         limit = request.max_sequence_length + self.CUT + len(self.tokenizer.pieces([head])[0])
@@ -102,37 +102,37 @@ class ChatPipeline(PackedLatentPipeline[ChatNetworks]):
         weights: ChatNetworks,
         rows: PyTree,
         values: Mapping[str, jax.Array],
-        conditions: PyTree,
+        modulations: PyTree,
         cache: CachedStep | None,
     ) -> Float[Array, "batch prompts tokens patch"]:
         """Return the velocity for every prompt of every row.
 
-        The transformer is given tokens, those of references behind the drawn; what rows have a
-        prompt; what it is told of time; the grids of its images, and the cache of steps.
+        The transformer receives the latents' tokens, then those of references; the rows' prompt
+        inputs; the time's conditioning; the images' grids; and the step cache.
         """
-        if conditions is None:
-            conditions = self.told(weights, values["timestep"])
+        if modulations is None:
+            modulations = self.time_conditioning(weights, values["timestep"])
         batch, prompts = rows[self.PROMPTS[0]].shape[:2]
         tokens, grids = tokens_and_grids(rows)
         velocity = self.network(weights, "transformer")(
             jnp.repeat(tokens, prompts, axis=0),
-            *(each_alone(rows[name]) for name in self.PROMPTS),
-            jax.tree.map(partial(jnp.repeat, repeats=prompts, axis=0), conditions),
+            *(flatten_prompts(rows[name]) for name in self.PROMPTS),
+            jax.tree.map(partial(jnp.repeat, repeats=prompts, axis=0), modulations),
             grids,
             cache,
         )
         velocity = velocity[:, : rows["latents"].shape[1]].astype(jnp.float32)
         return velocity.reshape(batch, prompts, *velocity.shape[1:])
 
-    def told(self, weights: ChatNetworks, timestep: Float[Array, " times"]) -> PyTree:
-        """Return what the transformer is told of time."""
+    def time_conditioning(self, weights: ChatNetworks, timestep: Float[Array, " times"]) -> PyTree:
+        """Return the transformer's time input."""
         return timestep
 
 
 class ModulatedPipeline(ChatPipeline):
-    """Pipeline of a transformer whose `conditions` are modulations, made of time alone."""
+    """Pipeline of a transformer whose modulations are computed from time only."""
 
-    def conditions(
+    def modulations(
         self,
         program: StepProgram,
         weights: ChatNetworks,
@@ -141,10 +141,12 @@ class ModulatedPipeline(ChatPipeline):
     ) -> Modulations:
         """Compute the modulations of some steps of one row."""
         with self.options(program, values).active():
-            return self.told(weights, values["timestep"])
+            return self.time_conditioning(weights, values["timestep"])
 
-    def told(self, weights: ChatNetworks, timestep: Float[Array, " times"]) -> Modulations:
-        """Compute the modulations at every time."""
-        transformer = nnx.merge(self.graphs.transformer, in_place(weights.transformer))
-        found: Modulations = transformer.conditions(timestep)
-        return found
+    def time_conditioning(
+        self, weights: ChatNetworks, timestep: Float[Array, " times"]
+    ) -> Modulations:
+        """Compute the modulations at each timestep."""
+        transformer = nnx.merge(self.graphs.transformer, cast_in_place(weights.transformer))
+        modulations: Modulations = transformer.conditions(timestep)
+        return modulations

@@ -1,8 +1,8 @@
-"""Names of the arrays of joint transformers, in checkpoints of diffusers and in single files.
+"""Array names of joint transformers, in diffusers' checkpoints and in single files.
 
 Source: diffusers' transformer_flux.py, for the double blocks that Flux's families and Qwen-Image
-have in common; Black Forest Labs, FLUX.1 (flux/model.py) and FLUX.2 (src/flux2/model.py), for the
-authors' names.
+share; Black Forest Labs, FLUX.1 (flux/model.py) and FLUX.2 (src/flux2/model.py), for the authors'
+names.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from models.checkpoint.key_mapping import Renames, layer_renames
 
 BLOCKS, SINGLE_BLOCKS = "transformer_blocks", "single_transformer_blocks"
 DOUBLE, SINGLE = f"{BLOCKS}.{{}}.", f"{SINGLE_BLOCKS}.{{}}."
-"""Beginnings of the names of a block's layers; `{}` is its number."""
+"""Prefixes of the names of a block's layers; `{}` is its number."""
 
-HEADS = {f"attn\\.to_{one}": f"heads.{one}" for one in "qkv"}
-HEAD_NORMS = {f"attn\\.norm_{one}": f"heads.{one}_norm" for one in "qk"}
+HEADS = {f"attn\\.to_{letter}": f"heads.{letter}" for letter in "qkv"}
+HEAD_NORMS = {f"attn\\.norm_{letter}": f"heads.{letter}_norm" for letter in "qk"}
 """Names in a single block → paths in its stack."""
 
-IMAGE_QKV = tuple(f"{DOUBLE}attn.to_{one}" for one in "qkv")
-TEXT_QKV = tuple(f"{DOUBLE}attn.add_{one}_proj" for one in "qkv")
-"""Names of the layers that the authors have as one."""
+IMAGE_QKV = tuple(f"{DOUBLE}attn.to_{letter}" for letter in "qkv")
+TEXT_QKV = tuple(f"{DOUBLE}attn.add_{letter}_proj" for letter in "qkv")
+"""Names of the layers that the authors' files fuse into one."""
 
 SWAPPED = frozenset({"final_layer.adaLN_modulation.1"})
-"""Authors' names of layers whose scale and shift lie the other way round."""
+"""Authors' names of layers with scale and shift in the other order."""
 
 
 def double_renames(image: Mapping[str, str], text: Mapping[str, str]) -> Renames:
-    """Return the rules of stacked double blocks (`models.nn.blocks.double_stream`).
+    """Return the rename rules of stacked double blocks (`models.nn.blocks.double_stream`).
 
     Args:
         image, text: names of a stream's feed-forward layers → their paths in the feed-forward.
@@ -41,23 +41,23 @@ def double_renames(image: Mapping[str, str], text: Mapping[str, str]) -> Renames
 
 
 def _stream(
-    ours: str, project: str, norm: str, out: str, feed_forward: Mapping[str, str]
+    target: str, project: str, norm: str, out: str, feed_forward: Mapping[str, str]
 ) -> Renames:
-    """Return the rules of one stream; `project` and `norm` name layers of q, k or v."""
+    """Return the rename rules of one stream; `project` and `norm` name layers of q, k or v."""
     layers = {
-        **{rf"attn\.{project.format(one)}": f"attention.{one}" for one in "qkv"},
+        **{rf"attn\.{project.format(letter)}": f"attention.{letter}" for letter in "qkv"},
         rf"attn\.{out}": "out",
-        **{theirs: f"feed_forward.{path}" for theirs, path in feed_forward.items()},
+        **{source: f"feed_forward.{path}" for source, path in feed_forward.items()},
     }
-    norms = {rf"attn\.{norm.format(one)}": f"attention.{one}_norm" for one in "qk"}
-    return layer_renames(layers, norms, (BLOCKS, f"double_blocks.{ours}"))
+    norms = {rf"attn\.{norm.format(letter)}": f"attention.{letter}_norm" for letter in "qk"}
+    return layer_renames(layers, norms, (BLOCKS, f"double_blocks.{target}"))
 
 
 def authors_layers(time: str, inner: str, outer: str) -> Fused:
-    """Return the authors' names of the layers around all blocks, and in the double ones.
+    """Return the authors' names of the layers outside all blocks, and in the double blocks.
 
     Args:
-        time: diffusers' name of what embeds the time.
+        time: diffusers' name of the time embedding.
         inner, outer: its names of a feed-forward's first and last layer.
     """
     return {
@@ -86,16 +86,16 @@ _NORMED = {
 
 
 def authors_table(layers: Fused, renames: Renames) -> Renames:
-    """Return the rules of the authors' keys: of layers, and of norms by head, older names too.
+    """Return the rename rules of the authors' keys: layers, and norms by head with older names.
 
     Args:
-        renames: the table of diffusers' keys.
+        renames: rules of diffusers' keys.
     """
     return (
         *authors_renames(layers, renames, SWAPPED),
         *(
-            (rf"{theirs}\.{long}_norm\.(?:scale|weight)", rf"{ours}.{short}_norm.scale[\1]")
-            for theirs, ours in _NORMED.items()
+            (rf"{source}\.{long}_norm\.(?:scale|weight)", rf"{target}.{short}_norm.scale[\1]")
+            for source, target in _NORMED.items()
             for long, short in (("query", "q"), ("key", "k"))
         ),
     )

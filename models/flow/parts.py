@@ -1,4 +1,4 @@
-"""Networks that several families have, and where their arrays lie in folders and single files.
+"""Networks that several families share, and their locations in folders and single files.
 
 Source: ComfyUI (comfy/supported_models.py) for the prefixes in files.
 """
@@ -22,7 +22,7 @@ from models.vae.image import AutoencoderKL
 from models.vae.key_mapping import RENAMES
 from models.vae.original_keys import vae_renames
 
-Made = TypeVar("Made")
+FamilyPipeline = TypeVar("FamilyPipeline")
 
 
 def transformer(
@@ -32,11 +32,11 @@ def transformer(
     names: Renames,
     in_files: tuple[Naming, ...],
 ) -> Network:
-    """Return the transformer of a checkpoint.
+    """Describe the transformer of a checkpoint.
 
     Args:
-        names: of its arrays in the folder.
-        in_files: ways in which single files name them.
+        names: rename rules of its arrays in the folder.
+        in_files: naming schemes in single files.
     """
     return Network(kind, (config,), folder / TRANSFORMER, names, in_files=in_files)
 
@@ -44,12 +44,12 @@ def transformer(
 def autoencoder(
     folder: Path, kind: Callable[..., Any], config: Any, names: Renames, in_files: Naming
 ) -> Network:
-    """Return the autoencoder of a checkpoint; arguments as of `transformer`."""
+    """Describe the autoencoder of a checkpoint; arguments as of `transformer`."""
     return Network(kind, (config,), folder / "vae", names, in_files=(in_files,))
 
 
 def image_autoencoder(folder: Path, config: VaeConfig) -> Network:
-    """Return the autoencoder of a checkpoint, an `AutoencoderKL`."""
+    """Describe the `AutoencoderKL` of a checkpoint."""
     naming = Naming(("vae.",), "decoder.conv_in.weight", vae_renames(config))
     return autoencoder(folder, AutoencoderKL, config, RENAMES, naming)
 
@@ -57,11 +57,11 @@ def image_autoencoder(folder: Path, config: VaeConfig) -> Network:
 def chat_encoder(
     folder: Path, kind: Callable[..., Any], arguments: tuple[Any, ...], names: Renames, *files: str
 ) -> Network:
-    """Return the text encoder of a checkpoint, a chat model.
+    """Describe the text encoder of a checkpoint, a chat model.
 
     Args:
-        names: of its arrays.
-        files: the model's names in single files.
+        names: rename rules of its arrays.
+        files: names of the model in single files.
     """
     naming = Naming(in_encoders(*files), "model.embed_tokens.weight", names)
     place = folder / "text_encoder"
@@ -71,37 +71,37 @@ def chat_encoder(
 def qwen3_encoder(
     folder: Path, config: Qwen3Config, states: tuple[int, ...], *files: str
 ) -> Network:
-    """Return the text encoder of a checkpoint, a Qwen3.
+    """Describe the text encoder of a checkpoint, a Qwen3.
 
     Args:
-        states: hidden states that are its features, side by side.
-        files: the model's names in single files.
+        states: hidden states whose concatenation is its features.
+        files: names of the model in single files.
     """
     return chat_encoder(folder, Qwen3Encoder, (config, states), renames_of(config, states), *files)
 
 
 def in_encoders(*files: str) -> tuple[str, ...]:
-    """Return the prefixes of text encoders of these names in single files."""
+    """Return the key prefixes of text encoders of these names in single files."""
     return tuple(f"text_encoders.{name}.transformer." for name in files)
 
 
 def chat_pipeline(
-    kind: Callable[..., Made],
+    kind: Callable[..., FamilyPipeline],
     folder: Path,
     reading: Reading,
     scheduler: FlowMatchEuler,
     chat: Chat,
     **more: Any,
-) -> Callable[[ModelSpec, Any], Made]:
-    """Return what makes a `ChatPipeline` of a spec and networks.
+) -> Callable[[ModelSpec, Any], FamilyPipeline]:
+    """Return a function that builds a `ChatPipeline` from a spec and networks.
 
     Args:
-        kind: the pipeline.
-        chat: around each prompt.
-        more: what else the pipeline is given.
+        kind: class of the pipeline.
+        chat: template of each prompt.
+        more: further arguments of the pipeline.
     """
 
-    def made(spec: ModelSpec, networks: Any) -> Made:
+    def made(spec: ModelSpec, networks: Any) -> FamilyPipeline:
         tokenizer = reading.reader.qwen_tokenizer(folder / "tokenizer", chat)
         return kind(spec, networks, scheduler, tokenizer, reading.vae_tiling, **more)
 

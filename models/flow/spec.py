@@ -1,4 +1,4 @@
-"""Parts of the specs of models that draw images as packed latents."""
+"""Parts of the specs of image models with packed latents."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from models.checkpoint.fingerprint import config_digest, fingerprint
 from models.checkpoint.folder import chosen_defaults
 from models.spec.image_sizes import longest_side
 from models.spec.model_spec import Limits, ModelSpec, Need
-from models.spec.quality_presets import CACHES, LEVERS, Lever
+from models.spec.quality_presets import CACHES, OPTIMIZATIONS, Optimization
 from models.vae.patches import PATCH
 
 MakeSpec = Callable[[str, tuple[Path, ...], Mapping[str, Any]], ModelSpec]
-"""Make a spec, of the model's name, the folder and files, and the operator's defaults."""
+"""Function that builds a spec from the model's name, the folder and files, and the operator's
+defaults."""
 
 DEFAULT_LATENTS_PX = 128
-"""Side of an image in latents where the request names none: 1024 pixels, as in diffusers."""
+"""Default side of an image, in latents: 1024 pixels, as in diffusers."""
 BUCKET_FIELDS = ("width", "height", "max_sequence_length")
 
 
@@ -27,14 +28,14 @@ TRUE_CFG_NEEDS: Mapping[str, tuple[Need, ...]] = {
     "negative_prompt": _TRUE_CFG,
     "negative_prompt_2": _TRUE_CFG,
 }
-"""Needs as diffusers has them: a scale above 1 together with a negative prompt."""
+"""Requirements as in diffusers: a scale above 1 together with a negative prompt."""
 
 
 def default_size(downsampling: int) -> dict[str, int]:
-    """Return an image's size where the request names none.
+    """Return the default size of an image.
 
     Args:
-        downsampling: pixels a latent, along each side.
+        downsampling: pixels per latent, along each side.
     """
     return dict.fromkeys(("width", "height"), DEFAULT_LATENTS_PX * downsampling)
 
@@ -42,11 +43,11 @@ def default_size(downsampling: int) -> dict[str, int]:
 def limits_by_pixels(
     downsampling: int, ratio: int, max_sequence_length: int, **more: int
 ) -> Limits:
-    """Return the limits of images of at most four times the default pixels.
+    """Return the limits of images with at most four times the default pixels.
 
     Args:
-        downsampling: pixels a latent, along each side.
-        ratio: most that one of so many pixels is as long as wide.
+        downsampling: pixels per latent, along each side.
+        ratio: maximum aspect ratio of an image with that many pixels.
         more: further limits.
     """
     token, most = PATCH * downsampling, 4 * (DEFAULT_LATENTS_PX * downsampling) ** 2
@@ -65,8 +66,8 @@ def image_limits(
 
     Args:
         token: pixels of a token's side.
-        longest: pixels of the longest side.
-        max_pixels: of an image; None: those of a square of that side.
+        longest: maximum pixels of a side.
+        max_pixels: maximum pixels of an image; None: those of a square with that side.
         more: further limits.
     """
     return Limits(
@@ -81,27 +82,27 @@ def image_limits(
     )
 
 
-def levers_of(double_blocks: int) -> frozenset[Lever]:
-    """Return a joint transformer's levers; a step cache needs a first double block."""
-    return LEVERS if double_blocks else LEVERS - CACHES
+def optimizations_of(double_blocks: int) -> frozenset[Optimization]:
+    """Return a joint transformer's optimizations; step caches need a double block."""
+    return OPTIMIZATIONS if double_blocks else OPTIMIZATIONS - CACHES
 
 
-def described(
+def spec_builder(
     fields: frozenset[str],
-    own: Mapping[str, Any],
-    of_tasks: Mapping[str, Mapping[str, Any]] | None = None,
+    published: Mapping[str, Any],
+    task_defaults: Mapping[str, Mapping[str, Any]] | None = None,
     needs: Mapping[str, tuple[Need, ...]] | None = None,
     **more: Any,
 ) -> MakeSpec:
-    """Return what makes the spec of a checkpoint that draws images.
+    """Return a function that builds the spec of an image checkpoint.
 
-    Its defaults are a family's own, then the folder's `atelier.json`, then the operator's.
+    Defaults are a family's, overridden by the folder's `atelier.json`, then by the operator's.
 
     Args:
-        fields: of its requests.
-        own: defaults, as published.
-        of_tasks: further ones of a task.
-        needs: as specs have them; those of other fields are passed over.
+        fields: fields of its requests.
+        published: defaults as published.
+        task_defaults: further defaults by task.
+        needs: requirements by field; those of other fields are ignored.
         more: fields of the spec.
     """
 
@@ -110,8 +111,8 @@ def described(
         return ModelSpec(
             name=name,
             fields=fields,
-            defaults={**own, **chosen},
-            task_defaults={task: {**of, **chosen} for task, of in (of_tasks or {}).items()},
+            defaults={**published, **chosen},
+            task_defaults={task: {**of, **chosen} for task, of in (task_defaults or {}).items()},
             needs={name: of for name, of in (needs or {}).items() if name in fields},
             bucket_fields=BUCKET_FIELDS,
             fingerprint=fingerprint(*sources),

@@ -1,7 +1,7 @@
-"""Names of Flux's layers in files of adapters.
+"""Layer names of Flux in adapter files.
 
-Source: Black Forest Labs, FLUX.1 (flux/model.py) for the authors' names; XLabs,
-x-flux (src/flux/modules/layers.py) for those of its processors.
+Source: Black Forest Labs, FLUX.1 (flux/model.py) for the original names; XLabs, x-flux
+(src/flux/modules/layers.py) for those of its processors.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The authors' names of the Flux transformer's arrays, which single files have.
+"""Original array names of the Flux transformer, as used in single files.
 
 Source: Black Forest Labs, FLUX.1 (flux/model.py, flux/modules/layers.py).
 """
@@ -10,7 +10,7 @@ from models.checkpoint.key_mapping import Renames
 from models.flow.joint_names import DOUBLE, SINGLE, authors_layers, authors_table
 from models.flux.key_mapping import RENAMES
 
-JOINED = tuple(f"{SINGLE}attn.to_{one}" for one in "qkv")
+JOINED = tuple(f"{SINGLE}attn.to_{projection}" for projection in "qkv")
 
 LAYERS: Fused = {
     **authors_layers("time_text_embed", "net.0.proj", "net.2"),

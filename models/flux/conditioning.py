@@ -1,7 +1,7 @@
-"""Conditioning of Flux's blocks: the vectors made of time, guidance and pooled text.
+"""Modulations of Flux's blocks, computed from time, guidance and pooled text.
 
-A quarter of the network's parameters is here, and none of it looks at an image: the vectors of
-many steps come out of one reading of these parameters.
+These layers contain a quarter of the network's parameters and do not depend on the image. The
+modulations of many steps are therefore computed in one pass over these parameters.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from models.nn.layers.scanned import stack
 Vector = Float[Array, "batch width"]
 
 TIME_FEATURES = 256
-"""Width of the sinusoids of timestep and guidance; fixed in every Flux."""
+"""Width of the sinusoids of timestep and guidance; the same in every Flux."""
 
 
-class OfBlocks(NamedTuple):
-    """Modulations of all blocks; None where the network has none of that kind."""
+class BlockModulations(NamedTuple):
+    """Modulations of all blocks; None for block kinds that the network does not have."""
 
     image: OfLayers | None
     text: OfLayers | None
@@ -41,7 +41,7 @@ class OfBlocks(NamedTuple):
 
 
 class BlockConditions(nnx.Module):
-    """Timestep, guidance and pooled text → modulations of all blocks."""
+    """Embedding of timestep, guidance and pooled text to the modulations of all blocks."""
 
     def __init__(
         self, config: FluxConfig, *, rngs: nnx.Rngs, param_dtype: DTypeLike = jnp.float32
@@ -66,13 +66,13 @@ class BlockConditions(nnx.Module):
         self.text_modulation = modulations(config.num_layers, OF_STREAM)
         self.single_modulation = modulations(config.num_single_layers, OF_SINGLE)
 
-    def of_blocks(self, vector: Vector) -> OfBlocks:
+    def of_blocks(self, vector: Vector) -> BlockModulations:
         """Compute the modulations of all blocks, in the dtype of the weights."""
 
         def of_layers(stacked: Modulation | None) -> OfLayers | None:
             return None if stacked is None else vectors_of(stacked, vector)
 
-        return OfBlocks(
+        return BlockModulations(
             of_layers(self.image_modulation),
             of_layers(self.text_modulation),
             of_layers(self.single_modulation),
@@ -88,8 +88,8 @@ class BlockConditions(nnx.Module):
 
         Args:
             timestep: 1000 · sigma, 0 to 1000, float32.
-            guidance: the guidance scale as the user gives it, float32; read only by networks with
-                a guidance embedding, which must be given one.
+            guidance: the request's guidance scale, float32; required by networks with a guidance
+                embedding, ignored by others.
         """
         vector = self.time_in(sinusoid(timestep, TIME_FEATURES))
         if self.guidance_in is not None:
@@ -100,7 +100,7 @@ class BlockConditions(nnx.Module):
 
 
 class Conditions(BlockConditions):
-    """The same, and the modulations of the last norm."""
+    """Embedding to the modulations of all blocks and of the output norm."""
 
     def __init__(
         self, config: FluxConfig, *, rngs: nnx.Rngs, param_dtype: DTypeLike = jnp.float32
@@ -116,6 +116,6 @@ class Conditions(BlockConditions):
         guidance: Float[Array, " batch"] | None,
         pooled_embeds: Float[Array, "batch pooled"],
     ) -> Modulations:
-        """Compute all modulations, in the dtype of the weights; arguments as of `vector`."""
+        """Compute all modulations, in the dtype of the weights; arguments as for `vector`."""
         vector = self.vector(timestep, guidance, pooled_embeds)
         return Modulations(*self.of_blocks(vector), self.out_modulation(vector))

@@ -1,4 +1,4 @@
-"""Config of a Flux transformer: its `transformer/config.json`, checked."""
+"""Flux transformer config (`transformer/config.json`), with validation."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from models.checkpoint.config_fields import HeadedConfig
 
 @dataclass(frozen=True)
 class FluxConfig(HeadedConfig):
-    """The fields of diffusers' FluxTransformer2DModel config, with its defaults (FLUX.1-dev's)."""
+    """Fields of diffusers' FluxTransformer2DModel config, with its defaults (FLUX.1-dev's)."""
 
     in_channels: int = 64
-    """Channels of one token: a 2 x 2 patch of latents, and of what the network sees beside them."""
+    """Channels of a token: a 2 x 2 patch of latents, plus concatenated image channels, if any."""
     num_layers: int = 19
-    """Double blocks: image and text in separate streams that attend to each other."""
+    """Number of double blocks: image and text in separate streams with joint attention."""
     num_single_layers: int = 38
-    """Single blocks: one stream of both."""
+    """Number of single blocks: image and text in one stream."""
     attention_head_dim: int = 128
     num_attention_heads: int = 24
     joint_attention_dim: int = 4096
@@ -26,14 +26,14 @@ class FluxConfig(HeadedConfig):
     guidance_embeds: bool = False
     """Whether the guidance scale is an input of the network (distilled guidance: dev)."""
     axes_dims_rope: tuple[int, ...] = (16, 56, 56)
-    """Head dimensions turned by index, row and column."""
+    """Head dimensions rotated by index, row and column."""
     patch_size: int = 1
     out_channels: int | None = None
-    """Channels of a token's velocity: four times the latent channels. None: as many as come in."""
+    """Channels of a token's velocity: four times the latent channels; None: `in_channels`."""
 
     def __post_init__(self) -> None:
-        self.check_whole("num_layers", "num_single_layers", least=0)
-        self.check_whole(
+        self.check_integers("num_layers", "num_single_layers", least=0)
+        self.check_integers(
             "in_channels",
             "attention_head_dim",
             "num_attention_heads",
@@ -51,7 +51,9 @@ class FluxConfig(HeadedConfig):
                 f"attention_head_dim {self.attention_head_dim}"
             )
         if any(dim % 2 for dim in self.axes_dims_rope):
-            raise ValueError(f"axes_dims_rope {self.axes_dims_rope} must be even: RoPE turns pairs")
+            raise ValueError(
+                f"axes_dims_rope {self.axes_dims_rope} must be even: RoPE rotates pairs"
+            )
 
     @property
     def velocity(self) -> int:
@@ -60,5 +62,5 @@ class FluxConfig(HeadedConfig):
 
     @property
     def latent_channels(self) -> int:
-        """Channels of the VAE's latents; a token packs 2 × 2 of their pixels."""
+        """Channels of the VAE's latents; a token packs 2 × 2 latents."""
         return self.velocity // 4

@@ -1,4 +1,4 @@
-"""ControlNets of Flux: their folders, whether they fit a model, and the work of a step."""
+"""Loads ControlNets of Flux, checks that they match a model, and computes their step cost."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from models.flux.config import FluxConfig
 from models.flux.control_config import FluxControlNetConfig
 from models.flux.controlnet import FluxControlNet
 from models.flux.key_mapping import CONTROL_RENAMES
+from models.flux.kinds import PLAIN, CheckpointKind
 from models.flux.network import FluxTransformer
-from models.flux.tools import PLAIN, Tool
 from models.loading.abstract import abstract_module
 from models.loading.sources import Reading
 from models.weights.loader import flat_parameters
@@ -29,20 +29,20 @@ MODES: Mapping[str, int] = {
     "gray": 5,
     "lq": 6,
 }
-"""Kinds of a union's control images. Source: InstantX, FLUX.1-dev-Controlnet-Union (README)."""
-ONCE = ("conditions.", "text_in.", "latents_in.", "hint_in.", "kinds.")
-"""Layers that run once for a step, or are little."""
+"""Control types of a union. Source: InstantX, FLUX.1-dev-Controlnet-Union (README)."""
+UNCOUNTED = ("conditions.", "text_in.", "latents_in.", "hint_in.", "kinds.")
+"""Layers excluded from the cost: they run once per step, or are small."""
 OF_TEXT = ".text."
 
 
-def controls_of(reading: Reading, config: FluxConfig, tool: Tool) -> Controls:
-    """Read the ControlNets of a checkpoint.
+def controls_of(reading: Reading, config: FluxConfig, kind: CheckpointKind) -> Controls:
+    """Read the ControlNets of a Flux checkpoint.
 
     Raises:
-        CheckpointError: one cannot be read or served, or does not fit; names it.
-        UnsupportedCheckpoint: they are for another kind of checkpoint.
+        CheckpointError: a ControlNet cannot be read, is not supported or does not match; names it.
+        UnsupportedCheckpoint: the model is of a kind without ControlNets.
     """
-    if reading.controls and tool is not PLAIN:
+    if reading.controls and kind is not PLAIN:
         raise UnsupportedCheckpoint(
             "controls are set, but ControlNets steer Flux itself, not Fill, Control or Kontext"
         )
@@ -50,12 +50,13 @@ def controls_of(reading: Reading, config: FluxConfig, tool: Tool) -> Controls:
 
 
 def read_files(transformer: FluxConfig, path: Path) -> ControlNetFiles:
-    """Read the config of a ControlNet.
+    """Read a ControlNet's config and locate its files.
 
     Args:
-        transformer: that it steers.
+        transformer: config of the controlled transformer.
 
-    Raises: CheckpointError, ValueError: it cannot be read or served, or does not fit.
+    Raises: CheckpointError, ValueError: the ControlNet cannot be read, is not supported or does not
+    match.
     """
     config = FluxControlNetConfig.read(read_config(path, "."), path / "config.json")
     check_fits(config, transformer)
@@ -65,22 +66,22 @@ def read_files(transformer: FluxConfig, path: Path) -> ControlNetFiles:
 
 
 def check_fits(config: FluxControlNetConfig, transformer: FluxConfig) -> None:
-    """Check that what a ControlNet adds is for the transformer. Raises: ValueError: names both."""
+    """Check that a ControlNet matches the transformer. Raises: ValueError: names both values."""
     names = ("in_channels", "width", "joint_attention_dim", "pooled_projection_dim")
     pairs = ((name, getattr(config, name), getattr(transformer, name)) for name in names)
     check_fit(*((f"its {name}", a, f"that of the transformer, {name},", b) for name, a, b in pairs))
 
 
 def share_of(config: FluxControlNetConfig, transformer: FluxConfig) -> float:
-    """Return the work of a step of a ControlNet over that of the transformer's."""
+    """Return the cost of a ControlNet step divided by that of a transformer step."""
     control = _work(abstract_module(FluxControlNet, config))
     return control / _work(abstract_module(FluxTransformer, transformer))
 
 
 def _work(network: nnx.Module) -> float:
-    """Return the products of a step for each token of the image, text aside."""
+    """Return the multiplications of one step per image token, excluding text."""
     return sum(
         float(leaf.size)
         for path, leaf in flat_parameters(network).items()
-        if path.endswith("kernel") and not path.startswith(ONCE) and OF_TEXT not in path
+        if path.endswith("kernel") and not path.startswith(UNCOUNTED) and OF_TEXT not in path
     )

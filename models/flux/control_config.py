@@ -1,4 +1,4 @@
-"""Config of a Flux ControlNet: its `config.json`, checked."""
+"""Flux ControlNet config (`config.json`), with validation."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from models.checkpoint.config_fields import arguments
 from models.flux.config import FluxConfig
 
 NAME = "FluxControlNetModel"
-"""Class of checkpoints that it is the config of."""
+"""Class name of Flux ControlNets in diffusers."""
 
 
 @dataclass(frozen=True)
 class FluxControlNetConfig(FluxConfig):
-    """The fields of diffusers' FluxControlNetModel config, with its defaults.
+    """Fields of diffusers' FluxControlNetModel config, with its defaults.
 
-    Raises: ValueError: a value that this network cannot have, by name.
+    Raises: ValueError: a value that this network does not support; names the field.
     """
 
     num_mode: int | None = None
-    """Kinds of control images of a union; None: it is none."""
+    """Number of control types of a union; None for other ControlNets."""
     conditioning_embedding_channels: int | None = None
-    """Channels that convolutions of its own make of the image; None: the VAE encodes it."""
+    """Channels of a convolutional image encoder; None if the VAE encodes the image."""
 
     def __post_init__(self) -> None:
         if self.conditioning_embedding_channels is not None:
@@ -37,11 +37,11 @@ class FluxControlNetConfig(FluxConfig):
         if not self.num_layers + self.num_single_layers:
             raise ValueError("num_layers and num_single_layers are 0: it would add nothing")
         if self.num_mode is not None:
-            self.check_whole("num_mode")
+            self.check_integers("num_mode")
 
     @classmethod
     def read(cls, config: Mapping[str, Any], file: Path) -> FluxControlNetConfig:
-        """Read a checkpoint's config. Raises: ValueError: an unknown key, or a wrong value."""
+        """Parse a Flux ControlNet's config. Raises: ValueError: an unknown key or a wrong value."""
         if (kind := config.get("_class_name", NAME)) != NAME:
             raise ValueError(f"{file}: is of class {kind}; ControlNets of Flux are {NAME}s")
         return cls(**arguments(cls, config, str(file)))

@@ -1,4 +1,4 @@
-"""Part of Flux that its ControlNets are: what they are told of a row, and add to it."""
+"""Flux's ControlNets in the pipeline: hints of a row's control images, and their residuals."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from models.control import by_row
-from models.control.by_row import only, residuals, used
-from models.control.places import ControlPlaces
+from models.control.by_row import gathered_network, residuals, single_kind
+from models.control.slots import ControlSlots
 from models.flux.config import FluxConfig
 from models.flux.controlnet import FluxControlNet, Samples
 from models.flux.image_inputs import ImageDraws
 from models.flux.latents import image_ids
 from models.interface.controls import RequestedControl
 from models.interface.pipeline import PyTree
-from models.nn.blocks.joint_transformer import Added, Arrays, Places
+from models.nn.blocks.joint_transformer import Arrays, BlockIndices, ControlArrays
 from models.nn.layers.padded_tokens import padding
 from models.vae.patches import pack
 
 NOISE = "control_noise"
-"""Input of `encode`: noise of the VAE's posterior, [slots, h, w, c]."""
+"""Input of `encode`: noise for the VAE's posterior, [slots, h, w, c]."""
 Encode = Callable[[Array, Array], Float[Array, "h w c"]]
-"""Image in [-1, 1] and noise → latents."""
+"""Function from an image in [-1, 1] and noise to latents."""
 
 
 def control_inputs(
-    places: ControlPlaces, controls: Sequence[RequestedControl], draws: ImageDraws
+    places: ControlSlots, controls: Sequence[RequestedControl], draws: ImageDraws
 ) -> dict[str, np.ndarray]:
-    """Draw the noise of each control's latents, before any other; none without controls.
+    """Draw the noise of each control's latents before other noise; empty without controls.
 
     Source: diffusers pipeline_flux_controlnet.py, FluxControlNetPipeline.__call__.
     """
@@ -51,50 +51,55 @@ def hints(
     def read(image: Array, _: Array, noise: Array) -> Array:
         return pack(encode(2 * image - 1, noise)).astype(empty.dtype)
 
-    # a switch takes its last branch for all numbers above: one is for every ControlNet
+    # jax.lax.switch clamps the index, so one branch serves every ControlNet
     return by_row.hints([read], inputs, slots, empty, NOISE)
 
 
-def added(
+def control_arrays(
     networks: nnx.List,
     transformer: FluxConfig,
     dtype: DTypeLike,
     rows: PyTree,
     values: Mapping[str, Array],
-) -> Added:
-    """Return what the controls of all rows add behind the transformer's blocks.
+) -> ControlArrays:
+    """Return the residuals of all rows' controls for the transformer's blocks.
 
-    ControlNets are told the prompt alone; both prompts have what they add, as in diffusers.
+    ControlNets receive only the positive prompt; their residuals apply to both prompts, as in
+    diffusers.
 
     Args:
-        networks: ControlNets, as they lie on the devices.
-        dtype: that they compute in.
+        networks: ControlNets, with weights as sharded on the devices.
+        dtype: computation dtype of the ControlNets.
     """
     ids = image_ids(*rows["grid"].shape[1:3])
-    told = (
+    inputs = (
         *(x[:, None] for x in (rows["latents"], values["timestep"], values["guidance_scale"])),
         *(rows[name][:, :1] for name in ("prompt_embeds", "pooled_embeds")),
     )
-    places = [places_of(network, transformer) for network in networks]
+    places = [block_indices_of(network, transformer) for network in networks]
     of_double, of_single = ({*kinds} - {()} for kinds in zip(*places, strict=True))
 
-    def run(network: FluxControlNet, own: tuple[Places, Places], *told: Array) -> Added:
-        of_one_image = (*told[:-1], only(told[-1]))
-        sampled = used(network)(ids, *of_one_image)
-        shape = len(told[0]), len(ids) + padding(len(ids)), transformer.width
+    def run(
+        network: FluxControlNet, places_of_blocks: tuple[BlockIndices, BlockIndices], *inputs: Array
+    ) -> ControlArrays:
+        of_one_image = (*inputs[:-1], single_kind(inputs[-1]))
+        sampled = gathered_network(network)(ids, *of_one_image)
+        shape = len(inputs[0]), len(ids) + padding(len(ids)), transformer.width
         blank = partial(_blank, shape, dtype)
-        return Added(
-            {**blank(of_double), **_of_blocks(own[0], sampled.double)},
-            {**blank(of_single), **_of_blocks(own[1], sampled.single)},
+        return ControlArrays(
+            {**blank(of_double), **_of_blocks(places_of_blocks[0], sampled.double)},
+            {**blank(of_single), **_of_blocks(places_of_blocks[1], sampled.single)},
         )
 
-    runs = [partial(run, *one) for one in zip(networks, places, strict=True)]
-    found: Added = residuals(runs, rows, values, told)
-    return found
+    runs = [partial(run, *pair) for pair in zip(networks, places, strict=True)]
+    output: ControlArrays = residuals(runs, rows, values, inputs)
+    return output
 
 
-def places_of(network: FluxControlNet, transformer: FluxConfig) -> tuple[Places, Places]:
-    """Return which of its samples each double and single block of the transformer is given."""
+def block_indices_of(
+    network: FluxControlNet, transformer: FluxConfig
+) -> tuple[BlockIndices, BlockIndices]:
+    """Return the index of the residual for each double and each single block."""
     config = network.config
     return (
         by_interval(transformer.num_layers, config.num_layers),
@@ -102,20 +107,22 @@ def places_of(network: FluxControlNet, transformer: FluxConfig) -> tuple[Places,
     )
 
 
-def by_interval(blocks: int, samples: int) -> Places:
-    """Return which sample each block is given: neighbours share one; none where there are none."""
+def by_interval(blocks: int, samples: int) -> BlockIndices:
+    """Return the residual index of each block; adjacent blocks share one. Empty without any."""
     interval = -(-blocks // max(samples, 1))
     return tuple(block // interval for block in range(blocks)) if samples else ()
 
 
-def _blank(shape: tuple[int, int, int], dtype: DTypeLike, everywhere: Collection[Places]) -> Arrays:
-    """Return zeros for all that any ControlNet adds: [batch, samples, tokens, width]."""
+def _blank(
+    shape: tuple[int, int, int], dtype: DTypeLike, everywhere: Collection[BlockIndices]
+) -> Arrays:
+    """Return zero residuals for all ControlNets: [batch, samples, tokens, width]."""
     batch, *of_image = shape
     return {places: jnp.zeros((batch, max(places) + 1, *of_image), dtype) for places in everywhere}
 
 
-def _of_blocks(places: Places, samples: Samples | None) -> Arrays:
-    """Return samples by their places, those that no block is given left out."""
+def _of_blocks(places: BlockIndices, samples: Samples | None) -> Arrays:
+    """Return residuals by their block assignment, without those that no block uses."""
     if samples is None or not places:
         return {}
     return {places: samples[:, : max(places) + 1]}

@@ -1,4 +1,4 @@
-"""A Flux ControlNet: some blocks like the transformer's, and what they add to its image.
+"""Flux ControlNet: a smaller copy of the transformer that outputs residuals for its image tokens.
 
 Source: diffusers' FluxControlNetModel (models/controlnets/controlnet_flux.py), InstantX.
 """
@@ -14,7 +14,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from models.flux.conditioning import BlockConditions, OfBlocks
+from models.flux.conditioning import BlockConditions, BlockModulations
 from models.flux.control_config import FluxControlNetConfig
 from models.flux.network import THETA, shape_of, single_block
 from models.nn.attention.attention import TokenAttention, token_attention
@@ -36,15 +36,15 @@ Samples = Float[Array, "batch states _tokens width"]
 In = Float[Array, "batch _tokens _features"]
 
 
-class Sampled(NamedTuple):
-    """Samples of a ControlNet, added behind double and single blocks; None: nothing."""
+class ControlResiduals(NamedTuple):
+    """Residuals of a ControlNet for double and single blocks; None without any."""
 
     double: Samples | None
     single: Samples | None
 
 
 class FluxControlNet(nnx.Module):
-    """Packed latents, those of a control image, and conditions, to what is added."""
+    """Network from packed latents, packed control latents and conditioning to residuals."""
 
     def __init__(
         self,
@@ -86,14 +86,14 @@ class FluxControlNet(nnx.Module):
         pooled_embeds: Float[Array, "batch pooled"],
         hint: Float[Array, "batch image_tokens channels"],
         kind: Int[Array, " batch"],
-    ) -> Sampled:
-        """Return what to add, padded, in the dtype of the weights.
+    ) -> ControlResiduals:
+        """Return the residuals, padded, in the dtype of the weights.
 
         Args:
             image_ids: positions, [tokens, 3].
-            timestep, guidance: as of `Conditions`.
+            timestep, guidance: as for `Conditions`.
             hint: packed latents of the control image.
-            kind: of each control, where this is a union.
+            kind: type of each control, for unions.
         """
         modulations = self.conditions.of_blocks(
             self.conditions.vector(timestep, guidance, pooled_embeds)
@@ -110,46 +110,54 @@ class FluxControlNet(nnx.Module):
         return self.latents_in(x) + self.hint_in(control)
 
     def _text(self, prompt_embeds: In, kind: Int[Array, " batch"]) -> Tokens:
-        """Return the prompt's tokens, behind that of a union's kind."""
+        """Return the prompt's tokens, preceded by a token of the union's control type."""
         text = self.text_in(prompt_embeds.astype(self.text_in.kernel.dtype))
         if self.kinds is None:
             return text
         of_kind = self.kinds.embedding[...][kind].astype(text.dtype)
         return jnp.concatenate([of_kind[:, None], text], axis=1)
 
-    def _run(self, image: In, text: In, modulations: OfBlocks, positions: Positions) -> Sampled:
+    def _run(
+        self, image: In, text: In, modulations: BlockModulations, positions: Positions
+    ) -> ControlResiduals:
         tokens = text.shape[1], image.shape[1]
         double = single = None
         if self.double_blocks is not None:
             vectors = (modulations.image, modulations.text)
-            (image, text), given = _each(self.double_blocks, (image, text), vectors, positions)
-            double = _sampled(self.double_out, _behind(given[0], image), lambda state: state)
+            (image, text), inputs = _each(self.double_blocks, (image, text), vectors, positions)
+            double = _projected_states(
+                self.double_out, _outputs_of_blocks(inputs[0], image), lambda state: state
+            )
         if self.single_blocks is not None:
             both = padded_tokens.join([text, image])
-            both, given = _each(self.single_blocks, both, (modulations.single,), positions)
-            states = _behind(given, both)
-            single = _sampled(
+            both, inputs = _each(self.single_blocks, both, (modulations.single,), positions)
+            states = _outputs_of_blocks(inputs, both)
+            single = _projected_states(
                 self.single_out, states, lambda state: padded_tokens.cut(state, *tokens)[1]
             )
-        return Sampled(double, single)
+        return ControlResiduals(double, single)
 
 
 def _each(
     blocks: nnx.Module, carry: Any, modulations: tuple[Any, ...], positions: Positions
 ) -> tuple[Any, Any]:
-    """Return the stream behind all blocks, and in front of each."""
-    own = [by_layer(vectors, layers_of(blocks)) for vectors in modulations]
-    return scan(blocks, carry, lambda block, x, *own: block(x, *own, positions), *own)
+    """Return the stream after all blocks, and the input of each block."""
+    modulation = [by_layer(vectors, layers_of(blocks)) for vectors in modulations]
+    return scan(
+        blocks, carry, lambda block, x, *modulation: block(x, *modulation, positions), *modulation
+    )
 
 
-def _behind(given: States, last: Tokens) -> States:
-    """Return the stream behind each block, of that in front of each and behind the last."""
-    return jnp.concatenate([given[1:], last[None]])
+def _outputs_of_blocks(inputs: States, last: Tokens) -> States:
+    """Return the output of each block, from the inputs of all blocks and the last output."""
+    return jnp.concatenate([inputs[1:], last[None]])
 
 
-def _sampled(out: nnx.Module | None, states: States, image: Callable[[Tokens], Tokens]) -> Samples:
-    """Return what a layer of its own makes of each state's image."""
-    assert out is not None  # there are as many as blocks
+def _projected_states(
+    out: nnx.Module | None, states: States, image: Callable[[Tokens], Tokens]
+) -> Samples:
+    """Project each state's image tokens by its output layer."""
+    assert out is not None  # one layer per block
     first = jnp.zeros_like(image(states[0]))
-    last, given = scan(out, first, lambda layer, _, state: layer(image(state)), states)
-    return split(_behind(given, last).swapaxes(0, 1), "batch", None, "tokens", None)
+    last, inputs = scan(out, first, lambda layer, _, state: layer(image(state)), states)
+    return split(_outputs_of_blocks(inputs, last).swapaxes(0, 1), "batch", None, "tokens", None)

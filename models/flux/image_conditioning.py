@@ -1,9 +1,9 @@
-"""Images of a request as the network sees them beside the latents, on the device.
+"""Image conditioning of Flux on the device, as additional channels or additional tokens.
 
-A row may have `channels` [tokens, further], joined to the channels of its latents; and `reference`
-[tokens, channels], tokens behind those of its latents, with `reference_grid` [h, w], the shape of
-its latents as an array without values. What a row has is decided by its request's inputs alone.
-Tokens of rows that are padded (models/interface/token_buckets.py) have zeros behind them.
+A row may have `channels` [tokens, further], concatenated to the channels of its latents. It may
+have `reference` [tokens, channels], appended to the tokens of its latents. `reference_grid` [h, w]
+is an empty array with the shape of the reference's latents. A row's leaves depend only on its
+request's inputs. Padded rows (models/interface/token_buckets.py) have zeros after their tokens.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ from models.interface.token_buckets import EXTENT, padded_to
 from models.nn.layers.row_grids import RowGrids
 from models.vae.patches import pack
 
-Encoded = Callable[[str], Float[Array, "h w c"]]
-"""An image among the inputs, by name → its latents, as the network has them."""
+EncodeInput = Callable[[str], Float[Array, "h w c"]]
+"""Function from the name of an input image to its latents, normalized for the network."""
 
 REFERENCE = 1
-"""First position of a reference's tokens; the image's own is 0."""
+"""Index position of a reference's tokens; that of the output image is 0."""
 
 
-def seen_beside(inputs: Mapping[str, Array], encoded: Encoded, tokens: int) -> dict[str, Array]:
-    """Return the leaves of a row that hold its images.
+def image_leaves(
+    inputs: Mapping[str, Array], encoded: EncodeInput, tokens: int
+) -> dict[str, Array]:
+    """Return the leaves of a row that hold its image conditioning.
 
     Args:
-        tokens: of its latents, with padding.
+        tokens: number of tokens of the latents, with padding.
     """
     if "mask" in inputs:
         masked = pack(encoded("masked_image"))
@@ -48,10 +50,10 @@ def seen_beside(inputs: Mapping[str, Array], encoded: Encoded, tokens: int) -> d
 def image_tokens(
     rows: PyTree, most: int
 ) -> tuple[Float[Array, "batch image_tokens channels"], np.ndarray | RowGrids]:
-    """Return what the network reads of rows, and its positions [image_tokens, 3].
+    """Return the network's image tokens, and their positions [image_tokens, 3].
 
     Args:
-        most: rows or columns of tokens that a row may have.
+        most: maximum rows or columns of tokens.
     """
     tokens = rows["latents"]
     if "channels" in rows:

@@ -1,7 +1,7 @@
-"""Host-side inputs of an image: first noise, and the images of a request as the VAE will read them.
+"""Host-side inputs of an image: initial noise, and the request's images as pixels for the VAE.
 
-A seed gives diffusers' image only if every number is drawn where diffusers draws it: one generator
-serves the samples of the VAE's posterior and the first noise, in the order of the functions here.
+To match diffusers for a seed, random numbers must be drawn in its order. One generator draws the
+VAE's posterior samples and the initial noise, in the order of these functions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Files = Mapping[str, bytes]
 
 @dataclass(frozen=True)
 class ImageDraws:
-    """Image's generator, and the shape and precision it draws in."""
+    """Random generator of one image, with the shape and precision of its samples."""
 
     generator: TorchGenerator
     h: int
@@ -37,20 +37,20 @@ class ImageDraws:
     dtype: Any
 
     def noise(self) -> Float32[np.ndarray, "h w c"]:
-        """Draw the next noise of the latents, or of the VAE's posterior."""
+        """Draw the next noise for the latents, or for the VAE's posterior."""
         values = self.generator.randn((self.channels, self.h, self.w), self.dtype)
         return values.astype(self.dtype).astype(np.float32).transpose(1, 2, 0)
 
 
 def plain(request: FluxRequest, files: Files, plan: Plan, draws: ImageDraws) -> Inputs:
-    """`noise` [h, w, c]; with an image that and its scales, as `from_image`."""
+    """Return `noise` [h, w, c]; with an image, the inputs of `from_image`."""
     return from_image(request, files, plan, draws) if "image" in files else {"noise": draws.noise()}
 
 
 def from_image(request: FluxRequest, files: Files, plan: Plan, draws: ImageDraws) -> Inputs:
-    """An image's inputs (`start_inputs`), then `noise`; scales of both latents.
+    """Return an image's inputs (`start_inputs`), `noise`, and the scales of both latents.
 
-    Raises: RequestError: the image is missing or cannot be read.
+    Raises: RequestError: the image is missing or cannot be decoded.
     """
     size, shape = (request.width, request.height), (draws.h, draws.w, draws.channels)
     return {
@@ -62,9 +62,10 @@ def from_image(request: FluxRequest, files: Files, plan: Plan, draws: ImageDraws
 
 
 def fill(request: FluxRequest, files: Files, plan: Plan, draws: ImageDraws) -> Inputs:
-    """The same, then `masked_image` with its noise, and `mask` [h, w, pixels of a latent].
+    """Return the inputs of `from_image`, `masked_image` with noise, and `mask` [h, w, pixels].
 
-    White pixels of the mask are drawn anew; the masked image is grey there.
+    The mask has the pixels of each latent as channels. White pixels are regenerated, and are grey
+    in the masked image.
 
     Source: diffusers pipeline_flux_fill.py, FluxFillPipeline.prepare_mask_latents.
     """
@@ -78,9 +79,9 @@ def fill(request: FluxRequest, files: Files, plan: Plan, draws: ImageDraws) -> I
 
 
 def control(request: FluxRequest, files: Files, plan: Plan, draws: ImageDraws) -> Inputs:
-    """`control_image` [height, width, 3] and its noise [h, w, c], then `noise`.
+    """Return `control_image` [height, width, 3], its noise [h, w, c], and `noise`.
 
-    Raises: RequestError: the image is missing or cannot be read.
+    Raises: RequestError: the image is missing or cannot be decoded.
     """
     return {
         "control_image": _pixels(request, files, "control_image"),
@@ -92,12 +93,12 @@ def control(request: FluxRequest, files: Files, plan: Plan, draws: ImageDraws) -
 def with_reference(
     request: FluxRequest, files: Files, plan: Plan, draws: ImageDraws, side_px: int = SIDE_PX
 ) -> Inputs:
-    """`noise`; with an image `reference` [rows, columns, 3], at a size of its own.
+    """Return `noise`; with an image also `reference` [rows, columns, 3], at a separate size.
 
     Args:
-        side_px: of a square reference.
+        side_px: side of a square reference.
 
-    Raises: RequestError: the image cannot be read or is too small.
+    Raises: RequestError: the image cannot be decoded or is too small.
     """
     inputs = {"noise": draws.noise()}
     if "image" in files:
@@ -109,7 +110,7 @@ def with_reference(
 def by_latent(
     mask: Float32[np.ndarray, "height width"], h: int, w: int
 ) -> Float32[np.ndarray, "h w pixels"]:
-    """A mask's pixels as channels of the latent that they lie under, row by row."""
+    """Return a mask's pixels as channels of their latent, row by row."""
     height, width = mask.shape
     squares = mask.reshape(h, height // h, w, width // w).transpose(0, 2, 1, 3)
     return squares.reshape(h, w, -1)
@@ -124,7 +125,7 @@ def _mask(request: FluxRequest, files: Files) -> Float32[np.ndarray, "height wid
 
 
 def _file(files: Files, field: str) -> bytes:
-    """Raises: RequestError: there is none."""
+    """Return the bytes of a request's image. Raises: RequestError: the image is missing."""
     if field not in files:
-        raise RequestError(field, "is needed: this model draws from it")
+        raise RequestError(field, "is needed: this model generates from it")
     return files[field]

@@ -1,4 +1,4 @@
-"""Names in a diffusers checkpoint of the transformer, and of a ControlNet → paths in ours."""
+"""Maps keys of diffusers' Flux checkpoints to paths in `FluxTransformer` and `FluxControlNet`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ RENAMES: Renames = (
             "x_embedder": "latents_in",
             "context_embedder": "text_in",
             **{
-                rf"time_text_embed\.{theirs}_embedder\.linear_{number}": f"conditions.{ours}.{one}"
-                for theirs, ours in _EMBEDDERS.items()
-                for number, one in ((1, "first"), (2, "second"))
+                rf"time_text_embed\.{source}_embedder\.linear_{number}": f"conditions.{path}.{part}"
+                for source, path in _EMBEDDERS.items()
+                for number, part in ((1, "first"), (2, "second"))
             },
             r"norm_out\.linear": "conditions.out_modulation.linear",
             "proj_out": "latents_out",
@@ -30,8 +30,8 @@ RENAMES: Renames = (
         stack=(BLOCKS, "conditions"),
     ),
     *double_renames(
-        {rf"ff\.{theirs}": ours for theirs, ours in _FEED_FORWARD.items()},
-        {rf"ff_context\.{theirs}": ours for theirs, ours in _FEED_FORWARD.items()},
+        {rf"ff\.{source}": path for source, path in _FEED_FORWARD.items()},
+        {rf"ff_context\.{source}": path for source, path in _FEED_FORWARD.items()},
     ),
     *layer_renames(
         {r"norm\.linear": "single_modulation.linear"}, stack=(SINGLE_BLOCKS, "conditions")
@@ -48,10 +48,10 @@ CONTROL_RENAMES: Renames = (
     *RENAMES,
     *layer_renames({"controlnet_x_embedder": "hint_in"}),
     *(
-        (rf"{theirs}\.(\d+)\.{array}", rf"{ours}.{leaf}[\1]")
-        for theirs, ours in _OUTPUTS.items()
+        (rf"{source}\.(\d+)\.{array}", rf"{path}.{leaf}[\1]")
+        for source, path in _OUTPUTS.items()
         for array, leaf in (("weight", "kernel"), ("bias", "bias"))
     ),
     (r"controlnet_mode_embedder\.weight", "kinds.embedding"),
 )
-"""The same of a ControlNet: paths in `FluxControlNet`."""
+"""Keys of a Flux ControlNet → paths in `FluxControlNet`."""

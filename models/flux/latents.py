@@ -8,5 +8,5 @@ from models.nn.layers.positions import grid_ids
 
 
 def image_ids(h: int, w: int, index: int = 0) -> np.ndarray:
-    """Positions of the packed latents of a [h, w] grid: (index, row, column), [tokens, 3]."""
+    """Return positions of a [h, w] grid's packed latents: (index, row, column), [tokens, 3]."""
     return grid_ids(h // 2, w // 2, before=(index,))

@@ -1,4 +1,4 @@
-"""A checkpoint folder in diffusers' layout → a `FluxPipeline`, every size from its configs."""
+"""Loads a `FluxPipeline` from a checkpoint folder in diffusers' layout."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from models.checkpoint.folder import read_config, read_model_index, read_referen
 from models.flow.load import FamilyCheckpoint, Network
 from models.flow.load import load as load_checkpoint
 from models.flow.parts import image_autoencoder
-from models.flow.spec import levers_of
+from models.flow.spec import optimizations_of
 from models.flux.config import FluxConfig
 from models.flux.control_checkpoint import controls_of
 from models.flux.key_mapping import RENAMES
+from models.flux.kinds import kind_of
 from models.flux.network import FluxTransformer
 from models.flux.pipeline import FluxNetworks, FluxPipeline
 from models.flux.redux_checkpoint import ReduxCheckpoint
 from models.flux.single_file import CLIP, T5, TRANSFORMER
 from models.flux.spec import spec_of
-from models.flux.tools import tool_of
 from models.loading.preview import flat_image_encoder
 from models.loading.sources import Reading
 from models.sampling.flow_match import FlowMatchEuler
@@ -28,7 +28,7 @@ from models.vae.config import VaeConfig
 
 
 def read(folder: Path, reading: Reading) -> FamilyCheckpoint[FluxNetworks, FluxPipeline]:
-    """Read the configs. Raises: ValueError: one that these networks cannot have."""
+    """Read the configs of a Flux checkpoint. Raises: ValueError: an unsupported config."""
     config = FluxConfig.from_dict(read_config(folder, "transformer"))
     vae = VaeConfig.from_dict(read_config(folder, "vae"))
     clip_config = clip.ClipConfig.from_dict(read_config(folder, "text_encoder"))
@@ -42,9 +42,9 @@ def read(folder: Path, reading: Reading) -> FamilyCheckpoint[FluxNetworks, FluxP
         (*pooled, "text_encoder hidden_size", clip_config.hidden_size),
     )
     class_name = reading.pipeline or read_model_index(folder)["_class_name"]
-    tool = tool_of(class_name, config, vae, read_reference_px(folder))
+    kind = kind_of(class_name, config, vae, read_reference_px(folder))
     scheduler = FlowMatchEuler.from_dict(read_config(folder, "scheduler"))
-    controls = controls_of(reading, config, tool)
+    controls = controls_of(reading, config, kind)
     redux = ReduxCheckpoint.read(reading.image_prompts, config.joint_attention_dim)
     first, second = folder / "text_encoder", folder / "text_encoder_2"
     networks = {
@@ -67,9 +67,9 @@ def read(folder: Path, reading: Reading) -> FamilyCheckpoint[FluxNetworks, FluxP
             config,
             vae,
             scheduler,
-            tool,
+            kind,
             image_prompts,
-            [one.config for one in controls.networks],
+            [files.config for files in controls.networks],
         ),
         lambda spec, networks: FluxPipeline(
             spec,
@@ -78,13 +78,13 @@ def read(folder: Path, reading: Reading) -> FamilyCheckpoint[FluxNetworks, FluxP
             reading.reader.clip_tokenizer(folder / "tokenizer"),
             reading.reader.t5_tokenizer(folder / "tokenizer_2"),
             reading.vae_tiling,
-            tool,
+            kind,
             redux.preprocessor if redux else None,
-            controls.places,
+            controls.slots,
         ),
         vae.downsampling,
         flat_image_encoder,
-        levers_of(config.num_layers),
+        optimizations_of(config.num_layers),
         redux.files if redux else (),
         controls,
     )

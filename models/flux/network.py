@@ -1,7 +1,7 @@
-"""The Flux transformer: velocity of packed latents from text, time and guidance.
+"""Flux transformer: predicts the velocity of packed latents from text, time and guidance.
 
-Source: Black Forest Labs, FLUX.1 (flux/model.py, flux/modules/layers.py), in the parametrisation
-of diffusers' FluxTransformer2DModel. Blocks are stacked and scanned (models/nn/layers/scanned.py).
+Source: Black Forest Labs, FLUX.1 (flux/model.py, flux/modules/layers.py), in the parametrisation of
+diffusers' FluxTransformer2DModel. Blocks are stacked and scanned (models/nn/layers/scanned.py).
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from models.nn.blocks.joint_transformer import JointTransformer
 from models.nn.blocks.single_stream import SingleBlock
 
 THETA = 10_000.0
-"""Base of the positions' frequencies; fixed in every Flux.1."""
+"""Base of the RoPE frequencies; the same in every Flux.1."""
 
 
 def shape_of(config: FluxConfig) -> StreamShape:
-    """Return the shape of a stream."""
+    """Return the shape of a Flux stream: width, heads and feed-forward."""
     feed_forward = partial(GeluFeedForward, config.width)
     return StreamShape(config.width, config.num_attention_heads, feed_forward)
 
 
 def single_block(config: FluxConfig) -> Callable[..., SingleBlock]:
-    """Return what makes a single block, of `shape_of` and an attention."""
+    """Return the constructor of Flux's single blocks, which takes a shape and an attention."""
     return partial(SingleBlock, GeluMiddle, 4 * config.width)
 
 
 class FluxTransformer(JointTransformer):
-    """Packed latents and conditions to velocity."""
+    """Denoising transformer of Flux: packed latents and conditioning to velocity."""
 
     def __init__(
         self,
@@ -71,6 +71,6 @@ class FluxTransformer(JointTransformer):
         image_ids: np.ndarray,
         text_ids: np.ndarray,
     ) -> Float[Array, "batch image_tokens velocity"]:
-        """Compute `velocity` with the modulations of `conditions`."""
+        """Compute the modulations, then `velocity`."""
         modulations = self.conditions(timestep, guidance, pooled_embeds)
         return self.velocity(latents, prompt_embeds, modulations, image_ids, text_ids)

@@ -1,4 +1,4 @@
-"""Flux as the engine runs it: pure functions of the weights."""
+"""Flux pipeline for the engine: pure functions of the weights."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from models.control.by_row import HINTS
-from models.control.places import NO_CONTROLS, ControlPlaces
+from models.control.slots import NO_CONTROLS, ControlSlots
 from models.flux.adapter_names import SPELLINGS
 from models.flux.config import FluxConfig
-from models.flux.controlling import added, control_inputs, hints
-from models.flux.image_conditioning import image_tokens, seen_beside
+from models.flux.controlling import control_arrays, control_inputs, hints
+from models.flux.image_conditioning import image_leaves, image_tokens
 from models.flux.image_inputs import ImageDraws
+from models.flux.kinds import PLAIN, CheckpointKind
 from models.flux.prompts import read_texts
 from models.flux.redux import PIXELS, counted_text, image_prompt_inputs, with_images
 from models.flux.request import FluxRequest
-from models.flux.tools import PLAIN, Tool
 from models.interface.apply_presets import quality_of
 from models.interface.controls import requested_controls
-from models.interface.denoising_pipeline import Draft, each_alone
+from models.interface.denoising_pipeline import Draft, flatten_prompts
 from models.interface.image_prompts import requested_image_prompts
 from models.interface.image_start import clean_latents
 from models.interface.pipeline import Fields, PyTree
@@ -33,11 +33,11 @@ from models.interface.progressive import generator_of
 from models.interface.request import read_request
 from models.interface.step_program import StepProgram
 from models.interface.token_buckets import EXTENT, GRID, buckets_of, padded_to, size_inputs
-from models.nn.blocks.joint_transformer import Added, Modulations
+from models.nn.blocks.joint_transformer import ControlArrays, Modulations
 from models.nn.layers.row_grids import RowGrids
 from models.nn.layers.step_cache import CachedStep, initial_cache
 from models.parallel.dtypes import used_dtype
-from models.parallel.placement import in_place
+from models.parallel.placement import cast_in_place
 from models.sampling.flow_match import FlowMatchEuler
 from models.spec.model_spec import ModelSpec
 from models.text.emphasis import scaled
@@ -48,13 +48,13 @@ from models.vae.patches import PATCH, pack, pack_on_host, unpack
 from models.vae.references import as_grid
 from models.vision.preprocess import ClipPreprocessor
 
-EVEN_WIDTHS = 6
-"""Tokens for each number of the width at which attention is as much work as the products: blocks of
-either kind have 12 width² parameters that an image's token meets."""
+BREAK_EVEN_WIDTHS = 6
+"""Token count per unit of width at which attention costs as much as the matrix multiplications.
+Blocks of either kind have 12 width² parameters per image token."""
 
 
 class FluxNetworks(NamedTuple):
-    """Value a network of the checkpoint: modules, graphs or weights; None: it has none."""
+    """Networks of a Flux pipeline, as modules, graphs or weights; None for absent networks."""
 
     transformer: Any
     clip: Any
@@ -64,20 +64,23 @@ class FluxNetworks(NamedTuple):
     image_encoder: Any = None
     image_embedder: Any = None
     controls: Any = None
-    """List of ControlNets; None: it has none."""
+    """List of ControlNets; None if the model has no ControlNets."""
 
 
 class FluxPipeline(LatentImagePipeline[FluxNetworks]):
     """Pipeline of Flux.
 
-    A row: latents and denoised [tokens, 4c]; prompt_embeds [prompts, text_tokens, joint], with
-    those of images that are read as text, of which images_read [image_tokens, 0] has the number,
-    and pooled_embeds [prompts, pooled]; grid [h, w], the
-    shape of the VAE's latents as an array without values; channels [tokens, further], where the
-    network sees images beside the latents; reference [tokens, 4c] and reference_grid [h, w], where
-    it sees one behind them; hints [slots, tokens, 4c] of models with ControlNets; step_cache,
-    where there is one. Of a bucket of tokens (models/interface/token_buckets.py) extent [2] and
-    of_size.grid in place of grid, and zeros behind the image's tokens.
+    Leaves of a row:
+    - latents and denoised [tokens, 4c]; step_cache, if enabled;
+    - prompt_embeds [prompts, text_tokens, joint], with image prompts appended, and pooled_embeds
+      [prompts, pooled];
+    - images_read [image_tokens, 0]: number of image prompt tokens;
+    - grid [h, w]: empty array with the shape of the VAE's latents;
+    - channels [tokens, further], if images are additional channels;
+    - reference [tokens, 4c] and reference_grid [h, w], if an image is additional tokens;
+    - hints [slots, tokens, 4c], if the model has ControlNets;
+    - in token buckets (models/interface/token_buckets.py): extent [2] and of_size.grid instead of
+      grid; image tokens are padded with zeros.
     """
 
     PROMPTS = ("prompt_embeds", "pooled_embeds")
@@ -94,33 +97,35 @@ class FluxPipeline(LatentImagePipeline[FluxNetworks]):
         clip_tokenizer: Tokenizer,
         t5_tokenizer: Tokenizer,
         vae_tiling: Tiling | None = None,
-        tool: Tool = PLAIN,
+        kind: CheckpointKind = PLAIN,
         preprocessor: ClipPreprocessor | None = None,
-        controls: ControlPlaces = NO_CONTROLS,
+        controls: ControlSlots = NO_CONTROLS,
     ) -> None:
         dtype = used_dtype(modules.transformer.latents_in.kernel)
         super().__init__(spec, modules, dtype, vae_tiling)
         self.config: FluxConfig = modules.transformer.config
-        self.tool = tool
+        self.kind = kind
         self.preprocessor, self.controls = preprocessor, controls
         self.scheduler = scheduler
         multiple = spec.limits.size_multiple_px
         usual = spec.defaults["width"] * spec.defaults["height"] // multiple**2
-        self.buckets = buckets_of(spec, usual, EVEN_WIDTHS * self.config.width)
+        self.buckets = buckets_of(spec, usual, BREAK_EVEN_WIDTHS * self.config.width)
         if self.buckets and self.graphs.controls is not None:
-            raise ValueError("token_buckets: ControlNets know one size; leave out one of them")
+            raise ValueError(
+                "token_buckets: not supported with ControlNets, which need a fixed size; remove one"
+            )
         self._most_side = spec.limits.max_side_px // multiple
         self.tokenizers = (clip_tokenizer, t5_tokenizer)
         self._clip_tokens = modules.clip.config.max_position_embeddings
 
-    def lay_out(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
-        """Tokenize both prompts, draw the noise, and plan the steps."""
+    def plan_request(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
+        """Tokenize the prompts, draw the noise, and plan the steps."""
         request = read_request(FluxRequest, fields)
         h, w = self.grid_of(width=request.width, height=request.height)
         texts = read_texts(request, self.tokenizers, self._clip_tokens)
         tokens = h * w // 4
-        from_image = self.tool.starts_from_image and "image" in images
-        plan = request.plan(self.scheduler, tokens, request.begun(from_image=from_image))
+        from_image = self.kind.starts_from_image and "image" in images
+        plan = request.plan(self.scheduler, tokens, request.image_strength(from_image=from_image))
         generator = generator_of(request.seed, fields)
         draws = ImageDraws(generator, h, w, self.config.latent_channels, self.dtype)
         size = (request.width, request.height)
@@ -128,7 +133,7 @@ class FluxPipeline(LatentImagePipeline[FluxNetworks]):
         inputs = {
             **texts.inputs,
             **control_inputs(self.controls, control, draws),
-            **self.tool.inputs(request, images, plan, draws),
+            **self.kind.inputs(request, images, plan, draws),
             **image_prompt_inputs(
                 request, requested_image_prompts(fields, images, self.spec), self.preprocessor
             ),
@@ -160,17 +165,17 @@ class FluxPipeline(LatentImagePipeline[FluxNetworks]):
         )
 
     def _padded(self, fields: Fields, h: int, w: int) -> int | None:
-        """Return the tokens of the latents' bucket; None: the steps are of their size alone.
+        """Return the number of tokens of the bucket; None if the steps are specific to the size.
 
-        A step cache's signal is a mean over tokens.
+        Step caches exclude buckets, since their signal is a mean over tokens.
         """
         is_too_long = max(h, w) > PATCH * self._most_side
         if self.buckets is None or is_too_long or quality_of(self.spec, fields).step_cache:
             return None
-        return self.buckets.of(h * w // PATCH**2)
+        return self.buckets.padded_tokens(h * w // PATCH**2)
 
     def embed(self, weights: FluxNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
-        """Encode the prompts, an image into the latents under the first noise, and the others."""
+        """Encode prompts and images, and build the first latents."""
 
         def encoded(name: str) -> Float[Array, "h w c"]:
             return self.encode_image(weights, inputs[name], inputs.get(f"{name}_noise"))
@@ -181,20 +186,20 @@ class FluxPipeline(LatentImagePipeline[FluxNetworks]):
         if start is not None:
             clean = padded_to(len(latents), pack(start))
             latents = inputs["noise_scale"] * latents + inputs["clean_scale"] * clean
-        hinted = {}
+        hint_leaves = {}
         if self.graphs.controls is not None:
             encode, empty = partial(self.encode_image, weights), jnp.zeros_like(latents, self.dtype)
-            hinted[HINTS] = hints(encode, inputs, self.controls.slots, empty)
+            hint_leaves[HINTS] = hints(encode, inputs, self.controls.count, empty)
         return {
-            **hinted,
+            **hint_leaves,
             "latents": latents,
             **({EXTENT: inputs[EXTENT]} if is_padded else {GRID: as_grid(noise)}),
             **self._prompts(weights, inputs),
-            **seen_beside(inputs, encoded, len(latents)),
+            **image_leaves(inputs, encoded, len(latents)),
             **initial_cache(inputs, self.config.width, self.dtype),
         }
 
-    def conditions(
+    def modulations(
         self,
         program: StepProgram,
         weights: FluxNetworks,
@@ -213,42 +218,42 @@ class FluxPipeline(LatentImagePipeline[FluxNetworks]):
         weights: FluxNetworks,
         rows: PyTree,
         values: Mapping[str, jax.Array],
-        conditions: Modulations | None,
+        modulations: Modulations | None,
         cache: CachedStep | None,
     ) -> Float[Array, "batch prompts tokens patch"]:
         """Return the velocity for every prompt of every row."""
-        if conditions is None:
-            conditions = self._modulations(weights, rows["pooled_embeds"], values)
+        if modulations is None:
+            modulations = self._modulations(weights, rows["pooled_embeds"], values)
         transformer = self.network(weights, "transformer")
         batch, prompts, text_tokens, _ = rows["prompt_embeds"].shape
         tokens, image_ids = image_tokens(rows, self._most_side)
         velocity = transformer.velocity(
             jnp.repeat(tokens, prompts, axis=0),
-            each_alone(rows["prompt_embeds"]),
-            jax.tree.map(each_alone, conditions),
+            flatten_prompts(rows["prompt_embeds"]),
+            jax.tree.map(flatten_prompts, modulations),
             image_ids.repeated(prompts) if isinstance(image_ids, RowGrids) else image_ids,
             np.zeros((text_tokens, 3), int),
             cache,
             counted_text(rows),
-            added=self._added(weights, rows, values),
+            control_arrays=self._control_arrays(weights, rows, values),
         )
         velocity = velocity[:, : rows["latents"].shape[1]].astype(jnp.float32)
         velocity = velocity.reshape(batch, prompts, *velocity.shape[1:])
         return image_ids.zeroed(velocity) if isinstance(image_ids, RowGrids) else velocity
 
-    def _added(
+    def _control_arrays(
         self, weights: FluxNetworks, rows: PyTree, values: Mapping[str, jax.Array]
-    ) -> Added | None:
-        """Return what ControlNets add behind blocks; None: the model has none."""
+    ) -> ControlArrays | None:
+        """Return the ControlNets' residuals; None if the model has no ControlNets."""
         if self.graphs.controls is None:
             return None
         networks = nnx.merge(self.graphs.controls, weights.controls)
-        return added(networks, self.config, self.dtype, rows, values)
+        return control_arrays(networks, self.config, self.dtype, rows, values)
 
     def _prompts(
         self, weights: FluxNetworks, inputs: Mapping[str, jax.Array]
     ) -> dict[str, jax.Array]:
-        """Encode the prompts, and images that are read as if they were text behind the first."""
+        """Encode the prompts, and append image prompts to the first."""
         clip, t5 = self.network(weights, "clip"), self.network(weights, "t5")
         embeds = scaled(t5(inputs["t5_ids"]), inputs.get("token_weights"))
         pooled = clip(inputs["clip_ids"]).pooled
@@ -265,10 +270,10 @@ class FluxPipeline(LatentImagePipeline[FluxNetworks]):
         values: Mapping[str, jax.Array],
     ) -> Modulations:
         """Compute the modulations of every prompt at every time: [times, prompts, …]."""
-        transformer = nnx.merge(self.graphs.transformer, in_place(weights.transformer))
+        transformer = nnx.merge(self.graphs.transformer, cast_in_place(weights.transformer))
         times, prompts, _ = pooled_embeds.shape
         timestep, guidance = (
             jnp.repeat(values[name], prompts) for name in ("timestep", "guidance_scale")
         )
-        flat = transformer.conditions(timestep, guidance, each_alone(pooled_embeds))
+        flat = transformer.conditions(timestep, guidance, flatten_prompts(pooled_embeds))
         return jax.tree.map(lambda leaf: leaf.reshape(times, prompts, *leaf.shape[1:]), flat)

@@ -1,4 +1,4 @@
-"""Prompts as Flux reads them: CLIP's tokens, of which it takes the pooled text, and T5's."""
+"""Tokenization of Flux prompts: CLIP for the pooled text, and T5."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Tokenizers = tuple[Tokenizer, Tokenizer]
 
 
 def read_texts(request: FluxRequest, tokenizers: Tokenizers, clip_tokens: int) -> ReadTexts:
-    """Tokenize all prompts: `clip_ids`, `t5_ids` and, of weighted ones, T5's `token_weights`.
+    """Tokenize all prompts: `clip_ids`, `t5_ids` and, of weighted prompts, T5's `token_weights`.
 
     Args:
-        clip_tokens: that CLIP is run on, markers included.
+        clip_tokens: length of CLIP's input, markers included.
 
     Raises: RequestError: weights out of range; names the field.
     """
@@ -39,7 +39,7 @@ def _plain(request: FluxRequest, tokenizers: Tokenizers, clip_tokens: int) -> Re
 
 
 def _weighted(request: FluxRequest, tokenizers: Tokenizers, clip_tokens: int) -> ReadTexts:
-    """Read weights for T5 alone: pooled text has none."""
+    """Tokenize with weights for T5 only, since pooled text has no weights."""
     clip, t5 = tokenizers
     first = read_lines("CLIP", clip, request.prompts, clip_tokens)
     second = read_lines("T5", t5, request.prompts_2, request.max_sequence_length)

@@ -1,4 +1,4 @@
-"""The published Flux checkpoints, as data: what their config files say of the networks' shapes."""
+"""Configs of published Flux checkpoints: the fields that define the networks' shapes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ FLUX_DEV: Checkpoint = {"transformer": {**TRANSFORMER, "guidance_embeds": True},
 FLUX_FILL: Checkpoint = {
     "transformer": {
         **TRANSFORMER,
-        "in_channels": 4 * (2 * 16 + 8 * 8),  # latents, the masked image's, and a mask's pixels
+        "in_channels": 4 * (2 * 16 + 8 * 8),  # latents, masked image's latents, mask pixels
         "out_channels": 64,
         "guidance_embeds": True,
     },
@@ -55,7 +55,7 @@ FLUX_CONTROL: Checkpoint = {
     "transformer": {**TRANSFORMER, "in_channels": 128, "out_channels": 64, "guidance_embeds": True},
     **_SHARED,
 }
-"""Canny and Depth: latents, and those of the control image."""
+"""Canny and Depth: channels of the latents and of the control image's latents."""
 FLUX_SCHNELL: Checkpoint = {"transformer": {**TRANSFORMER, "guidance_embeds": False}, **_SHARED}
 SIGLIP_SO400M: Mapping[str, Any] = {
     "hidden_size": 1152,

@@ -1,7 +1,8 @@
-"""Redux: images read as if they were text, by SigLIP and two layers behind it.
+"""Redux: image prompts of Flux, embedded by SigLIP and two layers as text tokens.
 
-A request's images are added up, each times its scale, to the tokens of one, which stand behind
-T5's. Text, T5's and CLIP's, is multiplied by the sum of the scales; no prompt at all is zeros.
+The images' tokens are summed, each times its scale, and appended to T5's tokens. T5's and CLIP's
+embeddings are multiplied by the sum of the scales, or by zero without a prompt.
+
 Source: diffusers pipeline_flux_prior_redux.py, FluxPriorReduxPipeline.__call__, with one list for
 both of its scales, and with or without its text encoders.
 """
@@ -31,12 +32,12 @@ PIXELS, SCALES, OF_TEXT = "redux_pixels", "redux_scales", "redux_text_scale"
 """Inputs of a row: [images, side, side, 3], [images] and a scalar."""
 READ = "images_read"
 MAX_IMAGES = 8
-"""Image prompts of a request: as many rows as a device's memory has to hold in SigLIP."""
+"""Maximum image prompts per request; bounds SigLIP's batch in device memory."""
 
 
 @dataclass(frozen=True)
 class ReduxConfig:
-    """The fields of diffusers' ReduxImageEncoder config, with its defaults."""
+    """Fields of diffusers' ReduxImageEncoder config, with its defaults."""
 
     redux_dim: int = 1152
     """Width of SigLIP's features."""
@@ -50,12 +51,15 @@ class ReduxConfig:
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> ReduxConfig:
-        """Read a checkpoint's config. Raises: ValueError: an unknown key, or a wrong value."""
+        """Parse `image_embedder/config.json`.
+
+        Raises: ValueError: an unknown key or a wrong value.
+        """
         return cls(**arguments(cls, config, "image_embedder/config.json"))
 
 
 class ReduxImageEncoder(nnx.Module):
-    """Features of patches → tokens like T5's, through three times their width."""
+    """Two-layer MLP from patch features to text tokens; the hidden width is three times T5's."""
 
     def __init__(
         self, config: ReduxConfig, *, rngs: nnx.Rngs, param_dtype: DTypeLike = jnp.float32
@@ -68,16 +72,16 @@ class ReduxImageEncoder(nnx.Module):
     def __call__(
         self, features: Float[Array, "images tokens features"]
     ) -> Float[Array, "images tokens joint"]:
-        """Apply the layers to each token."""
+        """Map SigLIP's patch features to text tokens."""
         return self.down(jax.nn.silu(self.up(features)))
 
 
 RENAMES: tuple[tuple[str, str], ...] = tuple(
-    (rf"redux_{name}\.{theirs}", f"{name}.{ours}")
+    (rf"redux_{name}\.{source}", f"{name}.{target}")
     for name in ("up", "down")
-    for theirs, ours in (("weight", "kernel"), ("bias", "bias"))
+    for source, target in (("weight", "kernel"), ("bias", "bias"))
 )
-"""Checkpoint key → path, in diffusers' folders and the authors' file alike."""
+"""Checkpoint key → path, for diffusers' folders and the original file."""
 
 
 def image_prompt_inputs(
@@ -85,16 +89,18 @@ def image_prompt_inputs(
     prompts: Sequence[RequestedImagePrompt],
     preprocessor: ClipPreprocessor | None,
 ) -> dict[str, np.ndarray]:
-    """Return the inputs of a row with image prompts; none without.
+    """Return the image prompt inputs of a row; empty without image prompts.
 
-    Raises: RequestError: an image cannot be read.
+    Raises: RequestError: an image cannot be decoded.
     """
     if not prompts or preprocessor is None:
         return {}
-    scales = np.array([one.scale for one in prompts], np.float32)
+    scales = np.array([prompt.scale for prompt in prompts], np.float32)
     has_text = bool(request.prompt or request.prompt_2)
     return {
-        PIXELS: np.stack([preprocessor(open_image(one.image, one.field)) for one in prompts]),
+        PIXELS: np.stack(
+            [preprocessor(open_image(prompt.image, prompt.field)) for prompt in prompts]
+        ),
         SCALES: scales,
         OF_TEXT: np.asarray(scales.sum() * has_text),
     }
@@ -106,10 +112,10 @@ def with_images(
     image_embeds: Float[Array, "images image_tokens joint"],
     inputs: Mapping[str, Array],
 ) -> dict[str, Array]:
-    """Return the leaves of a row with the images' tokens behind its first prompt's.
+    """Return a row's embeddings with the images' tokens appended to the first prompt.
 
-    A negative prompt stays as it is, with zeros that do not count behind it; how many is the shape
-    of `images_read`, an array without values.
+    The negative prompt is padded with masked zeros. Their number is the shape of `images_read`, an
+    empty array.
     """
     scales, of_text = (inputs[name].astype(image_embeds.dtype) for name in (SCALES, OF_TEXT))
     images = (image_embeds * scales[:, None, None]).sum(axis=0, keepdims=True)
@@ -123,7 +129,7 @@ def with_images(
 
 
 def counted_text(rows: PyTree) -> Bool[Array, "both text_tokens"] | None:
-    """Return which text tokens of rows count, each prompt a row of its own; None: all."""
+    """Return the text token mask with one row per prompt; None if all tokens are used."""
     batch, prompts, tokens, _ = rows["prompt_embeds"].shape
     if READ not in rows or prompts == 1:
         return None

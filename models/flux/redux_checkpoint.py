@@ -1,4 +1,4 @@
-"""Files of a Redux: a folder in diffusers' layout, or its layers' file and an image encoder."""
+"""Loads Redux from a diffusers folder, or from a file of its layers and an image encoder."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from models.vision import siglip
 from models.vision.preprocess import SIGLIP, ClipPreprocessor
 
 ENCODER_FILES = ("*.json", "*.safetensors")
-"""Files of an image encoder's own repository."""
+"""Files to download from an image encoder's repository."""
 
 
 @dataclass(frozen=True)
 class ReduxCheckpoint:
-    """Configs of a Redux, and where its arrays lie."""
+    """Configs of a Redux image prompt model, and the location of its arrays."""
 
     name: str
-    """Name that requests give it."""
+    """Name of the image prompt in requests."""
     config: ReduxConfig
     siglip: siglip.SiglipVisionConfig
     preprocessor: ClipPreprocessor
     networks: Mapping[str, Network]
-    """Networks of a Flux that it is, by name."""
+    """Networks that Redux adds to a Flux pipeline, by name."""
     files: tuple[Path, ...]
-    """Folders and files that it consists of."""
+    """Folders and files of the Redux checkpoint."""
 
     @property
     def image_prompts(self) -> Mapping[str, ImagePrompt]:
-        """Image prompts of a spec, by name."""
+        """Image prompts for the spec, by name."""
         return {self.name: ImagePrompt(tokens=self.siglip.tokens, summed=True)}
 
     @classmethod
     def read(cls, sources: Mapping[str, ImagePromptSource], joint: int) -> ReduxCheckpoint | None:
-        """Read the configs; None: no image prompts are wanted.
+        """Read the configs; None without image prompt sources.
 
         Args:
             joint: width of T5's embeddings.
 
         Raises:
-            CheckpointError: it is not there, not whole, or there are several.
-            ValueError: its parts do not fit each other or the model's.
+            CheckpointError: the checkpoint is missing or incomplete, or there are several.
+            ValueError: the configs do not match.
         """
         if not sources:
             return None
@@ -57,9 +57,9 @@ class ReduxCheckpoint:
                 f"image_prompts: a Flux has one, not {', '.join(sorted(sources))}"
             )
         ((name, source),) = sources.items()
-        found = _of_file(name, source, joint) if _is_file(source) else _of_folder(name, source)
-        _check_fit(found, joint)
-        return found
+        checkpoint = _of_file(name, source, joint) if _is_file(source) else _of_folder(name, source)
+        _check_fit(checkpoint, joint)
+        return checkpoint
 
 
 def _is_file(source: ImagePromptSource) -> bool:
@@ -67,7 +67,7 @@ def _is_file(source: ImagePromptSource) -> bool:
 
 
 def _of_folder(name: str, source: ImagePromptSource) -> ReduxCheckpoint:
-    """Read diffusers' layout; the image encoder may be another."""
+    """Read a folder in diffusers' layout; the image encoder may be in another folder."""
     folder = resolve(source.source)
     encoder, preprocessor = folder / "image_encoder", folder / "feature_extractor"
     if source.encoder is not None:
@@ -77,7 +77,7 @@ def _of_folder(name: str, source: ImagePromptSource) -> ReduxCheckpoint:
 
 
 def _of_file(name: str, source: ImagePromptSource, joint: int) -> ReduxCheckpoint:
-    """Read the authors' file, whose sizes are those of the networks around it."""
+    """Read the original file, whose sizes are inferred from the adjacent networks."""
     if source.encoder is None:
         raise CheckpointError(
             f"image_prompts.{name}: a file has no image encoder; name one by encoder, such as "
@@ -100,7 +100,11 @@ def _checkpoint(
     embedder: Path | ComponentFiles,
     encoder: tuple[Path, Path],
 ) -> ReduxCheckpoint:
-    """Args: encoder: folders of the image encoder and of its preprocessor's config."""
+    """Build the checkpoint's description.
+
+    Args:
+        encoder: folders of the image encoder and of its preprocessor's config.
+    """
     folder, preprocessor = encoder
     files = embedder.files if isinstance(embedder, ComponentFiles) else (embedder,)
     vision = siglip.SiglipVisionConfig.from_dict(read_config(folder.parent, folder.name))
@@ -118,16 +122,21 @@ def _checkpoint(
     )
 
 
-def _check_fit(found: ReduxCheckpoint, joint: int) -> None:
-    sees, side = found.siglip.image_size, found.preprocessor.size
+def _check_fit(redux: ReduxCheckpoint, joint: int) -> None:
+    image_size, side = redux.siglip.image_size, redux.preprocessor.size
     pairs = (
-        ("redux_dim", found.config.redux_dim, "SigLIP's hidden_size", found.siglip.hidden_size),
-        ("txt_in_features", found.config.txt_in_features, "joint_attention_dim", joint),
-        ("the preprocessor's size", side, "SigLIP's image_size", (sees, sees)),
+        (
+            "redux_dim",
+            redux.config.redux_dim,
+            "SigLIP's hidden_size",
+            redux.siglip.hidden_size,
+        ),
+        ("txt_in_features", redux.config.txt_in_features, "joint_attention_dim", joint),
+        ("the preprocessor's size", side, "SigLIP's image_size", (image_size, image_size)),
     )
-    for ours, a, theirs, b in pairs:
+    for field, a, other, b in pairs:
         if a != b:
             raise ValueError(
-                f"image_prompts.{found.name}: {ours} is {a}, but {theirs} is {b}: the parts do not "
+                f"image_prompts.{redux.name}: {field} is {a}, but {other} is {b}: the parts do not "
                 "fit"
             )

@@ -1,4 +1,4 @@
-"""Reference image of Kontext: resized to one of the sizes that the network was trained on."""
+"""Preprocessing of Kontext's reference image: resizes to one of the training sizes."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ SIZES = (
     *((944, 1104), (1024, 1024), (1104, 944)),
     *((1184, 880), (1248, 832), (1328, 800), (1392, 752), (1456, 720), (1504, 688), (1568, 672)),
 )
-"""Width and height. Source: diffusers pipeline_flux_kontext.py, PREFERRED_KONTEXT_RESOLUTIONS."""
+"""Training sizes as width and height. Source: diffusers pipeline_flux_kontext.py,
+PREFERRED_KONTEXT_RESOLUTIONS."""
 
 SIDE_PX = 1024
-"""Side of the square one; all have its number of pixels, to within 1.4 %."""
+"""Side of the square size; all sizes have its number of pixels within 1.4 %."""
 
 
 def read_reference(
     data: bytes, multiple: int, field: str, side_px: int = SIDE_PX
 ) -> Float32[np.ndarray, "height width colours"]:
-    """An image file → pixels in [-1, 1], at the size of `SIZES` whose shape is nearest.
+    """Decode an image, and resize it to the size of `SIZES` with the nearest ratio.
 
     Args:
-        multiple: pixels of a token's side, of which whole ones are read.
-        side_px: side of the square size; the others are scaled alike.
+        multiple: side of a token in pixels; the image's sides are rounded down to multiples of it.
+        side_px: side of the square size; the other sizes scale with it.
 
-    Raises: RequestError: the image cannot be read or is smaller than a token.
+    Returns: pixels in [-1, 1].
+
+    Raises: RequestError: the image cannot be decoded or is smaller than a token.
     """
     image = open_image(data, field)
     width, height = (side - side % multiple for side in image.size)
@@ -41,6 +44,6 @@ def read_reference(
 
 
 def nearest_size(width: int, height: int) -> tuple[int, int]:
-    """Return the size of `SIZES` whose ratio is nearest; of two, the narrower."""
+    """Return the size of `SIZES` with the nearest ratio; the narrower of two equally near ones."""
     ratio = width / height
     return min(SIZES, key=lambda size: (abs(ratio - size[0] / size[1]), size))

@@ -1,4 +1,4 @@
-"""A resolved request, as Flux reads it: checked, and turned into NumPy inputs and a step table."""
+"""Flux's view of a resolved request: validated values, NumPy inputs and a step table."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from models.spec.field_types import Count, Scale
 from models.spec.prompt_syntax import PromptSyntax
 
 MAX_SEQUENCE_LENGTH = 512
-"""T5 tokens at most, as in diffusers' FluxPipeline."""
+"""Maximum number of T5 tokens, as in diffusers' FluxPipeline."""
 
 
 @dataclass(frozen=True, kw_only=True, config=REQUEST)
 class FluxRequest(TrueCfgRequest):
-    """Image. Names are diffusers' arguments of FluxPipeline and FluxImg2ImgPipeline."""
+    """Parameters of one Flux image, named as in diffusers' FluxPipeline and FluxImg2ImgPipeline."""
 
     max_sequence_length: Annotated[Count, Field(le=MAX_SEQUENCE_LENGTH)]
     guidance_scale: Scale = 1.0
-    """An input of the network where guidance is distilled into it; others have none."""
+    """Input of guidance-distilled networks; ignored by others."""
     prompt_syntax: PromptSyntax = "plain"
     prompt_2: str | None = None
     negative_prompt_2: str | None = None
@@ -40,12 +40,12 @@ class FluxRequest(TrueCfgRequest):
         }
 
     def values(self, plan: Plan) -> Mapping[str, float]:
-        """Return what steps read beside the time."""
+        """Return the step inputs in addition to the time."""
         return {"guidance_scale": self.guidance_scale, "true_cfg_scale": self.true_cfg_scale}
 
 
 FIELDS = served_fields(FluxRequest)
-"""Request fields of Flux, beside images; `guidance_scale` only where the network has an input for
-it."""
+"""Request fields of Flux, except images; `guidance_scale` requires a network with an
+input for it."""
 NEGATIVE = frozenset({"true_cfg_scale", "negative_prompt", "negative_prompt_2"})
-"""Fields of a second pass with a negative prompt."""
+"""Fields of classifier-free guidance with a negative prompt."""

@@ -1,7 +1,7 @@
-"""Flux in one `.safetensors` file: ways of naming the arrays of its transformer and text encoders.
+"""Flux in one `.safetensors` file: naming schemes of its transformer and text encoders.
 
-What a file lacks comes from a *base*: a folder in diffusers' layout, whose configs and tokenizers
-serve in any case. Source: ComfyUI (comfy/supported_models.py, class Flux) for the prefixes.
+Missing parts, and always configs and tokenizers, come from a *base*: a folder in diffusers' layout.
+Source: ComfyUI (comfy/supported_models.py, class Flux) for the prefixes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Spec of a Flux checkpoint for the API: tasks, fields, defaults and limits."""
+"""Builds the `ModelSpec` of a Flux checkpoint: tasks, request fields, defaults and limits."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from models.flow.spec import (
     TRUE_CFG_NEEDS,
     MakeSpec,
     default_size,
-    described,
     image_limits,
+    spec_builder,
 )
 from models.flux.config import FluxConfig
+from models.flux.kinds import PLAIN, CheckpointKind
 from models.flux.redux import MAX_IMAGES
 from models.flux.request import MAX_SEQUENCE_LENGTH
-from models.flux.tools import PLAIN, Tool
 from models.sampling.flow_match import FlowMatchEuler
 from models.spec.controls import FIELD as CONTROL
 from models.spec.image_prompts import FIELD, ImagePrompt
@@ -28,55 +28,55 @@ Value = TypeVar("Value")
 NO_IMAGE_PROMPTS: Mapping[str, ImagePrompt] = {}
 
 OF_CONTROLS: dict[str, tuple[Need, ...]] = {"guidance_scale": (Need(field=CONTROL),)}
-"""Needs of a model whose ControlNets alone have an input for the guidance scale."""
+"""Needs of a model in which only the ControlNets take a guidance scale."""
 
 
 def spec_of(
     config: FluxConfig,
     vae: VaeConfig,
     scheduler: FlowMatchEuler,
-    tool: Tool = PLAIN,
+    kind: CheckpointKind = PLAIN,
     image_prompts: Mapping[str, ImagePrompt] = NO_IMAGE_PROMPTS,
     controls: Sequence[FluxConfig] = (),
 ) -> MakeSpec:
-    """Return what makes the spec of a checkpoint with these configs.
+    """Return a function that builds the spec of a Flux checkpoint with these configs.
 
     Args:
-        image_prompts: that it reads, by name.
+        image_prompts: supported image prompts, by name.
         controls: configs of its ControlNets.
     """
     side = DEFAULT_LATENTS_PX * vae.downsampling
-    fields = fields_of([config, *controls], tool) | ({FIELD} if image_prompts else set())
+    fields = fields_of([config, *controls], kind) | ({FIELD} if image_prompts else set())
     distilled_in_time = not (config.guidance_embeds or scheduler.use_dynamic_shifting)
     most_prompts = MAX_IMAGES if image_prompts else 0
-    own = {
+    defaults = {
         **default_size(vae.downsampling),
         "num_inference_steps": 4 if distilled_in_time else 28,
         "guidance_scale": 3.5,
         "true_cfg_scale": 1.0,
         "max_sequence_length": MAX_SEQUENCE_LENGTH,
-        **tool.defaults,
+        **kind.defaults,
     }
-    return described(
+    return spec_builder(
         fields,
-        _among(fields, own),
-        {task: _among(fields, values) for task, values in tool.task_defaults.items()},
+        _among(fields, defaults),
+        {task: _among(fields, values) for task, values in kind.task_defaults.items()},
         family="flux",
-        tasks=tool.tasks,
-        needed=tool.needed,
+        tasks=kind.tasks,
+        needed=kind.needed,
         needs={**TRUE_CFG_NEEDS, **({} if config.guidance_embeds else OF_CONTROLS)},
         limits=image_limits(
             2 * vae.downsampling, 2 * side, MAX_SEQUENCE_LENGTH, max_image_prompts=most_prompts
         ),
-        read_pixels=tool.read_pixels,
+        read_pixels=kind.read_pixels,
         image_prompts=image_prompts,
     )
 
 
-def fields_of(configs: Sequence[FluxConfig], tool: Tool = PLAIN) -> frozenset[str]:
-    """Request fields; no guidance scale where no network has an input for it (schnell)."""
+def fields_of(configs: Sequence[FluxConfig], kind: CheckpointKind = PLAIN) -> frozenset[str]:
+    """Return Flux's request fields; no guidance scale if no network takes one (schnell)."""
     guided = any(config.guidance_embeds for config in configs)
-    return tool.fields if guided else tool.fields - {"guidance_scale"}
+    return kind.fields if guided else kind.fields - {"guidance_scale"}
 
 
 def _among(fields: frozenset[str], values: Mapping[str, Value]) -> dict[str, Value]:

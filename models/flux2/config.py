@@ -1,4 +1,4 @@
-"""Config of a FLUX.2 transformer: its `transformer/config.json`, checked."""
+"""FLUX.2 transformer config (`transformer/config.json`), with validation."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from dataclasses import dataclass
 from models.checkpoint.config_fields import HeadedConfig
 
 AXES = 4
-"""Numbers of a token's position: time, row, column, and place in the text."""
+"""Components of a token's position: time, row, column, and index in the text."""
 
 
 @dataclass(frozen=True)
 class Flux2Config(HeadedConfig):
-    """The fields of diffusers' Flux2Transformer2DModel config, with its defaults (dev's)."""
+    """Fields of diffusers' Flux2Transformer2DModel config, with its defaults (dev's)."""
 
     patch_size: int = 1
     in_channels: int = 128
-    """Channels of one token: a 2 x 2 patch of latents."""
+    """Channels of a token: a 2 x 2 patch of latents."""
     out_channels: int | None = None
     num_layers: int = 8
-    """Double blocks: image and text in separate streams that attend to each other."""
+    """Number of double blocks: image and text in separate streams with joint attention."""
     num_single_layers: int = 48
-    """Single blocks: one stream of both."""
+    """Number of single blocks: image and text in one stream."""
     attention_head_dim: int = 128
     num_attention_heads: int = 48
     joint_attention_dim: int = 15360
-    """Width of the text encoder's states, side by side."""
+    """Width of the text encoder's states, concatenated."""
     timestep_guidance_channels: int = 256
     """Width of the timestep's sinusoids."""
     mlp_ratio: float = 3.0
     axes_dims_rope: tuple[int, ...] = (32, 32, 32, 32)
-    """Head dimensions turned by time, row, column and place in the text."""
+    """Head dimensions rotated by time, row, column and index in the text."""
     rope_theta: int = 2000
     eps: float = 1e-6
     """Epsilon of the norms."""
     guidance_embeds: bool = True
 
     def __post_init__(self) -> None:
-        self.check_whole("num_layers", "num_single_layers", least=0)
-        self.check_whole(
+        self.check_integers("num_layers", "num_single_layers", least=0)
+        self.check_integers(
             "in_channels",
             "attention_head_dim",
             "num_attention_heads",
@@ -65,5 +65,5 @@ class Flux2Config(HeadedConfig):
 
     @property
     def inner(self) -> int:
-        """Features in the middle of a feed-forward."""
+        """Hidden features of a feed-forward."""
         return int(self.width * self.mlp_ratio)

@@ -1,7 +1,7 @@
-"""Names of the FLUX.2 transformer's arrays → paths in `Flux2Transformer`.
+"""Maps array names of the FLUX.2 transformer to paths in `Flux2Transformer`.
 
 Source: diffusers' Flux2Transformer2DModel; Black Forest Labs, FLUX.2 (src/flux2/model.py), and
-diffusers' single_file_utils.py, convert_flux2_transformer_checkpoint_to_diffusers, for the authors'
+diffusers' single_file_utils.py, convert_flux2_transformer_checkpoint_to_diffusers, for the original
 names; diffusers' loaders/lora_conversion_utils.py for the prefixes of adapters.
 """
 
@@ -26,7 +26,7 @@ _SHARED = {
     "double_stream_modulation_txt": "text_modulation",
     "single_stream_modulation": "single_modulation",
 }
-"""Modulations that all blocks of a kind share."""
+"""Modulation layers, each shared by all blocks of a kind."""
 _FEED_FORWARD = {"linear_in": "{gate,up}", "linear_out": "down"}
 
 RENAMES: Renames = (
@@ -37,16 +37,16 @@ RENAMES: Renames = (
             r"time_guidance_embed\.timestep_embedder\.linear_1": "conditions.time_in.first",
             r"time_guidance_embed\.timestep_embedder\.linear_2": "conditions.time_in.second",
             **{
-                rf"{theirs}\.linear": f"conditions.{ours}.linear"
-                for theirs, ours in _SHARED.items()
+                rf"{source}\.linear": f"conditions.{target}.linear"
+                for source, target in _SHARED.items()
             },
             r"norm_out\.linear": "conditions.out_modulation.linear",
             "proj_out": "latents_out",
         }
     ),
     *double_renames(
-        {rf"ff\.{theirs}": ours for theirs, ours in _FEED_FORWARD.items()},
-        {rf"ff_context\.{theirs}": ours for theirs, ours in _FEED_FORWARD.items()},
+        {rf"ff\.{source}": target for source, target in _FEED_FORWARD.items()},
+        {rf"ff_context\.{source}": target for source, target in _FEED_FORWARD.items()},
     ),
     *layer_renames(
         {
@@ -57,22 +57,22 @@ RENAMES: Renames = (
         (SINGLE_BLOCKS, "single_blocks"),
     ),
 )
-"""Keys of a checkpoint in diffusers' layout."""
+"""Keys of FLUX.2 in diffusers' layout → paths."""
 
 LAYERS: Fused = {
     **authors_layers("time_guidance_embed", "linear_in", "linear_out"),
-    **{f"{one}.lin": (f"{one}.linear",) for one in _SHARED},
+    **{f"{layer}.lin": (f"{layer}.linear",) for layer in _SHARED},
     "single_blocks.{}.linear1": (f"{SINGLE}attn.to_qkv_mlp_proj",),
     "single_blocks.{}.linear2": (f"{SINGLE}attn.to_out",),
 }
-"""The authors' names of layers → diffusers'."""
+"""Original layer names of FLUX.2 → diffusers' names."""
 AUTHORS_RENAMES = authors_table(LAYERS, RENAMES)
 
 NAMINGS = (
     Naming(TRANSFORMER_PREFIXES, "single_stream_modulation.lin.weight", AUTHORS_RENAMES),
     Naming(TRANSFORMER_PREFIXES, "single_stream_modulation.linear.weight", RENAMES),
 )
-"""Ways in which single files name the arrays."""
+"""Array naming schemes of FLUX.2 in single files."""
 
 SPELLINGS = (Spelling(RENAMES, fused=lambda network: LAYERS, swapped=SWAPPED, unread=("norm",)),)
-"""Names in files of adapters."""
+"""Layer names of FLUX.2 in adapter files."""

@@ -1,4 +1,4 @@
-"""A checkpoint folder in diffusers' layout → a `Flux2Pipeline`, every size from its configs."""
+"""Loads a `Flux2Pipeline` from a checkpoint folder in diffusers' layout."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from models.flow.chat_pipeline import ChatNetworks
 from models.flow.load import FamilyCheckpoint
 from models.flow.load import load as load_checkpoint
 from models.flow.parts import autoencoder, chat_pipeline, qwen3_encoder, transformer
-from models.flow.spec import levers_of
+from models.flow.spec import optimizations_of
 from models.flux2.config import Flux2Config
 from models.flux2.key_mapping import NAMINGS, RENAMES
 from models.flux2.network import Flux2Transformer
@@ -27,11 +27,11 @@ from models.vae import batch_normed
 from models.vae.batch_normed import BatchNormedAutoencoder, BatchNormedVaeConfig
 
 STATES = (9, 18, 27)
-"""Hidden states of the text encoder that the network reads, side by side."""
+"""Hidden states of the text encoder that are concatenated as the network's input."""
 
 
 def read(folder: Path, reading: Reading) -> FamilyCheckpoint[ChatNetworks, Flux2Pipeline]:
-    """Read the configs. Raises: ValueError: one that these networks cannot have."""
+    """Read the configs of a FLUX.2 checkpoint. Raises: ValueError: an unsupported config."""
     config = Flux2Config.from_dict(read_config(folder, "transformer"))
     vae = BatchNormedVaeConfig.from_dict(read_config(folder, "vae"))
     text = Qwen3Config.from_dict(read_config(folder, "text_encoder"))
@@ -56,7 +56,7 @@ def read(folder: Path, reading: Reading) -> FamilyCheckpoint[ChatNetworks, Flux2
         chat_pipeline(Flux2Pipeline, folder, reading, scheduler, NOT_THINKING),
         vae.downsampling,
         flat_image_encoder,
-        levers_of(config.num_layers),
+        optimizations_of(config.num_layers),
     )
 
 

@@ -1,11 +1,11 @@
-"""The FLUX.2 transformer: velocity of packed latents from text and time.
+"""FLUX.2 transformer: predicts the velocity of packed latents from text and time.
 
-Its double blocks and what is around all blocks are Flux's; here one modulation serves all blocks of
-a kind, no layer has a bias, and feed-forwards are gated.
+Double blocks and outer layers are Flux's. In contrast to Flux, all blocks of a kind share one
+modulation, layers have no biases, and feed-forwards are gated.
 
 Source: Black Forest Labs, FLUX.2 (src/flux2/model.py), in the parametrisation of diffusers'
-Flux2Transformer2DModel; pipeline_flux2_klein.py for the positions (its _prepare_…_ids).
-Blocks are stacked and scanned (models/nn/layers/scanned.py).
+Flux2Transformer2DModel; pipeline_flux2_klein.py for the positions (its _prepare_…_ids). Blocks are
+stacked and scanned (models/nn/layers/scanned.py).
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ from models.nn.layers.step_cache import CachedStep
 from models.vae.references import Grid
 
 BETWEEN_IMAGES = 10
-"""Time from the image that is drawn, at 0, to the first reference, and from one to the next."""
+"""Time position of the first reference, and distance between references; the output
+image is at 0."""
 
 
 class TimeConditions(nnx.Module):
-    """Timestep → modulations, which all blocks of a kind share."""
+    """Embedding of a timestep to modulations, which all blocks of a kind share."""
 
     def __init__(self, config: Flux2Config, **kinds: Unpack[Kinds]) -> None:
         vectors = partial(Modulation, config.width, use_bias=False, **kinds)
@@ -66,7 +67,7 @@ class TimeConditions(nnx.Module):
 
 
 class Flux2Transformer(JointTransformer):
-    """Packed latents, text and time to velocity."""
+    """Denoising transformer of FLUX.2: packed latents, text and time to velocity."""
 
     def __init__(
         self,
@@ -97,12 +98,12 @@ class Flux2Transformer(JointTransformer):
         grids: tuple[Grid, ...],
         cache: CachedStep | None = None,
     ) -> Float[Array, "batch image_tokens channels"]:
-        """Velocity of the latents, in the dtype of the weights.
+        """Return the velocity of the latents, in the dtype of the weights.
 
         Args:
-            modulations: as `conditions` gives them, of the timestep.
-            grids: rows and columns of the tokens of each image: the drawn, then references.
-            cache: of earlier steps, where most blocks may be left out.
+            modulations: output of `conditions` for the timestep.
+            grids: token rows and columns of the output image, then of each reference.
+            cache: state of earlier steps; may replace most blocks.
         """
         ids = np.concatenate([image_ids(*grid, index) for index, grid in enumerate(grids)])
         text = text_ids(prompt_embeds.shape[1])
@@ -110,7 +111,7 @@ class Flux2Transformer(JointTransformer):
 
 
 def text_ids(tokens: int) -> np.ndarray:
-    """Return positions of text, [tokens, 4]."""
+    """Return positions of text tokens, [tokens, 4]."""
     return np.pad(np.arange(tokens)[:, None], ((0, 0), (AXES - 1, 0)))
 
 
@@ -118,6 +119,6 @@ def image_ids(rows: int, columns: int, index: int = 0) -> np.ndarray:
     """Return positions of an image's tokens, [rows · columns, 4].
 
     Args:
-        index: 0: the image that is drawn; from 1 on: references.
+        index: 0 for the output image, from 1 on for references.
     """
-    return grid_ids(rows, columns, before=(BETWEEN_IMAGES * index,), behind=(0,))
+    return grid_ids(rows, columns, before=(BETWEEN_IMAGES * index,), after=(0,))

@@ -1,4 +1,4 @@
-"""FLUX.2 klein as the engine runs it: pure functions of the weights."""
+"""FLUX.2 klein pipeline for the engine: pure functions of the weights."""
 
 from __future__ import annotations
 
@@ -26,18 +26,20 @@ from models.vae.references import inputs_of
 class Flux2Pipeline(ModulatedPipeline, NormedLatentPipeline[ChatNetworks]):
     """Pipeline of FLUX.2 klein.
 
-    A row: latents and denoised [tokens, 4c], normed by channel; prompt_embeds [prompts,
-    text_tokens, joint]; grid [h, w], the shape of the VAE's latents as an array without values;
-    references [tokens, 4c] and reference_grids, the like shape of each by its index, where there
-    are some; step_cache, where there is one.
+    Leaves of a row:
+    - latents and denoised [tokens, 4c], normalized by channel; step_cache, if enabled;
+    - prompt_embeds [prompts, text_tokens, joint];
+    - grid [h, w]: empty array with the shape of the VAE's latents;
+    - with references: references [tokens, 4c], and reference_grids, an empty array per index like
+      grid.
     """
 
     PROMPTS = ("prompt_embeds",)
     ENCODER = "Qwen3"
     SPELLINGS = SPELLINGS
 
-    def lay_out(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
-        """Tokenize both prompts, draw the noise, read the references, and plan the steps."""
+    def plan_request(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
+        """Tokenize the prompts, draw the noise, preprocess the references, and plan the steps."""
         served = {name: value for name, value in fields.items() if name in self.spec.fields}
         request = read_request(Flux2Request, served)
         h, w = self.grid_of(width=request.width, height=request.height)
@@ -47,14 +49,14 @@ class Flux2Pipeline(ModulatedPipeline, NormedLatentPipeline[ChatNetworks]):
         multiple = self.spec.limits.size_multiple_px
         references = read_references(images, self.spec)
         grids = [tuple(side // multiple for side in pixels.shape[:2]) for pixels in references]
-        seen = "+".join(f"{columns}x{rows}" for rows, columns in grids)
+        sizes = "+".join(f"{columns}x{rows}" for rows, columns in grids)
         draw = partial(draw_noise, TorchGenerator(request.seed), self.config.in_channels)
-        return self.drafted(
+        return self.build_draft(
             request,
             {"noise": draw((h // 2, w // 2), self.dtype), **inputs_of(references)},
             request.steps(plan, self.scheduler.solver),
             tokens + sum(rows * columns for rows, columns in grids),
-            f",references={seen}" if seen else "",
+            f",references={sizes}" if sizes else "",
         )
 
     def embed(self, weights: ChatNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:

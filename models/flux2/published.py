@@ -1,7 +1,6 @@
-"""The published FLUX.2 klein checkpoints, as data: what their config files say of the networks.
+"""Configs of published FLUX.2 klein checkpoints.
 
-Source: black-forest-labs/FLUX.2-klein-4B and FLUX.2-klein-9B. The base models are of the same
-shapes.
+Source: black-forest-labs/FLUX.2-klein-4B and FLUX.2-klein-9B. The base models have the same shapes.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ TRANSFORMER: Mapping[str, Any] = {
     "joint_attention_dim": 7680,
     "guidance_embeds": False,
 }
-"""All else is as diffusers has it by default (`Flux2Config`)."""
+"""FLUX.2 transformer fields that differ from diffusers' defaults (`Flux2Config`)."""
 
 KLEIN_4B: Mapping[str, Mapping[str, Any]] = {
     "transformer": TRANSFORMER,

@@ -1,4 +1,4 @@
-"""Reference images of FLUX.2: scaled down to a megapixel, cut to whole tokens from the middle.
+"""Preprocessing of FLUX.2's reference images: downscaling to a megapixel, cropping to whole tokens.
 
 Source: diffusers pipeline_flux2_klein.py, Flux2KleinPipeline.__call__, and its image_processor.py.
 """
@@ -21,12 +21,13 @@ from models.vae.references import open_references
 def read_references(
     images: Mapping[str, bytes], spec: ModelSpec
 ) -> list[Float32[np.ndarray, "height width colours"]]:
-    """Return the references' pixels in [-1, 1], in their order.
+    """Return the references' pixels in [-1, 1], in order.
 
     Args:
         images: files by their paths in the request.
 
-    Raises: RequestError: an image that cannot be read, too small, or too long for its width.
+    Raises: RequestError: an image cannot be decoded, is too small, or has too large an aspect
+    ratio.
     """
     opened = open_references(images)
     for path, image in opened.items():
@@ -36,7 +37,7 @@ def read_references(
 
 
 def _in_tokens(image: Image.Image, spec: ModelSpec) -> Image.Image:
-    """Scale an image down, and cut off what is no whole token, half of it at either end."""
+    """Downscale an image, and crop it around the centre to whole tokens."""
     size = within_pixels(image.size, spec.sized_within_px)
     if size != image.size:
         image = image.resize(size, Image.Resampling.LANCZOS)

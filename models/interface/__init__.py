@@ -1,4 +1,4 @@
-"""Interface between families and engine: pipeline, step programs, images in and out.
+"""Interface between families and engine: pipeline protocol, step programs, image input and output.
 
 May import `checkpoint`, `nn`, `parallel`, `sampling`, `spec`.
 """

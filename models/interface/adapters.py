@@ -1,8 +1,8 @@
-"""Adapters of a request: the pages that its rows read in each step, and how strongly.
+"""Adapters of a request: the pages that its rows read in each step, and their scales.
 
-A row's pages are counted from 0, adapter by adapter; whoever runs it knows where in the bank each
-of them lies. A step's program is made for a number of pages: what a row needs is filled up to the
-next one with pages of scale 0, so that its numbers depend on its own request alone.
+A row numbers its pages from 0, adapter by adapter. The worker maps them to pages of its bank
+(`placed`). A step program has a fixed number of pages. A row's pages are padded to it with pages of
+scale 0, so a row's results depend only on its own request.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models.interface.pipeline import Fields, Prepared, Step
+from models.interface.pipeline import Fields, PreparedRow, Step
 from models.parallel.row_adapters import RowAdapters
 from models.spec.lora import RequestedLora, page_count
 
 PAGES, SCALES = "adapter_pages", "adapter_scales"
-"""Names among a step's values, and among the inputs of `encode`."""
+"""Names in a step's values, and in the inputs of `encode`."""
 
 
 def requested_adapters(fields: Fields) -> tuple[RequestedLora, ...]:
-    """Return the adapters of a resolved request, in its order."""
-    return tuple(RequestedLora.model_validate(one) for one in fields.get("loras") or ())
+    """Return the adapters of a resolved request, in order."""
+    return tuple(RequestedLora.model_validate(lora) for lora in fields.get("loras") or ())
 
 
 def with_adapters(
     steps: Sequence[Step], adapters: Sequence[RequestedLora], before: int = 0
 ) -> tuple[Step, ...]:
-    """Return the steps, each with the pages that its network reads.
+    """Return the steps with the adapter pages that their networks read.
 
     Args:
-        before: steps of the image before these.
+        before: number of the image's steps before these.
     """
     total = before + len(steps)
     return tuple(
-        _with_pages(step, _columns(adapters, {step.phase.network}, number, total))
+        _with_pages(step, _columns(adapters, {step.program.network}, number, total))
         for number, step in enumerate(steps, before)
     )
 
@@ -46,16 +46,16 @@ def with_adapters(
 def _with_pages(step: Step, columns: Mapping[str, np.ndarray]) -> Step:
     if not columns:
         return step
-    phase = replace(step.phase, adapter_pages=len(columns[PAGES]))
-    return replace(step, phase=phase, values={**step.values, **columns})
+    program = replace(step.program, adapter_pages=len(columns[PAGES]))
+    return replace(step, program=program, values={**step.values, **columns})
 
 
 def encoder_inputs(
     adapters: Sequence[RequestedLora], encoders: Collection[str]
 ) -> dict[str, np.ndarray]:
-    """Return the inputs of `encode` for adapters that change text encoders; none without.
+    """Return the inputs of `encode` for adapters that change text encoders; empty if none do.
 
-    Scales are those of the first step: prompts are encoded once.
+    Prompts are encoded once, with the scales of the first step.
     """
     return dict(_columns(adapters, encoders, 0, 1))
 
@@ -63,7 +63,7 @@ def encoder_inputs(
 def _columns(
     adapters: Sequence[RequestedLora], networks: Collection[str], step: int, steps: int
 ) -> Mapping[str, np.ndarray]:
-    """Pages and scales of the adapters that change any of these networks, float32 [pages]."""
+    """Return pages and scales of the adapters that change these networks, float32 [pages]."""
     pages: list[int] = []
     scales: list[float] = []
     first = 0
@@ -81,30 +81,30 @@ def _columns(
     }
 
 
-def placed(prepared: Prepared, places: Sequence[int]) -> Prepared:
-    """Return a request whose pages are those of a bank.
+def with_bank_pages(prepared: PreparedRow, places: Sequence[int]) -> PreparedRow:
+    """Map a request's pages to pages of a bank.
 
     Args:
-        places: where in the bank each page lies, adapter by adapter.
+        places: bank page of each page, adapter by adapter.
     """
     if not prepared.adapters:
         return prepared
-    where = np.array(places, np.float32)
+    bank_pages = np.array(places, np.float32)
 
     def moved(values: Mapping[str, Any]) -> Mapping[str, Any]:
         if PAGES not in values:
             return values
-        return {**values, PAGES: where[values[PAGES].astype(int)]}
+        return {**values, PAGES: bank_pages[values[PAGES].astype(int)]}
 
     steps = tuple(replace(step, values=moved(step.values)) for step in prepared.steps)
     return replace(prepared, inputs=moved(prepared.inputs), steps=steps)
 
 
 def row_adapters(values: Mapping[str, Any], rows: int | None = None) -> RowAdapters | None:
-    """Return the adapters of a step's rows, or of the one row of `encode`; None without any.
+    """Return the adapters of a step's rows, or of `encode`'s single row; None without adapters.
 
     Args:
-        values: with a leading row axis; without one if `rows` is 1.
+        values: with a leading row axis; without a row axis if `rows` is 1.
     """
     if PAGES not in values:
         return None

@@ -1,4 +1,4 @@
-"""Presets of `quality` on a model's spec, and on the table of steps of one image."""
+"""Application of `quality` presets to a model's spec, and to the steps of an image."""
 
 from __future__ import annotations
 
@@ -16,119 +16,120 @@ from models.spec.model_spec import ModelSpec
 from models.spec.quality_presets import (
     COEFFICIENTS,
     DEGREES,
+    EIGHT_BIT_PRESETS,
     EXACT,
-    OF_EIGHT_BITS,
     THRESHOLD,
     WEIGHTS,
     EightBit,
-    Lever,
+    Optimization,
     Quality,
     StepCache,
     presets,
 )
 from models.spec.step_plan import Weights
 
-BY_USE: frozenset[Lever] = frozenset({"eight_bit", "progressive"})
-"""Levers that the same checkpoint has or lacks by how it is used, which its own presets may pull:
-with weights of 8 bits, and where it draws image to image with a strength."""
+BY_USE: frozenset[Optimization] = frozenset({"eight_bit", "progressive"})
+"""Optimizations whose availability depends on the checkpoint's use: on 8-bit weights, and on
+image-to-image with a strength. Presets of a checkpoint may contain them anyway."""
 
 
 def with_presets(
     spec: ModelSpec,
     folder: Path,
-    levers: Collection[Lever],
+    optimizations: Collection[Optimization],
     given: Mapping[str, Quality],
     eight_bit: EightBit | None = None,
 ) -> ModelSpec:
-    """The spec with the presets of its family, its folder's `atelier.json`, and the operator.
+    """Add the presets of the family, the folder's `atelier.json` and the operator to a spec.
 
     Args:
-        levers: that the family has, as far as its use leaves it them (`BY_USE`).
-        given: the operator's.
-        eight_bit: where it has them; None: nowhere.
+        optimizations: those that the family supports, restricted by use (`BY_USE`).
+        given: the operator's presets.
+        eight_bit: storage of 8-bit weights; None: no 8-bit weights.
 
-    Raises: ValueError: a preset pulls a lever that there is not, or leaves out one that has to be
-        pulled, or the default is no preset.
+    Raises: ValueError: a preset has an unsupported optimization or lacks a required one, or the
+        default is not a preset.
     """
-    found_here = {"eight_bit": eight_bit, "progressive": LATENT in spec.hires_upscalers}
-    there = set(levers) - {lever for lever in BY_USE if not found_here[lever]}
-    brought = {
+    by_use = {"eight_bit": eight_bit, "progressive": LATENT in spec.hires_upscalers}
+    supported = set(optimizations) - {name for name in BY_USE if not by_use[name]}
+    from_folder = {
         name: quality
         for name, quality in read_qualities(folder).items()
-        if not quality.levers & (BY_USE - there)
+        if not quality.optimizations & (BY_USE - supported)
     }
-    found = presets(there, brought, given)
+    qualities = presets(supported, from_folder, given)
     if eight_bit == "instead":
-        found = _of_eight_bits(found, given)
+        qualities = _of_eight_bits(qualities, given)
     full = spec.model_copy(
         update={
             "defaults": {
-                "quality": OF_EIGHT_BITS["w8a16"] if eight_bit == "instead" else EXACT,
+                "quality": EIGHT_BIT_PRESETS["w8a16"] if eight_bit == "instead" else EXACT,
                 **spec.defaults,
             },
             "bucket_fields": (*spec.bucket_fields, "quality"),
-            "qualities": found,
+            "qualities": qualities,
             "has_exact": eight_bit != "instead",
         }
     )
     if (chosen := full.defaults["quality"]) not in full.quality_names:
-        there_is = ", ".join(full.quality_names)
-        raise ValueError(f"the default quality {chosen!r} is none of {there_is}")
+        names = ", ".join(full.quality_names)
+        raise ValueError(f"the default quality {chosen!r} must be one of {names}")
     return full
 
 
 def _of_eight_bits(
-    found: Mapping[str, Quality], given: Mapping[str, Quality]
+    qualities: Mapping[str, Quality], given: Mapping[str, Quality]
 ) -> dict[str, Quality]:
-    """Return the presets that need no exact weights. Raises: ValueError: the operator's do."""
+    """Return the presets without exact weights. Raises: ValueError: the operator's need them."""
     exact = sorted(name for name, quality in given.items() if not quality.eight_bit)
     if exact:
         raise ValueError(
-            f'quality.{exact[0]} needs exact weights, which eight_bit = "instead" lets go; '
-            'give it eight_bit = "w8a16", or have both ("beside")'
+            f'quality.{exact[0]} needs exact weights, which eight_bit = "instead" replaces; '
+            'set its eight_bit = "w8a16", or store both kinds of weights ("beside")'
         )
-    return {name: quality for name, quality in found.items() if quality.eight_bit}
+    return {name: quality for name, quality in qualities.items() if quality.eight_bit}
 
 
 def quality_of(spec: ModelSpec, fields: Fields) -> Quality:
-    """The preset that a request names. Raises: RequestError: there is none of that name."""
+    """Return the preset that a request names. Raises: RequestError: unknown name."""
     name = fields.get("quality") or EXACT
     if name not in spec.quality_names:
-        raise RequestError("quality", f"{name!r} is none of {', '.join(spec.quality_names)}")
+        raise RequestError("quality", f"{name!r} must be one of {', '.join(spec.quality_names)}")
     return Quality() if name == EXACT else spec.qualities[name]
 
 
-def apply_levers(
+def apply_optimizations(
     steps: tuple[Step, ...], quality: Quality, uncached: Collection[str] = (), before: int = 0
 ) -> tuple[Step, ...]:
-    """The steps of an exact image as that preset runs them.
+    """Apply a preset to the steps of an exact image.
 
     Args:
         uncached: networks whose steps have no step cache.
-        before: steps of the image before these, in another size, of which nothing is kept.
+        before: number of the image's steps before these, at another size; their residuals are not
+            reused.
     """
     guided = quality.guided(before + len(steps))[before:]
-    phases = [
+    programs = [
         replace(
-            step.phase,
-            guided=step.phase.guided and is_guided,
+            step.program,
+            guided=step.program.guided and is_guided,
             quant=quality.eight_bit,
-            cache=None if step.phase.network in uncached else quality.cache,
+            cache=None if step.program.network in uncached else quality.cache,
         )
         for step, is_guided in zip(steps, guided, strict=True)
     ]
-    image = [*[None] * before, *phases]
+    image = [*[None] * before, *programs]
     caches = [*zip(quality.thresholds(image), quality.weights(image), strict=True)][before:]
     return tuple(
-        replace(step, phase=phase, values={**step.values, **_cache_values(quality, *cache)})
-        if phase.cache
-        else replace(step, phase=phase)
-        for step, phase, cache in zip(steps, phases, caches, strict=True)
+        replace(step, program=program, values={**step.values, **_cache_values(quality, *cache)})
+        if program.cache
+        else replace(step, program=program)
+        for step, program, cache in zip(steps, programs, caches, strict=True)
     )
 
 
 def _cache_values(quality: Quality, threshold: float, weights: Weights) -> dict[str, Any]:
-    """Return the values of a step's cache for its program."""
+    """Return the inputs of a step's cache."""
     if quality.step_cache is None:
         return {}
     if not isinstance(quality.step_cache, StepCache):

@@ -1,7 +1,7 @@
-"""Canny's edges of an image, as ControlNets for edges were trained on: white on black.
+"""Canny edge detector for edge ControlNets: white edges on black.
 
-Source: Canny 1986, in OpenCV's reading (`cv2.Canny` with a 3 x 3 aperture and the L1 norm), with
-the thresholds 100 and 200 that diffusers' and ComfyUI's examples have.
+Source: Canny 1986, as implemented in OpenCV (`cv2.Canny` with a 3 x 3 aperture and the L1 norm),
+with the thresholds 100 and 200 of diffusers' and ComfyUI's examples.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ import numpy as np
 from jaxtyping import Bool, Int, UInt8
 
 LOW, HIGH = 100, 200
-"""Gradients from which a place may be an edge, and from which it is one by itself."""
+"""Gradient thresholds of hysteresis: pixels above `HIGH` are edges, pixels above `LOW` only if
+connected to an edge."""
 _TAN = 0.4142135623730951
-"""Tangent of 22.5 degrees, at which a gradient is between two directions."""
+"""Tangent of 22.5 degrees, the boundary between two quantized directions."""
 
 Gradient = Int[np.ndarray, "height width"]
-Places = Bool[np.ndarray, "height width"]
+PixelMask = Bool[np.ndarray, "height width"]
 
 
 def canny(
     pixels: UInt8[np.ndarray, "height width 3"], low: int = LOW, high: int = HIGH
 ) -> UInt8[np.ndarray, "height width 3"]:
-    """Draw an image's edges: 255 there, 0 elsewhere, the same in all colours."""
+    """Detect an image's edges: 255 for edges, 0 elsewhere, equal in all channels."""
     across, down = _strongest(pixels)
     size = np.abs(across) + np.abs(down)
     thin = _is_ridge(across, down, size) & (size > low)
@@ -30,7 +31,7 @@ def canny(
 
 
 def _strongest(pixels: UInt8[np.ndarray, "height width 3"]) -> tuple[Gradient, Gradient]:
-    """Return Sobel's gradients of the colour in which they are largest, at each place."""
+    """Return Sobel gradients of the channel with the largest gradient, per pixel."""
     padded = np.pad(pixels.astype(np.int32), ((1, 1), (1, 1), (0, 0)), mode="edge")
     rows = padded[:-2] + 2 * padded[1:-1] + padded[2:]
     across = rows[:, 2:] - rows[:, :-2]
@@ -43,14 +44,14 @@ def _strongest(pixels: UInt8[np.ndarray, "height width 3"]) -> tuple[Gradient, G
     )
 
 
-def _is_ridge(across: Gradient, down: Gradient, size: Gradient) -> Places:
-    """Return where a gradient is the largest along its own direction, of eight."""
+def _is_ridge(across: Gradient, down: Gradient, size: Gradient) -> PixelMask:
+    """Return where a gradient is a local maximum along its own quantized direction."""
     width, height = np.abs(across), np.abs(down)
-    around = np.pad(size, 1)
+    padded = np.pad(size, 1)
 
     def at(row: int, column: int) -> Gradient:
         rows, columns = size.shape
-        return around[1 + row : 1 + row + rows, 1 + column : 1 + column + columns]
+        return padded[1 + row : 1 + row + rows, 1 + column : 1 + column + columns]
 
     level = (size > at(0, -1)) & (size >= at(0, 1))
     upright = (size > at(-1, 0)) & (size >= at(1, 0))
@@ -61,12 +62,12 @@ def _is_ridge(across: Gradient, down: Gradient, size: Gradient) -> Places:
     return np.where(is_level, level, np.where(is_upright, upright, diagonal))
 
 
-def _connected(sure: Places, possible: Places) -> Places:
-    """Return what is sure, and what is possible and touches it over others that are possible."""
-    found, fresh = sure.copy(), sure
+def _connected(sure: PixelMask, possible: PixelMask) -> PixelMask:
+    """Return the sure pixels, and the possible pixels connected to them (hysteresis)."""
+    result, fresh = sure.copy(), sure
     while fresh.any():
         padded = np.pad(fresh, 1)
         rows = padded[:-2] | padded[1:-1] | padded[2:]
-        fresh = (rows[:, :-2] | rows[:, 1:-1] | rows[:, 2:]) & possible & ~found
-        found |= fresh
-    return found
+        fresh = (rows[:, :-2] | rows[:, 1:-1] | rows[:, 2:]) & possible & ~result
+        result |= fresh
+    return result

@@ -1,4 +1,4 @@
-"""Controls of a request, read for a family: each with its name, strength, steps and image."""
+"""Controls of a request, decoded for a family: name, scale, step range and pixels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Pixels = UInt8[np.ndarray, "height width 3"]
 
 @dataclass(frozen=True)
 class RequestedControl:
-    """Image that says what is where."""
+    """Control image (edges, depth, pose) of a request, with its ControlNet's name and scale."""
 
     name: str
     scale: float
@@ -30,7 +30,7 @@ class RequestedControl:
     pixels: Pixels
 
     def scale_at(self, step: int, steps: int) -> float:
-        """Return its strength in one of the steps; 0 outside of its share of them.
+        """Return the scale in a step; 0 outside the control's step range.
 
         Source: diffusers' `controlnet_keep` in its ControlNet pipelines.
         """
@@ -41,19 +41,19 @@ class RequestedControl:
 def requested_controls(
     fields: Fields, images: Mapping[str, bytes], spec: ModelSpec, size: tuple[int, int]
 ) -> tuple[RequestedControl, ...]:
-    """Return a request's controls in their order.
+    """Return a request's controls in order.
 
     Args:
         images: files by their paths in the request.
-        size: width and height of the image that is drawn (px).
+        size: width and height of the output image (px).
 
-    Raises: RequestError: too many, an unknown name, an image that is missing or cannot be read,
-        or steps that end before they begin; names it.
+    Raises: RequestError: too many controls, an unknown name, a missing or unreadable image, or a
+        step range that ends before it begins; names the field.
     """
     entries, top = fields.get(FIELD) or (), spec.limits.max_controls
     if len(entries) > top:
         raise RequestError(FIELD, f"has {len(entries)} entries; the model takes {top} at most")
-    return tuple(_read(index, one, images, spec, size) for index, one in enumerate(entries))
+    return tuple(_read(index, entry, images, spec, size) for index, entry in enumerate(entries))
 
 
 def _read(
@@ -68,12 +68,12 @@ def _read(
         raise RequestError(f"{path}.name", f"must be {' or '.join(sorted(spec.controls))}")
     field = f"{path}.image"
     if field not in images:
-        raise RequestError(field, "is needed: it says what is where")
+        raise RequestError(field, "is needed: the output follows it")
     start, end = float(entry.get("start", 0.0)), float(entry.get("end", 1.0))
     if start >= end:
         raise RequestError(f"{path}.start", f"{start:g} must be less than end, {end:g}")
-    picture = open_image(images[field], field).resize(size, Image.Resampling.LANCZOS)
-    pixels = np.asarray(picture)
+    image = open_image(images[field], field).resize(size, Image.Resampling.LANCZOS)
+    pixels = np.asarray(image)
     if entry.get("preprocess") == "canny":
         pixels = canny(pixels)
     return RequestedControl(str(name), float(entry.get("scale", 1.0)), start, end, pixels)

@@ -1,6 +1,6 @@
-"""Base of the pipelines of all families; a family fills in the hooks.
+"""Base class of all families' pipelines, with hooks that each family implements.
 
-lay_out (host) → embed → predict × n → decode (device)
+plan_request (host) → embed → predict × n → decode (device)
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from models.interface.adapters import (
     row_adapters,
     with_adapters,
 )
-from models.interface.apply_presets import apply_levers, quality_of
-from models.interface.pipeline import Clip, Fields, Prepared, PyTree, RequestWarning, Step
+from models.interface.apply_presets import apply_optimizations, quality_of
+from models.interface.pipeline import Clip, Fields, PreparedRow, PyTree, RequestWarning, Step
 from models.interface.progressive import part_of
-from models.interface.solver_step import around_the_mask, history, solver_step
+from models.interface.solver_step import history, restore_outside_mask, solver_step
 from models.interface.step_program import StepProgram
 from models.interface.token_buckets import size_leaves
 from models.nn.layers.step_cache import CachedStep, cache_input, cached_step, updated_cache
-from models.parallel.placement import gathered
+from models.parallel.placement import gather_for_use
 from models.parallel.trace_options import TraceOptions, trace_options
 from models.sampling.guidance import classifier_free, of_first_prompt
-from models.sampling.solver import Stepped
+from models.sampling.solver import SolverOutput
 from models.spec.model_spec import ModelSpec
 
 Networks = TypeVar("Networks", bound=tuple[Any, ...])
-"""Named tuple with one entry a network; None: the checkpoint has none of that name."""
+"""Named tuple with one entry per network; None: the checkpoint lacks the network."""
 
 
 @dataclass(frozen=True)
 class Draft:
-    """Image or video as its family lays it out, before presets change its steps."""
+    """Prepared image or video before presets change its steps."""
 
     bucket: str
     inputs: Mapping[str, np.ndarray]
@@ -50,32 +50,33 @@ class Draft:
     height: int
     seed: int
     prompts: int
-    """Prompts that the network answers: 2 with the negative one."""
+    """Prompts that the network evaluates: 2 with a negative prompt."""
     tokens: int = 0
-    """Tokens of the latents, for step caches; 0: the family has none."""
+    """Tokens of the latents, for step caches; 0: not applicable to the family."""
     warnings: tuple[RequestWarning, ...] = ()
     step_bucket: str = ""
-    """Key of what its steps see, as of `Prepared`."""
+    """Key of the shapes that its steps receive, as in `PreparedRow`."""
     uncached: frozenset[str] = frozenset()
-    """Networks whose steps have no step cache and run whole."""
+    """Networks whose steps always run in full, without a step cache."""
 
 
 class DenoisingPipeline(ABC, Generic[Networks]):
-    """Implementation of `models.interface.pipeline.Pipeline` for a family that fills in its hooks.
+    """Implementation of `models.interface.pipeline.Pipeline`, based on a family's hooks.
 
-    Every row has latents and denoised (the last step's estimate of the clean latents), both
-    float32; history, the solver's; and the embeddings of its prompts, whose first axis is the
-    prompts, of which the second is the negative one.
+    Every row contains `latents` and `denoised` (the last step's estimate of the clean latents),
+    both float32, the solver's `history`, and prompt embeddings. The first axis of embeddings is the
+    prompt; the second entry is the negative prompt.
     """
 
     PROMPTS: ClassVar[tuple[str, ...]]
-    """Leaves of a row that have an entry for each of its prompts."""
+    """Leaves of a row with an entry per prompt."""
     ENCODERS: ClassVar[tuple[str, ...]] = ()
     """Names of the text encoders that adapters may change."""
     SPELLINGS: ClassVar[tuple[Any, ...]] = ()
-    """Spellings of its networks' layers in files of adapters, as `models.adapters.layer_names`."""
+    """Naming schemes of its networks' layers in adapter files, as in `models.adapters.layer_names`.
+    """
     SCALE: ClassVar[str] = "guidance_scale"
-    """Entry of a step's values that is the scale of classifier-free guidance."""
+    """Name of the classifier-free guidance scale in a step's values."""
 
     def __init__(self, spec: ModelSpec, modules: Networks) -> None:
         split = [(None, None) if module is None else nnx.split(module) for module in modules]
@@ -85,15 +86,15 @@ class DenoisingPipeline(ABC, Generic[Networks]):
         self.weights: Networks = kind(*(weights for _, weights in split))
 
     @abstractmethod
-    def lay_out(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
-        """Read a request and make tokens, noise and the table of steps. NumPy only.
+    def plan_request(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
+        """Validate a request and create tokens, noise and the table of steps. NumPy only.
 
-        Raises: RequestError: the request cannot be served; names the field.
+        Raises: RequestError: the request is not supported; names the field.
         """
 
     @abstractmethod
     def embed(self, weights: Networks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
-        """Return the family's part of a row: first latents, embeddings, conditions."""
+        """Return the family's part of a row: first latents and conditioning."""
 
     @abstractmethod
     def predict(
@@ -102,7 +103,7 @@ class DenoisingPipeline(ABC, Generic[Networks]):
         weights: Networks,
         rows: PyTree,
         values: Mapping[str, jax.Array],
-        conditions: PyTree,
+        modulations: PyTree,
         cache: CachedStep | None,
     ) -> Float[Array, "batch prompts ..."]:
         """Return the network's output for every prompt of every row, in one call, float32."""
@@ -115,17 +116,17 @@ class DenoisingPipeline(ABC, Generic[Networks]):
     def preview(self, weights: Networks, row: PyTree) -> jax.Array:
         """Decode a row's estimate of the clean latents, small and without the VAE."""
 
-    def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
-        """Lay out a request, with its steps as its preset runs them."""
-        draft, quality = self.lay_out(fields, images), quality_of(self.spec, fields)
+    def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> PreparedRow:
+        """Prepare a request, and apply its preset and adapters to its steps."""
+        draft, quality = self.plan_request(fields, images), quality_of(self.spec, fields)
         adapters, part = requested_adapters(fields), part_of(fields)
         before = part.before if part else 0
         inputs = {**draft.inputs, **encoder_inputs(adapters, self.ENCODERS)}
         if quality.step_cache:
             inputs |= cache_input(draft.prompts, draft.tokens, quality.depth)
-        steps = apply_levers(draft.steps, quality, draft.uncached, before)
+        steps = apply_optimizations(draft.steps, quality, draft.uncached, before)
         steps = with_adapters(steps, adapters, before)
-        return Prepared(
+        return PreparedRow(
             ",".join(filter(None, (draft.bucket, quality.key))),
             inputs,
             steps[: part.steps] if part else steps,
@@ -138,7 +139,7 @@ class DenoisingPipeline(ABC, Generic[Networks]):
         )
 
     def encode(self, weights: Networks, inputs: Mapping[str, jax.Array]) -> PyTree:
-        """Make one row of a request's inputs."""
+        """Create a row from a request's inputs."""
         with replace(trace_options(), adapters=row_adapters(inputs, rows=1)).active():
             row = self.embed(weights, inputs)
         return {
@@ -148,14 +149,14 @@ class DenoisingPipeline(ABC, Generic[Networks]):
             **row,
         }
 
-    def conditions(
+    def modulations(
         self,
         program: StepProgram,
         weights: Networks,
         row: PyTree,
         values: Mapping[str, jax.Array],
     ) -> PyTree:
-        """Return None: what depends on time and prompt alone is too little to compute ahead."""
+        """Return None: by default nothing is precomputed, since it would save too little."""
 
     def step(
         self,
@@ -163,32 +164,32 @@ class DenoisingPipeline(ABC, Generic[Networks]):
         weights: Networks,
         rows: PyTree,
         values: Mapping[str, jax.Array],
-        conditions: PyTree = None,
+        modulations: PyTree = None,
     ) -> PyTree:
         """Run the network, guidance and the solver once for a batch of rows."""
-        seen = rows if program.guided else of_first_prompt(rows, *self.PROMPTS)
+        visible = rows if program.guided else of_first_prompt(rows, *self.PROMPTS)
         cache = cached_step(program.cache, rows, values)
         with self.options(program, values).active():
-            output = self.predict(program, weights, seen, values, conditions, cache)
+            output = self.predict(program, weights, visible, values, modulations, cache)
         stepped = self.advance(program, rows, self.guide(output, values), values)
         return {**rows, **stepped._asdict(), **updated_cache(cache)}
 
     def options(self, program: StepProgram, values: Mapping[str, jax.Array]) -> TraceOptions:
-        """Return the options to trace a step's network with."""
+        """Return the trace options of a step's network."""
         return replace(trace_options(), quant=program.quant, adapters=row_adapters(values))
 
     def guide(
         self, output: Float[Array, "batch prompts ..."], values: Mapping[str, jax.Array]
     ) -> Float[Array, "batch ..."]:
-        """Join the predictions with and without the prompt, where there are two."""
+        """Apply guidance if the output has two prompts."""
         if output.shape[1] == 1:
             return output[:, 0]
-        return self.joined(output, values)
+        return self.combine_prompts(output, values)
 
-    def joined(
+    def combine_prompts(
         self, output: Float[Array, "batch prompts ..."], values: Mapping[str, jax.Array]
     ) -> Float[Array, "batch ..."]:
-        """Extrapolate from the negative prompt's prediction towards and beyond the prompt's."""
+        """Extrapolate from the negative prompt's prediction past the prompt's prediction."""
         scale = values[self.SCALE][:, *(None,) * (output.ndim - 2)]
         return classifier_free(output[:, 0], output[:, 1], scale)
 
@@ -198,22 +199,22 @@ class DenoisingPipeline(ABC, Generic[Networks]):
         rows: PyTree,
         output: Float[Array, "batch ..."],
         values: Mapping[str, jax.Array],
-    ) -> Stepped:
-        """Take the solver's step, outside a mask back to the image that is kept."""
+    ) -> SolverOutput:
+        """Run the solver, and restore the image outside a mask."""
         stepped = solver_step(program, rows["latents"], output, rows["history"], values)
-        return around_the_mask(stepped, rows, values) if "clean" in rows else stepped
+        return restore_outside_mask(stepped, rows, values) if "clean" in rows else stepped
 
     def spatial(self, row: PyTree) -> Float[Array, "h w c"]:
-        """Return a row's latents where they lie in its image."""
+        """Return a row's latents in spatial order."""
         latents: Array = row["latents"]
         return latents
 
     def network(self, weights: Networks, name: str) -> Any:
-        """Return a network with its weights gathered; None: the checkpoint has none such."""
+        """Return a network with its weights gathered; None: the checkpoint lacks the network."""
         graph, state = getattr(self.graphs, name), getattr(weights, name)
-        return None if graph is None else nnx.merge(graph, gathered(state))
+        return None if graph is None else nnx.merge(graph, gather_for_use(state))
 
 
-def each_alone(x: Shaped[Array, "rows prompts ..."]) -> Shaped[Array, "both ..."]:
-    """Flatten each prompt of each row into a row of its own."""
+def flatten_prompts(x: Shaped[Array, "rows prompts ..."]) -> Shaped[Array, "both ..."]:
+    """Flatten rows and prompts into one batch axis."""
     return x.reshape(-1, *x.shape[2:])

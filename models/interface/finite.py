@@ -1,8 +1,8 @@
-"""Checks that pixels and sound are finite, of programs that return integers.
+"""Checks for NaN and infinity in decoded pixels and sound, before conversion to integers.
 
-Converted to an integer, NaN is a black pixel. The functions that convert record whether their input
-is finite (`note_finite`), and `shown` collects these records while a program is traced, so that no
-function in between has to return them.
+NaN becomes a black pixel when converted. The converting functions record whether their input is
+finite (`record_finite`). `shown` collects the records while a program is traced, so functions in
+between need not return them.
 """
 
 from __future__ import annotations
@@ -17,52 +17,55 @@ import jax.numpy as jnp
 from jaxtyping import Array, Shaped
 
 IMAGE, SOUND = "image", "sound"
-"""Parts of an output."""
+"""Names of an output's parts."""
 
-Notes = dict[str, jax.Array]
-"""Verdicts by part of an output, bool []: whether all of it is finite."""
-_notes: ContextVar[Notes | None] = ContextVar("notes", default=None)
+FiniteRecords = dict[str, jax.Array]
+"""Finiteness by part of an output, bool []."""
+_records: ContextVar[FiniteRecords | None] = ContextVar("notes", default=None)
 
 
-class Shown(NamedTuple):
-    """Output of a program that decodes a row, or previews it."""
+class CheckedOutput(NamedTuple):
+    """Output of a program that decodes or previews a row, with its finiteness."""
 
     decoded: Any
-    """Pixels; a `Clip` where they have sound."""
-    finite: Notes
+    """Pixels; a `Clip` if the video has sound."""
+    finite: FiniteRecords
 
     @property
-    def broken(self) -> str | None:
-        """Name of a part that is not finite; None: all are."""
+    def non_finite_part(self) -> str | None:
+        """Name of a part that is not finite; None: all parts are finite."""
         return next((part for part, is_finite in self.finite.items() if not is_finite), None)
 
 
-def note_finite(values: Shaped[Array, ...], part: str = IMAGE) -> None:
-    """Note whether a part of an output is finite, if anybody takes notes."""
-    if _notes.get() is not None:
-        note({part: jnp.isfinite(values).all()})
+def record_finite(values: Shaped[Array, ...], part: str = IMAGE) -> None:
+    """Record whether a part of an output is finite, if records are being collected."""
+    if _records.get() is not None:
+        merge_records({part: jnp.isfinite(values).all()})
 
 
-def note(more: Notes) -> None:
-    """Add to the notes, if anybody takes any: what is not finite in either is not."""
-    notes = _notes.get()
+def merge_records(more: FiniteRecords) -> None:
+    """Merge records, if records are being collected; a part must be finite in both."""
+    notes = _records.get()
     if notes is not None:
         notes |= {part: notes.get(part, True) & is_finite for part, is_finite in more.items()}
 
 
 @contextmanager
-def taking_notes() -> Iterator[Notes]:
-    """Take the notes of what is traced inside: of this trace, not of a loop's body around it."""
-    notes: Notes = {}
-    token = _notes.set(notes)
+def collecting_records() -> Iterator[FiniteRecords]:
+    """Collect the records of code traced inside this context.
+
+    A loop body is a separate trace and needs its own context.
+    """
+    notes: FiniteRecords = {}
+    token = _records.set(notes)
     try:
         yield notes
     finally:
-        _notes.reset(token)
+        _records.reset(token)
 
 
-def shown(function: Callable[..., Any], *arguments: Any) -> Shown:
-    """Return what a function decodes, and whether it is finite."""
-    with taking_notes() as notes:
+def decode_checked(function: Callable[..., Any], *arguments: Any) -> CheckedOutput:
+    """Call a decoding function, and return its output with the finiteness records."""
+    with collecting_records() as notes:
         decoded = function(*arguments)
-    return Shown(decoded, notes)
+    return CheckedOutput(decoded, notes)

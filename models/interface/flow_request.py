@@ -1,4 +1,4 @@
-"""Requests to models of flows: their common fields, schedules and steps."""
+"""Common requests of flow models: their fields, schedules and steps."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from models.sampling.solver import Solver
 from models.spec.field_types import Count, NoiseLevel, Pixels, Scale, Seed, Strength
 
 StepValues = float | Sequence[float] | np.ndarray
-"""One value a step, or one for all."""
+"""A value per step, or a single value for all steps."""
 
 
 @dataclass(frozen=True, kw_only=True, config=REQUEST)
 class FlowRequest(ABC):
-    """Base of requests for one image. Names are diffusers' arguments."""
+    """Base of requests for one image. Field names are diffusers' arguments."""
 
     prompt: str
     seed: Seed
@@ -38,17 +38,20 @@ class FlowRequest(ABC):
     sigmas: tuple[NoiseLevel, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Raises: RequestError: the sigmas are no schedule of a flow."""
+        """Validate the sigmas.
+
+        Raises: RequestError: the sigmas are not a valid flow schedule.
+        """
         check_sigmas(self.sigmas)
 
     @property
     @abstractmethod
     def guided(self) -> bool:
-        """Return whether the network answers a negative prompt, too."""
+        """True if the network also evaluates a negative prompt."""
 
     @property
     def prompts(self) -> dict[str, str]:
-        """Texts by field: the prompt, and with guidance the negative prompt."""
+        """Texts by field: the prompt, and the negative prompt if guided."""
         negative = {"negative_prompt": self.negative_prompt or ""} if self.guided else {}
         return {"prompt": self.prompt, **negative}
 
@@ -59,7 +62,7 @@ class FlowRequest(ABC):
         strength: float | None = None,
         mu: float | None = None,
     ) -> Plan:
-        """The schedule; arguments and errors as of `planned`."""
+        """Return the schedule; arguments and errors as in `planned`."""
         names = {field.name for field in fields_of(self)}
         return planned(
             scheduler,
@@ -81,46 +84,46 @@ class FlowRequest(ABC):
         """Return the table of steps.
 
         Args:
-            times: of the steps, as the network has them; None: as of `times_of`.
-            guided: which steps are; None: all, where the request is.
+            times: the network's time input per step; None: `times_of`.
+            guided: whether each step is guided; None: all steps, if the request is guided.
         """
         guided = [self.guided] * len(plan) if guided is None else guided
-        programs = [StepProgram("transformer", one, solver) for one in guided]
+        programs = [StepProgram("transformer", is_guided, solver) for is_guided in guided]
         timestep = times_of(plan) if times is None else times
         return step_table(plan, programs, timestep=timestep, **self.values(plan))
 
     def values(self, plan: Plan) -> Mapping[str, StepValues]:
-        """Return what steps read beside the time: one value a step, or one for all."""
+        """Return the inputs of steps besides the time: a value per step, or one for all."""
         return {}
 
 
 @dataclass(frozen=True, kw_only=True, config=REQUEST)
 class FlowImageRequest(FlowRequest):
-    """Base of requests that may begin with an image beneath the noise."""
+    """Base of requests that may start from an image."""
 
     strength: Strength | None = None
 
-    def begun(self, *, from_image: bool) -> float | None:
-        """Strength of image to image, for `plan`; None: from noise alone."""
+    def image_strength(self, *, from_image: bool) -> float | None:
+        """Return the strength of image-to-image, for `plan`; None: start from noise."""
         return (self.strength or 1.0) if from_image else None
 
 
 @dataclass(frozen=True, kw_only=True, config=REQUEST)
 class TrueCfgRequest(FlowImageRequest):
-    """Base of requests with classifier-free guidance under its name beside a distilled one."""
+    """Base of requests with classifier-free guidance next to a distilled guidance scale."""
 
     true_cfg_scale: Scale = 1.0
 
     @property
     def guided(self) -> bool:
-        """Return whether both prompts count: with a scale above 1 and a negative one."""
+        """True if both prompts are evaluated: a scale above 1 and a negative prompt."""
         return self.true_cfg_scale > 1 and self.negative_prompt is not None
 
 
 def check_sigmas(sigmas: Sequence[float] | None) -> None:
-    """Check a request's own sigmas; None: it has none.
+    """Validate a request's sigmas, if any.
 
-    Raises: RequestError: they are no schedule of a flow.
+    Raises: RequestError: the sigmas are not a valid flow schedule.
     """
     if sigmas is None:
         return
@@ -139,13 +142,13 @@ def planned(
     fields: Collection[str],
     mu: float | None = None,
 ) -> Plan:
-    """The schedule; image to image leaves out its first steps.
+    """Return the schedule; image-to-image skips its first steps.
 
     Args:
-        strength: of image to image; None: from noise alone.
-        tokens: of the packed latents, by which a dynamic shift goes.
+        strength: of image-to-image; None: start from noise.
+        tokens: of the packed latents, which determine a dynamic shift.
         fields: of the family's requests.
-        mu: dynamic shift of the family's own; None: the config's.
+        mu: dynamic shift computed by the family; None: the config's.
 
     Raises: RequestError: names the field.
     """
@@ -159,9 +162,9 @@ def planned(
 
 
 def times_of(plan: Plan) -> Float32[np.ndarray, " steps"]:
-    """Times of the steps, 0 to 1000, as networks of diffusers have them.
+    """Return the times of the steps, 0 to 1000, rounded as in diffusers.
 
-    It divides by 1000 on the way into the network and multiplies again inside it.
+    Diffusers divides by 1000 before the network and multiplies inside it.
     """
     thousand = np.float32(1000)
     return plan.timesteps / thousand * thousand
@@ -173,19 +176,22 @@ def step_table(
     """Return the table of steps.
 
     Args:
-        programs: one a step.
-        values: for the network and for guidance: one a step, or one for all.
+        programs: one per step.
+        values: inputs of the network and of guidance: a value per step, or one for all.
     """
     columns = {
         name: np.broadcast_to(np.asarray(value, np.float32), len(plan))
         for name, value in values.items()
     }
     return tuple(
-        Step(program, {**{name: of[i] for name, of in columns.items()}, **step_values(plan, i)})
+        Step(
+            program,
+            {**{name: column[i] for name, column in columns.items()}, **step_values(plan, i)},
+        )
         for i, program in enumerate(programs)
     )
 
 
-def kept_scales(plan: Plan) -> Mapping[str, Float32[np.ndarray, " steps"]]:
-    """Scales of the part of an image that a mask keeps, after each step."""
+def preserved_scales(plan: Plan) -> Mapping[str, Float32[np.ndarray, " steps"]]:
+    """Return the scales of the image outside a mask, after each step."""
     return {"clean_scale": plan.clean_scale[1:], "noise_scale": plan.noise_scale[1:]}

@@ -1,4 +1,4 @@
-"""Options of a request's scheduler that change nothing: found by leaving each of them out."""
+"""Detection of scheduler options without effect, by planning without each of them."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ import numpy as np
 from models.interface.pipeline import RequestError, RequestWarning
 from models.sampling.base import Plan, Scheduler
 
-Planned = tuple[Scheduler, Plan]
+SchedulerPlan = tuple[Scheduler, Plan]
 
 
 def idle_options(
-    chosen: Mapping[str, Any] | None, planned: Callable[[Mapping[str, Any]], Planned]
+    chosen: Mapping[str, Any] | None, planned: Callable[[Mapping[str, Any]], SchedulerPlan]
 ) -> tuple[RequestWarning, ...]:
-    """Warn of options without which every step would be the same.
+    """Warn about options whose removal leaves every step unchanged.
 
-    An option that repeats what the scheduler does anyway has its effect.
+    An option that repeats the scheduler's default counts as effective.
 
     Args:
-        chosen: the request's `scheduler`: `name` and options; None: none.
-        planned: the scheduler of such a choice, and its plan of this request.
+        chosen: the request's `scheduler`: `name` and options; None: not set.
+        planned: returns the scheduler for a choice, and its plan for this request.
     """
-    said = "has no effect beside the other options and the steps of this request"
+    message = "has no effect with the other options and the steps of this request"
     return tuple(
-        RequestWarning(f"scheduler.{name}", said)
+        RequestWarning(f"scheduler.{name}", message)
         for name in sorted((chosen or {}).keys() - {"name"})
         if _is_idle(name, chosen or {}, planned)
     )
 
 
 def _is_idle(
-    name: str, chosen: Mapping[str, Any], planned: Callable[[Mapping[str, Any]], Planned]
+    name: str, chosen: Mapping[str, Any], planned: Callable[[Mapping[str, Any]], SchedulerPlan]
 ) -> bool:
     scheduler, plan = planned(chosen)
     try:
         other, other_plan = planned({key: value for key, value in chosen.items() if key != name})
-    except RequestError:  # the other options need it
+    except RequestError:  # the other options require this option
         return False
     return scheduler != other and scheduler.solver == other.solver and same(plan, other_plan)
 
 
 def same(plan: Plan, other: Plan) -> bool:
-    """Return whether two plans are of the same steps, to the bit."""
+    """Return whether two plans are bitwise equal."""
     names = {field.name for field in fields(Plan)} - {"values"}
     columns = plan.values.keys() == other.values.keys() and all(
         np.array_equal(column, other.values[name]) for name, column in plan.values.items()

@@ -1,4 +1,4 @@
-"""Image prompts of a request, read for a family: each with its name, scale and file."""
+"""Image prompts of a request, validated for a family: name, scale and file."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from models.spec.model_spec import ModelSpec
 
 @dataclass(frozen=True)
 class RequestedImagePrompt:
-    """Image that says what to draw.
+    """Image prompt of a request: an image that guides the content of the output.
 
     Args:
         field: path of its image in the request, for errors.
-        name: of the network that reads it.
+        name: of the network that encodes it.
         image: a file's bytes.
     """
 
@@ -29,13 +29,13 @@ class RequestedImagePrompt:
 def requested_image_prompts(
     fields: Fields, images: Mapping[str, bytes], spec: ModelSpec
 ) -> tuple[RequestedImagePrompt, ...]:
-    """Return a request's image prompts in their order.
+    """Return a request's image prompts in order.
 
     Args:
         images: files by their paths in the request.
 
-    Raises: RequestError: too many, an unknown name, or an
-        image that is missing; names it.
+    Raises: RequestError: too many image prompts, an unknown name, or a missing image; names the
+        field.
     """
     entries = fields.get(FIELD) or ()
     top = spec.limits.max_image_prompts
@@ -49,11 +49,11 @@ def _read(
 ) -> RequestedImagePrompt:
     path, name = f"{FIELD}.{index}", name_of(entry, spec.image_prompts)
     if name not in spec.image_prompts:
-        known = " or ".join(sorted(spec.image_prompts))
-        raise RequestError(f"{path}.name", f"must be {known}, not {name!r}")
+        names = " or ".join(sorted(spec.image_prompts))
+        raise RequestError(f"{path}.name", f"must be {names}, not {name!r}")
     field = f"{path}.image"
     if field not in images:
-        raise RequestError(field, "is needed: it says what to draw")
+        raise RequestError(field, "is needed: it guides the content of the output")
     scale = entry.get("scale", 1.0)
-    assert isinstance(scale, (int, float))  # the front end has checked it
+    assert isinstance(scale, (int, float))  # validated by the front end
     return RequestedImagePrompt(field, str(name), float(scale), images[field])

@@ -1,4 +1,4 @@
-"""First latents of images: noise alone, or beneath it an image, of which a mask may keep a part."""
+"""First latents of images: noise, or an input image plus noise, with an optional mask."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from models.sampling.base import Plan
 from models.sampling.torch_rng import TorchGenerator
 
 NPY = b"\x93NUMPY"
-"""Beginning of a file of latents."""
+"""First bytes of a latents file."""
 
 
 def latents_file(latents: Float[np.ndarray, ...]) -> bytes:
-    """Return a file of clean latents, which may stand for an image."""
+    """Serialize clean latents to a file, which can replace an input image."""
     file = io.BytesIO()
     np.save(file, latents, allow_pickle=False)
     return file.getvalue()
 
 
 def read_latents(data: bytes) -> Float[np.ndarray, ...]:
-    """Return the latents of `latents_file`."""
+    """Read the latents of `latents_file`."""
     latents: np.ndarray = np.load(io.BytesIO(data), allow_pickle=False)
     return latents
 
@@ -40,9 +40,9 @@ def resized(
     """
     for axis, length in enumerate((h, w)):
         size = latents.shape[axis]
-        places = np.clip((np.arange(length) + 0.5) * size / length - 0.5, 0, size - 1)
-        below = places.astype(int)
-        share = (places - below).astype(np.float32).reshape(-1, *(1,) * (2 - axis))
+        positions = np.clip((np.arange(length) + 0.5) * size / length - 0.5, 0, size - 1)
+        below = positions.astype(int)
+        share = (positions - below).astype(np.float32).reshape(-1, *(1,) * (2 - axis))
         above = np.minimum(below + 1, size - 1)
         first, second = (latents.take(index, axis) for index in (below, above))
         latents = first * (1 - share) + second * share
@@ -55,17 +55,17 @@ def start_inputs(
     shape: tuple[int, int, int],
     draw: Callable[[], Float[np.ndarray, "h w c"]],
 ) -> dict[str, np.ndarray]:
-    """Inputs of what lies under the first noise: `image` and its noise, or `image_latents`.
+    """Return the inputs for the initial image: `image` and its noise, or `image_latents`.
 
     Args:
-        data: an image file, or a file of latents (`latents_file`) of any size or one pixel.
+        data: an image file, or a latents file (`latents_file`) of any size, even one pixel.
         size: width and height, in pixels.
         shape: of the latents: [h, w, c].
-        draw: the noise of the VAE's posterior, which latents have no use for.
+        draw: draws the noise of the VAE's posterior; not called for latents.
 
     Raises: RequestError: the image cannot be read.
 
-    Source: diffusers pipeline_stable_diffusion_xl_img2img.py, prepare_latents, takes latents so.
+    Source: diffusers pipeline_stable_diffusion_xl_img2img.py, prepare_latents, for latents.
     """
     if not data.startswith(NPY):
         return {"image": read_image(data, *size), "image_noise": draw()}
@@ -74,10 +74,10 @@ def start_inputs(
 
 
 def clean_latents(inputs: Mapping[str, Any], encode: Callable[[Array, Array], Any]) -> Any:
-    """Return the latents [h, w, c] under the first noise; None: there are none.
+    """Return the initial image's latents [h, w, c]; None: no initial image.
 
     Args:
-        inputs: as `start_inputs` makes them.
+        inputs: from `start_inputs`.
         encode: image and noise → latents.
     """
     if "image_latents" in inputs:
@@ -88,7 +88,7 @@ def clean_latents(inputs: Mapping[str, Any], encode: Callable[[Array, Array], An
 def draw_noise(
     generator: TorchGenerator, channels: int, grid: tuple[int, int], dtype: Any
 ) -> Float[np.ndarray, "h w c"]:
-    """Draw standard normal latents channel by channel, as a torch tensor of that dtype holds."""
+    """Draw standard normal latents channel by channel, rounded to a torch tensor's dtype."""
     drawn = generator.randn((channels, *grid), dtype).astype(dtype).astype(np.float32)
     return np.asarray(drawn.transpose(1, 2, 0))
 
@@ -100,15 +100,15 @@ def image_inputs(
     plan: Plan,
     draw: Callable[[], Float[np.ndarray, "h w c"]],
 ) -> dict[str, np.ndarray]:
-    """Inputs of a request that begins with an image.
+    """Return the inputs of a request that starts from an image.
 
-    Those of `start_inputs`, then the latents' `noise`, and the scales of both latents; with a mask
-    that, at the top left pixel of each latent [h, w, 1].
+    They are the inputs of `start_inputs`, the latents' `noise`, and the scales of both. A mask is
+    sampled at the top left pixel of each latent [h, w, 1].
 
     Args:
         size: width and height.
         shape: of the latents: [h, w, c].
-        draw: the next noise of the request's generator.
+        draw: draws the next noise of the request's generator.
 
     Raises: RequestError: a file cannot be read; names the field.
     """
@@ -130,11 +130,13 @@ def first_latents(
     encode: Callable[[Array, Array], Float[Array, "h w c"]],
     pack: Callable[[Float[Array, "h w c"]], Float[Array, "tokens patch"]],
 ) -> dict[str, Array]:
-    """Part of a row with its `latents`; with a mask `mask`, `clean` and `noise` [tokens, patch].
+    """Return the leaves of a row for its start.
+
+    `latents`, and with a mask `mask`, `clean` and `noise`, each [tokens, patch].
 
     Args:
-        inputs: those of `image_inputs`, or `noise` alone.
-        encode: return an image's latents, of its pixels and noise.
+        inputs: from `image_inputs`, or `noise` alone.
+        encode: an image's pixels and noise → latents.
     """
     noise = pack(inputs["noise"])
     start = clean_latents(inputs, encode)

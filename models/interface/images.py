@@ -1,4 +1,4 @@
-"""Images and videos on their way in and out of a network: files → pixels, pixels → bytes."""
+"""Conversion of images between files and the network's pixels, and of pixels to bytes."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import numpy as np
 from jaxtyping import Array, Float, Float32
 from PIL import Image
 
-from models.interface.finite import note_finite
+from models.interface.finite import record_finite
 from models.interface.pipeline import RequestError
 from models.spec.image_files import decode
 
 
 def open_image(data: bytes, field: str = "image") -> Image.Image:
-    """An image file, turned upright, in RGB; what is transparent is white, but in a mask.
+    """Open an image file, upright, in RGB, on white; masks keep the colours of transparent pixels.
 
     Args:
-        field: the request's, for the error.
+        field: of the request, for the error.
 
     Raises: RequestError: the bytes are no PNG, JPEG or WebP that can be decoded.
     """
@@ -28,7 +28,7 @@ def open_image(data: bytes, field: str = "image") -> Image.Image:
 
 
 def read_image(data: bytes, width: int, height: int, field: str = "image") -> np.ndarray:
-    """An image file → float32 [height, width, 3] in [-1, 1], resized as in diffusers.
+    """Read an image file as float32 [height, width, 3] in [-1, 1], resized as in diffusers.
 
     Raises: RequestError: the bytes are no PNG, JPEG or WebP that can be decoded.
     """
@@ -38,7 +38,7 @@ def read_image(data: bytes, width: int, height: int, field: str = "image") -> np
 def read_mask(
     data: bytes, width: int, height: int, field: str = "mask_image"
 ) -> Float32[np.ndarray, "height width"]:
-    """A mask file → 1 where it is white, 0 elsewhere: resized, then grey, in diffusers' order.
+    """Read a mask file: 1 for white, 0 elsewhere; resized, then grey, in diffusers' order.
 
     Raises: RequestError: the bytes are no PNG, JPEG or WebP that can be decoded.
     """
@@ -48,22 +48,22 @@ def read_mask(
 
 
 def pixels_of(image: Image.Image) -> np.ndarray:
-    """An opened image → float32 [height, width, 3] in [-1, 1]."""
+    """Convert an opened image to float32 [height, width, 3] in [-1, 1]."""
     return np.asarray(image, np.float32) / 255 * 2 - 1
 
 
 def to_uint8(pixels: Float[Array, "*batch colours"]) -> jax.Array:
-    """Pixels in [-1, 1] → 0 to 255, clipped and rounded half to even as in diffusers."""
-    note_finite(pixels)
+    """Convert pixels in [-1, 1] to 0..255, clipped and rounded half to even as in diffusers."""
+    record_finite(pixels)
     unit = jnp.clip(pixels.astype(jnp.float32) * 0.5 + 0.5, 0, 1)
     return jnp.round(unit * 255).astype(jnp.uint8)
 
 
 def to_frames(pixels: Float[Array, "*batch colours"]) -> jax.Array:
-    """Pixels in [-1, 1] → 0 to 255, clipped and cut off as in diffusers' export_to_video.
+    """Convert pixels in [-1, 1] to 0..255, clipped and truncated as in diffusers' export_to_video.
 
-    (Images are rounded, frames of video are not.)
+    `to_uint8` rounds instead, for images.
     """
-    note_finite(pixels)
+    record_finite(pixels)
     unit = jnp.clip(pixels.astype(jnp.float32) * 0.5 + 0.5, 0, 1)
     return (unit * 255).astype(jnp.uint8)

@@ -1,17 +1,17 @@
-"""The protocol every family fulfils: what the engine asks of a model.
+"""Pipeline protocol between the engine and every model family.
 
 An image or a video is one *row*. On the host, `prepare` turns a resolved request into NumPy inputs
-and a table of steps (per-row values, one entry a step). On the device, pure functions take the
-weights as their first argument, so that the engine decides what is compiled, batched and placed:
+and a table of steps (per-row values, one entry per step). Device functions are pure and take the
+weights as their first argument. The engine therefore decides what is compiled, batched and placed:
 
     prepare (host) → encode (device) → step × n (device, rows batched) → decode (device)
 
-What a step is told by its time and its prompt alone, `conditions` computes ahead, for many steps of
-a row at once: the parameters that only this needs are then read once for all of them.
+`modulations` precomputes what depends on time and prompt alone, for many steps of a row at once.
+The parameters that only this computation needs are then read once for all of these steps.
 
 A row is a pytree without a batch axis; `step` gets rows stacked on a new leading axis. Everything
-that differs between neighbours (sigma, guidance, progress, solver history) is row data, so rows of
-any progress share one executable.
+that differs between rows of a batch (sigma, guidance, progress, solver history) is row data. Rows
+of any progress therefore share one executable.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Fields = Mapping[str, Any]
 
 
 class RequestError(ValueError):
-    """A request that this model cannot serve. `field` names what is wrong with it."""
+    """Rejection of a request that this model does not support; `field` names the cause."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}")
@@ -43,7 +43,7 @@ class RequestError(ValueError):
 
 @dataclass(frozen=True)
 class RequestWarning:
-    """Warning about a field of a request without effect, or with another than it names."""
+    """Warning about a request field that has no effect, or a different effect."""
 
     field: str
     message: str
@@ -51,26 +51,26 @@ class RequestWarning:
 
 @dataclass(frozen=True)
 class Step:
-    """Denoising step of one row, decided on the host before the first one runs."""
+    """Denoising step of one row, decided on the host before the first step runs."""
 
-    phase: StepProgram
-    """Program that runs it: rows of one bucket and phase are batched together."""
+    program: StepProgram
+    """Program that runs the step: rows of equal bucket and program are batched together."""
     values: Mapping[str, np.ndarray | np.float32]
-    """Values of this row (sigma, guidance, the step's noise and so on), all float32; the same names
-    and shapes in all steps of a phase."""
+    """Values of this row (sigma, guidance, the step's noise and so on), all float32. All steps of a
+    program have the same names and shapes."""
     work: float = 1.0
-    """Work of this step, where it differs by row: as a multiple of the program's usual one."""
+    """Work of this step as a multiple of the program's usual work, if it differs by row."""
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """Image or video, ready for the device."""
+class PreparedRow:
+    """Image or video prepared for the device."""
 
     bucket: str
-    """Key of the row's compiled shape: rows with equal keys can be batched. (Inputs of `encode`
-    may still differ in kind: with or without an image.)"""
+    """Key of the row's compiled shape: rows with equal keys can be batched. Inputs of `encode` may
+    still differ in kind, for example with or without an image."""
     inputs: Mapping[str, np.ndarray]
-    """Tokens, noise, input image: all that `encode` reads."""
+    """Inputs of `encode`: tokens, noise, input image."""
     steps: tuple[Step, ...]
     width: int
     height: int
@@ -79,12 +79,12 @@ class Prepared:
     adapters: tuple[RequestedLora, ...] = ()
     """Adapters whose pages its steps read (models/interface/adapters.py)."""
     step_bucket: str = ""
-    """Key of the shapes that its steps see, where rows of other sizes have the same
-    (models/interface/token_buckets.py); empty: the bucket's rows alone."""
+    """Key of the shapes that its steps receive, shared by rows of other sizes
+    (models/interface/token_buckets.py); empty: not shared."""
 
 
 class Clip(NamedTuple):
-    """Video with its sound, as `decode` returns it: a pytree."""
+    """Video with sound, as `decode` returns it: a pytree."""
 
     pixels: Any
     """uint8 [frames, height, width, 3]."""
@@ -100,28 +100,27 @@ class Pipeline(Protocol):
     weights: PyTree
     """Parameters as a pytree of arrays by network; first argument of every device function.
 
-    Where a network's leaves are NumPy arrays, its weights lie on the host: the engine brings them
-    to the device for the steps whose program names it, in place of another such network's.
-    """
+    NumPy leaves mean that a network's weights are in host memory. The engine transfers them to the
+    device for the steps whose program names the network, in place of another host network."""
 
-    def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
-        """Tokenize, draw the noise, lay out the steps. NumPy only; may run in any thread.
+    def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> PreparedRow:
+        """Tokenize, draw the noise, create the table of steps. NumPy only; may run in any thread.
 
         Args:
-            fields: one image's resolved request: every field of the spec's defaults for the
-                task, `prompt`, `seed`; `num_images` is 1 here (the pool makes one row an image).
+            fields: one image's resolved request: every field of the spec's defaults for the task,
+                `prompt`, `seed`. `num_images` is 1 here (the worker creates one row per image).
             images: request images by field name (`image`, `mask_image`, …), as file bytes.
 
         Raises:
-            RequestError: the request cannot be served; names the field.
+            RequestError: the request is not supported; names the field.
         """
         ...
 
     def encode(self, weights: PyTree, inputs: Mapping[str, jax.Array]) -> PyTree:
-        """Text encoders, image encoder, first latents: inputs → one row (no batch axis)."""
+        """Run text and image encoders and create first latents: inputs → a row (no batch axis)."""
         ...
 
-    def conditions(
+    def modulations(
         self,
         program: StepProgram,
         weights: PyTree,
@@ -130,11 +129,11 @@ class Pipeline(Protocol):
     ) -> PyTree:
         """Precompute the part of several steps that does not depend on the latents.
 
-        Such as timestep, guidance and pooled text: every leaf of values and of the result has a
-        leading step axis. None: not worth it here.
+        Examples are timestep, guidance and pooled text. Every leaf of the values and of the result
+        has a leading step axis. None: not worthwhile for this model.
 
         Args:
-            row: no leaf that steps change may be read.
+            row: leaves that steps change must not be read.
         """
         ...
 
@@ -144,68 +143,68 @@ class Pipeline(Protocol):
         weights: PyTree,
         rows: PyTree,
         values: Mapping[str, jax.Array],
-        conditions: PyTree = None,
+        modulations: PyTree = None,
     ) -> PyTree:
-        """Run one denoising step of a batch: every leaf of rows and values has a leading row axis.
+        """Run one denoising step of a batch: all leaves of rows and values have a leading row axis.
 
-        The program says all that tracing needs: a pipeline that never prepared a request, in
-        another process of its slice, traces the same.
+        The program contains everything that tracing needs. A pipeline in another process of the
+        slice, which never prepared a request, traces the same program.
 
-        `rows["latents"]` holds the latents; the engine checks them for non-finite values.
+        `rows["latents"]` contains the latents; the engine checks them for non-finite values.
 
         Args:
-            conditions: of these rows in this step, with a leading row axis; None: computed here.
+            modulations: of these rows in this step, with a leading row axis; None: computed here.
         """
         ...
 
     def decode(self, weights: PyTree, row: PyTree) -> jax.Array | Clip:
-        """Latents → pixels, uint8 [height, width, 3]; of video [frames, height, width, 3].
+        """Decode latents to pixels, uint8 [height, width, 3]; video: [frames, height, width, 3].
 
-        With its sound, where the spec has a `sound_hz`.
+        Includes sound if the spec has a `sound_hz`.
         """
         ...
 
     def spatial(self, row: PyTree) -> jax.Array:
-        """A row's latents where they lie in its image: [h, w, c]."""
+        """Return a row's latents in spatial order: [h, w, c]."""
         ...
 
     def preview(self, weights: PyTree, row: PyTree) -> jax.Array:
-        """A small, cheap image of an unfinished row, as `decode` gives it: no VAE."""
+        """Decode a small, cheap preview of an unfinished row, without the VAE."""
         ...
 
 
 def stack_rows(rows: list[PyTree]) -> PyTree:
-    """Rows → one batch, each leaf with a new leading axis."""
+    """Stack rows into a batch, each leaf with a new leading axis."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows)
 
 
-def denoise(pipeline: Pipeline, prepared: Prepared) -> Iterator[PyTree]:
-    """The row after encoding and after each step, one image alone, with no engine around it.
+def denoise(pipeline: Pipeline, prepared: PreparedRow) -> Iterator[PyTree]:
+    """Yield the row after encoding and after each step, for one image without an engine.
 
-    The plain reference loop: parity tests hold it against diffusers, engine tests hold the engine
-    against it.
+    This is the reference loop: parity tests compare it with diffusers, and engine tests compare the
+    engine with it.
     """
     row = jax.jit(pipeline.encode)(pipeline.weights, dict(prepared.inputs))
     yield row
     programs: dict[StepProgram, Callable[..., PyTree]] = {}
     for step in prepared.steps:
-        if step.phase not in programs:
-            programs[step.phase] = jax.jit(
-                lambda w, r, s, phase=step.phase: jax.tree.map(
-                    lambda leaf: leaf[0], pipeline.step(phase, w, stack_rows([r]), s)
+        if step.program not in programs:
+            programs[step.program] = jax.jit(
+                lambda w, r, s, program=step.program: jax.tree.map(
+                    lambda leaf: leaf[0], pipeline.step(program, w, stack_rows([r]), s)
                 )
             )
         values = {name: np.asarray(value, np.float32)[None] for name, value in step.values.items()}
-        row = programs[step.phase](pipeline.weights, row, values)
+        row = programs[step.program](pipeline.weights, row, values)
         yield row
 
 
 def generate(pipeline: Pipeline, fields: Fields, images: Mapping[str, bytes]) -> Any:
-    """Generate one image or video, start to end, without an engine; return what `decode` does."""
+    """Generate one image or video without an engine, and return the output of `decode`."""
     *_, row = denoise(pipeline, pipeline.prepare(fields, images))
     return jax.tree.map(np.asarray, jax.jit(pipeline.decode)(pipeline.weights, row))
 
 
-def parted(decoded: Any) -> tuple[Any, Any]:
-    """Return what `decode` returned as pixels and sound; None: it has none."""
+def split_sound(decoded: Any) -> tuple[Any, Any]:
+    """Split the output of `decode` into pixels and sound; None: no sound."""
     return decoded if isinstance(decoded, Clip) else (decoded, None)

@@ -1,4 +1,4 @@
-"""Passes of an image whose first steps are smaller, as a family lays them out."""
+"""Steps and noise of a pass with progressive size."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from models.spec.progressive import FIELD, StepRange
 
 
 def part_of(fields: Fields) -> StepRange | None:
-    """Return which of an image's steps a pass draws; None: all that its request has."""
+    """Return the range of steps that a pass runs; None: all steps of the request."""
     part: StepRange | None = fields.get(FIELD)
     return part
 
@@ -17,10 +17,10 @@ def part_of(fields: Fields) -> StepRange | None:
 def generator_of(seed: int, fields: Fields) -> TorchGenerator:
     """Return the generator of an image's noise.
 
-    Steps of a smaller size get the whole image's noise, averaged down: they compose the image that
-    the seed would have had.
+    Steps at a smaller size average the full image's noise, which preserves the composition of that
+    seed.
     """
     part, size = part_of(fields), (fields["height"], fields["width"])
-    if part is None or (whole := (part.height, part.width)) == size:
+    if part is None or (full_size := (part.height, part.width)) == size:
         return TorchGenerator(seed)
-    return ShrunkGenerator(seed, whole, size)
+    return ShrunkGenerator(seed, full_size, size)

@@ -1,7 +1,4 @@
-"""The scheduler's own numbers among a family's: in a step's values, and in a row's first inputs.
-
-The beginnings of their names tell them apart.
-"""
+"""Solver values within a step's values and a row's inputs, distinguished by name prefixes."""
 
 from __future__ import annotations
 
@@ -15,43 +12,43 @@ from numpy.typing import NDArray
 
 from models.interface.step_program import StepProgram
 from models.sampling.base import Plan, per_row
-from models.sampling.solver import History, Latents, Solver, Stepped
+from models.sampling.solver import History, Latents, Solver, SolverOutput
 
 HISTORY = "history."
 _SOLVER = "solver."
 
 
 def step_values(plan: Plan, index: int) -> dict[str, NDArray | np.float32]:
-    """Return the values of one step for the solver."""
+    """Return the solver's values of one step, with the solver prefix."""
     return {_SOLVER + name: value for name, value in plan.at(index).items()}
 
 
 def solver_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same, by the scheduler's names, of a step's values."""
+    """Extract the solver's values from a step's values, without the prefix."""
     return _named(values, _SOLVER)
 
 
 def solver_step(
     program: StepProgram, latents: Latents, output: Latents, history: History, values: Any
-) -> Stepped:
-    """Run one step of the program's solver on rows and their values; noise only if it has some."""
+) -> SolverOutput:
+    """Run one solver step for a batch of rows; noise is passed only if the program uses noise."""
     assert program.solver is not None
     noise = values["noise"] if program.noise else None
     return program.solver.step(latents, output, history, noise, solver_values(values))
 
 
-def around_the_mask(
-    stepped: Stepped, rows: Mapping[str, Any], values: Mapping[str, Any]
-) -> Stepped:
-    """Return to the image that is kept outside a mask, as noisy as the next step expects it.
+def restore_outside_mask(
+    stepped: SolverOutput, rows: Mapping[str, Any], values: Mapping[str, Any]
+) -> SolverOutput:
+    """Reset latents outside the mask to the original image, noised for the next step.
 
     Args:
-        rows: with mask, 1 where the image is drawn anew; clean, the kept image's latents; and
-            noise, the first one.
-        values: with clean_scale and noise_scale, after this step.
+        rows: with `mask`, 1 where the image is regenerated; `clean`, the latents of the original
+            image; `noise`, the initial noise.
+        values: with `clean_scale` and `noise_scale` after this step.
 
-    Source: diffusers pipeline_stable_diffusion_xl_inpaint.py, as Lugmayr et al. 2022 (RePaint),
-    eq. 8.
+    Source: diffusers pipeline_stable_diffusion_xl_inpaint.py, as Lugmayr et al. 2022 (RePaint), eq.
+    8.
     """
     mask, clean, noise = rows["mask"], rows["clean"], rows["noise"]
     clean_scale, noise_scale = (
@@ -65,7 +62,7 @@ def around_the_mask(
 
 
 def solver_key(solver: Solver, plan: Plan) -> str:
-    """Return a key for buckets: equal where rows have the same history and the same values."""
+    """Return a bucket key, equal for rows with the same history shapes and value names."""
     return f"{solver}{'+noise' if plan.draws.any() else ''}"
 
 
@@ -79,7 +76,7 @@ def first_history(solver: Solver, shape: tuple[int, ...]) -> dict[str, np.ndarra
     return {HISTORY + name: np.zeros(leaf.shape, leaf.dtype) for name, leaf in leaves.items()}
 
 
-@lru_cache(maxsize=256)  # tracing takes a millisecond, and every request asks
+@lru_cache(maxsize=256)  # tracing takes a millisecond per request
 def _history_leaves(solver: Solver, shape: tuple[int, ...]) -> Mapping[str, jax.ShapeDtypeStruct]:
     leaves: Mapping[str, jax.ShapeDtypeStruct] = jax.eval_shape(
         solver.begin, jax.ShapeDtypeStruct(shape, np.float32)
@@ -88,12 +85,12 @@ def _history_leaves(solver: Solver, shape: tuple[int, ...]) -> Mapping[str, jax.
 
 
 def history(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The same, by the scheduler's names, of a row's first inputs."""
+    """Extract the solver's history from a row's inputs, without the prefix."""
     return _named(inputs, HISTORY)
 
 
 def _named(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """The values whose names begin so, by the rest of their names."""
+    """Return the values with that name prefix, keyed by the rest of their names."""
     return {
         name.removeprefix(prefix): value
         for name, value in values.items()

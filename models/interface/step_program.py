@@ -1,8 +1,8 @@
-"""The key of a step's compiled program: a value that says all that tracing it needs.
+"""Key of a step's compiled program: contains everything that tracing needs.
 
-Whatever process has it, with the same model and shapes, traces the same program: one that never
-prepared a request, too. It travels between the processes of a slice, and is part of the names of
-compiled programs in files, in its text form.
+Any process with the key, the model and the shapes traces the same program, even if it never
+prepared a request. The text form is sent between the processes of a slice and is part of the file
+names of compiled programs.
 """
 
 from __future__ import annotations
@@ -17,31 +17,32 @@ from models.spec.quality_presets import CacheKind, EightBitProducts
 
 GUIDED, NOISE = "guided", "noise"
 ADAPTERS = "adapters-"
-"""Beginning of the word that says how many pages of adapters a row reads."""
+"""Prefix of the word with the number of adapter pages per row."""
 WORDS = frozenset({GUIDED, NOISE, *get_args(EightBitProducts), *get_args(CacheKind)})
 
 
 @dataclass(frozen=True)
 class StepProgram:
-    """Identity of a kind of step in a bucket: rows of equal ones share a batch.
+    """Step kind within a bucket: rows with equal step programs share a batch.
 
-    `str` writes it as words: `transformer_2 guided unipc(order=3) w8a16 first-block adapters-4`.
+    The text form consists of words: `transformer_2 guided unipc(order=3) w8a16 first-block
+    adapters-4`.
     """
 
     network: str
-    """The one that denoises, as a field of the pipeline's weights."""
+    """Denoising network, as a field of the pipeline's weights."""
     guided: bool = False
-    """Whether it also answers the negative prompt."""
+    """Whether the network also evaluates the negative prompt."""
     solver: Solver | None = None
-    """Solver; None: the family has none of this protocol."""
+    """Solver; None: the family does not use the solver protocol."""
     noise: bool = False
-    """Whether the step is given noise to add."""
+    """Whether the step adds noise from its values."""
     quant: EightBitProducts | None = None
-    """Precision of its blocks' matrix products."""
+    """Precision of the blocks' matrix products."""
     cache: CacheKind | None = None
-    """Signal by which it decides to reuse the work of the step before."""
+    """Kind of step cache; None: all blocks run in every step."""
     adapter_pages: int = 0
-    """Pages of adapters that each row reads; 0: rows have none."""
+    """Adapter pages that each row reads; 0: no adapters."""
 
     def __post_init__(self) -> None:
         if self.network.split() != [self.network]:
@@ -54,9 +55,9 @@ class StepProgram:
         return " ".join(str(word) for word in words if word is not None)
 
     @classmethod
-    @lru_cache(maxsize=1024)  # a process of a slice reads one with each step
+    @lru_cache(maxsize=1024)  # a process of a slice parses a key for each step
     def parse(cls, text: str) -> StepProgram:
-        """The inverse of `str`. Raises: ValueError: it is no text of a program."""
+        """Parse the text form, the inverse of `str`. Raises: ValueError: invalid text."""
         network, *words = text.split()
         pages = [word.removeprefix(ADAPTERS) for word in words if word.startswith(ADAPTERS)]
         words = [word for word in words if not word.startswith(ADAPTERS)]
@@ -68,7 +69,7 @@ class StepProgram:
             GUIDED in words,
             solver_of(solvers[0]) if solvers else None,
             NOISE in words,
-            next((one for one in get_args(EightBitProducts) if one in words), None),
-            next((one for one in get_args(CacheKind) if one in words), None),
+            next((option for option in get_args(EightBitProducts) if option in words), None),
+            next((option for option in get_args(CacheKind) if option in words), None),
             int(pages[0]) if pages else 0,
         )

@@ -1,7 +1,7 @@
-"""Token buckets: sizes that share the programs of their steps, their tokens padded to one count.
+"""Token buckets: sizes that share step programs by padding their tokens to a common count.
 
-A row of a bucket has `extent`, its tokens along each axis as numbers, and what else is of its size
-alone in the branch `of_size`, which its steps do not read.
+A row of a bucket contains `extent`, its tokens along each axis. Its branch `of_size` contains what
+depends on its exact size; steps do not read that branch.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ import numpy as np
 from models.spec.model_spec import ModelSpec, Sizes
 
 OF_SIZE = "of_size"
-"""Branch of a row that encode and decode have by size, and steps never see."""
+"""Branch of a row that only encode and decode read, since it depends on the size."""
 EXTENT = "extent"
-"""Leaf of a row, and input of its encoding: frames, rows and columns of its tokens, int32, those
-that there are."""
+"""Leaf of a row and input of `encode`: frames, rows and columns of its tokens without padding,
+int32."""
 GRID = "grid"
-"""Shape of a row's latents without its channels: an array without values, [*sizes, 0]."""
+"""Shape of a row's latents without channels, stored as an empty array [*sizes, 0]."""
 STRIDE = 16
-"""Rungs are multiples of this, so that most layouts split them evenly."""
+"""Multiple of each rung, so that most layouts split rungs evenly."""
 Tree = TypeVar("Tree", bound=Mapping[str, Any])
 
 
 @dataclass(frozen=True)
 class TokenBuckets:
-    """Ladder of token counts. Arithmetic alone: it is the same on every worker."""
+    """Ladder of token counts, a pure function of its fields and thus equal on every worker."""
 
     anchor: int
-    """Tokens of the model's default size, a rung: it is never padded."""
-    most_extra: float
-    """Work that a padded step may cost more, as a fraction of its own."""
-    even: int
-    """Tokens at which attention is as much work as all products: half a layer's parameters by its
-    width, since of each token it has twice its parameters in operations, and 4 width tokens of
-    attention."""
+    """Tokens of the model's default size, which is a rung and thus never padded."""
+    max_extra_work: float
+    """Maximum extra work of a padded step, as a fraction of the unpadded step."""
+    break_even_tokens: int
+    """Number of tokens at which attention costs as much as all matrix products. Equals a layer's
+    parameters divided by twice its width: a token costs 2 operations per parameter, and 4 x width x
+    tokens of attention."""
 
     def work(self, tokens: int | float) -> float:
-        """Work of a step of so many tokens, in products of one token."""
-        return tokens * (1 + tokens / self.even)
+        """Return the work of a step with so many tokens, in units of one token's products."""
+        return tokens * (1 + tokens / self.break_even_tokens)
 
-    def of(self, tokens: int) -> int:
-        """Return the tokens that so many are padded to; as many, where the next rung is too far."""
+    def padded_tokens(self, tokens: int) -> int:
+        """Return the padded token count, or the count itself if the next rung is too far."""
         rung = self.anchor
         while rung < tokens:
             higher = self._above(rung)
@@ -55,41 +55,45 @@ class TokenBuckets:
             rung = higher
         while tokens <= (lower := self._below(rung)) < rung:
             rung = lower
-        fits = self.work(rung) <= (1 + self.most_extra) * self.work(tokens)
+        fits = self.work(rung) <= (1 + self.max_extra_work) * self.work(tokens)
         return rung if fits else tokens
 
     def _above(self, rung: int) -> int:
-        """Return the most tokens whose work is not too much more; `rung` or less: none."""
-        return math.floor(self._tokens(self.work(rung) * (1 + self.most_extra)) / STRIDE) * STRIDE
+        """Return the next higher rung within the allowed extra work; at most `rung` if none."""
+        return (
+            math.floor(self._tokens(self.work(rung) * (1 + self.max_extra_work)) / STRIDE) * STRIDE
+        )
 
     def _below(self, rung: int) -> int:
-        """Return the fewest tokens whose work is not too much less; `rung` or more: none."""
-        return math.ceil(self._tokens(self.work(rung) / (1 + self.most_extra)) / STRIDE) * STRIDE
+        """Return the next lower rung within the allowed extra work; at least `rung` if none."""
+        return (
+            math.ceil(self._tokens(self.work(rung) / (1 + self.max_extra_work)) / STRIDE) * STRIDE
+        )
 
     def _tokens(self, work: float) -> float:
-        """The inverse of `work`."""
-        return self.even / 2 * (math.sqrt(1 + 4 * work / self.even) - 1)
+        """Invert `work`."""
+        return self.break_even_tokens / 2 * (math.sqrt(1 + 4 * work / self.break_even_tokens) - 1)
 
 
-def with_token_buckets(spec: ModelSpec, most_extra: float) -> ModelSpec:
-    """Return the spec of a model whose sizes share steps; with 0 they don't."""
-    if not most_extra:
+def with_token_buckets(spec: ModelSpec, max_extra_work: float) -> ModelSpec:
+    """Return a spec whose sizes share steps; unchanged if `max_extra_work` is 0."""
+    if not max_extra_work:
         return spec
-    return spec.model_copy(update={"sizes": Sizes(token_buckets=most_extra)})
+    return spec.model_copy(update={"sizes": Sizes(token_buckets=max_extra_work)})
 
 
-def buckets_of(spec: ModelSpec, anchor: int, even: int) -> TokenBuckets | None:
-    """Return the buckets of a model; None: it has none. Arguments as of `TokenBuckets`."""
+def buckets_of(spec: ModelSpec, anchor: int, break_even_tokens: int) -> TokenBuckets | None:
+    """Return a model's token buckets; None: disabled. Arguments as in `TokenBuckets`."""
     extra = spec.sizes.token_buckets
-    return TokenBuckets(anchor, extra, even) if extra else None
+    return TokenBuckets(anchor, extra, break_even_tokens) if extra else None
 
 
 def size_inputs(sizes: tuple[int, ...], patch: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """Return the inputs of `encode` that tell a row of a bucket its size.
+    """Return the inputs of `encode` that describe a row's size within its bucket.
 
     Args:
-        sizes: of its latents.
-        patch: of them that a token packs, along each axis.
+        sizes: of the latents.
+        patch: latents per token along each axis.
     """
     extent = [size // packed for size, packed in zip(sizes, patch, strict=True)]
     return {
@@ -99,36 +103,36 @@ def size_inputs(sizes: tuple[int, ...], patch: tuple[int, ...]) -> dict[str, np.
 
 
 def size_leaves(inputs: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the branch of a row that steps don't see, of its inputs; empty: there is none."""
+    """Extract a row's `of_size` branch from the inputs; empty without token buckets."""
     beginning = f"{OF_SIZE}."
-    own = {
-        name.removeprefix(beginning): one
-        for name, one in inputs.items()
+    branch = {
+        name.removeprefix(beginning): value
+        for name, value in inputs.items()
         if name.startswith(beginning)
     }
-    return {OF_SIZE: own} if own else {}
+    return {OF_SIZE: branch} if branch else {}
 
 
 def shared_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inputs that sizes of a bucket have in common."""
-    return {name: one for name, one in inputs.items() if not name.startswith(f"{OF_SIZE}.")}
+    """Return the inputs common to all sizes of a bucket."""
+    return {name: value for name, value in inputs.items() if not name.startswith(f"{OF_SIZE}.")}
 
 
 def shared_row(row: Any) -> Any:
-    """Return a row as steps of a bucket take it."""
+    """Return a row without its `of_size` branch, as steps receive it."""
     if not isinstance(row, Mapping) or OF_SIZE not in row:
         return row
     return {name: leaf for name, leaf in row.items() if name != OF_SIZE}
 
 
 def grid_of(row: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the shape of a row's latents, without their channels."""
+    """Return the shape of a row's latents, without channels."""
     sizes: tuple[int, ...] = row.get(OF_SIZE, row)[GRID].shape[:-1]
     return sizes
 
 
 def padded_to(tokens: int, x: Any) -> Any:
-    """Return packed latents with zeros behind them, to so many tokens; on the host or not."""
+    """Append zeros to packed latents up to that token count, with NumPy or JAX."""
     numpy = np if isinstance(x, np.ndarray) else jnp
-    behind = [(0, tokens - len(x)), *[(0, 0)] * (x.ndim - 1)]
-    return numpy.pad(x, behind) if tokens > len(x) else x
+    padding = [(0, tokens - len(x)), *[(0, 0)] * (x.ndim - 1)]
+    return numpy.pad(x, padding) if tokens > len(x) else x

@@ -1,8 +1,8 @@
-"""Networks as shapes alone: what a loader fills, and what a planner compiles.
+"""Abstract networks without arrays, which loaders fill and planners compile.
 
-Under `nnx.eval_shape` a plain `nnx.Rngs` counts its keys in a traced variable, and each count
-makes jax compose an error's text that nobody reads: of the three seconds that SDXL's UNet took
-to build, four fifths. Shapes need no two keys that differ.
+Under `nnx.eval_shape` a plain `nnx.Rngs` counts its keys in a traced variable. For each count jax
+composes an unused error text: this took four fifths of the three seconds to build SDXL's UNet.
+Shapes do not need distinct keys.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from flax import nnx
 
 Module = TypeVar("Module", bound=nnx.Module)
 
-MOST = 16
-"""Networks remembered: more than the largest checkpoint has."""
+CACHE_SIZE = 16
+"""Maximum number of cached networks: more than the largest checkpoint has."""
 
 
 def abstract_module(kind: Callable[..., Module], *args: Any, **options: Any) -> Module:
-    """`kind(*args, rngs=…, **options)`, every parameter a `jax.ShapeDtypeStruct`.
+    """Build `kind(*args, rngs=…, **options)` with `jax.ShapeDtypeStruct` parameters.
 
-    A start asks for each network four times (to plan and to load, as it is stored and as it is
-    used), and Flux's take a second to build: what is asked for again is a copy.
+    Returns copies of a cached module. A start needs each network four times (to plan and to load,
+    as stored and as used), and Flux's takes a second to build.
 
     Args:
-        args, options: that can be hashed, as configs can.
+        args, options: hashable, as configs are.
     """
     built = _built(kind, args, tuple(sorted(options.items())))
     return cast(Module, nnx.clone(built))
 
 
-@lru_cache(MOST)
+@lru_cache(CACHE_SIZE)
 def _built(kind: Callable[..., nnx.Module], args: Any, options: Any) -> nnx.Module:
-    made: nnx.Module = nnx.eval_shape(lambda: kind(*args, rngs=SameKey(0), **dict(options)))
-    return made
+    module: nnx.Module = nnx.eval_shape(lambda: kind(*args, rngs=SameKey(0), **dict(options)))
+    return module
 
 
 class SameKey(nnx.Rngs):
-    """Gives one key, whatever is asked for and however often: for shapes, never for numbers."""
+    """Generator that always returns the same key: for shapes only."""
 
     def __init__(self, key: int | jax.Array) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Previews: a linear map from latents to colours, fitted to any autoencoder at load time.
+"""Latent previews: a linear map from latents to colours, fitted when a model is loaded.
 
-Flat images of a colour each are encoded and their mean latents regressed on the colours, so that
-it serves every checkpoint with no table of its own.
+Uniform images of several colours are encoded, and the colours are regressed on the mean latents.
+This works for any autoencoder without a table of constants.
 """
 
 from __future__ import annotations
@@ -26,42 +26,46 @@ from models.vae.video import VideoAutoencoder
 from models.weights.loader import put
 
 MeanLatents = Callable[[Float[Array, " 3"]], Float[Array, " c"]]
-"""A flat image's colour in [-1, 1] → its mean latents, as the denoising network has them."""
+"""Colour of a uniform image in [-1, 1] → its mean latents, scaled for the denoising network."""
 
 
 def fit_preview(mean_latents: MeanLatents, latent_channels: int) -> nnx.Linear:
-    """The map that fits best: from latents as the network has them to colours in [-1, 1]."""
-    rows, place = fit(mean_latents)
-    return as_preview(rows, place)
+    """Fit the map from the denoising network's latents to colours in [-1, 1]."""
+    rows, sharding = fit(mean_latents)
+    return as_preview(rows, sharding)
 
 
 def fit(mean_latents: MeanLatents) -> tuple[Float[np.ndarray, "c+1 3"], Sharding]:
-    """Return that map's kernel with its bias below, and its sharding."""
+    """Return the kernel of the preview map, with the bias as its last row, and its sharding."""
     levels = np.linspace(-1, 1, 3, dtype=np.float32)
     colours = np.array(list(itertools.product(levels, repeat=3)), np.float32)
     encoded = [mean_latents(colour) for colour in colours]
-    place = everywhere(encoded[0].sharding)
-    latents = np.stack([np.asarray(jax.device_put(one, place)) for one in encoded])
+    sharding = everywhere(encoded[0].sharding)
+    latents = np.stack([np.asarray(jax.device_put(latent, sharding)) for latent in encoded])
     design = np.concatenate([latents, np.ones((len(latents), 1), np.float32)], axis=1)
-    return np.linalg.lstsq(design, colours, rcond=None)[0].astype(np.float32), place
+    return np.linalg.lstsq(design, colours, rcond=None)[0].astype(np.float32), sharding
 
 
-def as_preview(rows: Float[np.ndarray, "c+1 3"], place: Sharding) -> nnx.Linear:
-    """A map that `fit` has found, there."""
+def as_preview(rows: Float[np.ndarray, "c+1 3"], sharding: Sharding) -> nnx.Linear:
+    """Create a preview layer from the result of `fit`."""
     preview = abstract_preview(len(rows) - 1)
-    preview.kernel.set_value(put(rows[:-1], place))
+    preview.kernel.set_value(put(rows[:-1], sharding))
     assert preview.bias is not None
-    preview.bias.set_value(put(rows[-1], place))
+    preview.bias.set_value(put(rows[-1], sharding))
     return preview
 
 
-def everywhere(place: Sharding) -> Sharding:
-    """Whole on each of the devices of a mesh; on one device, as it is there."""
-    return NamedSharding(place.mesh, PartitionSpec()) if isinstance(place, NamedSharding) else place
+def everywhere(sharding: Sharding) -> Sharding:
+    """Return a fully replicated sharding on the same mesh; a single device stays as is."""
+    return (
+        NamedSharding(sharding.mesh, PartitionSpec())
+        if isinstance(sharding, NamedSharding)
+        else sharding
+    )
 
 
 def flat_image_encoder(vae: AutoencoderKL) -> tuple[MeanLatents, int]:
-    """Return what `fit_preview` needs of an image autoencoder: latents shifted and scaled."""
+    """Return the mean latents function of an image autoencoder: shifted and scaled latents."""
     side = 4 * vae.config.downsampling
     graph, state = nnx.split(vae)
 
@@ -77,7 +81,7 @@ def flat_image_encoder(vae: AutoencoderKL) -> tuple[MeanLatents, int]:
 
 
 def flat_frame_encoder(vae: VideoAutoencoder) -> tuple[MeanLatents, int]:
-    """Return what `fit_preview` needs of a video autoencoder: normalised latents of one frame."""
+    """Return the mean latents function of a video autoencoder: normalized latents of a frame."""
     side = 4 * vae.config.downsampling
     normalisation = Normalisation.of(vae.config)
     graph, state = nnx.split(vae)
@@ -92,5 +96,5 @@ def flat_frame_encoder(vae: VideoAutoencoder) -> tuple[MeanLatents, int]:
 
 
 def abstract_preview(latent_channels: int) -> nnx.Linear:
-    """Latents to colours, as a shape."""
+    """Return an abstract preview layer."""
     return abstract_module(linear, latent_channels, 3, (None, None))  # type: ignore[no-any-return]

@@ -1,7 +1,7 @@
-"""Random weights, made where they lie: full-size networks to be timed, with no checkpoint at all.
+"""Random weights, generated on the devices, for benchmarks of full-size networks.
 
-Each array is drawn by a program on the devices that hold it, every device its own part, so that
-neither host memory nor a wire sees it. The numbers are the same however they are split.
+Programs on each device generate its own part of an array, without host memory or transfers. The
+values do not depend on the sharding.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ GOLDEN = 0x9E3779B9
 
 
 class RandomWeights(Shapes):
-    """A `models.loading.sources.Reader`: drawn weights, blank prompts, configs that are read.
+    """A `models.loading.sources.Reader` with random weights and blank tokenizers; configs are read.
 
-    Kernels and tables have mean 0 and a variance of one over their inputs, so that activations stay
-    finite through any depth; gains are 1 and biases 0.
+    Kernels and tables have mean 0 and a variance of 1 / inputs, which keeps activations finite at
+    any depth. Gains are 1 and biases 0.
 
     Args:
-        everywhere: what lies whole on each device; None: JAX's default device.
-        seed: of all the draws.
+        everywhere: sharding of replicated arrays; None: JAX's default device.
+        seed: of all arrays.
     """
 
     def __init__(self, everywhere: jax.sharding.Sharding | None = None, seed: int = 0) -> None:
@@ -52,15 +52,15 @@ class RandomWeights(Shapes):
         sharding: Sharding | None = None,
         change: Change | None = None,
     ) -> Module:
-        """Build a network as `models.weights.loader.load` does, with nothing read."""
+        """Create a network as `models.weights.loader.load` does, without reading files."""
         shapes = super().network(module, place, renames, sharding=sharding)
-        return self._drawn(shapes)
+        return self._with_random_arrays(shapes)
 
     def preview(self, mean_latents: MeanLatents, latent_channels: int) -> nnx.Linear:
         """Return a preview with random weights."""
-        return self._drawn(abstract_preview(latent_channels))
+        return self._with_random_arrays(abstract_preview(latent_channels))
 
-    def _drawn(self, module: Module) -> Module:
+    def _with_random_arrays(self, module: Module) -> Module:
         leaves = flat_parameters(module)
         arrays: dict[str, Array] = {}
         for number, (path, leaf) in enumerate(as_stored(leaves).items()):
@@ -69,7 +69,7 @@ class RandomWeights(Shapes):
         return filled(module, arrays)
 
     def _transfer(self, array: Array) -> Array:
-        """Return the array where it is to lie while the network runs."""
+        """Return the array in its final location; a hook for subclasses."""
         return array
 
     def _place(self, path: str, leaf: nnx.Variable) -> Any:
@@ -83,22 +83,22 @@ class RandomWeights(Shapes):
         else:
             reach, middle = math.sqrt(3 / math.prod(inputs)), 0.0
         seed = (self._seed + number * GOLDEN) % 2**32
-        made: Array = uniform(shape, jnp.dtype(leaf.dtype), self._place(path, leaf))(
+        array: Array = uniform(shape, jnp.dtype(leaf.dtype), self._place(path, leaf))(
             np.uint32(seed), np.float32(reach), np.float32(middle)
         )
-        return made
+        return array
 
 
 def _is_stacked(leaf: nnx.Variable) -> bool:
-    """Return whether its first axis is that of the layers."""
+    """Return whether the first axis counts layers."""
     return "layers" in (leaf.get_metadata().get("axes") or ())
 
 
 @cache
 def uniform(shape: tuple[int, ...], dtype: np.dtype, place: Any) -> Any:
-    """Draw (seed, reach, middle) → numbers up to `reach` from the middle.
+    """Return a program (seed, reach, middle) → uniform values within `reach` of `middle`.
 
-    One program for all arrays of a shape.
+    Arrays of equal shape share the program.
     """
 
     def draw(seed: Array, reach: Array, middle: Array) -> Array:
@@ -110,7 +110,7 @@ def uniform(shape: tuple[int, ...], dtype: np.dtype, place: Any) -> Any:
 
 
 def _places(shape: tuple[int, ...]) -> Array:
-    """Number each element, row by row, uint32 [*shape]; it wraps."""
+    """Return the index of each element in row-major order, uint32 [*shape], with overflow."""
     number = jnp.zeros(shape, jnp.uint32)
     for axis, size in enumerate(shape):
         number = number * np.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
@@ -118,10 +118,10 @@ def _places(shape: tuple[int, ...]) -> Array:
 
 
 def _mixed(bits: Array) -> Array:
-    """Mix bits.
+    """Hash each element's bits.
 
-    JAX's own generator takes ten times as long to compile, for each shape anew, and nobody studies
-    these numbers. Source: Appleby, MurmurHash3, fmix32.
+    JAX's own generator takes ten times as long to compile, for each shape anew, and the quality of
+    these values does not matter. Source: Appleby, MurmurHash3, fmix32.
     """
     bits = (bits ^ (bits >> 16)) * np.uint32(0x85EBCA6B)
     bits = (bits ^ (bits >> 13)) * np.uint32(0xC2B2AE35)

@@ -1,7 +1,7 @@
-"""Readers for a family's `load`: what it needs beside the configs, from files or not at all.
+"""Readers for a family's `load`: networks, previews and tokenizers, from files or as shapes.
 
-`FILES` makes a pipeline that can draw. `SHAPES` makes the same pipeline from configs alone: its
-weights are shapes, its prompts have no words in them; it can be compiled and its memory counted.
+`FILES` creates a pipeline that can generate. `SHAPES` creates the same pipeline from configs alone,
+with abstract weights and blank tokenizers. It can be compiled, and its memory can be measured.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from models.weights.quantize import Rounding
 from models.weights.sharing import PlacedArrays
 
 Networks = TypeVar("Networks", bound=Any)
-"""A family's NamedTuple of them."""
+"""A family's NamedTuple of networks."""
 
-ROUNDED_OFF = ("vae",)
-"""Networks whose results are rounded to pixels, which cannot be NaN: what is wrong with others
-shows in the latents of the warm-up."""
+CHECKED_FOR_NAN = ("vae",)
+"""Networks whose output is rounded to pixels, which hides NaN. NaN from other networks shows in the
+warm-up's latents."""
 
 
 @runtime_checkable
 class Reader(Protocol):
-    """Fills an abstract pipeline. Raises: CheckpointError: what it reads is not there."""
+    """Source of a pipeline's contents. Raises: CheckpointError: files are missing."""
 
     def network(
         self,
@@ -72,18 +72,17 @@ class Reader(Protocol):
         """Return the tokenizer of a T5 encoder."""
 
     def qwen_tokenizer(self, folder: Path, chat: Chat) -> Tokenizer:
-        """Return the tokenizer of a Qwen encoder, which reads messages of that chat."""
+        """Return the tokenizer of a Qwen encoder, for messages of that chat template."""
 
     def gemma_tokenizer(self, folder: Path) -> Tokenizer:
         """Return the tokenizer of a Gemma encoder."""
 
 
 class Files:
-    """Reader of everything from the checkpoint's files.
+    """Reader that loads everything from the checkpoint's files.
 
     Args:
-        shared: arrays of what was read before, which what is read now holds, too, where they are
-            equal; None: every network has arrays of its own.
+        shared: arrays of earlier networks, reused where equal; None: no sharing.
     """
 
     def __init__(self, shared: PlacedArrays | None = None) -> None:
@@ -97,7 +96,7 @@ class Files:
 
 
 class Shapes:
-    """Reader that reads nothing: for configs alone, and for planning before loading."""
+    """Reader without files: for configs alone, and for planning before loading."""
 
     def network(
         self,
@@ -108,7 +107,7 @@ class Shapes:
         sharding: Sharding | None = None,
         change: Change | None = None,
     ) -> Module:
-        """The module with a shape, a dtype and a place for each array."""
+        """Return the module with a shape, a dtype and a sharding for each array."""
         graph, state = nnx.split(module)
         flat = [
             (path, leaf.replace(_shape(".".join(map(str, path)), leaf, sharding)))
@@ -121,19 +120,19 @@ class Shapes:
         return abstract_preview(latent_channels)
 
     def clip_tokenizer(self, folder: Path) -> Tokenizer:
-        """Return a tokenizer that reads nothing."""
+        """Return a blank tokenizer."""
         return BlankTokenizer()
 
     def t5_tokenizer(self, folder: Path) -> Tokenizer:
-        """Return a tokenizer that reads nothing."""
+        """Return a blank tokenizer."""
         return BlankTokenizer()
 
     def qwen_tokenizer(self, folder: Path, chat: Chat) -> Tokenizer:
-        """Return a tokenizer that reads nothing."""
+        """Return a blank tokenizer."""
         return BlankTokenizer()
 
     def gemma_tokenizer(self, folder: Path) -> Tokenizer:
-        """Return a tokenizer that reads nothing."""
+        """Return a blank tokenizer."""
         return BlankTokenizer()
 
 
@@ -143,9 +142,9 @@ def _shape(path: str, leaf: nnx.Variable, sharding: Sharding | None) -> jax.Shap
 
 
 def check_finite(name: str, network: nnx.Module) -> None:
-    """Check that a network's arrays are finite.
+    """Verify that a network's arrays are finite.
 
-    Raises: CheckpointError: arrays of a network hold NaN or infinity; names them.
+    Raises: CheckpointError: arrays contain NaN or infinity; names them.
     """
     broken = [path for path, leaf in flat_parameters(network).items() if not is_finite(leaf)]
     if broken:
@@ -156,20 +155,20 @@ def check_finite(name: str, network: nnx.Module) -> None:
 
 
 def is_finite(leaf: nnx.Variable) -> bool:
-    """Return whether an array is, as far as it lies on devices of this process; a mere shape is."""
+    """Return whether this process's part of an array is finite; true for abstract arrays."""
     array = leaf.get_value()
     shards = array.addressable_shards if isinstance(array, jax.Array) else ()
-    return all(np.isfinite(one.data).all() for one in shards if one.replica_id == 0)
+    return all(np.isfinite(shard.data).all() for shard in shards if shard.replica_id == 0)
 
 
 @dataclass(frozen=True)
 class ImagePromptSource:
-    """Place of a network that reads images as prompts.
+    """Location of a network for image prompts.
 
     Args:
         source: folder, hub id, or single file.
-        file: of its weights, where the folder has several; None: the layout says.
-        encoder: folder or hub id of the image encoder; None: the source has it.
+        file: weight file, if the folder has several; None: chosen by the layout.
+        encoder: folder or hub id of the image encoder; None: included in the source.
     """
 
     source: str
@@ -179,11 +178,11 @@ class ImagePromptSource:
 
 @dataclass(frozen=True)
 class ControlSource:
-    """Place of a ControlNet.
+    """Location of a ControlNet.
 
     Args:
         source: folder, hub id, or single file.
-        mode: kind of control images of a union; None: it is none.
+        mode: kind of control images of a union ControlNet; None: not a union.
     """
 
     source: str
@@ -191,11 +190,11 @@ class ControlSource:
 
 
 class CheckpointSource(NamedTuple):
-    """Place of a checkpoint beside the model's own.
+    """Location of an additional checkpoint.
 
     Args:
         folder: in diffusers' layout.
-        file: holds all weights; the folder's are not read then.
+        file: contains all weights; the folder's weights are then ignored.
     """
 
     folder: Path
@@ -208,26 +207,26 @@ SHAPES: Reader = Shapes()
 
 @dataclass(frozen=True)
 class Reading:
-    """Options of turning a checkpoint into a pipeline, beyond what it says itself.
+    """Options for creating a pipeline from a checkpoint.
 
     Args:
-        sharding: where each array goes; None: to JAX's default device.
-        on_host: networks that go to host memory beside the device's; `sharding` has to be given.
-        activation_dtype: what the networks compute in; None: in the dtype of the weights.
-        vae_tiling: of images and videos that do not fit the device as a whole; None: as a whole.
-        qualities: the operator's presets, which go before the checkpoint's own.
-        rounding: of the denoising networks' blocks to 8 bits; None: they stay as they are.
-        fused: what is merged into networks as they are loaded, by their names.
-        image_prompts: networks beside the checkpoint's that read images as prompts, by name.
-        controls: ControlNets beside the checkpoint's networks, by name.
-        max_controls: controls that one request may have.
-        refiner: checkpoint that takes the last steps of requests that say so.
+        sharding: of each array; None: JAX's default device.
+        on_host: networks that are placed in host memory; requires `sharding`.
+        activation_dtype: dtype that the networks compute in; None: dtype of the weights.
+        vae_tiling: for images and videos that do not fit the device untiled; None: no tiling.
+        qualities: the operator's presets, which override the checkpoint's.
+        rounding: of the denoising networks' blocks to 8 bits; None: exact.
+        fused: changes that are merged into networks while loading, by network name.
+        image_prompts: additional networks for image prompts, by name.
+        controls: additional ControlNets, by name.
+        max_controls: maximum controls of a request.
+        refiner: checkpoint that runs the last steps of requests with a refiner.
         latent_upsampler: folder, hub id or single file of a network that enlarges latents between
-            two passes; None: the checkpoint's own, if it has one.
-        pipeline: class of diffusers' pipeline whose inputs are taken; None: the checkpoint's own.
-        token_buckets: work that a step of padded tokens may cost more, as a fraction; 0: nothing is
-            padded, and each size has steps of its own.
-        reader: of everything but the configs; with `SHAPES` no weights are needed.
+            two passes; None: the checkpoint's own, if any.
+        pipeline: diffusers pipeline class whose inputs are supported; None: the checkpoint's.
+        token_buckets: maximum extra work of a padded step, as a fraction; 0: no padding, and each
+            size has its own steps.
+        reader: source of everything except the configs; `SHAPES` needs no weights.
     """
 
     sharding: Sharding | None = None
@@ -248,20 +247,20 @@ class Reading:
 
     @property
     def eight_bit(self) -> EightBit | None:
-        """Place of products in 8 bits; None: nowhere."""
+        """Storage of 8-bit weights; None: none."""
         return None if self.rounding is None else self.rounding.where
 
     def rounded(self, networks: Networks, *names: str) -> Networks:
-        """The same abstract networks, the blocks of those in 8 bits where that is asked for.
+        """Return the abstract networks, with 8-bit blocks if configured.
 
         Args:
-            names: of networks that denoise; of these, any may be None.
+            names: of denoising networks; any of them may be None.
         """
         if self.rounding is None:
             return networks
-        there = {name: getattr(networks, name) for name in names}
+        selected = {name: getattr(networks, name) for name in names}
         return networks._replace(
-            **{name: self.rounding.of(network) for name, network in there.items() if network}
+            **{name: self.rounding.of(network) for name, network in selected.items() if network}
         )
 
     def networks(
@@ -274,10 +273,10 @@ class Reading:
         """Load the networks of a family, by name.
 
         Args:
-            shapes: the abstract networks, their parameters of a dtype.
-            dtype: that they are stored in.
-            places: where each network's arrays lie, and their names there.
-            denoising: names of the networks whose blocks may be in 8 bits.
+            shapes: returns the abstract networks with parameters of a dtype.
+            dtype: of the stored parameters.
+            places: each network's files and rename table.
+            denoising: names of the networks whose blocks may have 8 bits.
 
         Raises: CheckpointError: as `network`.
         """
@@ -300,20 +299,20 @@ class Reading:
         """Load one network of a family.
 
         Args:
-            modules: abstract, with its parameters as they are stored, and as they are used.
+            modules: abstract, with parameters as stored, and as used.
 
-        Raises: CheckpointError: it cannot be read, or nobody would see that it gives no numbers.
+        Raises: CheckpointError: unreadable, or NaN in a network of `CHECKED_FOR_NAN`.
         """
         stored, used = modules
         sharding = self.sharding
         if sharding is not None and name in self.on_host:
-            sharding = loader.beside(sharding)
+            sharding = loader.in_host_memory(sharding)
         change = self.fused.get(name)
         loaded = self.reader.network(stored, place, renames, sharding=sharding, change=change)
-        if name in ROUNDED_OFF:
+        if name in CHECKED_FOR_NAN:
             check_finite(name, loaded)
         return used_as(loaded, used)
 
 
-AS_IT_IS = Reading()
-"""The whole checkpoint, as it is, onto one device."""
+DEFAULT_READING = Reading()
+"""Default options: the unchanged checkpoint on one device."""

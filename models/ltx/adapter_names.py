@@ -1,7 +1,6 @@
-"""Names of LTX-2's layers in files of adapters.
+"""Layer names of LTX-2 in adapter files.
 
-Source: diffusers, loaders/lora_conversion_utils.py,
-_convert_non_diffusers_ltx2_lora_to_diffusers.
+Source: diffusers, loaders/lora_conversion_utils.py, _convert_non_diffusers_ltx2_lora_to_diffusers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Attention of LTX-2: queries and keys normed over all heads, turned, and heads gated by query."""
+"""Attention of LTX-2: queries and keys normalized over all heads, RoPE, and gated heads."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
-from models.ltx.rope import HeadTurns, turn
+from models.ltx.rope import HeadRotaryTable, rotate_heads
 from models.nn.attention.attention import CrossAttention
 from models.nn.layers.norms import RMSNorm
 from models.nn.layers.parameterised import from_heads, linear, to_heads
 
 Tokens = Float[Array, "batch tokens width"]
 Others = Float[Array, "batch others other_width"]
-"""Tokens of another sequence, in the same call."""
+"""Tokens of a second sequence in the same call."""
 
 
 @dataclass(frozen=True)
 class HeadsShape:
-    """Shape of one attention."""
+    """Widths, heads and options of an LTX-2 attention layer."""
 
     queries: int
-    """Width of the tokens that ask."""
+    """Width of the query tokens."""
     keys: int
-    """Width of the tokens that are asked."""
+    """Width of the key and value tokens."""
     heads: int
     head_dim: int
     gated: bool
-    """True if each query scales what its heads find."""
+    """Whether each query token gates the outputs of its heads."""
     rope: str
-    """Kind of pairs: one of `models.ltx.rope.KINDS`."""
+    """Pairing of RoPE dimensions: one of `models.ltx.rope.KINDS`."""
     epsilon: float = 1e-6
-    """Epsilon of the norms of queries and keys."""
+    """Epsilon of the query and key norms."""
     use_bias: bool = True
-    """True if queries, keys and values have biases."""
+    """Whether queries, keys and values have biases."""
     use_out_bias: bool = True
 
 
-class TurnedAttention(nnx.Module):
-    """Attention of one sequence to another or to itself.
+class RotaryAttention(nnx.Module):
+    """Self-attention or cross-attention with RoPE.
 
     Source: diffusers transformer_ltx2.py, LTX2Attention.
     """
@@ -65,27 +65,28 @@ class TurnedAttention(nnx.Module):
         x: Tokens,
         attention: CrossAttention,
         context: Others | None = None,
-        turns: HeadTurns | None = None,
-        key_turns: HeadTurns | None = None,
-        alone: Bool[Array, " batch"] | None = None,
+        rope: HeadRotaryTable | None = None,
+        key_rope: HeadRotaryTable | None = None,
+        skip_self: Bool[Array, " batch"] | None = None,
     ) -> Tokens:
-        """Attend.
+        """Attend to `context`, or to the tokens themselves.
 
         Args:
-            context: that is asked; None: the tokens themselves.
-            turns: of the queries; None: they have no positions, nor have the keys.
-            key_turns: of the keys; None: those of the queries.
-            alone: rows whose tokens have their own values instead of what is found; None: none.
+            context: tokens of keys and values; None for self-attention.
+            rope: RoPE of the queries; None disables RoPE for queries and keys.
+            key_rope: RoPE of the keys; None uses the queries'.
+            skip_self: rows whose tokens output their own values in place of the attention's output;
+                None: no rows.
         """
-        asked, heads, kind = x if context is None else context, self.shape.heads, self.shape.rope
+        source, heads, kind = x if context is None else context, self.shape.heads, self.shape.rope
         q = self.q_norm.over_heads(to_heads(self.q, x, heads))
-        k = self.k_norm.over_heads(to_heads(self.k, asked, heads))
-        if turns is not None:
-            q, k = turn(q, turns, kind), turn(k, key_turns or turns, kind)
-        v = to_heads(self.v, asked, heads)
-        found = attention(q, k, v)
-        if alone is not None:
-            found = jnp.where(alone[:, None, None, None], v, found)
+        k = self.k_norm.over_heads(to_heads(self.k, source, heads))
+        if rope is not None:
+            q, k = rotate_heads(q, rope, kind), rotate_heads(k, key_rope or rope, kind)
+        v = to_heads(self.v, source, heads)
+        output = attention(q, k, v)
+        if skip_self is not None:
+            output = jnp.where(skip_self[:, None, None, None], v, output)
         if self.gate is not None:
-            found = found * (2 * jax.nn.sigmoid(self.gate(x)))[..., None]
-        return from_heads(self.out, found)
+            output = output * (2 * jax.nn.sigmoid(self.gate(x)))[..., None]
+        return from_heads(self.out, output)

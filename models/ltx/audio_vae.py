@@ -1,4 +1,4 @@
-"""LTX-2's audio autoencoder: latents → mel spectrograms, by convolutions that are causal in time.
+"""Audio autoencoder of LTX-2: decodes latents to mel spectrograms with causal convolutions.
 
 Source: HaCohen et al. 2026 (LTX-2), section 3.1; diffusers autoencoder_kl_ltx2_audio.py.
 """
@@ -18,10 +18,10 @@ from models.nn.layers.parameterised import Conv, Kinds, conv, linear
 Spectrogram = Float[Array, "batch _frames _bins _channels"]
 
 EPSILON = 1e-6
-"""Epsilon of the norms; fixed in every LTX-2."""
+"""Epsilon of the norms; the same in every LTX-2."""
 WINDOW = (3, 3)
 PADDING = ((2, 0), (1, 1))
-"""Zeros around frames and bins: a frame sees those before it alone."""
+"""Zero padding of frames and bins; causal over frames."""
 
 
 def _conv(width_in: int, width: int, kinds: Kinds) -> Conv:
@@ -29,7 +29,7 @@ def _conv(width_in: int, width: int, kinds: Kinds) -> Conv:
 
 
 class MelBlock(nnx.Module):
-    """Two convolutions behind norms and SiLU, and what goes around them."""
+    """Residual block: two convolutions, each after a norm and SiLU, plus a shortcut."""
 
     def __init__(
         self, width_in: int, width: int, *, rngs: nnx.Rngs, param_dtype: DTypeLike
@@ -41,14 +41,14 @@ class MelBlock(nnx.Module):
         self.around = None if width_in == width else linear(width_in, width, axes, **kinds)
 
     def __call__(self, x: Spectrogram) -> Spectrogram:
-        """Convolve twice."""
-        found = self.first(jax.nn.silu(rms(x, EPSILON)))
-        found = self.second(jax.nn.silu(rms(found, EPSILON)))
-        return found + (x if self.around is None else self.around(x))
+        """Apply the two convolutions, and add the shortcut."""
+        output = self.first(jax.nn.silu(rms(x, EPSILON)))
+        output = self.second(jax.nn.silu(rms(output, EPSILON)))
+        return output + (x if self.around is None else self.around(x))
 
 
 class MelLevel(nnx.Module):
-    """Blocks, then twice as many frames but one, and bins, where a level follows."""
+    """Decoder level: residual blocks, then optionally doubled frames (less one) and bins."""
 
     def __init__(
         self,
@@ -66,17 +66,17 @@ class MelLevel(nnx.Module):
         self.up = _conv(width, width, kinds) if doubles else None
 
     def __call__(self, x: Spectrogram) -> Spectrogram:
-        """Run the level."""
+        """Apply the residual blocks, then upsample frames and bins."""
         for block in self.blocks:
             x = block(x)
         if self.up is None:
             return x
-        twice = jnp.repeat(jnp.repeat(x, 2, axis=1), 2, axis=2)
-        return self.up(twice)[:, 1:]
+        repeated = jnp.repeat(jnp.repeat(x, 2, axis=1), 2, axis=2)
+        return self.up(repeated)[:, 1:]
 
 
 class LTX2AudioDecoder(nnx.Module):
-    """Latents, as the transformer has them → log mel spectrograms."""
+    """Decoder of normalized audio latents to log mel spectrograms."""
 
     def __init__(
         self, config: LTX2AudioVaeConfig, *, rngs: nnx.Rngs, param_dtype: DTypeLike = jnp.float32
@@ -95,7 +95,7 @@ class LTX2AudioDecoder(nnx.Module):
                 )
             ]
         )
-        """Levels in the checkpoint's order: the last one runs first."""
+        """Levels in the checkpoint's order; the last one runs first."""
         self.leave = _conv(widths[0], config.output_channels, kinds)
         self.latents_mean, self.latents_std = (
             nnx.Param(jnp.full(config.features, value, param_dtype), axes=(None,))
@@ -108,7 +108,7 @@ class LTX2AudioDecoder(nnx.Module):
         """Decode. A token has its channels in order, each with its bins.
 
         Returns:
-            `COMPRESSION` frames a token, less three: the first token is one frame alone.
+            `COMPRESSION` frames per token, less three: the first token is a single frame.
         """
         x = latents * self.latents_std[...] + self.latents_mean[...]
         x = x.reshape(*x.shape[:2], -1, self.config.latent_bins).swapaxes(2, 3)
@@ -121,7 +121,7 @@ class LTX2AudioDecoder(nnx.Module):
 
 
 def _fitted(x: Spectrogram, frames: int, bins: int) -> Spectrogram:
-    """Cut frames and bins off at the end, or add zeros."""
+    """Crop frames and bins at the end, or pad them with zeros."""
     x = x[:, :frames, :bins]
     missing = (frames - x.shape[1], bins - x.shape[2])
-    return jnp.pad(x, ((0, 0), *((0, one) for one in missing), (0, 0)))
+    return jnp.pad(x, ((0, 0), *((0, count) for count in missing), (0, 0)))

@@ -1,4 +1,4 @@
-"""Config of LTX-2's audio autoencoder: `audio_vae/config.json`, checked."""
+"""Audio autoencoder config of LTX-2 (`audio_vae/config.json`), with validation."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from typing import Any
 from models.checkpoint.config_fields import arguments
 
 COMPRESSION = 4
-"""Frames, and mel bins, of a spectrogram that one latent stands for; fixed in every LTX-2."""
+"""Spectrogram frames, and mel bins, per latent; the same in every LTX-2."""
 _FIXED: Mapping[str, Any] = {
     "norm_type": "pixel",
     "causality_axis": "height",
     "attn_resolutions": None,
     "mid_block_add_attention": False,
 }
-"""Fields that have one value in every network that is read here."""
+"""Audio autoencoder fields with a single supported value."""
 _OF_ENCODER = frozenset({"double_z", "dropout", "in_channels", "is_causal", "resolution"})
 
 
 @dataclass(frozen=True)
 class LTX2AudioVaeConfig:
-    """The fields of diffusers' AutoencoderKLLTX2Audio config that decoding reads.
+    """Fields of diffusers' AutoencoderKLLTX2Audio config that decoding uses.
 
     Raises:
-        ValueError: a value that the network cannot have or that is not read here, by name.
+        ValueError: an unsupported value; names the field.
     """
 
     base_channels: int = 128
     output_channels: int = 2
-    """Channels of the sound."""
+    """Audio channels."""
     ch_mult: tuple[int, ...] = (1, 2, 4)
     num_res_blocks: int = 2
     attn_resolutions: tuple[int, ...] | None = None
     latent_channels: int = 8
     norm_type: str = "pixel"
     causality_axis: str = "height"
-    """Axis of a spectrogram that is time."""
+    """Time axis of a spectrogram."""
     mid_block_add_attention: bool = False
     sample_rate: int = 16000
     mel_hop_length: int = 160
-    """Samples between two frames of a spectrogram."""
+    """Samples between two spectrogram frames."""
     mel_bins: int = 64
 
     def __post_init__(self) -> None:
@@ -56,28 +56,28 @@ class LTX2AudioVaeConfig:
 
     @property
     def latent_bins(self) -> int:
-        """Mel bins of the latents."""
+        """Mel bins of the audio latents."""
         return self.mel_bins // COMPRESSION
 
     @property
     def features(self) -> int:
-        """Numbers of one token: all that latents have at one time."""
+        """Features of a token: all channels and bins at one time."""
         return self.latent_channels * self.latent_bins
 
     @property
     def latents_per_s(self) -> float:
-        """Tokens of a second of sound."""
+        """Tokens per second of audio."""
         return self.sample_rate / self.mel_hop_length / COMPRESSION
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Channels of each level, the widest last."""
+        """Channels of each decoder level, the widest last."""
         return tuple(self.base_channels * times for times in self.ch_mult)
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> LTX2AudioVaeConfig:
-        """Read a checkpoint's config.
+        """Parse `audio_vae/config.json`.
 
-        Raises: ValueError for a key that this network does not know, or a wrong value.
+        Raises: ValueError: an unknown key or an invalid value.
         """
         return cls(**arguments(cls, config, "audio_vae/config.json", _OF_ENCODER))

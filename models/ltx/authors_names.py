@@ -1,4 +1,4 @@
-"""The authors' names of the LTX-2 transformer's layers and arrays, which single files have.
+"""Original layer and array names of the LTX-2 transformer, as used in single files.
 
 Source: diffusers, single_file_utils.py, convert_ltx2_transformer_to_diffusers.
 """
@@ -28,12 +28,12 @@ LAYERS: Fused = {
     "patchify_proj": ("proj_in",),
     "audio_patchify_proj": ("audio_proj_in",),
     **{
-        f"{theirs}.{layer}": (f"{ours}.{layer}",)
-        for theirs, ours in _TIMES.items()
+        f"{source}.{layer}": (f"{target}.{layer}",)
+        for source, target in _TIMES.items()
         for layer in _IN_TIME
     },
 }
-"""The authors' names of layers → diffusers'. All others have one name in both."""
+"""Original layer names → diffusers' names. Unlisted layers have the same name in both."""
 
 _TABLES = {
     "scale_shift_table_a2v_ca_video": "video",
@@ -52,16 +52,16 @@ AUTHORS_RENAMES: Renames = (
     (r"(?:video|audio)_embeddings_connector\..+", ""),
     *authors_renames(LAYERS, TRANSFORMER),
     *(
-        (rf"transformer_blocks\.(\d+)\.{theirs}", rf"blocks.{stream}.cross_table[\1]")
-        for theirs, stream in _TABLES.items()
+        (rf"transformer_blocks\.(\d+)\.{source}", rf"blocks.{stream}.cross_table[\1]")
+        for source, stream in _TABLES.items()
     ),
     *(
         (
-            rf"transformer_blocks\.(\d+)\.{theirs}\.{one}_norm\.weight",
-            rf"blocks.{ours}.{one}_norm.scale[\1]",
+            rf"transformer_blocks\.(\d+)\.{source}\.{projection}_norm\.weight",
+            rf"blocks.{target}.{projection}_norm.scale[\1]",
         )
-        for theirs, ours in _ATTENTIONS.items()
-        for one in "qk"
+        for source, target in _ATTENTIONS.items()
+        for projection in "qk"
     ),
     *TRANSFORMER,
 )

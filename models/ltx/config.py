@@ -1,4 +1,4 @@
-"""Config of LTX-2's transformer of video and audio: `transformer/config.json`, checked."""
+"""Config of LTX-2's video and audio transformer (`transformer/config.json`), with validation."""
 
 from __future__ import annotations
 
@@ -42,40 +42,40 @@ _FIXED: Mapping[str, Any] = {
     "rope_double_precision": True,
     "use_keyframes_abs_pos_embedding": False,
 }
-"""Fields that have one value in every network that is read here."""
+"""LTX-2 transformer fields with a single supported value."""
 
 
 @dataclass(frozen=True)
 class StreamSizes:
-    """Shape of one stream of the transformer."""
+    """Sizes of one stream (video or audio) of the transformer."""
 
     channels: int
     heads: int
     head_dim: int
     context: int
-    """Width of its text."""
+    """Width of the stream's text."""
     gated: bool
     modulated_context: bool
-    """True if time modulates the queries to the text, and what they find (LTX-2.3)."""
+    """Whether time modulates the queries to the text and the attention's output (LTX-2.3)."""
     feed_forward_bias: bool
 
     @property
     def width(self) -> int:
-        """Features of a token: those of all heads."""
+        """Width of a token, over all heads."""
         return self.heads * self.head_dim
 
     @property
     def vectors(self) -> int:
-        """Modulation vectors of a block."""
+        """Number of modulation vectors per block."""
         return 9 if self.modulated_context else 6
 
 
 @dataclass(frozen=True)
 class LTX2Config:
-    """The fields of diffusers' LTX2VideoTransformer3DModel config, with its defaults (2.0's).
+    """Fields of diffusers' LTX2VideoTransformer3DModel config, with its defaults (2.0's).
 
     Raises:
-        ValueError: a value that the network cannot have or that is not read here, by name.
+        ValueError: an unsupported value; names the field.
     """
 
     in_channels: int = 128
@@ -86,9 +86,9 @@ class LTX2Config:
     attention_head_dim: int = 128
     cross_attention_dim: int = 4096
     vae_scale_factors: tuple[int, ...] = (8, 32, 32)
-    """Frames, rows and columns of pixels that a latent stands for."""
+    """Frames, rows and columns of pixels per latent."""
     pos_embed_max_pos: int = 20
-    """Seconds that positions in time are fractions of."""
+    """Seconds to which positions in time are relative."""
     base_height: int = 2048
     base_width: int = 2048
     gated_attn: bool = False
@@ -101,7 +101,7 @@ class LTX2Config:
     audio_attention_head_dim: int = 64
     audio_cross_attention_dim: int = 2048
     audio_scale_factor: int = 4
-    """Frames of a spectrogram that a latent stands for."""
+    """Spectrogram frames per latent."""
     audio_pos_embed_max_pos: int = 20
     audio_sampling_rate: int = 16000
     audio_hop_length: int = 160
@@ -122,13 +122,13 @@ class LTX2Config:
     cross_attn_timestep_scale_multiplier: int = 1000
     rope_type: str = "interleaved"
     use_prompt_embeddings: bool = True
-    """True if the transformer projects the text itself (LTX-2.0)."""
+    """Whether the transformer projects the text (LTX-2.0)."""
     perturbed_attn: bool = False
-    """True if blocks may be asked for values alone (spatio-temporal guidance)."""
+    """Whether blocks can replace attention by the values (spatio-temporal guidance)."""
     ff_bias: bool = True
     audio_ff_bias: bool = True
     use_prompt_adaln_single: bool = True
-    """True if time modulates the text's keys and values; else a table alone does."""
+    """Whether time modulates the text's keys and values; otherwise only a table does."""
     use_keyframes_abs_pos_embedding: bool = False
 
     def __post_init__(self) -> None:
@@ -140,18 +140,18 @@ class LTX2Config:
                 raise ValueError(f"{name} must be {value!r}, not {getattr(self, name)!r}")
         if self.rope_type not in KINDS:
             raise ValueError(f"rope_type must be one of {KINDS}, not {self.rope_type!r}")
-        for ours, theirs in (
+        for source, other in (
             ("in_channels", "out_channels"),
             ("audio_in_channels", "audio_out_channels"),
         ):
-            if getattr(self, theirs) not in (None, getattr(self, ours)):
-                raise ValueError(f"{theirs} must be {ours} {getattr(self, ours)} or null")
+            if getattr(self, other) not in (None, getattr(self, source)):
+                raise ValueError(f"{other} must be {source} {getattr(self, source)} or null")
         self._check_heads()
 
     def _check_heads(self) -> None:
         for name, stream in (("attention_head_dim", self.video), ("audio", self.audio)):
             if stream.head_dim % 2:
-                raise ValueError(f"{name} {stream.head_dim} must be even: positions turn pairs")
+                raise ValueError(f"{name} {stream.head_dim} must be even: RoPE rotates pairs")
         if self.audio_cross_attention_dim != self.audio.width:
             raise ValueError(
                 f"audio_cross_attention_dim {self.audio_cross_attention_dim} must be the width "
@@ -171,7 +171,7 @@ class LTX2Config:
 
     @property
     def video(self) -> StreamSizes:
-        """Shape of the video's stream."""
+        """Sizes of the transformer's video stream."""
         return StreamSizes(
             self.in_channels,
             self.num_attention_heads,
@@ -184,7 +184,7 @@ class LTX2Config:
 
     @property
     def audio(self) -> StreamSizes:
-        """Shape of the audio's stream."""
+        """Sizes of the transformer's audio stream."""
         return StreamSizes(
             self.audio_in_channels,
             self.audio_num_attention_heads,
@@ -197,25 +197,26 @@ class LTX2Config:
 
     @property
     def modulates_text(self) -> bool:
-        """True if the text's keys and values are modulated (LTX-2.3)."""
+        """Return whether the text's keys and values are modulated (LTX-2.3)."""
         return self.cross_attn_mod or self.audio_cross_attn_mod
 
     def heads(
-        self, asking: StreamSizes, asked: int, inside: StreamSizes | None = None
+        self, query_stream: StreamSizes, key_width: int, inside: StreamSizes | None = None
     ) -> HeadsShape:
-        """Return the shape of an attention.
+        """Return the shape of an attention layer.
 
         Args:
-            asked: width of the tokens that are asked.
-            inside: stream whose heads it has; None: the asking one's.
+            query_stream: stream of the query tokens.
+            key_width: width of the key and value tokens.
+            inside: stream whose heads are used; None: those of the query stream.
         """
-        inside = inside or asking
+        inside = inside or query_stream
         return HeadsShape(
-            asking.width,
-            asked,
+            query_stream.width,
+            key_width,
             inside.heads,
             inside.head_dim,
-            gated=asking.gated,
+            gated=query_stream.gated,
             rope=self.rope_type,
             use_bias=self.attention_bias,
             use_out_bias=self.attention_out_bias,
@@ -223,8 +224,8 @@ class LTX2Config:
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> LTX2Config:
-        """Read a checkpoint's config.
+        """Parse the `transformer/config.json` of LTX-2.
 
-        Raises: ValueError for a key that this network does not know, or a wrong value.
+        Raises: ValueError: an unknown key or an invalid value.
         """
         return cls(**arguments(cls, config, "transformer/config.json"))

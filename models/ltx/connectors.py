@@ -1,6 +1,6 @@
-"""Connectors of LTX-2: hidden states of all of a language model's layers → context of each stream.
+"""Text connectors of LTX-2: hidden states of all language model layers to context per stream.
 
-Padding gives way to learned registers behind the words, so every token of a context counts.
+Learned registers replace padding after the words, so that every context token is attended to.
 
 Source: HaCohen et al. 2026 (LTX-2), section 3.2; diffusers pipelines/ltx2/connectors.py.
 """
@@ -16,9 +16,9 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
-from models.ltx.attention import HeadsShape, TurnedAttention
+from models.ltx.attention import HeadsShape, RotaryAttention
 from models.ltx.connectors_config import ConnectorsConfig, ConnectorShape
-from models.ltx.rope import HeadTurns, turns_of
+from models.ltx.rope import HeadRotaryTable, head_rotary_table
 from models.nn.attention.attention import attention
 from models.nn.blocks.feed_forward import GeluFeedForward
 from models.nn.layers.norms import rms
@@ -32,38 +32,38 @@ OfAudio = Float[Array, "batch tokens audio_width"]
 Mask = Bool[Array, "batch tokens"]
 
 EPSILON = 1e-6
-"""Epsilon of all norms; fixed in every LTX-2."""
+"""Epsilon of all norms; the same in every LTX-2."""
 SPREAD = 8
-"""Width that a layer's states are scaled to, from the least to the greatest."""
+"""Range that a layer's states are scaled to, from minimum to maximum."""
 
 
 class Contexts(NamedTuple):
-    """Text as each stream reads it; every token counts."""
+    """Text context of the video and the audio stream, without padding."""
 
     video: Tokens
     audio: Tokens
 
 
 class ConnectorBlock(nnx.Module):
-    """Self-attention and feed-forward, each behind a norm without parameters."""
+    """Transformer block of a text connector: self-attention and feed-forward after norms."""
 
     def __init__(self, shape: ConnectorShape, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> None:
         width = shape.width
         heads = HeadsShape(
             width, width, shape.heads, shape.head_dim, gated=shape.gated, rope=shape.rope
         )
-        self.attention = TurnedAttention(heads, rngs=rngs, param_dtype=param_dtype)
+        self.attention = RotaryAttention(heads, rngs=rngs, param_dtype=param_dtype)
         self.feed_forward = GeluFeedForward(width, rngs=rngs, param_dtype=param_dtype)
 
-    def __call__(self, x: Tokens, turns: HeadTurns, keys: Mask | None) -> Tokens:
-        """Attend to the keys that count, then feed forward."""
+    def __call__(self, x: Tokens, rope: HeadRotaryTable, keys: Mask | None) -> Tokens:
+        """Attend to unmasked keys, then apply the feed-forward."""
         attend = partial(attention, keys=keys)
-        x = x + self.attention(rms(x, EPSILON), attend, turns=turns)
+        x = x + self.attention(rms(x, EPSILON), attend, rope=rope)
         return x + self.feed_forward(rms(x, EPSILON))
 
 
 class Connector(nnx.Module):
-    """Projected text of one stream → its context."""
+    """Transformer from one stream's projected text to its context."""
 
     def __init__(self, shape: ConnectorShape, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> None:
         self.shape = shape
@@ -83,20 +83,20 @@ class Connector(nnx.Module):
         )
 
     def __call__(self, x: Tokens, mask: Mask) -> Tokens:
-        """Connect a text whose words `mask` marks.
+        """Compute the context of a text whose words are marked by `mask`.
 
-        Raises: ValueError: tokens that the registers do not divide.
+        Raises: ValueError: the number of tokens is not a multiple of the registers.
         """
         tokens, shape = x.shape[1], self.shape
         places = np.arange(tokens, dtype=np.float32)[:, None] / np.float32(shape.base_tokens)
-        turns = turns_of(places, shape.rope, shape.heads, shape.head_dim, shape.theta)
+        rope = head_rotary_table(places, shape.rope, shape.heads, shape.head_dim, shape.theta)
         keys = mask if self.registers is None else None
         x = self.registered(x, mask)
-        x, _ = scan(self.blocks, x, lambda block, x: block(x, turns, keys))
+        x, _ = scan(self.blocks, x, lambda block, x: block(x, rope, keys))
         return rms(x, EPSILON)
 
     def registered(self, x: Tokens, mask: Mask) -> Tokens:
-        """Move words to the front, and put registers in the places behind them."""
+        """Move words to the front, and replace padding by registers."""
         if self.registers is None:
             return x
         tokens, registers = x.shape[1], self.registers[...]
@@ -113,7 +113,7 @@ class Connector(nnx.Module):
 
 
 class TextConnectors(nnx.Module):
-    """Hidden states → contexts of video and audio."""
+    """Projections and connectors: hidden states to the contexts of video and audio."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class TextConnectors(nnx.Module):
         )
 
     def __call__(self, states: States, mask: Mask) -> Contexts:
-        """Connect the states of all layers.
+        """Compute both contexts from the states of all layers.
 
         Args:
             mask: True for words; padding is on either side.
@@ -146,7 +146,7 @@ class TextConnectors(nnx.Module):
         return Contexts(self.video(video, mask), self.audio(audio, mask))
 
     def _projected(self, flat: Tokens) -> tuple[OfVideo, OfAudio]:
-        """Features of each stream: of one projection, or of two that are scaled by their widths."""
+        """Project to each stream's features, by one shared or two width-scaled projections."""
         if not self.config.per_modality_projections:
             (shared,) = self.projections
             return (both := shared(flat)), both
@@ -158,18 +158,18 @@ class TextConnectors(nnx.Module):
 
 
 def by_token(states: States, mask: Mask) -> States:
-    """Norm each token of each layer by its root mean square; padding is 0. LTX-2.3."""
+    """Normalize each token of each layer by its RMS; padding is 0 (LTX-2.3)."""
     normed = jnp.moveaxis(rms(jnp.moveaxis(states, -1, 2), EPSILON), 2, -1)
     return jnp.where(mask[..., None, None], normed, 0)
 
 
 def by_layer(states: States, mask: Mask) -> States:
-    """Norm each layer of a text by the mean and the range of its words; padding is 0. LTX-2.0."""
-    kept = mask[..., None, None]
-    wide = states.astype(jnp.float32)
+    """Normalize each layer of a text by mean and range over its words; padding is 0 (LTX-2.0)."""
+    selected = mask[..., None, None]
+    values = states.astype(jnp.float32)
     numbers = mask.sum(axis=1)[:, None, None, None] * states.shape[2]
-    mean = jnp.where(kept, wide, 0).sum(axis=(1, 2), keepdims=True) / (numbers + EPSILON)
-    low = jnp.where(kept, wide, jnp.inf).min(axis=(1, 2), keepdims=True)
-    high = jnp.where(kept, wide, -jnp.inf).max(axis=(1, 2), keepdims=True)
-    normed = SPREAD * (wide - mean) / (high - low + EPSILON)
-    return jnp.where(kept, normed, 0).astype(states.dtype)
+    mean = jnp.where(selected, values, 0).sum(axis=(1, 2), keepdims=True) / (numbers + EPSILON)
+    low = jnp.where(selected, values, jnp.inf).min(axis=(1, 2), keepdims=True)
+    high = jnp.where(selected, values, -jnp.inf).max(axis=(1, 2), keepdims=True)
+    normed = SPREAD * (values - mean) / (high - low + EPSILON)
+    return jnp.where(selected, normed, 0).astype(states.dtype)

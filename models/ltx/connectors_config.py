@@ -1,4 +1,4 @@
-"""Config of LTX-2's connectors: `connectors/config.json`, checked."""
+"""Text connector config of LTX-2 (`connectors/config.json`), with validation."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ _OF_STREAM = ("num_attention_heads", "attention_head_dim", "num_layers")
 
 @dataclass(frozen=True)
 class ConnectorShape:
-    """Shape of one stream's connector."""
+    """Sizes of one stream's text connector."""
 
     heads: int
     head_dim: int
     layers: int
     registers: int | None
-    """Learned tokens that take the place of padding; None: padding is masked."""
+    """Learned tokens that replace padding; None if padding is masked."""
     gated: bool
     base_tokens: int
-    """Tokens that positions are fractions of."""
+    """Token count to which positions are relative."""
     theta: float
     rope: str
 
     @property
     def width(self) -> int:
-        """Features of a token: those of all heads."""
+        """Width of a token, over all heads."""
         return self.heads * self.head_dim
 
 
 @dataclass(frozen=True)
 class ConnectorsConfig:
-    """The fields of diffusers' LTX2TextConnectors config, with its defaults.
+    """Fields of diffusers' LTX2TextConnectors config, with its defaults.
 
     Raises:
-        ValueError: a value that the network cannot have, by name.
+        ValueError: an unsupported value; names the field.
     """
 
     caption_channels: int = 3840
     """Width of the language model."""
     text_proj_in_factor: int = 49
-    """Number of its hidden states."""
+    """Number of the language model's hidden states."""
     video_connector_num_attention_heads: int = 30
     video_connector_attention_head_dim: int = 128
     video_connector_num_layers: int = 2
@@ -67,10 +67,10 @@ class ConnectorsConfig:
     rope_theta: float = 10000.0
     rope_double_precision: bool = True
     causal_temporal_positioning: bool = False
-    """Without effect, as in the reference."""
+    """Ignored, as in the reference."""
     rope_type: str = "interleaved"
     per_modality_projections: bool = False
-    """True if each stream has a projection of its own (LTX-2.3)."""
+    """Whether each stream has a separate projection (LTX-2.3)."""
     video_hidden_dim: int = 4096
     audio_hidden_dim: int = 2048
     proj_bias: bool = False
@@ -98,29 +98,29 @@ class ConnectorsConfig:
 
     @property
     def projected(self) -> tuple[int, ...]:
-        """Features that the text is projected to: for both streams, or for each."""
+        """Widths of the text projections: one shared, or one per stream."""
         if self.per_modality_projections:
             return (self.video_hidden_dim, self.audio_hidden_dim)
         return (self.caption_channels,)
 
     @property
     def widths(self) -> tuple[int, int]:
-        """Features of the text of video and of audio."""
+        """Text widths of video and audio."""
         return self.projected[0], self.projected[-1]
 
     @property
     def multiple(self) -> int:
-        """Number that the tokens of a text are a multiple of: registers take the rest's place."""
+        """Factor by which the token count must be divisible, to fill padding with registers."""
         return math.lcm(*(stream.registers or 1 for stream in (self.video, self.audio)))
 
     @property
     def video(self) -> ConnectorShape:
-        """Shape of the video's connector."""
+        """Sizes of the video stream's text connector."""
         return self._connector("video")
 
     @property
     def audio(self) -> ConnectorShape:
-        """Shape of the audio's connector."""
+        """Sizes of the audio stream's text connector."""
         return self._connector("audio")
 
     def _connector(self, stream: str) -> ConnectorShape:
@@ -141,8 +141,8 @@ class ConnectorsConfig:
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> ConnectorsConfig:
-        """Read a checkpoint's config.
+        """Parse `connectors/config.json`.
 
-        Raises: ValueError for a key that this network does not know, or a wrong value.
+        Raises: ValueError: an unknown key or an invalid value.
         """
         return cls(**arguments(cls, config, "connectors/config.json"))

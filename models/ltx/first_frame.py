@@ -1,4 +1,4 @@
-"""Images that a video begins with.
+"""Preprocessing of a video's first frame.
 
 Source: diffusers pipeline_ltx2_image2video.py; utils.py, apply_image_conditioning_crf.
 """
@@ -15,22 +15,22 @@ from PIL import Image
 from models.interface.images import open_image, pixels_of
 
 CRF = 33
-"""Quality that images are compressed with before they are encoded, as those of the training."""
+"""H.264 quality of first frames before encoding, as in training."""
 
 
 def read_first_frame(
     data: bytes, width: int, height: int
 ) -> Float32[np.ndarray, "height width colours"]:
-    """An image file → pixels in [-1, 1], compressed as a frame of a video, then resized.
+    """Decode an image, compress it as a video frame, and resize it: pixels in [-1, 1].
 
-    Raises: RequestError: the bytes are no image.
+    Raises: RequestError: the bytes are not an image.
     """
     image = Image.fromarray(compressed(np.asarray(open_image(data))))
     return pixels_of(image.resize((width, height), Image.Resampling.BILINEAR))
 
 
 def compressed(image: np.ndarray, crf: int = CRF) -> np.ndarray:
-    """Return an image, uint8 [height, width, 3], as H.264 keeps it: of even sides."""
+    """Return an image, uint8 [height, width, 3], after H.264 compression, with even sides."""
     height, width = (side // 2 * 2 for side in image.shape[:2])
     file = io.BytesIO()
     with av.open(file, "w", format="mp4") as container:
@@ -43,5 +43,5 @@ def compressed(image: np.ndarray, crf: int = CRF) -> np.ndarray:
         container.mux(stream.encode())
     file.seek(0)
     with av.open(file, "r") as container:
-        found: np.ndarray = next(container.decode(video=0)).to_ndarray(format="rgb24")
-    return found
+        decoded: np.ndarray = next(container.decode(video=0)).to_ndarray(format="rgb24")
+    return decoded

@@ -1,8 +1,8 @@
-"""Guidance of LTX-2: the prompt's answer, away from answers that lack something.
+"""Guidance of LTX-2: combines predictions of the prompt with degraded or negative predictions.
 
-Each stream goes by its own scales, on estimates of the clean latents.
+Each stream has separate scales, which apply to estimates of the clean latents.
 
-Source: diffusers pipeline_ltx2.py, __call__; Hyung et al. 2024 (STG), section 3, for the answer
+Source: diffusers pipeline_ltx2.py, __call__; Hyung et al. 2024 (STG), section 3, for the prediction
 without a block's self-attention.
 """
 
@@ -16,73 +16,79 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from models.interface.pipeline import PyTree
-from models.ltx.network import Perturbed
+from models.ltx.network import Perturbations
 from models.sampling.guidance import rescale
 
 Tokens = Float[Array, "batch tokens channels"]
 
+PERTURBATIONS = ("skip_self", "skip_cross")
+"""Fields of `Prediction`, and leaves of a row whose guidance uses them."""
 
-class Answer(NamedTuple):
-    """Kind of answer that the network is asked for."""
+
+class Prediction(NamedTuple):
+    """One prediction of a guided step: its prompt, and its perturbation."""
 
     prompt: int = 0
-    alone: bool = False
-    """True if a block's streams do not attend to themselves."""
-    apart: bool = False
-    """True if the streams do not attend to each other."""
+    skip_self: bool = False
+    """Whether one block skips self-attention in both streams."""
+    skip_cross: bool = False
+    """Whether attention between video and audio is disabled."""
 
     def weights(self, values: Mapping[str, Array]) -> tuple[Array, Array]:
-        """Return the weights of the way from this answer to the prompt's, of video and audio."""
-        if self.alone:
+        """Return the guidance weights against this prediction, for video and audio."""
+        if self.skip_self:
             return values["stg_scale"], values["stg_scale"]
-        if self.apart:
+        if self.skip_cross:
             return values["modality_scale"] - 1, values["modality_scale"] - 1
         return values["guidance_scale"] - 1, values["audio_guidance_scale"] - 1
 
 
-def answers_of(rows: PyTree, guided: bool) -> list[Answer]:
-    """Return what a step asks: the prompt's answer, then those that rows are guided away from."""
+def predictions_of(rows: PyTree, guided: bool) -> list[Prediction]:
+    """Return the predictions that a step needs: the prompt's, then those to guide away from."""
     if not guided:
-        return [Answer()]
-    answers = [Answer(prompt) for prompt in range(rows["prompt_embeds"].shape[1])]
-    return [*answers, *(Answer(**{name: True}) for name in ("alone", "apart") if name in rows)]
+        return [Prediction()]
+    predictions = [Prediction(prompt) for prompt in range(rows["prompt_embeds"].shape[1])]
+    return [*predictions, *(Prediction(**{name: True}) for name in PERTURBATIONS if name in rows)]
 
 
-def perturbed(answers: Sequence[Answer], batch: int, block: int) -> Perturbed | None:
-    """Return which of all rows' answers lack something; None: none does.
+def perturbations(
+    predictions: Sequence[Prediction], batch: int, block: int
+) -> Perturbations | None:
+    """Return the perturbations of all predictions in a batch; None without any.
 
     Args:
-        batch: rows; their answers lie side by side.
-        block: of the answers without self-attention.
+        batch: number of rows; predictions of a row are adjacent.
+        block: block that skips self-attention.
     """
-    alone, apart = (
-        np.tile([getattr(one, name) for one in answers], batch) for name in ("alone", "apart")
+    skips_self, skips_cross = (
+        np.tile([getattr(prediction, name) for prediction in predictions], batch)
+        for name in PERTURBATIONS
     )
-    if not (alone | apart).any():
+    if not (skips_self | skips_cross).any():
         return None
-    blocks = (block,) if alone.any() else ()
-    return Perturbed(blocks, jnp.asarray(alone), jnp.asarray(apart))
+    blocks = (block,) if skips_self.any() else ()
+    return Perturbations(blocks, jnp.asarray(skips_self), jnp.asarray(skips_cross))
 
 
 def guided(
     latents: Tokens,
-    velocities: Float[Array, "batch answers tokens channels"],
+    velocities: Float[Array, "batch predictions tokens channels"],
     sigma: Float[Array, " batch"],
     weights: Sequence[Float[Array, " batch"]],
     share: Float[Array, " batch"],
 ) -> Tokens:
-    """Return the velocity of one stream, float32.
+    """Combine the predictions of one stream into a velocity, float32.
 
     Args:
-        weights: of all answers but the first.
-        share: of the result that is rescaled to the deviation of the first answer.
+        weights: weights of all predictions except the first.
+        share: fraction of the result that is rescaled to the first prediction's standard deviation.
     """
     if not weights:
         return velocities[:, 0]
     level = sigma[:, None, None]
     clean = latents[:, None] - level[:, None] * velocities
     positive = clean[:, 0]
-    found = positive
+    estimate = positive
     for index, weight in enumerate(weights, 1):
-        found = found + weight[:, None, None] * (positive - clean[:, index])
-    return (latents - rescale(found, positive, share)) / level
+        estimate = estimate + weight[:, None, None] * (positive - clean[:, index])
+    return (latents - rescale(estimate, positive, share)) / level

@@ -1,4 +1,4 @@
-"""Names in a diffusers checkpoint of LTX-2 → paths in its networks."""
+"""Maps keys of diffusers' LTX-2 checkpoints to parameter paths."""
 
 from __future__ import annotations
 
@@ -8,28 +8,31 @@ from models.ltx.vocoder_config import ExtendedVocoderConfig, VocoderConfig
 _LEAVES = {"weight": "kernel", "bias": "bias"}
 
 
-def attention(theirs: str, ours: str) -> dict[str, str]:
-    """Names of one attention; both sides name what is before the leaf."""
+def attention(source: str, target: str) -> dict[str, str]:
+    """Return renames of an attention layer's keys, without a common prefix."""
     layers = {
-        **{rf"to_{one}": one for one in "qkv"},
+        **{rf"to_{parameter}": parameter for parameter in "qkv"},
         r"to_out\.0": "out",
         "to_gate_logits": "gate",
     }
     return {
         **{
-            rf"{theirs}\.{name}\.{leaf}": f"{ours}.{own}.{to}"
-            for name, own in layers.items()
+            rf"{source}\.{name}\.{leaf}": f"{target}.{layer}.{to}"
+            for name, layer in layers.items()
             for leaf, to in _LEAVES.items()
         },
-        **{rf"{theirs}\.norm_{one}\.weight": f"{ours}.{one}_norm.scale" for one in "qk"},
+        **{
+            rf"{source}\.norm_{parameter}\.weight": f"{target}.{parameter}_norm.scale"
+            for parameter in "qk"
+        },
     }
 
 
-def feed_forward(theirs: str, ours: str) -> dict[str, str]:
-    """Names of one feed-forward."""
+def feed_forward(source: str, target: str) -> dict[str, str]:
+    """Return renames of a feed-forward's keys, without a common prefix."""
     return {
-        rf"{theirs}\.net\.{name}\.{leaf}": f"{ours}.{own}.{to}"
-        for name, own in ((r"0\.proj", "up"), ("2", "down"))
+        rf"{source}\.net\.{name}\.{leaf}": f"{target}.{layer}.{to}"
+        for name, layer in ((r"0\.proj", "up"), ("2", "down"))
         for leaf, to in _LEAVES.items()
     }
 
@@ -38,10 +41,10 @@ _CONNECTOR = {**attention("attn1", "attention"), **feed_forward("ff", "feed_forw
 
 
 def connector_renames(per_modality: bool) -> Renames:
-    """Names of the connectors.
+    """Return renames of the text connectors' keys.
 
     Args:
-        per_modality: whether each stream has a projection of its own.
+        per_modality: whether each stream has a separate projection.
     """
     projections = (
         ("video_text_proj_in", "audio_text_proj_in") if per_modality else ("text_proj_in",)
@@ -54,11 +57,11 @@ def connector_renames(per_modality: bool) -> Renames:
         ),
         *(
             (
-                rf"{stream}_connector\.transformer_blocks\.(\d+)\.{theirs}",
-                rf"{stream}.blocks.{ours}[\1]",
+                rf"{stream}_connector\.transformer_blocks\.(\d+)\.{source}",
+                rf"{stream}.blocks.{target}[\1]",
             )
             for stream in ("video", "audio")
-            for theirs, ours in _CONNECTOR.items()
+            for source, target in _CONNECTOR.items()
         ),
         *(
             (rf"{stream}_connector\.learnable_registers", f"{stream}.registers")
@@ -68,7 +71,7 @@ def connector_renames(per_modality: bool) -> Renames:
 
 
 def _block(audio: str, cross: str, table: str) -> dict[str, str]:
-    """Names of one stream of a block; `audio` begins those of the audio's."""
+    """Return the renames of one stream of a block; `audio` is the prefix of the audio's names."""
     return {
         **attention(f"{audio}attn1", "self_attention"),
         **attention(f"{audio}attn2", "text_attention"),
@@ -81,7 +84,7 @@ def _block(audio: str, cross: str, table: str) -> dict[str, str]:
 
 
 def _ends(audio: str, scales: str, gate: str) -> dict[str, str]:
-    """Names of what is before and behind one stream's blocks, without their leaves."""
+    """Return the renames of one stream's input and output layers, without their leaves."""
     times = {
         f"{audio}time_embed": "time",
         f"{audio}prompt_adaln": "text_time",
@@ -93,10 +96,10 @@ def _ends(audio: str, scales: str, gate: str) -> dict[str, str]:
         f"{audio}proj_out": "tokens_out",
         rf"{audio}caption_projection\.linear_1": "text_in.up",
         rf"{audio}caption_projection\.linear_2": "text_in.down",
-        **{rf"{theirs}\.linear": f"{ours}.vectors.linear" for theirs, ours in times.items()},
+        **{rf"{source}\.linear": f"{target}.vectors.linear" for source, target in times.items()},
         **{
-            rf"{theirs}\.emb\.timestep_embedder\.linear_{number}": f"{ours}.embed.{place}"
-            for theirs, ours in times.items()
+            rf"{source}\.emb\.timestep_embedder\.linear_{number}": f"{target}.embed.{place}"
+            for source, target in times.items()
             for number, place in ((1, "first"), (2, "second"))
         },
     }
@@ -111,26 +114,26 @@ _ENDS = {
 
 TRANSFORMER: Renames = (
     *(
-        (rf"transformer_blocks\.(\d+)\.{theirs}", rf"blocks.{stream}.{ours}[\1]")
+        (rf"transformer_blocks\.(\d+)\.{source}", rf"blocks.{stream}.{target}[\1]")
         for stream, names in (("video", _VIDEO), ("audio", _AUDIO))
-        for theirs, ours in names.items()
+        for source, target in names.items()
     ),
     *(
-        (rf"{theirs}\.{leaf}", f"{stream}.{ours}.{to}")
+        (rf"{source}\.{leaf}", f"{stream}.{target}.{to}")
         for stream, names in _ENDS.items()
-        for theirs, ours in names.items()
+        for source, target in names.items()
         for leaf, to in _LEAVES.items()
     ),
     ("scale_shift_table", "video.table"),
     ("audio_scale_shift_table", "audio.table"),
 )
-"""Names of the transformer of video and audio."""
+"""Renames of LTX-2's transformer keys."""
 
 
 _BLOCK = {
     **{
-        rf"conv{number}\.conv\.{leaf}": f"{ours}.conv.{to}"
-        for number, ours in ((1, "first"), (2, "second"))
+        rf"conv{number}\.conv\.{leaf}": f"{target}.conv.{to}"
+        for number, target in ((1, "first"), (2, "second"))
         for leaf, to in _LEAVES.items()
     },
     r"norm3\.weight": "around_norm.scale",
@@ -149,31 +152,31 @@ _RESAMPLING = (
 
 VIDEO_VAE: Renames = (
     *(
-        (rf"{theirs}\.{name}", f"{ours}.{own}")
-        for theirs, ours in (
+        (rf"{source}\.{name}", f"{target}.{layer}")
+        for source, target in (
             (r"encoder\.down_blocks\.(\d+)\.resnets\.(\d+)", r"down.\1.blocks.\2"),
             (r"decoder\.up_blocks\.(\d+)\.resnets\.(\d+)", r"up.\1.blocks.\2"),
             (r"decoder\.up_blocks\.(\d+)\.conv_in", r"up.\1.enter"),
             (r"encoder\.mid_block\.resnets\.(\d+)", r"encoder_mid.\1"),
             (r"decoder\.mid_block\.resnets\.(\d+)", r"decoder_mid.\1"),
         )
-        for name, own in _BLOCK.items()
+        for name, layer in _BLOCK.items()
     ),
     *(
-        (rf"{theirs}\.{leaf}", f"{ours}.conv.{to}")
-        for theirs, ours in _RESAMPLING
+        (rf"{source}\.{leaf}", f"{target}.conv.{to}")
+        for source, target in _RESAMPLING
         for leaf, to in _LEAVES.items()
     ),
     ("latents_mean", "latents_mean"),
     ("latents_std", "latents_std"),
 )
-"""Names of the video autoencoder."""
+"""Renames of the video autoencoder's keys."""
 
 
 _UPSAMPLER_BLOCK = {
-    f"{theirs}{number}": f"{ours}{own}"
-    for theirs, own in (("conv", ""), ("norm", "_norm"))
-    for number, ours in ((1, "first"), (2, "second"))
+    f"{source}{number}": f"{target}{layer}"
+    for source, layer in (("conv", ""), ("norm", "_norm"))
+    for number, target in ((1, "first"), (2, "second"))
 }
 _UPSAMPLER = {
     "initial_conv": "enter",
@@ -181,21 +184,21 @@ _UPSAMPLER = {
     r"upsampler\.(?:0|conv)": "up",
     "final_conv": "leave",
     **{
-        rf"{theirs}\.(\d+)\.{name}": rf"{ours}.\1.{own}"
-        for theirs, ours in (("res_blocks", "before"), ("post_upsample_res_blocks", "behind"))
-        for name, own in _UPSAMPLER_BLOCK.items()
+        rf"{source}\.(\d+)\.{name}": rf"{target}.\1.{layer}"
+        for source, target in (("res_blocks", "before"), ("post_upsample_res_blocks", "behind"))
+        for name, layer in _UPSAMPLER_BLOCK.items()
     },
 }
 
 LATENT_UPSAMPLER: Renames = (
     *(
-        (rf"{theirs}\.weight", f"{ours}.{'scale' if ours.endswith('norm') else 'kernel'}")
-        for theirs, ours in _UPSAMPLER.items()
+        (rf"{source}\.weight", f"{target}.{'scale' if target.endswith('norm') else 'kernel'}")
+        for source, target in _UPSAMPLER.items()
     ),
-    *((rf"{theirs}\.bias", f"{ours}.bias") for theirs, ours in _UPSAMPLER.items()),
+    *((rf"{source}\.bias", f"{target}.bias") for source, target in _UPSAMPLER.items()),
     (r"upsampler\.blur_down\.kernel", ""),
 )
-"""Names of the latent upsampler, in diffusers' layout and in the authors' files."""
+"""Renames of the latent upsampler's keys, in diffusers' layout and in the original files."""
 
 
 _MEL_LAYERS = {
@@ -203,38 +206,38 @@ _MEL_LAYERS = {
     r"decoder\.conv_out\.conv": "leave",
     r"decoder\.up\.(\d+)\.upsample\.conv\.conv": r"levels.\1.up",
     **{
-        rf"{theirs}\.{name}\.conv": f"{ours}.{own}"
-        for theirs, ours in (
+        rf"{source}\.{name}\.conv": f"{target}.{layer}"
+        for source, target in (
             (r"decoder\.mid\.block_1", "mid.0"),
             (r"decoder\.mid\.block_2", "mid.1"),
             (r"decoder\.up\.(\d+)\.block\.(\d+)", r"levels.\1.blocks.\2"),
         )
-        for name, own in (("conv1", "first"), ("conv2", "second"), ("nin_shortcut", "around"))
+        for name, layer in (("conv1", "first"), ("conv2", "second"), ("nin_shortcut", "around"))
     },
 }
 
 AUDIO_VAE: Renames = (
     *(
-        (rf"{theirs}\.{leaf}", f"{ours}.{to}")
-        for theirs, ours in _MEL_LAYERS.items()
+        (rf"{source}\.{leaf}", f"{target}.{to}")
+        for source, target in _MEL_LAYERS.items()
         for leaf, to in _LEAVES.items()
     ),
     ("latents_mean", "latents_mean"),
     ("latents_std", "latents_std"),
     (r"encoder\..*", ""),
 )
-"""Names of the audio autoencoder's decoder."""
+"""Renames of the audio decoder's keys."""
 
 _ACTIVATION = {
-    **{rf"act\.{one}": f"activation.{one}" for one in ("alpha", "beta")},
-    **{one: one for one in ("alpha", "beta")},
+    **{rf"act\.{parameter}": f"activation.{parameter}" for parameter in ("alpha", "beta")},
+    **{parameter: parameter for parameter in ("alpha", "beta")},
     r"upsample\.filter": "up",
     r"downsample\.filter": "down",
 }
 
 
 def vocoder_renames(config: VocoderConfig | ExtendedVocoderConfig) -> Renames:
-    """Names of a vocoder."""
+    """Return renames of a vocoder's keys."""
     if isinstance(config, VocoderConfig):
         return _vocoder("", "", config)
     return (
@@ -246,30 +249,30 @@ def vocoder_renames(config: VocoderConfig | ExtendedVocoderConfig) -> Renames:
     )
 
 
-def _vocoder(theirs: str, ours: str, config: VocoderConfig) -> Renames:
-    """Names of one vocoder, whose stacks of convolutions the checkpoint counts over all levels."""
+def _vocoder(source: str, target: str, config: VocoderConfig) -> Renames:
+    """Return one vocoder's renames; the checkpoint numbers its stacks across all levels."""
     per_level = len(config.resnet_kernel_sizes)
     stacks = {
-        rf"{theirs}resnets\.{level * per_level + number}": f"{ours}levels.{level}.stacks.{number}"
+        rf"{source}resnets\.{level * per_level + number}": f"{target}levels.{level}.stacks.{number}"
         for level in range(len(config.upsample_factors))
         for number in range(per_level)
     }
     layers = {
-        rf"{theirs}conv_in": f"{ours}enter",
-        rf"{theirs}conv_out": f"{ours}leave",
-        rf"{theirs}upsamplers\.(\d+)": rf"{ours}levels.\1.up",
+        rf"{source}conv_in": f"{target}enter",
+        rf"{source}conv_out": f"{target}leave",
+        rf"{source}upsamplers\.(\d+)": rf"{target}levels.\1.up",
         **{
-            rf"{theirs_}\.convs{number}\.(\d+)": rf"{ours_}.{own}.\1"
-            for theirs_, ours_ in stacks.items()
-            for number, own in ((1, "first"), (2, "second"))
+            rf"{stack_source}\.convs{number}\.(\d+)": rf"{stack_target}.{layer}.\1"
+            for stack_source, stack_target in stacks.items()
+            for number, layer in ((1, "first"), (2, "second"))
         },
     }
     activations = {
-        rf"{theirs}act_out": f"{ours}before_leave",
+        rf"{source}act_out": f"{target}before_leave",
         **{
-            rf"{theirs_}\.acts{number}\.(\d+)": rf"{ours_}.{own}.\1"
-            for theirs_, ours_ in stacks.items()
-            for number, own in ((1, "before_first"), (2, "before_second"))
+            rf"{stack_source}\.acts{number}\.(\d+)": rf"{stack_target}.{layer}.\1"
+            for stack_source, stack_target in stacks.items()
+            for number, layer in ((1, "before_first"), (2, "before_second"))
         },
     }
     return tuple(

@@ -1,6 +1,6 @@
-"""LTX-2's latent upsampler: latents of a video → those of one of larger rows and columns.
+"""Latent upsampler of LTX-2: enlarges rows and columns of a video's latents.
 
-It reads and returns latents as the autoencoder has them, not as the transformer does.
+Inputs and outputs are unnormalized latents of the autoencoder, not those of the transformer.
 
 Source: HaCohen et al. 2026 (LTX-2), section 3; diffusers pipelines/ltx2/latent_upsampler.py.
 """
@@ -21,19 +21,19 @@ from models.nn.layers.parameterised import Conv, Kinds, conv
 
 EPSILON = 1e-5
 BINOMIAL = np.array([1, 4, 6, 4, 1], np.float32) / 16
-"""Weights of the blur, of rows and of columns, before pixels are left out."""
+"""Weights of the blur of rows and columns before decimation."""
 
 
 class VideoGroupNorm(GroupNorm):
-    """Norm of each group of a video's channels, over all of its frames."""
+    """Group normalization over all frames of a video."""
 
     def __call__(self, x: Frames) -> Frames:
-        """Norm each group."""
+        """Normalize each group of channels over all frames."""
         return super().__call__(x.reshape(len(x), -1, *x.shape[3:])).reshape(x.shape)
 
 
 class VideoBlock(nnx.Module):
-    """Two convolutions with norms, and their input beside them."""
+    """Residual block: two convolutions with norms, plus the input."""
 
     def __init__(self, width: int, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> None:
         kinds = Kinds(rngs=rngs, param_dtype=param_dtype)
@@ -43,13 +43,13 @@ class VideoBlock(nnx.Module):
         )
 
     def __call__(self, x: Frames) -> Frames:
-        """Convolve twice."""
-        found = jax.nn.silu(self.first_norm(self.first(x)))
-        return jax.nn.silu(self.second_norm(self.second(found)) + x)
+        """Apply the two convolutions, and add the input."""
+        output = jax.nn.silu(self.first_norm(self.first(x)))
+        return jax.nn.silu(self.second_norm(self.second(output)) + x)
 
 
 class LatentUpsampler(nnx.Module):
-    """Latents → larger ones."""
+    """Network that enlarges the rows and columns of video latents."""
 
     def __init__(
         self, config: LatentUpsamplerConfig, *, rngs: nnx.Rngs, param_dtype: DTypeLike = jnp.float32
@@ -67,7 +67,7 @@ class LatentUpsampler(nnx.Module):
         self.leave = _conv(width, config.in_channels, **kinds)
 
     def __call__(self, latents: Latents) -> Latents:
-        """Enlarge rows and columns."""
+        """Enlarge rows and columns of video latents."""
         x = jax.nn.silu(self.enter_norm(self.enter(latents)))
         for block in self.before:
             x = block(x)
@@ -77,16 +77,16 @@ class LatentUpsampler(nnx.Module):
         return self.leave(x)
 
     def _enlarged(self, x: Frames) -> Frames:
-        """Enlarge frame by frame."""
+        """Enlarge each frame: convolve, move channels to pixels, and decimate."""
         scale, (batch, frames) = self.config.scale, x.shape[:2]
-        found = self.up(x.reshape(-1, *x.shape[2:]))[:, None]
-        found = into_pixels(found, (1, scale.numerator, scale.numerator))[:, 0]
-        found = _thinned(found, scale.denominator)
-        return found.reshape(batch, frames, *found.shape[1:])
+        output = self.up(x.reshape(-1, *x.shape[2:]))[:, None]
+        output = into_pixels(output, (1, scale.numerator, scale.numerator))[:, 0]
+        output = _thinned(output, scale.denominator)
+        return output.reshape(batch, frames, *output.shape[1:])
 
 
 def _conv(width_in: int, width: int, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> Conv:
-    """Build a convolution over time, rows and columns; beyond the edges are zeros."""
+    """Build a zero-padded convolution over time, rows and columns."""
     padding = ((1, 1),) * 3
     return conv(width_in, width, (3, 3, 3), padding=padding, rngs=rngs, param_dtype=param_dtype)
 
@@ -94,7 +94,7 @@ def _conv(width_in: int, width: int, *, rngs: nnx.Rngs, param_dtype: DTypeLike) 
 def _thinned(
     x: Float[Array, "batch rows columns channels"], stride: int
 ) -> Float[Array, "batch _rows _columns channels"]:
-    """Keep every n-th row and column of a blurred image."""
+    """Decimate an image: blur it, and return every n-th row and column."""
     if stride == 1:
         return x
     width, taps = x.shape[-1], len(BINOMIAL)

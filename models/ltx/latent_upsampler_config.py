@@ -1,4 +1,4 @@
-"""Config of LTX-2's latent upsampler: `latent_upsampler/config.json`, checked."""
+"""Latent upsampler config of LTX-2 (`latent_upsampler/config.json`), with validation."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any
 from models.checkpoint.config_fields import arguments
 
 GROUPS = 32
-"""Groups of its norms; fixed in every LTX-2."""
+"""Number of normalization groups; the same in every LTX-2."""
 SCALES: Mapping[float, Fraction] = {1.5: Fraction(3, 2), 2.0: Fraction(2), 4.0: Fraction(4)}
-"""Scales of both sides that it enlarges by."""
+"""Supported enlargement factors of rows and columns."""
 _FIXED: Mapping[str, Any] = {"dims": 3, "spatial_upsample": True, "temporal_upsample": False}
-"""Fields that have one value in every network that is read here."""
+"""Latent upsampler fields with a single supported value."""
 _WITHOUT_EFFECT = frozenset({"rational_resampler", "spatial_scale"})
-"""The authors' names of two fields, which some published configs have and diffusers passes over."""
+"""Original names of two fields that some published configs contain; ignored, as in diffusers."""
 
 
 @dataclass(frozen=True)
 class LatentUpsamplerConfig:
-    """The fields of diffusers' LTX2LatentUpsamplerModel config, with its defaults.
+    """Fields of diffusers' LTX2LatentUpsamplerModel config, with its defaults.
 
     Raises:
-        ValueError: a value that the network cannot have or that is not read here, by name.
+        ValueError: an unsupported value; names the field.
     """
 
     in_channels: int = 128
@@ -48,13 +48,13 @@ class LatentUpsamplerConfig:
 
     @property
     def scale(self) -> Fraction:
-        """Scale of both sides: channels go into as many pixels, of which it keeps every n-th."""
+        """Enlargement of both sides: upsample by the numerator, decimate by the denominator."""
         return SCALES[self.rational_spatial_scale if self.use_rational_resampler else 2.0]
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> LatentUpsamplerConfig:
-        """Read a checkpoint's config.
+        """Parse `latent_upsampler/config.json`.
 
-        Raises: ValueError for a key that this network does not know, or a wrong value.
+        Raises: ValueError: an unknown key or an invalid value.
         """
         return cls(**arguments(cls, config, "latent_upsampler/config.json", _WITHOUT_EFFECT))

@@ -1,4 +1,4 @@
-"""Shapes of a video and its sound in latents, and the latents of both as one vector.
+"""Latent shapes of a video and its audio, and the flat vector that holds both.
 
 Source: diffusers pipeline_ltx2.py, prepare_latents, prepare_audio_latents and their packing.
 """
@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from models.interface.pipeline import PyTree, RequestError
 from models.ltx.audio_vae_config import LTX2AudioVaeConfig
-from models.ltx.network import Places
+from models.ltx.network import LatentSizes
 from models.ltx.request import LTX2Request
 from models.ltx.video_vae_config import LTX2VideoVaeConfig
 from models.sampling.torch_rng import TorchGenerator
@@ -23,28 +23,28 @@ Flat = Float[Array, "*batch numbers"]
 
 
 class BothStreams(NamedTuple):
-    """Tokens of both streams."""
+    """Latent tokens of video and audio."""
 
     video: Float[Array, "*batch tokens channels"]
     audio: Float[Array, "*batch _tokens _channels"]
 
     @property
     def flat(self) -> Flat:
-        """Numbers of both, the video's first: the latents of a row."""
-        return jnp.concatenate([one.reshape(*one.shape[:-2], -1) for one in self], axis=-1)
+        """Both streams as one vector, video first: the latents of a row."""
+        return jnp.concatenate([tokens.reshape(*tokens.shape[:-2], -1) for tokens in self], axis=-1)
 
 
 @dataclass(frozen=True)
 class LatentGrid:
-    """Sizes that a checkpoint can serve."""
+    """Mapping of request sizes to latent shapes for one checkpoint."""
 
     video: LTX2VideoVaeConfig
     audio: LTX2AudioVaeConfig
 
-    def places(self, request: LTX2Request) -> Places:
-        """Return the sizes of a request in latents.
+    def latent_sizes(self, request: LTX2Request) -> LatentSizes:
+        """Return the latent sizes of a request.
 
-        Raises: RequestError: sizes between two, or too short for sound.
+        Raises: RequestError: unsupported sizes, or a video too short for audio.
         """
         frame, *sides = self.video.downsampling
         for name, side in zip(("height", "width"), sides, strict=True):
@@ -58,43 +58,43 @@ class LatentGrid:
         if not sound:
             raise RequestError("num_frames", f"is too short for sound at {request.fps} fps")
         frames = (request.num_frames - 1) // frame + 1
-        return Places(
+        return LatentSizes(
             (frames, request.height // sides[0], request.width // sides[1]), sound, request.fps
         )
 
-    def noise(self, seed: int, places: Places) -> dict[str, np.ndarray]:
-        """Draw the first noise of both streams, float32 in every dtype: inputs of a row."""
-        generator, sound = TorchGenerator(seed), places.audio_latents
-        video = generator.randn((1, self.video.latent_channels, *places.grid))[0]
+    def noise(self, seed: int, sizes: LatentSizes) -> dict[str, np.ndarray]:
+        """Draw the initial noise of both streams as inputs of a row, always float32."""
+        generator, sound = TorchGenerator(seed), sizes.audio_latents
+        video = generator.randn((1, self.video.latent_channels, *sizes.grid))[0]
         audio = generator.randn((1, self.audio.latent_channels, sound, self.audio.latent_bins))[0]
         return {
             "noise": video.transpose(1, 2, 3, 0),
             "audio_noise": audio.transpose(1, 0, 2).reshape(sound, -1),
         }
 
-    def numbers(self, places: Places) -> int:
-        """Return how many numbers both streams' latents are."""
-        video = int(np.prod(places.grid)) * self.video.latent_channels
-        return video + places.audio_latents * self.audio.features
+    def numbers(self, sizes: LatentSizes) -> int:
+        """Return the length of the flat vector of both streams."""
+        video = int(np.prod(sizes.grid)) * self.video.latent_channels
+        return video + sizes.audio_latents * self.audio.features
 
-    def streams(self, latents: Flat, places: Places) -> BothStreams:
-        """Return a row's or rows' latents as tokens."""
-        tokens = int(np.prod(places.grid))
+    def streams(self, latents: Flat, sizes: LatentSizes) -> BothStreams:
+        """Split the flat latents of one or several rows into tokens."""
+        tokens = int(np.prod(sizes.grid))
         end, batch = tokens * self.video.latent_channels, latents.shape[:-1]
         return BothStreams(
             latents[..., :end].reshape(*batch, tokens, -1),
-            latents[..., end:].reshape(*batch, places.audio_latents, -1),
+            latents[..., end:].reshape(*batch, sizes.audio_latents, -1),
         )
 
 
-def sizes(places: Places) -> dict[str, np.ndarray]:
-    """Return sizes as leaves of a row: shapes of arrays without values."""
-    rate = int(places.fps)
-    return {"grid": np.zeros((*places.grid, 0)), "sound": np.zeros((places.audio_latents, rate, 0))}
+def size_leaves(sizes: LatentSizes) -> dict[str, np.ndarray]:
+    """Store sizes as leaves of a row: shapes of empty arrays."""
+    rate = int(sizes.fps)
+    return {"grid": np.zeros((*sizes.grid, 0)), "sound": np.zeros((sizes.audio_latents, rate, 0))}
 
 
-def places_of(row: PyTree) -> Places:
-    """Return the sizes of a row or of rows."""
+def latent_sizes_of(row: PyTree) -> LatentSizes:
+    """Return the sizes stored in one or several rows."""
     frames, rows, columns = row["grid"].shape[-4:-1]
     sound, rate = row["sound"].shape[-3:-1]
-    return Places((frames, rows, columns), sound, float(rate))
+    return LatentSizes((frames, rows, columns), sound, float(rate))

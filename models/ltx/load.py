@@ -1,4 +1,4 @@
-"""A checkpoint folder in diffusers' layout → an `LTX2Pipeline`, every size from its configs."""
+"""Loads an `LTX2Pipeline` from a checkpoint folder in diffusers' layout."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from models.ltx.pipeline import LTX2Networks, LTX2Pipeline
 from models.ltx.second_stage import NAME
 from models.ltx.single_file import NAMINGS
 from models.ltx.spec import make_spec
-from models.ltx.upsampler_checkpoint import found_upsampler
+from models.ltx.upsampler_checkpoint import find_upsampler
 from models.ltx.video_vae import LTX2VideoAutoencoder
 from models.ltx.video_vae_config import LTX2VideoVaeConfig
 from models.ltx.vocoder import vocoder_of
@@ -48,15 +48,15 @@ from models.ltx.vocoder_config import (
 )
 from models.sampling.flow_match import FlowMatchEuler
 from models.spec.model_spec import ModelSpec
-from models.spec.quality_presets import CACHES, LEVERS
+from models.spec.quality_presets import CACHES, OPTIMIZATIONS
 from models.text.gemma3 import Gemma3Config, Gemma3Encoder, renames_of
 
 GEMMA = "gemma3"
-"""Kind of the text encoder; LTX-2.5 has another one."""
+"""Supported type of the text encoder; LTX-2.5 has a different one."""
 
 
 class Configs(NamedTuple):
-    """Configs of all networks of a checkpoint."""
+    """Configs of all networks of an LTX-2 checkpoint."""
 
     transformer: LTX2Config
     text_encoder: Gemma3Config
@@ -67,9 +67,9 @@ class Configs(NamedTuple):
 
     @classmethod
     def read(cls, folder: Path) -> Configs:
-        """Read a folder's.
+        """Read the configs of an LTX-2 checkpoint folder.
 
-        Raises: ValueError: a config that these networks cannot have, or parts that do not fit.
+        Raises: ValueError: an unsupported config, or configs that do not match.
         """
         kinds: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
             "transformer": LTX2Config.from_dict,
@@ -83,14 +83,14 @@ class Configs(NamedTuple):
         kind = files["text_encoder"].get("model_type", GEMMA)
         if kind != GEMMA:
             raise ValueError(f"text_encoder/config.json: model_type must be {GEMMA}, not {kind!r}")
-        configs = cls(**{name: of(files[name]) for name, of in kinds.items()})
+        configs = cls(**{name: parse(files[name]) for name, parse in kinds.items()})
         configs.check()
         return configs
 
     def check(self) -> None:
-        """Raises: ValueError: the parts of one checkpoint do not fit each other."""
+        """Check that the networks' sizes match. Raises: ValueError: two differ."""
         network, text, sound = self.transformer, self.connectors, self.audio_vae
-        own = {
+        sizes = {
             "in_channels": self.vae.latent_channels,
             "audio_in_channels": sound.features,
             "audio_sampling_rate": sound.sample_rate,
@@ -106,7 +106,7 @@ class Configs(NamedTuple):
         check_fit(
             *(
                 (f"transformer {n}", getattr(network, n), "latents", size)
-                for n, size in own.items()
+                for n, size in sizes.items()
             ),
             *(
                 ("transformer vae_scale_factors", factor, "vae", size)
@@ -115,8 +115,8 @@ class Configs(NamedTuple):
                 )
             ),
             *(
-                ("transformer text", width, "connectors", found)
-                for width, found in zip(contexts, text.widths, strict=True)
+                ("transformer text", width, "connectors", size_of_text)
+                for width, size_of_text in zip(contexts, text.widths, strict=True)
             ),
             ("connectors caption_channels", text.caption_channels, "text", states.hidden_size),
             (
@@ -128,9 +128,9 @@ class Configs(NamedTuple):
 
 
 def read(folder: Path, reading: Reading) -> FamilyCheckpoint[LTX2Networks, LTX2Pipeline]:
-    """Read the configs. Raises: ValueError: one that these networks cannot have."""
+    """Read the configs of an LTX-2 checkpoint. Raises: ValueError: an unsupported config."""
     configs = Configs.read(folder)
-    upsampler = found_upsampler(folder, reading.latent_upsampler, configs.vae.latent_channels)
+    upsampler = find_upsampler(folder, reading.latent_upsampler, configs.vae.latent_channels)
     scheduler = FlowMatchEuler.from_dict(read_config(folder, "scheduler"))
 
     def pipeline(spec: ModelSpec, networks: LTX2Networks) -> LTX2Pipeline:
@@ -138,9 +138,9 @@ def read(folder: Path, reading: Reading) -> FamilyCheckpoint[LTX2Networks, LTX2P
         tokenizer = reading.reader.gemma_tokenizer(folder / "tokenizer")
         return LTX2Pipeline(spec, networks, grid, scheduler, tokenizer, reading.vae_tiling)
 
-    beside = {} if upsampler is None else {NAME: upsampler.network}
+    extras = {} if upsampler is None else {NAME: upsampler.network}
     return FamilyCheckpoint(
-        {**_networks(folder, configs), **beside},
+        {**_networks(folder, configs), **extras},
         LTX2Networks,
         "LTX-2",
         "audio_patchify_proj or audio_proj_in",
@@ -156,7 +156,7 @@ def read(folder: Path, reading: Reading) -> FamilyCheckpoint[LTX2Networks, LTX2P
         pipeline,
         math.lcm(*configs.vae.downsampling[1:]),
         _flat_colours,
-        LEVERS - CACHES,
+        OPTIMIZATIONS - CACHES,
         files=() if upsampler is None else upsampler.paths,
     )
 
@@ -165,7 +165,7 @@ load = partial(load_checkpoint, read)
 
 
 def _networks(folder: Path, configs: Configs) -> Mapping[str, Network]:
-    """Return the networks of a folder."""
+    """Return the networks of a checkpoint folder, except for the latent upsampler."""
     states, sound = configs.text_encoder, configs.vocoder
     words = connector_renames(configs.connectors.per_modality_projections)
     at = {name: folder / name for name in Configs._fields}
@@ -191,7 +191,7 @@ def _networks(folder: Path, configs: Configs) -> Mapping[str, Network]:
 
 
 def _flat_colours(vae: LTX2VideoAutoencoder) -> tuple[MeanLatents, int]:
-    """Return what a preview is fitted to: mean latents of one frame of a colour; their channels."""
+    """Return the inputs of `fit_preview`: mean latents of one flat frame, and their channels."""
     side = 4 * max(vae.config.downsampling)
     graph, state = nnx.split(vae)
 

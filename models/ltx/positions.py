@@ -1,4 +1,4 @@
-"""Positions of LTX-2's tokens: middles of what they stand for, in seconds and pixels.
+"""Positions of LTX-2's tokens: the centre of each token, in seconds and pixels.
 
 Source: diffusers transformer_ltx2.py, LTX2AudioVideoRotaryPosEmbed.
 """
@@ -11,7 +11,7 @@ from models.ltx.config import LTX2Config
 
 
 def video_places(config: LTX2Config, grid: tuple[int, int, int], fps: float) -> np.ndarray:
-    """Return middles of a grid's latents, [tokens, 3]: seconds, rows and columns of pixels.
+    """Return the centres of video latents, [tokens, 3]: seconds, rows and columns of pixels.
 
     Args:
         grid: frames, rows and columns of latents.
@@ -19,14 +19,14 @@ def video_places(config: LTX2Config, grid: tuple[int, int, int], fps: float) -> 
     scales = np.array(config.vae_scale_factors, np.float32)
     starts = np.stack(np.meshgrid(*map(np.arange, grid), indexing="ij"), axis=-1)
     starts = starts.reshape(-1, 3).astype(np.float32)
-    ends = [starts * scales, (starts + 1) * scales]
-    for bounds in ends:
+    edges = [starts * scales, (starts + 1) * scales]
+    for bounds in edges:
         bounds[:, 0] = _causal(bounds[:, 0], scales[0], config.causal_offset) / np.float32(fps)
-    return (ends[0] + ends[1]) / np.float32(2)
+    return (edges[0] + edges[1]) / np.float32(2)
 
 
 def audio_places(config: LTX2Config, latents: int) -> np.ndarray:
-    """Return middles of latents in time, [tokens, 1], in seconds."""
+    """Return the centres of audio latents in time, [tokens, 1], in seconds."""
     scale = np.float32(config.audio_scale_factor)
     hop, rate = np.float32(config.audio_hop_length), np.float32(config.audio_sampling_rate)
     starts = np.arange(latents, dtype=np.float32)
@@ -38,6 +38,6 @@ def audio_places(config: LTX2Config, latents: int) -> np.ndarray:
 
 
 def _causal(bounds: np.ndarray, scale: np.float32, offset: int) -> np.ndarray:
-    """Bounds in time where the first latent stands for `offset` frames instead of `scale`."""
+    """Shift time bounds so that the first latent covers `offset` frames instead of `scale`."""
     moved: np.ndarray = np.maximum(bounds + np.float32(offset) - scale, np.float32(0))
     return moved

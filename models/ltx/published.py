@@ -1,4 +1,4 @@
-"""The published LTX-2 checkpoints, as data: what their config files say of the networks.
+"""Configs of published LTX-2 checkpoints.
 
 Source: diffusers' scripts/convert_ltx2_to_diffusers.py, whose configs are those of Lightricks/LTX-2
 and of LTX-2.3's conversion.
@@ -121,4 +121,4 @@ LTX_2_3: Mapping[str, Config] = {
     "audio_vae": _AUDIO_VAE,
     "vocoder": _VOCODER_2_3,
 }
-"""Networks of LTX-2.3; what these leave out are the defaults of diffusers' networks."""
+"""Networks of LTX-2.3; omitted fields have the defaults of diffusers' networks."""

@@ -1,4 +1,4 @@
-"""A resolved request, as LTX-2 reads it: checked, and turned into a step table."""
+"""LTX-2's view of a resolved request: validated values, and their step table."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ SCALES = (
     "modality_scale",
     "guidance_rescale",
 )
-"""Fields whose values every step reads."""
+"""Guidance scales that are inputs of every step."""
 
 
 @dataclass(frozen=True, config=REQUEST)
 class LTX2Request:
-    """Video with sound. Names are diffusers' arguments of LTX2Pipeline; `fps` is `frame_rate`."""
+    """Parameters of a video with audio, named as in LTX2Pipeline; `fps` is its `frame_rate`."""
 
     prompt: str
     seed: Seed
@@ -46,30 +46,34 @@ class LTX2Request:
     guidance_scale: Scale
     audio_guidance_scale: Scale
     modality_scale: Scale
-    """Scale of guidance away from streams that do not attend to each other."""
+    """Scale of guidance away from predictions without attention between streams."""
     guidance_rescale: Fraction
     max_sequence_length: Count
     stg_scale: Scale = 0.0
-    """Scale of guidance away from a block without self-attention; LTX-2.0 has none."""
+    """Scale of guidance away from predictions without a block's self-attention; unavailable in
+    LTX-2.0."""
     negative_prompt: str | None = None
     sigmas: tuple[NoiseLevel, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Raises: RequestError: the sigmas are no schedule of a flow."""
+        """Validate the sigmas.
+
+        Raises: RequestError: the sigmas are not a flow schedule.
+        """
         check_sigmas(self.sigmas)
 
     @property
     def prompts(self) -> dict[str, str]:
-        """Texts by field: the prompt, and with guidance of a stream the negative prompt."""
+        """Texts by field: the prompt, and the negative prompt if either stream is guided."""
         guided = self.guidance_scale > 1 or self.audio_guidance_scale > 1
         negative = {"negative_prompt": self.negative_prompt or ""} if guided else {}
         return {"prompt": self.prompt, **negative}
 
     @property
     def perturbed(self) -> tuple[str, ...]:
-        """Perturbations that it is guided away from, as rows name them."""
-        asked = {"alone": self.stg_scale > 0, "apart": self.modality_scale > 1}
-        return tuple(name for name, is_asked in asked.items() if is_asked)
+        """Perturbations that guidance uses, by their leaf names."""
+        enabled = {"skip_self": self.stg_scale > 0, "skip_cross": self.modality_scale > 1}
+        return tuple(name for name, is_enabled in enabled.items() if is_enabled)
 
 
 FIELDS = served_fields(LTX2Request, "image")
@@ -77,10 +81,10 @@ FIELDS = served_fields(LTX2Request, "image")
 
 
 def steps_of(request: LTX2Request, scheduler: FlowMatchEuler, tokens: int) -> tuple[Step, ...]:
-    """Return the table of steps. Raises: RequestError.
+    """Return the step table of an LTX-2 request. Raises: RequestError.
 
     Args:
-        tokens: of the video, by which the schedule is shifted.
+        tokens: video tokens, which determine the shift of the schedule.
     """
     steps = request.num_inference_steps
     plan: Plan = planned(scheduler, steps, request.sigmas, None, tokens=tokens, fields=FIELDS)

@@ -1,4 +1,4 @@
-"""Resampling of waveforms by filters, channel by channel.
+"""Resampling filters for waveforms, applied per channel.
 
 Source: Lee et al. 2022 (BigVGAN), section 3; diffusers pipelines/ltx2/vocoder.py.
 """
@@ -21,15 +21,15 @@ Signal = Float[Array, "batch _samples channels"]
 Taps = Float[Array | np.ndarray, " taps"]
 
 ROLLOFF = 0.99
-"""Share of the frequencies that resampling lets pass."""
+"""Fraction of the frequencies that resampling preserves."""
 LOBES = 6
-"""Zeros of the sinc on each side of its middle."""
+"""Zero crossings of the sinc on each side."""
 
 
-class Antialiased(nnx.Module):
-    """An activation between twice as many samples, and as many again.
+class AntialiasedActivation(nnx.Module):
+    """Activation applied at a higher sample rate, between upsampling and downsampling filters.
 
-    Its filters are the checkpoint's own.
+    The filters are stored in the checkpoint.
     """
 
     def __init__(self, activation: Any, config: VocoderConfig, param_dtype: DTypeLike) -> None:
@@ -42,18 +42,18 @@ class Antialiased(nnx.Module):
         )
 
     def __call__(self, x: Signal) -> Signal:
-        """Activate."""
-        up, down = (one[...].reshape(-1).astype(x.dtype) for one in (self.up, self.down))
+        """Upsample, activate, and downsample."""
+        up, down = (filters[...].reshape(-1).astype(x.dtype) for filters in (self.up, self.down))
         repeats = len(up) // self.ratio - 1
         spare = len(up) - self.ratio
         left, right = (repeats * self.ratio + (spare + more) // 2 for more in (0, 1))
         x = self.activation(_upsampled(x, up, self.ratio, repeats, (left, right)))
-        before, behind = (len(down) - 1) // 2, len(down) // 2
-        return _filtered(_repeated(x, before, behind), down, strides=self.ratio)
+        before, after = (len(down) - 1) // 2, len(down) // 2
+        return _filtered(_repeated(x, before, after), down, strides=self.ratio)
 
 
 def resampled(x: Signal, ratio: int) -> Signal:
-    """Return `ratio` times as many samples, by a sinc in a Hann window."""
+    """Upsample by `ratio` with a Hann-windowed sinc."""
     width = math.ceil(LOBES / ROLLOFF)
     taps = _hann_sinc(ratio, width).astype(x.dtype)
     return _upsampled(x, taps, ratio, width, (2 * width * ratio, len(taps) - ratio))
@@ -66,11 +66,11 @@ def _hann_sinc(ratio: int, width: int) -> Taps:
 
 
 def _upsampled(x: Signal, taps: Taps, ratio: int, repeats: int, cut: tuple[int, int]) -> Signal:
-    """Set zeros between samples and filter them.
+    """Insert zeros between samples, and filter.
 
     Args:
-        repeats: how often the first and the last sample go on before.
-        cut: samples to leave out at the beginning and at the end.
+        repeats: number of copies of the first and last sample added beforehand.
+        cut: number of samples removed at the beginning and at the end.
     """
     padding = (len(taps) - 1 - cut[0], len(taps) - 1 - cut[1])
     x = _repeated(x, repeats, repeats)
@@ -97,6 +97,6 @@ def _filtered(
     )
 
 
-def _repeated(x: Signal, before: int, behind: int) -> Signal:
-    """Let the first and the last sample go on."""
-    return jnp.pad(x, ((0, 0), (before, behind), (0, 0)), mode="edge")
+def _repeated(x: Signal, before: int, after: int) -> Signal:
+    """Pad with copies of the first and last sample."""
+    return jnp.pad(x, ((0, 0), (before, after), (0, 0)), mode="edge")

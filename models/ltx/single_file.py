@@ -1,4 +1,4 @@
-"""LTX-2 in one `.safetensors` file: its transformer, over a folder in diffusers' layout.
+"""LTX-2 transformer in one `.safetensors` file; other parts are read from a diffusers folder.
 
 Source: diffusers, single_file_utils.py, for the keys.
 """
@@ -13,4 +13,4 @@ NAMINGS = (
     Naming(TRANSFORMER_PREFIXES, "audio_patchify_proj.weight", AUTHORS_RENAMES),
     Naming(TRANSFORMER_PREFIXES, "audio_proj_in.weight", TRANSFORMER),
 )
-"""Ways in which single files name the arrays."""
+"""Array naming schemes of LTX-2 in single files."""

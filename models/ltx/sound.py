@@ -1,4 +1,4 @@
-"""Sound of the latents of audio: spectrograms, then waveforms."""
+"""Audio decoding: latents to spectrograms, then to waveforms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Module = TypeVar("Module", bound=nnx.Module)
 
 
 class AudioParts(NamedTuple):
-    """Networks that sound is decoded by."""
+    """Networks that decode audio."""
 
     vae: LTX2AudioDecoder
     vocoder: Vocoder | ExtendedVocoder
@@ -25,10 +25,10 @@ class AudioParts(NamedTuple):
 def decode_audio(
     parts: AudioParts, latents: Float[Array, "batch tokens features"]
 ) -> Float[Array, "batch channels samples"]:
-    """Decode tokens of audio, as the transformer has them; of -1 to 1 where the vocoder bounds it.
+    """Decode normalized audio tokens to a waveform, in [-1, 1] if the vocoder bounds it.
 
-    All of it is in float32, whatever the networks are stored in: errors of half precisions add up
-    over the vocoder's hundred convolutions in a row.
+    Computation is in float32 for every storage dtype: half-precision errors accumulate over the
+    vocoder's hundred consecutive convolutions.
     """
     vae, vocoder = (_wide(part) for part in parts)
     with jax.default_matmul_precision("highest"):
@@ -38,6 +38,6 @@ def decode_audio(
 
 
 def _wide(module: Module) -> Module:
-    """Return a network with its arrays in float32."""
+    """Cast a network's arrays to float32."""
     graph, state = nnx.split(module)
     return nnx.merge(graph, jax.tree.map(lambda array: array.astype(jnp.float32), state))

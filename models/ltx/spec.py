@@ -1,4 +1,4 @@
-"""Spec of an LTX-2 checkpoint for the API: tasks, fields, defaults and limits."""
+"""Builds the `ModelSpec` of an LTX-2 checkpoint: tasks, request fields, defaults and limits."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from models.ltx.video_vae_config import LTX2VideoVaeConfig
 from models.spec.model_spec import Limits, ModelSpec
 
 WIDTH_PX, HEIGHT_PX, FRAMES, FPS = 768, 512, 121, 24
-"""The video of a request that names no size, as in diffusers' LTX2Pipeline."""
+"""Default size of a video, as in diffusers' LTX2Pipeline."""
 AREAS = 6
-"""Multiple of that video's area that a request may ask for: 1080p among them."""
+"""Maximum area of a request as a multiple of the default; includes 1080p."""
 MAX_SEQUENCE_LENGTH = 1024
-"""Gemma's tokens at most, as in diffusers' LTX2Pipeline."""
-OWN: Mapping[str, Any] = {
+"""Maximum number of Gemma tokens, as in diffusers' LTX2Pipeline."""
+DEFAULTS: Mapping[str, Any] = {
     "num_inference_steps": 30,
     "guidance_scale": 3.0,
     "audio_guidance_scale": 7.0,
@@ -44,14 +44,16 @@ def make_spec(
     sound_hz: int,
     upsampler: LatentUpsamplerConfig | None = None,
 ) -> ModelSpec:
-    """Defaults are diffusers' own, then the folder's `atelier.json`, then the operator's.
+    """Build the `ModelSpec` of an LTX-2 checkpoint.
+
+    The folder's `atelier.json`, then the operator's values, override diffusers' defaults.
 
     Args:
-        sources: the folder, and the file of weights if there is one.
-        text_multiple: number that the tokens of a text are a multiple of.
-        min_steps: least steps that the schedule can have.
-        sound_hz: samples a second of the sound.
-        upsampler: of its latents, for a second stage; None: it has none.
+        sources: the folder, and the file of weights, if any.
+        text_multiple: factor by which the number of text tokens must be divisible.
+        min_steps: minimum steps of the schedule.
+        sound_hz: sample rate of the audio.
+        upsampler: latent upsampler config for a second stage; None without one.
     """
     fields = FIELDS if config.perturbed_attn else FIELDS - {"stg_scale"}
     chosen = chosen_defaults(name, sources[0], defaults, fields)
@@ -61,7 +63,7 @@ def make_spec(
         family="ltx",
         tasks=("text-to-video", "image-to-video"),
         fields=fields,
-        defaults={**_own_defaults(limits, stg=config.perturbed_attn), **chosen},
+        defaults={**_defaults_of(limits, stg=config.perturbed_attn), **chosen},
         limits=limits,
         sound_hz=sound_hz,
         enlargers=enlargers_of(upsampler, stg=config.perturbed_attn),
@@ -74,7 +76,7 @@ def make_spec(
 def _limits(
     config: LTX2Config, vae: LTX2VideoVaeConfig, text_multiple: int, min_steps: int
 ) -> Limits:
-    """Return the limits: the sizes and seconds that positions are fractions of."""
+    """Return LTX-2's request limits: the sizes and seconds that positions are relative to."""
     frame, *sides = vae.downsampling
     multiple = math.lcm(*sides)
     reach = min(config.base_height, config.base_width) // multiple * multiple
@@ -95,8 +97,8 @@ def _limits(
     )
 
 
-def _own_defaults(limits: Limits, *, stg: bool) -> dict[str, Any]:
-    """Diffusers' call; sizes that the network cannot have make way for the next smaller one."""
+def _defaults_of(limits: Limits, *, stg: bool) -> dict[str, Any]:
+    """Return diffusers' defaults for LTX-2; unsupported sizes are reduced to the next supported."""
     multiple, frame = limits.size_multiple_px, limits.frames_multiple
     width, height = (
         max(multiple, min(usual, limits.max_side_px) // multiple * multiple)
@@ -107,7 +109,7 @@ def _own_defaults(limits: Limits, *, stg: bool) -> dict[str, Any]:
         "width": width,
         "height": height,
         "num_frames": max(limits.min_frames, frames),
-        **OWN,
+        **DEFAULTS,
         "max_sequence_length": limits.max_sequence_length,
         **({"stg_scale": 1.0} if stg else {}),
     }

@@ -1,4 +1,4 @@
-"""The latent upsampler of a model: in its checkpoint, or from elsewhere."""
+"""Locates a model's latent upsampler, in its checkpoint or elsewhere."""
 
 from __future__ import annotations
 
@@ -19,49 +19,49 @@ from models.ltx.second_stage import NAME
 
 CONFIG = "config.json"
 UP = ("upsampler.0.weight", "upsampler.conv.weight")
-"""Names of the convolution that its resampling begins with."""
+"""Keys of the latent upsampler's resampling convolution."""
 BLOCK = re.compile(r"res_blocks\.\d+\.conv1\.weight")
 PATTERNS = (CONFIG, "diffusion_pytorch_model*", f"{NAME}/*")
-"""Files of a hub repository that hold it: others hold all of a checkpoint."""
+"""Files to download from a hub repository that may contain more than the upsampler."""
 
 
 class UpsamplerCheckpoint(NamedTuple):
-    """Latent upsampler in its files, not loaded yet."""
+    """Latent upsampler on disk, before its weights are loaded."""
 
     config: LatentUpsamplerConfig
     place: Path | ComponentFiles
 
     @property
     def network(self) -> Network:
-        """Return it as a network of the checkpoint."""
+        """Latent upsampler as a loadable network of the checkpoint."""
         arguments = (self.config,)
         return Network(LatentUpsampler, arguments, self.place, LATENT_UPSAMPLER, by_size=True)
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Return the folder or files whose change makes it another one."""
+        """Folder or files that identify the upsampler in fingerprints."""
         return (self.place,) if isinstance(self.place, Path) else self.place.files
 
 
-def found_upsampler(
+def find_upsampler(
     folder: Path, source: str | None, latent_channels: int
 ) -> UpsamplerCheckpoint | None:
-    """Return a model's latent upsampler; None: it has none.
+    """Return a model's latent upsampler; None without one.
 
     Args:
         folder: the model's checkpoint.
-        source: folder, hub id or single file; None: the checkpoint's own, if it has one.
-        latent_channels: of the model.
+        source: folder, hub id or single file; None: the checkpoint's, if present.
+        latent_channels: latent channels of the model.
 
     Raises:
-        ValueError: a config that the network cannot have, or another model's latents.
-        CheckpointError: there is none at `source`.
+        ValueError: an unsupported config, or a config for another model's latents.
+        CheckpointError: `source` contains no upsampler.
     """
     if source is None and not (folder / NAME / CONFIG).is_file():
         return None
-    found = _of_folder(folder / NAME) if source is None else _of_source(source)
-    check_fit((f"{NAME} in_channels", found.config.in_channels, "latents", latent_channels))
-    return found
+    checkpoint = _of_folder(folder / NAME) if source is None else _of_source(source)
+    check_fit((f"{NAME} in_channels", checkpoint.config.in_channels, "latents", latent_channels))
+    return checkpoint
 
 
 def _of_source(source: str) -> UpsamplerCheckpoint:
@@ -80,7 +80,7 @@ def _of_folder(folder: Path) -> UpsamplerCheckpoint:
 
 
 def _of_file(file: Path) -> UpsamplerCheckpoint:
-    """Read a file without a config, such as the authors': its arrays' shapes say all of it."""
+    """Infer the config from array shapes of a file without a config, such as the original ones."""
     shapes = shapes_of(file)
     enter = shapes.get("initial_conv.weight", ())
     up = next((shapes[key] for key in UP if key in shapes), ())

@@ -1,7 +1,7 @@
-"""LTX-2's video autoencoder: pixels ↔ latents, by convolutions over time, rows and columns.
+"""Video autoencoder of LTX-2: pixels ↔ latents, by convolutions over time, rows and columns.
 
-The first frame stands for itself; levels move pixels into channels and back, and what they move
-goes around their convolutions.
+The first frame has a latent frame to itself. Levels resample by moving pixels into channels and
+back, with a shortcut around their convolutions.
 
 Source: HaCohen et al. 2026 (LTX-2), section 3.1; diffusers autoencoder_kl_ltx2.py.
 """
@@ -28,21 +28,21 @@ Frames = Float[Array, "batch _frames _rows _columns _channels"]
 Latents = Float[Array, "batch _frames _rows _columns latent_channels"]
 
 EPSILON = 1e-8
-"""Epsilon of the norms without parameters; fixed in every LTX-2."""
+"""Epsilon of the norms without parameters; the same in every LTX-2."""
 WINDOW = (3, 3, 3)
 
 
 class Edges(NamedTuple):
-    """Values beyond a video's edges: its first and last frames go on in time."""
+    """Padding modes; over time, the first and last frames are repeated."""
 
     causal: bool
-    """True if a frame sees those before it alone."""
+    """Whether a frame depends on earlier frames only."""
     sides: str
-    """Padding of rows and columns, as NumPy calls it."""
+    """Padding of rows and columns, as a NumPy mode."""
 
 
 class EdgeConv(nnx.Module):
-    """Convolution that keeps frames, rows and columns."""
+    """Convolution that preserves the number of frames, rows and columns."""
 
     def __init__(
         self, width_in: int, width: int, edges: Edges, *, rngs: nnx.Rngs, param_dtype: DTypeLike
@@ -51,7 +51,7 @@ class EdgeConv(nnx.Module):
         self.edges = edges
 
     def __call__(self, x: Frames) -> Frames:
-        """Convolve."""
+        """Pad the video's edges, and convolve."""
         time, rows, columns = (size - 1 for size in WINDOW)
         before = time if self.edges.causal else time // 2
         x = jnp.pad(x, ((0, 0), (before, time - before), *((0, 0),) * 3), mode="edge")
@@ -60,7 +60,7 @@ class EdgeConv(nnx.Module):
 
 
 class FramesBlock(nnx.Module):
-    """Two convolutions behind norms and SiLU, and what goes around them."""
+    """Residual block: two convolutions, each after a norm and SiLU, plus a shortcut."""
 
     def __init__(
         self,
@@ -80,16 +80,16 @@ class FramesBlock(nnx.Module):
         self.around = linear(width_in, width, ("conv_in", "conv_out"), **kinds) if changes else None
 
     def __call__(self, x: Frames) -> Frames:
-        """Convolve twice."""
-        found = self.first(jax.nn.silu(rms(x, EPSILON)))
-        found = self.second(jax.nn.silu(rms(found, EPSILON)))
+        """Apply the two convolutions, and add the shortcut."""
+        output = self.first(jax.nn.silu(rms(x, EPSILON)))
+        output = self.second(jax.nn.silu(rms(output, EPSILON)))
         if self.around is not None and self.around_norm is not None:
             x = self.around(self.around_norm(x))
-        return found + x
+        return output + x
 
 
 class Down(nnx.Module):
-    """Pixels into channels, around a convolution by means of channels in a row."""
+    """Downsampling that moves pixels into channels, with a shortcut that averages channels."""
 
     def __init__(
         self, level: VaeLevel, edges: Edges, *, rngs: nnx.Rngs, param_dtype: DTypeLike
@@ -101,15 +101,15 @@ class Down(nnx.Module):
         self.conv = EdgeConv(level.width_in, narrow, edges, rngs=rngs, param_dtype=param_dtype)
 
     def __call__(self, x: Frames) -> Frames:
-        """Resample; the first frame comes first again, where frames are to be even in number."""
+        """Downsample; repeats the first frame so that frames divide by the stride."""
         x = jnp.concatenate([x[:, : self.stride[0] - 1], x], axis=1)
-        around = into_channels(x, self.stride)
-        around = around.reshape(*around.shape[:-1], self.width, -1).mean(axis=-1)
-        return into_channels(self.conv(x), self.stride) + around
+        shortcut = into_channels(x, self.stride)
+        shortcut = shortcut.reshape(*shortcut.shape[:-1], self.width, -1).mean(axis=-1)
+        return into_channels(self.conv(x), self.stride) + shortcut
 
 
 class Up(nnx.Module):
-    """Channels into pixels, around a convolution by repeating channels."""
+    """Upsampling by moving channels into pixels, with a shortcut that repeats channels."""
 
     def __init__(
         self, level: VaeLevel, edges: Edges, *, rngs: nnx.Rngs, param_dtype: DTypeLike
@@ -117,22 +117,22 @@ class Up(nnx.Module):
         assert level.stride is not None
         frames, rows, columns = level.stride
         self.stride, self.repeats = level.stride, frames * rows * columns // level.factor
-        wide = level.width * level.factor
+        width = level.width * level.factor
         out = level.width * frames * rows * columns
-        self.conv = EdgeConv(wide, out, edges, rngs=rngs, param_dtype=param_dtype)
+        self.conv = EdgeConv(width, out, edges, rngs=rngs, param_dtype=param_dtype)
         self.residual = level.residual
 
     def __call__(self, x: Frames) -> Frames:
-        """Resample; the first frame is one again."""
-        found = into_pixels(self.conv(x), self.stride)
+        """Upsample, and drop the copies of the first frame."""
+        output = into_pixels(self.conv(x), self.stride)
         if self.residual:
-            around = into_pixels(x, self.stride)
-            found = found + jnp.tile(around, self.repeats)
-        return found[:, self.stride[0] - 1 :]
+            shortcut = into_pixels(x, self.stride)
+            output = output + jnp.tile(shortcut, self.repeats)
+        return output[:, self.stride[0] - 1 :]
 
 
 class DownLevel(nnx.Module):
-    """Blocks, then the resampling."""
+    """Encoder level: residual blocks, then downsampling."""
 
     def __init__(
         self,
@@ -151,14 +151,14 @@ class DownLevel(nnx.Module):
         self.down = None if level.stride is None else Down(level, edges, **kinds)
 
     def __call__(self, x: Frames) -> Frames:
-        """Run the level."""
+        """Apply the level's blocks, then downsample."""
         for block in self.blocks:
             x = block(x)
         return x if self.down is None else self.down(x)
 
 
 class UpLevel(nnx.Module):
-    """The resampling, behind a block where the width changes, then blocks."""
+    """Decoder level: a block if the width changes, upsampling, then residual blocks."""
 
     def __init__(
         self,
@@ -180,14 +180,14 @@ class UpLevel(nnx.Module):
         )
 
     def __call__(self, x: Frames) -> Frames:
-        """Run the level."""
+        """Upsample, then apply the level's blocks."""
         for part in (self.enter, self.up, *self.blocks):
             x = x if part is None else part(x)
         return x
 
 
 class LTX2VideoAutoencoder(nnx.Module):
-    """Pixels ↔ latents."""
+    """Video autoencoder of LTX-2, between pixels and latents."""
 
     def __init__(
         self, config: LTX2VideoVaeConfig, *, rngs: nnx.Rngs, param_dtype: DTypeLike = jnp.float32
@@ -206,10 +206,13 @@ class LTX2VideoAutoencoder(nnx.Module):
             [block(deepest, deepest, inward) for _ in range(config.layers_per_block[-1])]
         )
         self.encoder_out = EdgeConv(deepest, latent + 1, inward, **kinds)
-        wide = config.decoder_block_out_channels[-1]
-        self.decoder_in = EdgeConv(latent, wide, outward, **kinds)
+        decoder_width = config.decoder_block_out_channels[-1]
+        self.decoder_in = EdgeConv(latent, decoder_width, outward, **kinds)
         self.decoder_mid = nnx.List(
-            [block(wide, wide, outward) for _ in range(config.decoder_layers_per_block[-1])]
+            [
+                block(decoder_width, decoder_width, outward)
+                for _ in range(config.decoder_layers_per_block[-1])
+            ]
         )
         self.up = nnx.List(
             [UpLevel(level, outward, config.resnet_norm_eps, **kinds) for level in config.up]
@@ -221,9 +224,9 @@ class LTX2VideoAutoencoder(nnx.Module):
         )
 
     def encode(self, pixels: Frames) -> Latents:
-        """Return the mean of the latents of pixels from -1 to 1."""
+        """Return the mean of the latents of pixels in [-1, 1]."""
         patch = self.config.patch_size
-        # columns are the slower number of a patch's channel: its axes are turned round
+        # columns vary slower than rows within a patch's channels, so swap the axes
         x = into_channels(pixels.swapaxes(2, 3), (1, patch, patch)).swapaxes(2, 3)
         x = self.encoder_in(x)
         for part in (*self.down, *self.encoder_mid):
@@ -231,7 +234,7 @@ class LTX2VideoAutoencoder(nnx.Module):
         return self.encoder_out(jax.nn.silu(rms(x, EPSILON)))[..., :-1]
 
     def decode(self, latents: Latents) -> Frames:
-        """Return the pixels of latents, about -1 to 1."""
+        """Return the pixels of latents, about in [-1, 1]."""
         x = self.decoder_in(latents)
         for part in (*self.decoder_mid, *self.up):
             x = part(x)
@@ -240,7 +243,7 @@ class LTX2VideoAutoencoder(nnx.Module):
         return into_pixels(x.swapaxes(2, 3), (1, patch, patch)).swapaxes(2, 3)
 
     def decode_in_tiles(self, latents: Latents, tiling: Tiling | None) -> Frames:
-        """Decode as `decode`, in such tiles of pixels; None: as a whole.
+        """Decode in tiles of pixels; None decodes without tiles.
 
         Raises: ValueError: tiles that are not whole latents.
         """
@@ -252,14 +255,14 @@ class LTX2VideoAutoencoder(nnx.Module):
     def normalised(
         self, latents: Float[Array, "*batch channels"]
     ) -> Float[Array, "*batch channels"]:
-        """Return latents as the transformer has them, float32."""
-        wide, scale = latents.astype(jnp.float32), self.config.scaling_factor
-        return (wide - self.latents_mean[...]) * scale / self.latents_std[...]
+        """Normalize latents for the transformer, float32."""
+        values, scale = latents.astype(jnp.float32), self.config.scaling_factor
+        return (values - self.latents_mean[...]) * scale / self.latents_std[...]
 
     def denormalised(
         self, latents: Float[Array, "*batch channels"]
     ) -> Float[Array, "*batch channels"]:
-        """Return latents as the autoencoder has them."""
+        """Undo `normalised`: convert the transformer's latents to the autoencoder's."""
         scale = self.config.scaling_factor
         return latents * self.latents_std[...] / scale + self.latents_mean[...]
 
@@ -267,18 +270,18 @@ class LTX2VideoAutoencoder(nnx.Module):
 def into_channels(x: Frames, stride: tuple[int, int, int]) -> Frames:
     """Move frames, rows and columns of each patch into channels: channel, frame, row, column."""
     frames, rows, columns = stride
-    batch, long, high, wide, width = x.shape
+    batch, length, height, columns_in, width = x.shape
     x = x.reshape(
-        batch, long // frames, frames, high // rows, rows, wide // columns, columns, width
+        batch, length // frames, frames, height // rows, rows, columns_in // columns, columns, width
     )
     x = x.transpose(0, 1, 3, 5, 7, 2, 4, 6)
     return x.reshape(*x.shape[:4], -1)
 
 
 def into_pixels(x: Frames, stride: tuple[int, int, int]) -> Frames:
-    """Compute the inverse of `into_channels`."""
+    """Undo `into_channels`: move channels into frames, rows and columns."""
     frames, rows, columns = stride
-    batch, long, high, wide, _ = x.shape
-    x = x.reshape(batch, long, high, wide, -1, frames, rows, columns)
+    batch, length, height, columns_in, _ = x.shape
+    x = x.reshape(batch, length, height, columns_in, -1, frames, rows, columns)
     x = x.transpose(0, 1, 5, 2, 6, 3, 7, 4)
-    return x.reshape(batch, long * frames, high * rows, wide * columns, -1)
+    return x.reshape(batch, length * frames, height * rows, columns_in * columns, -1)

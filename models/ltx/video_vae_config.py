@@ -1,4 +1,4 @@
-"""Config of LTX-2's video autoencoder: `vae/config.json`, checked."""
+"""Video autoencoder config of LTX-2 (`vae/config.json`), with validation."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ STRIDES: Mapping[str, tuple[int, int, int]] = {
     "temporal": (2, 1, 1),
     "spatiotemporal": (2, 2, 2),
 }
-"""Frames, rows and columns that a level's resampling makes one."""
+"""Strides over frames, rows and columns, by resampling type."""
 PADDINGS: Mapping[str, str] = {"zeros": "constant", "reflect": "reflect"}
-"""Padding of rows and columns: the config's name, and NumPy's."""
+"""Padding of rows and columns: the config's name, and NumPy's mode."""
 _OFF = ("timestep_conditioning", "decoder_inject_noise")
 
 
 class VaeLevel(NamedTuple):
-    """One level of the encoder or the decoder."""
+    """One resolution level of the video encoder or decoder."""
 
     width_in: int
     width: int
     layers: int
     stride: tuple[int, int, int] | None
-    """Stride of the resampling; None: it does not resample."""
+    """Stride of the resampling; None without resampling."""
     residual: bool = True
-    """True if what is resampled goes around the convolution, too."""
+    """Whether the resampling has a shortcut around its convolution."""
     factor: int = 1
-    """Number that this level's upsampling divides the width by."""
+    """Factor by which this level's upsampling divides the width."""
 
 
 @dataclass(frozen=True)
 class LTX2VideoVaeConfig:
-    """The fields of diffusers' AutoencoderKLLTX2Video config, with its defaults.
+    """Fields of diffusers' AutoencoderKLLTX2Video config, with its defaults.
 
     Raises:
-        ValueError: a value that the network cannot have or that is not read here, by name.
+        ValueError: an unsupported value; names the field.
     """
 
     in_channels: int = 3
@@ -98,7 +98,7 @@ class LTX2VideoVaeConfig:
 
     @property
     def down(self) -> tuple[VaeLevel, ...]:
-        """Levels of the encoder, in the order in which they run."""
+        """Levels of the video encoder, in execution order."""
         widths = (self.latent_channels, *self.block_out_channels)
         return tuple(
             VaeLevel(
@@ -118,11 +118,12 @@ class LTX2VideoVaeConfig:
 
     @property
     def up(self) -> tuple[VaeLevel, ...]:
-        """Levels of the decoder, in the order in which they run.
+        """Levels of the video decoder, in execution order.
 
-        Widths are narrower by their factors; types are in this order in the config, too.
+        Widths are divided by each level's factor. Upsampling types are in execution order in the
+        config as well.
 
-        Raises: ValueError: a level whose width is not the one before, narrower by its factor.
+        Raises: ValueError: a level whose width does not match its predecessor's and its factor.
         """
         count = len(self.decoder_block_out_channels)
         scales, residuals = (
@@ -131,24 +132,24 @@ class LTX2VideoVaeConfig:
         )
         layers, before = self.decoder_layers_per_block[::-1], self.decoder_block_out_channels[-1]
         levels = []
-        for n, (wide, factor) in enumerate(
+        for n, (width, factor) in enumerate(
             zip(self.decoder_block_out_channels[::-1], self.upsample_factor[::-1], strict=True)
         ):
-            if factor != 1 and (before != wide or wide % factor):
+            if factor != 1 and (before != width or width % factor):
                 raise ValueError(
-                    f"vae: decoder_block_out_channels {wide} behind {before} do not fit "
+                    f"vae: decoder_block_out_channels {width} after {before} do not fit "
                     f"upsample_factor {factor}"
                 )
             stride = STRIDES[self.upsample_type[n]] if scales[n] else None
             levels.append(
-                VaeLevel(before, wide // factor, layers[n + 1], stride, residuals[n], factor)
+                VaeLevel(before, width // factor, layers[n + 1], stride, residuals[n], factor)
             )
-            before = wide // factor
+            before = width // factor
         return tuple(levels)
 
     @property
     def downsampling(self) -> tuple[int, int, int]:
-        """Frames, rows and columns of pixels that one latent stands for."""
+        """Frames, rows and columns of pixels per latent."""
         strides = [level.stride for level in self.down if level.stride]
         frames, rows, columns = (math.prod(sizes) for sizes in zip(*strides, strict=True))
         return frames, self.patch_size * rows, self.patch_size * columns
@@ -160,9 +161,9 @@ class LTX2VideoVaeConfig:
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> LTX2VideoVaeConfig:
-        """Read a checkpoint's config.
+        """Parse the `vae/config.json` of LTX-2.
 
-        Raises: ValueError for a key that this network does not know, or a wrong value.
+        Raises: ValueError: an unknown key or an invalid value.
         """
         return cls(**arguments(cls, config, "vae/config.json"))
 

@@ -1,7 +1,7 @@
-"""LTX-2's vocoders: log mel spectrograms → waveforms.
+"""Vocoders of LTX-2: log mel spectrograms to waveforms.
 
-Source: Kong et al. 2020 (HiFi-GAN), section 2.2; Lee et al. 2022 (BigVGAN), section 3, for periodic
-activations without aliases; diffusers pipelines/ltx2/vocoder.py.
+Source: Kong et al. 2020 (HiFi-GAN), section 2.2; Lee et al. 2022 (BigVGAN), section 3, for
+anti-aliased periodic activations; diffusers pipelines/ltx2/vocoder.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from models.ltx.resampling import Antialiased, resampled
+from models.ltx.resampling import AntialiasedActivation, resampled
 from models.ltx.vocoder_config import ExtendedVocoderConfig, VocoderConfig
 from models.nn.layers.parameterised import Kinds, conv, linear
 
@@ -24,27 +24,28 @@ Sound = Float[Array, "batch samples channels"]
 
 END_WINDOW = 7
 LAST_SLOPE = 0.01
-"""Slope below 0 of the last leaky ReLU, whatever the others have."""
+"""Negative slope of the last leaky ReLU, independent of the config."""
 PERIOD_EPSILON = 1e-9
 QUIETEST = 1e-5
-"""Least magnitude of a mel bin, for its logarithm."""
+"""Minimum magnitude of a mel bin before the logarithm."""
 
 
 class Leaky(nnx.Module):
-    """Leaky ReLU."""
+    """Leaky ReLU activation as a module."""
 
     def __init__(self, slope: float) -> None:
         self.slope = slope
 
     def __call__(self, x: Signal) -> Signal:
-        """Activate."""
+        """Apply the leaky ReLU."""
         return jax.nn.leaky_relu(x, self.slope)
 
 
 class Snake(nnx.Module):
-    """x + sin²(α x) / β, both of each channel and kept as logarithms; without β it is α.
+    """Periodic activation x + sin²(α x) / β, with α and β per channel, stored as logarithms.
 
-    Source: Ziyin et al. 2020 (Snake); Lee et al. 2022 (BigVGAN), for a β of its own.
+    Without β, α is used. Source: Ziyin et al. 2020 (Snake); Lee et al. 2022 (BigVGAN), for a
+    separate β.
     """
 
     def __init__(self, width: int, *, beta: bool, param_dtype: DTypeLike) -> None:
@@ -53,14 +54,14 @@ class Snake(nnx.Module):
         self.beta = nnx.Param(zeros, axes=(None,)) if beta else None
 
     def __call__(self, x: Signal) -> Signal:
-        """Activate."""
+        """Apply the Snake activation."""
         alpha = jnp.exp(self.alpha[...].astype(x.dtype))
         beta = alpha if self.beta is None else jnp.exp(self.beta[...].astype(x.dtype))
         return x + jnp.square(jnp.sin(alpha * x)) / (beta + PERIOD_EPSILON)
 
 
 class Residuals(nnx.Module):
-    """Pairs of convolutions, the first of each dilated, with a residual around each pair."""
+    """Pairs of convolutions with a residual per pair; the first of each pair is dilated."""
 
     def __init__(
         self,
@@ -73,8 +74,8 @@ class Residuals(nnx.Module):
         param_dtype: DTypeLike,
     ) -> None:
         def layer(dilation: int = 1) -> Any:
-            around = dilation * (window - 1)
-            padding = ((around // 2, around - around // 2),)
+            total = dilation * (window - 1)
+            padding = ((total // 2, total - total // 2),)
             return conv(
                 width,
                 width,
@@ -92,7 +93,7 @@ class Residuals(nnx.Module):
         )
 
     def __call__(self, x: Signal) -> Signal:
-        """Convolve, pair after pair."""
+        """Apply the pairs of convolutions in sequence."""
         pairs = zip(self.before_first, self.first, self.before_second, self.second, strict=True)
         for before_first, first, before_second, second in pairs:
             x = x + second(before_second(first(before_first(x))))
@@ -103,8 +104,8 @@ class Upsampling(nnx.Module):
     """Transposed convolution.
 
     Args:
-        window: samples that each of the input's is spread over.
-        factor: samples of the output for one of the input.
+        window: number of output samples that each input sample affects.
+        factor: output samples per input sample.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class Upsampling(nnx.Module):
         self.factor = factor
 
     def __call__(self, x: Signal) -> Signal:
-        """Spread samples out."""
+        """Upsample a signal by the transposed convolution."""
         window = self.kernel.shape[0]
         side = window - 1 - (window - self.factor) // 2
         out = jax.lax.conv_general_dilated(
@@ -139,7 +140,7 @@ class Upsampling(nnx.Module):
 
 
 class VocoderLevel(nnx.Module):
-    """An upsampling, then the mean of what several stacks of convolutions make of it."""
+    """Vocoder level: upsampling, then the mean of several stacks of convolutions."""
 
     def __init__(
         self, config: VocoderConfig, number: int, *, rngs: nnx.Rngs, param_dtype: DTypeLike
@@ -161,13 +162,13 @@ class VocoderLevel(nnx.Module):
         self.before = Leaky(config.leaky_relu_negative_slope) if leaky else None
 
     def __call__(self, x: Signal) -> Signal:
-        """Run the level."""
+        """Upsample, and average the outputs of the stacks."""
         x = self.up(x if self.before is None else self.before(x))
         return jnp.stack([stack(x) for stack in self.stacks]).mean(axis=0)
 
 
 class Vocoder(nnx.Module):
-    """Log mel spectrograms → waveforms (LTX-2.0's whole vocoder, and each half of 2.3's)."""
+    """Vocoder from log mel spectrograms to waveforms (LTX-2.0's; two of them in LTX-2.3)."""
 
     def __init__(
         self, config: VocoderConfig, *, rngs: nnx.Rngs, param_dtype: DTypeLike = jnp.float32
@@ -188,7 +189,9 @@ class Vocoder(nnx.Module):
         self.before_leave: Any = (
             Leaky(LAST_SLOPE)
             if config.act_fn == "leaky_relu"
-            else Antialiased(Snake(width, beta=True, param_dtype=param_dtype), config, param_dtype)
+            else AntialiasedActivation(
+                Snake(width, beta=True, param_dtype=param_dtype), config, param_dtype
+            )
         )
         self.leave = conv(
             width,
@@ -211,7 +214,7 @@ class Vocoder(nnx.Module):
 
 
 class ExtendedVocoder(nnx.Module):
-    """A vocoder, and one that reads what it made and adds the high frequencies (LTX-2.3)."""
+    """Vocoder, and a second one that adds high frequencies to its output (LTX-2.3)."""
 
     def __init__(
         self,
@@ -235,13 +238,13 @@ class ExtendedVocoder(nnx.Module):
             axes=(None, None),
             **kinds,
         )
-        """Real parts of the frequencies of a window, then the imaginary ones."""
+        """Fourier basis of a window: real parts of the frequencies, then imaginary parts."""
         self.mel = linear(
             frequencies, config.num_mel_channels, (None, None), use_bias=False, **kinds
         )
 
     def __call__(self, mel: Float[Array, "batch frames bins_of_all"]) -> Sound:
-        """Return the waveform at the higher rate, of -1 to 1."""
+        """Return the waveform at the higher rate, in [-1, 1]."""
         low = self.vocoder(mel)
         samples = low.shape[1]
         low = jnp.pad(low, ((0, 0), (0, -samples % self.config.hop_length), (0, 0)))
@@ -250,21 +253,21 @@ class ExtendedVocoder(nnx.Module):
         return sound[:, : samples * self.config.ratio]
 
     def _log_mel(self, x: Signal) -> Float[Array, "batch frames bins_of_all"]:
-        """Return the spectrogram of each channel, in which no window sees what comes later."""
+        """Return the log mel spectrogram of each channel, with causal windows."""
         batch, samples, channels = x.shape
-        alone = x.swapaxes(1, 2).reshape(batch * channels, samples, 1)
-        real, imaginary = jnp.split(self.fourier(alone), 2, axis=-1)
+        mono = x.swapaxes(1, 2).reshape(batch * channels, samples, 1)
+        real, imaginary = jnp.split(self.fourier(mono), 2, axis=-1)
         magnitude = jnp.sqrt(jnp.square(real) + jnp.square(imaginary))
-        found = jnp.log(jnp.maximum(self.mel(magnitude), QUIETEST))
-        found = found.reshape(batch, channels, *found.shape[1:]).swapaxes(1, 2)
-        return found.reshape(batch, found.shape[1], -1)
+        mel = jnp.log(jnp.maximum(self.mel(magnitude), QUIETEST))
+        mel = mel.reshape(batch, channels, *mel.shape[1:]).swapaxes(1, 2)
+        return mel.reshape(batch, mel.shape[1], -1)
 
 
 def _activation(config: VocoderConfig, width: int, *, param_dtype: DTypeLike) -> Any:
     if config.act_fn == "leaky_relu":
         return Leaky(config.leaky_relu_negative_slope)
     snake = Snake(width, beta=config.act_fn == "snakebeta", param_dtype=param_dtype)
-    return Antialiased(snake, config, param_dtype) if config.antialias else snake
+    return AntialiasedActivation(snake, config, param_dtype) if config.antialias else snake
 
 
 def vocoder_of(
@@ -273,7 +276,7 @@ def vocoder_of(
     rngs: nnx.Rngs,
     param_dtype: DTypeLike = jnp.float32,
 ) -> Vocoder | ExtendedVocoder:
-    """Build the vocoder of a config."""
+    """Build the vocoder for an LTX-2.0 or LTX-2.3 config."""
     kind: Any = ExtendedVocoder if isinstance(config, ExtendedVocoderConfig) else Vocoder
-    made: Vocoder | ExtendedVocoder = kind(config, rngs=rngs, param_dtype=param_dtype)
-    return made
+    vocoder: Vocoder | ExtendedVocoder = kind(config, rngs=rngs, param_dtype=param_dtype)
+    return vocoder

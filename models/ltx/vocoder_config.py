@@ -1,4 +1,4 @@
-"""Configs of LTX-2's vocoders: `vocoder/config.json`, checked."""
+"""Vocoder configs of LTX-2 (`vocoder/config.json`), with validation."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from models.checkpoint.config_fields import arguments
 
 FILE = "vocoder/config.json"
 OF_EXTENSION = "bwe_"
-"""Beginning of the extension's fields."""
+"""Prefix of the bandwidth extension's fields."""
 ACTIVATIONS = ("leaky_relu", "snake", "snakebeta")
 LAST_ACTIVATIONS = ("tanh", "clamp", None)
 
 
 @dataclass(frozen=True)
 class VocoderConfig:
-    """The fields of diffusers' LTX2Vocoder config, with its defaults (2.0's).
+    """Fields of diffusers' LTX2Vocoder config, with its defaults (2.0's).
 
     Raises:
-        ValueError: a value that the network cannot have or that is not read here, by name.
+        ValueError: an unsupported value; names the field.
     """
 
     in_channels: int = 128
-    """Mel bins of all channels."""
+    """Mel bins, over all audio channels."""
     hidden_channels: int = 1024
     out_channels: int = 2
     upsample_kernel_sizes: tuple[int, ...] = (16, 15, 8, 4, 4)
@@ -42,12 +42,12 @@ class VocoderConfig:
     output_sampling_rate: int = 24000
 
     def __post_init__(self) -> None:
-        for one, other in (
+        for first, second in (
             ("upsample_kernel_sizes", "upsample_factors"),
             ("resnet_kernel_sizes", "resnet_dilations"),
         ):
-            if len(getattr(self, one)) != len(getattr(self, other)):
-                raise ValueError(f"vocoder: {one} and {other} must be of one length")
+            if len(getattr(self, first)) != len(getattr(self, second)):
+                raise ValueError(f"vocoder: {first} and {second} must be of one length")
         if self.act_fn not in ACTIVATIONS:
             raise ValueError(f"vocoder: act_fn {self.act_fn!r} must be one of {ACTIVATIONS}")
         if self.final_act_fn not in LAST_ACTIVATIONS:
@@ -62,14 +62,14 @@ class VocoderConfig:
 
     @property
     def samples(self) -> int:
-        """Samples of one frame of a spectrogram."""
+        """Samples per spectrogram frame."""
         return math.prod(self.upsample_factors)
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> VocoderConfig:
-        """Read a checkpoint's config.
+        """Parse a single vocoder's `vocoder/config.json`.
 
-        Raises: ValueError for a key that this network does not know, or a wrong value.
+        Raises: ValueError: an unknown key or an invalid value.
         """
         return cls(**arguments(cls, config, FILE))
 
@@ -93,16 +93,16 @@ _2_3_EXTENSION: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class ExtendedVocoderConfig:
-    """Config of diffusers' LTX2VocoderWithBWE: a vocoder, and one that adds the high frequencies.
+    """Config of diffusers' LTX2VocoderWithBWE: a vocoder and a bandwidth extension.
 
     Raises:
-        ValueError: a value that the network cannot have or that is not read here, by name.
+        ValueError: an unsupported value; names the field.
     """
 
     vocoder: VocoderConfig = VocoderConfig(**_2_3)
     extension: VocoderConfig = VocoderConfig(**_2_3_EXTENSION)
     filter_length: int = 512
-    """Samples of a Fourier transform's window."""
+    """Window of the Fourier transform in samples."""
     hop_length: int = 80
     """Samples between two windows."""
     window_length: int = 512
@@ -111,68 +111,70 @@ class ExtendedVocoderConfig:
     output_sampling_rate: int = 48000
 
     def __post_init__(self) -> None:
-        wide, narrow = self.extension, self.vocoder
+        extension, vocoder = self.extension, self.vocoder
         if self.window_length != self.filter_length:
             raise ValueError("vocoder: window_length must be filter_length")
         if self.output_sampling_rate % self.input_sampling_rate:
             raise ValueError(
                 "vocoder: output_sampling_rate must be a multiple of input_sampling_rate"
             )
-        if wide.samples != self.hop_length * self.ratio or any(
+        if extension.samples != self.hop_length * self.ratio or any(
             (size - factor) % 2
-            for size, factor in zip(wide.upsample_kernel_sizes, wide.upsample_factors, strict=True)
+            for size, factor in zip(
+                extension.upsample_kernel_sizes, extension.upsample_factors, strict=True
+            )
         ):
             raise ValueError(
                 "vocoder: bwe_upsample_factors must make hop_length times "
                 f"{self.ratio} samples, {self.hop_length * self.ratio}, of a frame"
             )
-        if (wide.in_channels, wide.out_channels) != (
-            narrow.out_channels * self.num_mel_channels,
-            narrow.out_channels,
+        if (extension.in_channels, extension.out_channels) != (
+            vocoder.out_channels * self.num_mel_channels,
+            vocoder.out_channels,
         ):
             raise ValueError("vocoder: bwe_in_channels and bwe_out_channels must fit out_channels")
 
     @property
     def in_channels(self) -> int:
-        """Mel bins of all channels."""
+        """Mel bins, over all audio channels."""
         return self.vocoder.in_channels
 
     @property
     def out_channels(self) -> int:
-        """Channels of the sound."""
+        """Audio channels."""
         return self.vocoder.out_channels
 
     @property
     def ratio(self) -> int:
-        """Samples of the output for one of the first vocoder's."""
+        """Output samples per sample of the first vocoder."""
         return self.output_sampling_rate // self.input_sampling_rate
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> ExtendedVocoderConfig:
-        """Read a checkpoint's config, in which the extension's fields begin with `bwe_`.
+        """Parse a checkpoint's config, where the extension's fields have the prefix `bwe_`.
 
-        Raises: ValueError for a key that this network does not know, or a wrong value.
+        Raises: ValueError: an unknown key or an invalid value.
         """
-        known = {field.name for field in fields(cls)}
-        own = {key: value for key, value in config.items() if key in known or key[0] == "_"}
-        rest = {key: value for key, value in config.items() if key not in own}
-        wide = {
+        names = {field.name for field in fields(cls)}
+        shared = {key: value for key, value in config.items() if key in names or key[0] == "_"}
+        rest = {key: value for key, value in config.items() if key not in shared}
+        extension = {
             key.removeprefix(OF_EXTENSION): value
             for key, value in rest.items()
             if key.startswith(OF_EXTENSION)
         }
-        narrow = {key: value for key, value in rest.items() if not key.startswith(OF_EXTENSION)}
+        vocoder = {key: value for key, value in rest.items() if not key.startswith(OF_EXTENSION)}
         return cls(
-            VocoderConfig.from_dict({**_2_3, **narrow}),
-            VocoderConfig.from_dict({**_2_3_EXTENSION, **wide}),
-            **arguments(cls, own, FILE),
+            VocoderConfig.from_dict({**_2_3, **vocoder}),
+            VocoderConfig.from_dict({**_2_3_EXTENSION, **extension}),
+            **arguments(cls, shared, FILE),
         )
 
 
 def read_vocoder_config(config: Mapping[str, Any]) -> VocoderConfig | ExtendedVocoderConfig:
-    """Read `vocoder/config.json`, whose class says which vocoder it is.
+    """Parse `vocoder/config.json` by its `_class_name`.
 
-    Raises: ValueError: another class, an unknown key or a wrong value.
+    Raises: ValueError: an unsupported class, an unknown key or an invalid value.
     """
     kind = config.get("_class_name", "LTX2Vocoder")
     if kind == "LTX2VocoderWithBWE":

@@ -1,6 +1,6 @@
-"""Layers that all families share.
+"""Layers shared by all model families.
 
-Its rooms, from the lowest floor up: kernels, quant, layers, attention, blocks.
+Rooms, from the lowest floor up: kernels, quant, layers, attention, blocks.
 
 May import `parallel`, `spec`.
 """

@@ -1,8 +1,9 @@
-"""Logical axis → mesh axes: the one table, and layouts, which are a mesh and a table.
+"""Sharding table from logical axes to mesh axes, and layouts: a mesh with a table.
 
-Networks name the axes of their parameters (models/nn/layers/parameterised.py) and of their
-activations (models/parallel/placement.py) and know nothing of a mesh. A trace whose options have a
-layout (models/parallel/trace_options.py) is split by it; one without runs whole, on one device.
+Networks name the logical axes of their parameters (models/nn/layers/parameterised.py) and
+activations (models/parallel/placement.py), and do not depend on a mesh. If a trace's options have a
+layout (models/parallel/trace_options.py), it splits the arrays; otherwise the trace is for one
+device.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ TABLE: Table = MappingProxyType(
         "prompts": ("cfg",),
         "tokens": TOKENS,
         "rows": TOKENS,
-        "picture_rows": MESH_AXES,
-        "picture_columns": MESH_AXES,
+        "image_rows": MESH_AXES,
+        "image_columns": MESH_AXES,
         "positions": MESH_AXES,
         # Activations and parameters.
         "heads": ("tensor",),
@@ -49,65 +50,66 @@ TABLE: Table = MappingProxyType(
         "layers": (),
     }
 )
-"""`prompts` are those of one row, where they lie apart between its steps. `rows` are an image's,
-where it is not a sequence of tokens. An fsdp axis splits the weights
-and the tokens: its chips would all do the same otherwise. An autoencoder's images and their
-positions are split over everything, and so are the weights of large encoders: nothing else runs
-while these do (models/vae/sharded.py, models/parallel/by_size.py)."""
+"""`prompts` is the axis of one row's prompts, which may be split between its steps. `rows` are rows
+of an image that is not a token sequence. fsdp splits weights and also tokens: otherwise its chips
+would repeat the same work. An autoencoder's images and positions, and the weights of large
+encoders, are split over all devices: nothing else runs at that time (models/vae/sharded.py,
+models/parallel/by_size.py)."""
 
 STORED = ("embed", "conv_in", "conv_out", "modulation", "vocab")
-"""Axes of parameters alone: what splits them spares memory, not work."""
+"""Axes of parameters only: splitting them saves memory, not compute."""
 
-UNEVEN = ("rows", "picture_rows", "picture_columns", "positions")
+UNEVEN = ("rows", "image_rows", "image_columns", "positions")
 
 
 def auto_mesh(devices: Any, axes: MeshAxes = MESH_AXES) -> Mesh:
-    """The only maker of meshes, with the next one: XLA lays out what no constraint is for.
+    """Build a device mesh; XLA chooses layouts except where code has constraints.
 
-    From JAX 0.11 on some meshes have explicit axes unless told otherwise, whose layouts are types.
+    From JAX 0.11 on some meshes default to explicit axes, whose layouts are types. So this function
+    and `abstract_mesh` build all meshes.
 
     Args:
-        devices: an array of them with an axis for each of `axes`, or a list for one axis.
+        devices: array of devices with an axis for each of `axes`, or a list for one axis.
     """
     return Mesh(np.asarray(devices), axes, axis_types=(AxisType.Auto,) * len(axes))
 
 
 def abstract_mesh(sizes: Sequence[int], axes: MeshAxes = MESH_AXES) -> AbstractMesh:
-    """Build a mesh of devices that are nowhere, for shapes alone."""
+    """Build a mesh without devices, for computing shapes."""
     return AbstractMesh(tuple(sizes), axes, axis_types=(AxisType.Auto,) * len(axes))
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Layout of one mesh slice: how it splits work; a value, chosen for each compiled program."""
+    """Way in which one mesh slice splits arrays: a value, chosen for each compiled program."""
 
     mesh: Mesh | AbstractMesh
-    """Abstract where only shapes are asked for: there is no device then."""
+    """Abstract if only shapes are computed, without devices."""
     kernel: Any
-    """The attention of one device: a `models.nn.kernels.kernel.Kernel`."""
+    """Attention kernel of one device: a `models.nn.kernels.kernel.Kernel`."""
     table: Table = field(default_factory=lambda: TABLE)
     eight_bit: Any = None
-    """Products of activations that are rounded to 8 bits, on one device: a
+    """Product of weights and activations in 8 bits, on one device: a
     `models.nn.kernels.int8_matmul.Product`; None: XLA's, by qwix."""
 
     @property
     def platform(self) -> str | None:
-        """Platform of its devices; None where there are none."""
+        """Platform of the mesh's devices; None for an abstract mesh."""
         return None if isinstance(self.mesh, AbstractMesh) else self.mesh.devices.flat[0].platform
 
     def size(self, axis: str) -> int:
-        """Devices that a logical axis is split over."""
+        """Return the number of devices that a logical axis is split over."""
         return self.devices(self.table[axis])
 
     def devices(self, axes: MeshAxes) -> int:
-        """Number of devices that some mesh axes have together."""
+        """Return the product of the sizes of mesh axes."""
         return math.prod(self.mesh.shape[name] for name in axes)
 
     def split(self, axes: Axes, shape: tuple[int, ...]) -> tuple[MeshAxes, ...]:
-        """The mesh axes that each axis of an array is split over; () stays whole.
+        """Return the mesh axes that each axis of an array is split over; () for an unsplit axis.
 
-        No mesh axis splits two of them: the first one has it. Where the devices do not divide a
-        size, the last mesh axes are left out until they do; of rows some devices may have one less.
+        A mesh axis splits at most one axis, the first. If the devices do not divide a size, the
+        last mesh axes are dropped until they do. Axes in `UNEVEN` need not divide evenly.
         """
         taken: list[MeshAxes] = []
         for axis, size in zip(axes, shape, strict=True):
@@ -121,19 +123,19 @@ class Layout:
         return tuple(taken)
 
     def spec(self, axes: Axes, shape: tuple[int, ...]) -> PartitionSpec:
-        """Return the layout's partition of an array with these axes."""
+        """Return the partition of an array with these logical axes."""
         return PartitionSpec(*(names or None for names in self.split(axes, shape)))
 
     def sharding(self, axes: Axes, shape: tuple[int, ...]) -> NamedSharding:
-        """Return the sharding of an array with these axes."""
+        """Return the sharding of an array with these logical axes."""
         return NamedSharding(self.mesh, self.spec(axes, shape))
 
     def of_parameter(self, path: str, leaf: nnx.Variable) -> NamedSharding:
-        """Return the sharding of a leaf: implementation of `models.weights.loader.Sharding`."""
+        """Return the sharding of a parameter; implements `models.weights.loader.Sharding`."""
         return self.sharding(leaf.axes, leaf.shape)
 
     def in_use(self) -> Layout:
-        """Return the layout while a layer runs: parameters are split over tensor alone."""
+        """Return the layout of parameters while a layer runs: split over `tensor` only."""
         return replace(self, table={**self.table, **{axis: () for axis in STORED}})
 
     def _is_free(self, name: str, taken: list[MeshAxes]) -> bool:
@@ -142,12 +144,12 @@ class Layout:
 
 @dataclass(frozen=True)
 class Split:
-    """Split of one activation of a traced program by a layout."""
+    """Record of how a layout splits one activation of a traced program."""
 
     where: str
-    """Qualified name of the function that asks for it."""
+    """Qualified name of the function that calls `split`."""
     axes: Axes
     shape: tuple[int, ...]
     dtype: str
     over: tuple[MeshAxes, ...]
-    """Mesh axes that each of its axes is split over."""
+    """Mesh axes that each axis is split over."""

@@ -1,4 +1,4 @@
-"""Parameters that are stored in one dtype and used in another: memory apart from precision."""
+"""Parameters that are stored in one dtype and used in another: memory independent of precision."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from flax import nnx
 Module = TypeVar("Module", bound=nnx.Module)
 
 USED_AS = "used_as"
-"""Metadata of a parameter: the dtype that it is cast to whenever it is used."""
+"""Metadata of a parameter: dtype to which each use casts it."""
 
 
 def used_as(module: Module, example: nnx.Module) -> Module:
-    """The module, each parameter of which is used in the dtype that it has in another one.
+    """Mark each parameter with the dtype of the same parameter in another module.
 
     Args:
-        example: the same network, perhaps abstract, made for the dtype of the activations.
+        example: the same network, which may be abstract, in the activations' dtype.
     """
     graph, state = nnx.split(module)
-    wanted = {path: leaf.dtype for path, leaf in nnx.to_flat_state(nnx.state(example))}
-    flat = [(path, _marked(leaf, wanted[path])) for path, leaf in nnx.to_flat_state(state)]
+    dtypes = {path: leaf.dtype for path, leaf in nnx.to_flat_state(nnx.state(example))}
+    flat = [(path, _marked(leaf, dtypes[path])) for path, leaf in nnx.to_flat_state(state)]
     return nnx.merge(graph, nnx.from_flat_state(flat))  # type: ignore[no-any-return]
 
 
@@ -33,5 +33,5 @@ def _marked(leaf: nnx.Variable, dtype: np.dtype) -> nnx.Variable:
 
 
 def used_dtype(leaf: nnx.Variable) -> np.dtype:
-    """Return the dtype of the activations that a parameter meets."""
+    """Return the dtype in which a parameter is used."""
     return jnp.dtype(leaf.get_metadata().get(USED_AS, leaf.dtype))

@@ -1,10 +1,10 @@
-"""Private and unstable names of JAX that are used, and what for.
+"""Private and unstable names of JAX that this project uses, each with its purpose.
 
-JAX keeps what is in `jax` and `jax.numpy` as it is for some versions, and promises nothing for
-`jax._src`, `jax.interpreters`, `jax.extend`, `jax.experimental`, `jax.lib` and `jaxlib`. So nothing
-else imports from there (tests/test_jax_internals.py): it imports from here, where a name is looked
-up when it is first asked for. One that a version of JAX lacks fails by its name, and only those
-who need it. The same holds for what equations of traced programs look like inside.
+JAX keeps `jax` and `jax.numpy` stable for some versions, but not `jax._src`, `jax.interpreters`,
+`jax.extend`, `jax.experimental`, `jax.lib` and `jaxlib`. Other modules may not import these
+(tests/test_jax_internals.py) and import from here. A name is looked up at its first use. If a
+version of JAX lacks it, only its users fail, with an error that contains the name. The module also
+reads the fields of traced equations that differ by version.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 TESTED = ("0.10.2", "0.12.0.1")
-"""Versions of JAX that all tests pass with, the oldest and the newest one."""
+"""Oldest and newest version of JAX that pass all tests."""
 
 
 class Name(NamedTuple):
-    """Name in JAX that another version may not have."""
+    """Name in JAX that other versions may lack."""
 
     module: str
     attribute: str
@@ -27,7 +27,7 @@ class Name(NamedTuple):
 
     @property
     def value(self) -> Any:
-        """Return what JAX has under that name.
+        """Object of that name in JAX.
 
         Raises: JaxNameMissing.
         """
@@ -38,7 +38,7 @@ class Name(NamedTuple):
 
 
 class Members(NamedTuple):
-    """Names of a module that are used, each looked up when it is asked for."""
+    """Names of one module of JAX, each looked up when it is read."""
 
     module: str
     names: tuple[str, ...]
@@ -51,7 +51,7 @@ class Members(NamedTuple):
 
 
 class JaxNameMissing(ImportError):
-    """Error of a JAX version without a name that was asked for."""
+    """Error raised if this version of JAX lacks a requested name."""
 
 
 SPLASH = "jax.experimental.pallas.ops.tpu.splash_attention"
@@ -159,19 +159,22 @@ NAMES: Mapping[str, Name | Members] = MappingProxyType(
         ),
     }
 )
-"""Names by what they are called here."""
+"""JAX names by their names in this module."""
 
 
 def __getattr__(name: str) -> Any:
-    """Raises: JaxNameMissing: this version of JAX has it no longer, or not yet."""
+    """Look up a name of `NAMES` in JAX.
+
+    Raises: JaxNameMissing: this version of JAX no longer has it, or not yet.
+    """
     if name not in NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = NAMES[name]
-    return found.value if isinstance(found, Name) else found
+    entry = NAMES[name]
+    return entry.value if isinstance(entry, Name) else entry
 
 
 def missing(path: str, purpose: str) -> JaxNameMissing:
-    """Return the error of a name that this JAX lacks."""
+    """Build the error for a name that this JAX lacks."""
     import jax
 
     return JaxNameMissing(
@@ -181,9 +184,9 @@ def missing(path: str, purpose: str) -> JaxNameMissing:
 
 
 def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
-    """Constants and carried values of a `scan` equation, which come first among its arguments.
+    """Return the numbers of constants and carried values of a `scan` equation, its first arguments.
 
-    Raises: JaxNameMissing: its parameters look like none that is known.
+    Raises: JaxNameMissing: the equation's parameters have no known form.
     """
     if "num_consts" in params:  # to JAX 0.10
         return params["num_consts"], params["num_carry"]

@@ -1,4 +1,4 @@
-"""Axes of a mesh slice, one row each: all that tells one from another. No JAX in here."""
+"""Properties of the axes of a mesh slice, one row each. Does not import JAX."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from typing import NamedTuple
 
 
 class Axis(NamedTuple):
-    """Way to split work over devices."""
+    """Axis of a mesh slice: one way to split work over devices."""
 
     name: str
-    """Name, as settings, plans and messages have it."""
+    """Name in settings, plans and messages."""
     splits: str
-    """Thing that each of its devices has a part of."""
+    """Data that is divided among the axis's devices."""
     mesh_axes: tuple[str, ...]
-    """The axes of the device mesh that it is made of, the one between hosts first."""
+    """Axes of the device mesh that form this axis, the one between hosts first."""
     is_lendable: bool
-    """Whether its devices may step other rows instead: no weight moves for that."""
+    """Whether its devices may step other rows instead, which moves no weights."""
     crosses_hosts: bool
-    """Whether "auto" lays it between hosts. (`data` serves no single request, and `tensor`
-    exchanges too much.)"""
+    """Whether "auto" may place it between hosts. (`data` does not speed up a single request, and
+    `tensor` exchanges too much.)"""
 
 
 AXES = (
@@ -28,18 +28,18 @@ AXES = (
     Axis("context", "tokens", ("ring", "ulysses"), is_lendable=True, crosses_hosts=True),
     Axis("tensor", "heads and mlp", ("tensor",), is_lendable=False, crosses_hosts=False),
 )
-"""Axes in the order of a mesh, from what exchanges least to what exchanges most."""
+"""Axes in mesh order, from the least communication to the most."""
 
 AXIS_NAMES = tuple(axis.name for axis in AXES)
 MESH_AXES = tuple(name for axis in AXES for name in axis.mesh_axes)
-"""Axes of every device mesh."""
+"""Axis names of every device mesh."""
 LENDABLE = tuple(
     name for axis in reversed(AXES) if axis.is_lendable for name in axis.mesh_axes[::-1]
 )
-"""Mesh axes, those whose collectives cost most first."""
+"""Lendable mesh axes, those with the costliest collectives first."""
 CROSSING = tuple(axis.name for axis in AXES if axis.crosses_hosts)
 
 
 def mesh_axes_of(name: str) -> tuple[str, ...]:
-    """Return the mesh axes of an axis; of a mesh axis itself, that."""
+    """Return the mesh axes of an axis; a mesh axis returns itself."""
     return next((axis.mesh_axes for axis in AXES if axis.name == name), (name,))

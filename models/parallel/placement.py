@@ -1,4 +1,4 @@
-"""Place parameters and activations by the layout of the current trace (trace_options.py)."""
+"""Placement of parameters and activations by the layout of the current trace (trace_options.py)."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from models.parallel.trace_options import trace_options
 State = TypeVar("State")
 
 
-def gathered(parameters: State) -> State:
-    """Return parameters as layers use them.
+def gather_for_use(parameters: State) -> State:
+    """Return parameters ready for use by a layer.
 
-    Gathered where only their storage is split, moved from host memory to the device, and cast to
-    the dtype that they are used in.
+    Parameters are gathered if only their storage is split, moved from host memory to the device,
+    and cast to the dtype of their use.
 
-    Stacked layers stay as they are: each is gathered when its turn comes. So do banks of adapters,
-    of which rows take their pages.
+    Stacked layers are unchanged: each is gathered before it runs. Banks of adapters are unchanged
+    too, because rows gather their pages.
     """
     layout = trace_options().layout
     used = None if layout is None else layout.in_use()
 
-    def whole(leaf: nnx.Variable) -> nnx.Variable:
+    def prepared(leaf: nnx.Variable) -> nnx.Variable:
         if _is_separate(leaf) or isinstance(leaf, AdapterPages):
             return leaf
         axes = leaf.axes[-leaf.ndim :] if leaf.ndim else ()
@@ -40,16 +40,16 @@ def gathered(parameters: State) -> State:
         if dtype.itemsize < value.dtype.itemsize:
             value = value.astype(dtype)  # before it is sent
         if used is not None:
-            value = _brought(value, used.sharding(axes, leaf.shape))
+            value = _moved(value, used.sharding(axes, leaf.shape))
         return leaf.replace(value.astype(dtype))
 
-    return jax.tree.map(whole, parameters, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
+    return jax.tree.map(prepared, parameters, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
 
 
-def in_place(parameters: State) -> State:
-    """Return parameters where they lie, cast to the dtype that they are used in.
+def cast_in_place(parameters: State) -> State:
+    """Cast parameters to the dtype of their use without moving them.
 
-    For products of few vectors, whose results are less to send than the weights.
+    For products of few vectors, where results are less to send than weights.
     """
 
     def used(leaf: nnx.Variable) -> nnx.Variable:
@@ -63,9 +63,9 @@ def in_place(parameters: State) -> State:
 def in_memory(
     order: Callable[[jax.Array], jax.Array], x: jax.Array, parameter: nnx.Variable
 ) -> jax.Array:
-    """Return an array with its memory ordered on each device.
+    """Order an array's memory on each device.
 
-    By `shard_map`: XLA's partitioner would gather a parameter whose memory has constraints.
+    Uses `shard_map`: XLA's partitioner would gather a parameter whose memory has constraints.
 
     Args:
         order: constrains the memory of an array, which it returns.
@@ -74,7 +74,7 @@ def in_memory(
     layout = trace_options().layout
     if layout is None:
         return order(x)
-    if layout.platform is None:  # there is no memory, only shapes
+    if layout.platform is None:  # only shapes, without memory
         return x
     spec = layout.in_use().spec(parameter.axes[-x.ndim :], x.shape)
     by_device = jax.shard_map(
@@ -85,19 +85,19 @@ def in_memory(
 
 
 def _is_separate(leaf: nnx.Variable) -> bool:
-    """Return True for an array per layer, which `models.nn.layers.scanned` places one by one."""
+    """Return True for a tuple with an array per layer (`models.nn.layers.scanned` places each)."""
     return isinstance(leaf.get_value(), tuple)
 
 
-def _brought(value: jax.Array, place: NamedSharding) -> jax.Array:
-    """Move an array to its place, from host memory too."""
+def _moved(value: jax.Array, place: NamedSharding) -> jax.Array:
+    """Move an array, also from host memory, to a sharding."""
     if jax.typeof(value).memory_space == jax.memory.Space.Host:
         return jax.device_put(value, place)
     return jax.lax.with_sharding_constraint(value, place)
 
 
 def split(x: jax.Array, *axes: str | None) -> jax.Array:
-    """Split an activation by its logical axes; without a layout it stays as it is."""
+    """Split an activation by its logical axes; without a layout return it unchanged."""
     options = trace_options()
     layout = options.layout
     if layout is None:

@@ -1,4 +1,4 @@
-"""Adapters of the rows of a batch: which pages of a bank each row reads, and how strongly."""
+"""Adapters of a batch's rows: the bank pages that each row reads, and their scales."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ from jaxtyping import Array, Float, Int
 
 
 class AdapterPages(nnx.Param):
-    """Parameter of a bank (models/nn/layers/adapter_bank.py), which adapters come to and leave."""
+    """Parameter of an adapter bank (models/nn/layers/adapter_bank.py).
+
+    Its values change as adapters are loaded and removed.
+    """
 
 
 class RowAdapters(NamedTuple):
-    """Pages and scales of each row; a page that a row does not need has a scale of 0."""
+    """Pages and scales of each row; unused entries have a scale of 0."""
 
     pages: Int[Array, "rows pages"]
-    """Places in the bank (models/nn/layers/adapter_bank.py)."""
+    """Indices of pages in the bank (models/nn/layers/adapter_bank.py)."""
     scales: Float[Array, "rows pages"]
 
     def of_batch(self, batch: int) -> RowAdapters:
-        """Return the same for a batch that has each row several times, one behind the other.
+        """Repeat the entries for a batch that contains each row several times, adjacently.
 
-        So networks see the prompts of a row, and the strips of its image.
+        Networks receive the prompts of a row, and the strips of its image, in this order.
         """
         times = batch // len(self.pages)
-        return RowAdapters(*(jnp.repeat(one, times, axis=0) for one in self))
+        return RowAdapters(*(jnp.repeat(leaf, times, axis=0) for leaf in self))

@@ -1,7 +1,7 @@
-"""Options of a trace: what decides, beside its arguments, which program it makes.
+"""Options of a trace: all inputs, except its arguments, that determine the traced program.
 
-A flax network cannot take them through every `__call__`, so one context variable holds them while
-a trace runs. Whoever traces makes them, and a network replaces some for a part of itself:
+Flax networks cannot pass them through every `__call__`, so a context variable holds them during a
+trace. The tracing code creates them, and a network may replace some for a part of itself:
 
     with TraceOptions(layout).active():
         with replace(trace_options(), strips=8).active():
@@ -21,30 +21,29 @@ from models.spec.quality_presets import EightBitProducts
 
 @dataclass(frozen=True)
 class TraceOptions:
-    """Device, exact products, whole images and scanned layers, unless said otherwise."""
+    """Options of one trace. Default: one device, exact products, uncut images, scanned layers."""
 
     layout: Layout | None = None
-    """Layout of the mesh slice; None: one device, nothing is split."""
+    """Layout of the mesh slice; None: one device, no arrays are split."""
     quant: EightBitProducts | None = None
-    """Matrix products of layers that have weights of 8 bits; None: exact ones."""
+    """Matrix products of layers with 8-bit weights; None: exact products."""
     strips: int = 1
-    """Strips that each image is cut into (models/nn/layers/conv_strips.py); 1: it is whole."""
+    """Strips that each image is cut into (models/nn/layers/conv_strips.py); 1: uncut."""
     unroll: bool = False
-    """Run scanned layers one behind the other, without a loop.
+    """Unroll scanned layers instead of compiling a loop.
 
-    For training small networks on CPU, where a loop nearly doubles the time of a step; the price
-    is a compile time that grows with the layers.
-    """
+    For training small networks on CPU, where a loop nearly doubles the time of a step. The compile
+    time then grows with the number of layers."""
     adapters: RowAdapters | None = None
-    """Adapters of the rows that layers with a bank see; traced arrays, of the program's arguments.
-    None: no row has any."""
+    """Adapters of the rows, for layers with a bank: traced arrays, arguments of the program. None:
+    no row has any."""
     record: Callable[[Split], None] | None = None
-    """Called with each activation that the layout splits, in order; of equal layers, once. Changes
-    no program."""
+    """Callback for each activation that the layout splits, in order; once for scanned layers. Does
+    not change the program."""
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Trace with these options in here; afterwards with those of before."""
+        """Use these options for traces inside the context; then restore the previous ones."""
         token = _current.set(self)
         try:
             yield
@@ -53,7 +52,7 @@ class TraceOptions:
 
 
 DEFAULTS = TraceOptions()
-"""Options of a trace that nobody gave any."""
+"""Options of a trace that sets none."""
 
 _current: ContextVar[TraceOptions] = ContextVar("trace options", default=DEFAULTS)
 

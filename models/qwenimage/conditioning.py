@@ -1,7 +1,7 @@
-"""Conditioning of Qwen-Image's blocks: the vectors made of time alone.
+"""Modulations of Qwen-Image's blocks, computed from time only.
 
-A third of the network's parameters is here, and none of it looks at an image or a prompt: the
-vectors of many steps come out of one reading of these parameters.
+These layers contain a third of the network's parameters and do not depend on image or prompt. The
+modulations of many steps are therefore computed in one pass over these parameters.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from models.nn.layers.scanned import stack
 from models.qwenimage.config import QwenImageConfig
 
 TIME_FEATURES = 256
-"""Width of the timestep's sinusoids; fixed in every Qwen-Image."""
+"""Width of the timestep's sinusoids; the same in every Qwen-Image."""
 
 
 class QwenImageConditions(nnx.Module):
-    """Timestep → modulations."""
+    """Embedding of a timestep to the modulations of all blocks."""
 
     def __init__(
         self, config: QwenImageConfig, *, rngs: nnx.Rngs, param_dtype: DTypeLike = jnp.float32
@@ -41,8 +41,8 @@ class QwenImageConditions(nnx.Module):
     def __call__(self, timestep: Float[Array, " batch"]) -> Modulations:
         """Compute all modulations, in the dtype of the weights.
 
-        Where references have a time of their own, which is 0, the image's vectors are twice as
-        many: those of the drawn tokens, then those of the references.
+        If references have timestep 0, the image has twice as many vectors. Those of the output
+        image's tokens precede those of the references.
 
         Args:
             timestep: 1000 · sigma, 0 to 1000, float32.

@@ -1,4 +1,4 @@
-"""Config of a Qwen-Image transformer: its `transformer/config.json`, checked."""
+"""Qwen-Image transformer config (`transformer/config.json`), with validation."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _UNSERVED = {
     "use_additional_t_cond": "Layered",
     "use_layer3d_rope": "Layered",
 }
-"""Fields that ask for a part which is not there → what has it."""
+"""Fields that enable unsupported parts → the variant that has them."""
 
 
 @dataclass(frozen=True)
 class QwenImageConfig(HeadedConfig):
-    """The fields of diffusers' QwenImageTransformer2DModel config, with its defaults."""
+    """Fields of diffusers' QwenImageTransformer2DModel config, with its defaults."""
 
     WITHOUT_EFFECT = frozenset({"pooled_projection_dim"})
 
     patch_size: int = 2
     in_channels: int = 64
-    """Channels of one token: a patch of latents."""
+    """Channels of a token: a patch of latents."""
     out_channels: int = 16
     """Channels of the latents."""
     num_layers: int = 60
@@ -33,14 +33,14 @@ class QwenImageConfig(HeadedConfig):
     """Width of the text encoder's features."""
     guidance_embeds: bool = False
     axes_dims_rope: tuple[int, ...] = (16, 56, 56)
-    """Head dimensions turned by image, row and column."""
+    """Head dimensions rotated by image, row and column."""
     zero_cond_t: bool = False
-    """References are read at time 0, as in Edit 2511."""
+    """Whether references have timestep 0, as in Edit 2511."""
     use_additional_t_cond: bool = False
     use_layer3d_rope: bool = False
 
     def __post_init__(self) -> None:
-        self.check_whole(
+        self.check_integers(
             *("in_channels", "out_channels", "num_layers"),
             *("attention_head_dim", "num_attention_heads", "joint_attention_dim"),
         )

@@ -1,6 +1,6 @@
-"""Names of the Qwen-Image transformer's arrays → paths in `QwenImageTransformer`.
+"""Maps array names of the Qwen-Image transformer to paths in `QwenImageTransformer`.
 
-Source: diffusers' QwenImageTransformer2DModel, whose keys ComfyUI's single files have, too; its
+Source: diffusers' QwenImageTransformer2DModel, whose keys ComfyUI's single files also use; its
 loaders/lora_conversion_utils.py for the prefixes of adapters.
 """
 
@@ -32,18 +32,18 @@ RENAMES: Renames = (
         {r"txt_mlp\.net\.0\.proj": "up", r"txt_mlp\.net\.2": "down"},
     ),
 )
-"""Keys of a checkpoint in diffusers' layout."""
+"""Keys of Qwen-Image in diffusers' layout → paths."""
 
 AT_ZERO: Renames = ((r"__index_timestep_zero__", ""),)
-"""Marker of ComfyUI's files whose network reads references at time 0, as Edit 2511's: no array of
-it. Beside a base whose network does not, it is a stray key."""
+"""Marker key in ComfyUI's files of networks with references at timestep 0 (Edit 2511). It is not an
+array, and an unexpected key for other networks."""
 
 
 def namings_of(zero_cond_t: bool) -> tuple[Naming, ...]:
-    """Return the ways in which single files name the arrays.
+    """Return the array naming schemes of Qwen-Image in single files.
 
     Args:
-        zero_cond_t: the network reads references at time 0.
+        zero_cond_t: whether the network's references have timestep 0.
     """
     renames = (*AT_ZERO, *RENAMES) if zero_cond_t else RENAMES
     mark = "transformer_blocks.0.attn.norm_added_q.weight"
@@ -51,4 +51,4 @@ def namings_of(zero_cond_t: bool) -> tuple[Naming, ...]:
 
 
 SPELLINGS = (Spelling(RENAMES, dotted=(*DOTTED, *OF_PEFT, "")),)
-"""Names in files of adapters."""
+"""Layer names of Qwen-Image in adapter files."""

@@ -1,4 +1,4 @@
-"""Positions of Qwen-Image's tokens: rows and columns counted from the middle, texts behind them.
+"""Positions of Qwen-Image's tokens: rows and columns centred at zero, text after the images.
 
 Source: Wu et al. 2025 (Qwen-Image), section 3 (MSRoPE); diffusers' QwenEmbedRope with scale_rope.
 """
@@ -14,12 +14,12 @@ from models.vae.references import Grid
 
 
 def image_ids(*grids: Grid) -> np.ndarray:
-    """Positions of images one behind the other: (index, row, column), [tokens, 3]."""
+    """Return positions of consecutive images: (index, row, column), [tokens, 3]."""
     return np.concatenate([_of_one(index, *grid) for index, grid in enumerate(grids)])
 
 
 def text_ids(tokens: int, grids: Sequence[Grid]) -> np.ndarray:
-    """Positions of a text's tokens, [tokens, 3]: on the diagonal, beyond every image's."""
+    """Return positions of a text's tokens, [tokens, 3]: on the diagonal, outside every image."""
     first = max(side // 2 for grid in grids for side in grid)
     return np.repeat(first + np.arange(tokens)[:, None], 3, axis=1)
 

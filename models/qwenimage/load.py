@@ -1,4 +1,4 @@
-"""A checkpoint folder in diffusers' layout → a `QwenImagePipeline`, every size from its configs."""
+"""Loads a `QwenImagePipeline` from a checkpoint folder in diffusers' layout."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from models.qwenimage.key_mapping import RENAMES, namings_of
 from models.qwenimage.network import QwenImageTransformer
 from models.qwenimage.pipeline import QwenImagePipeline
 from models.qwenimage.prompts import DESCRIBING
-from models.qwenimage.spec import DRAWING, Kind, spec_of
+from models.qwenimage.spec import GENERATION, Kind, spec_of
 from models.sampling.flow_match import FlowMatchEuler
 from models.text.chat import Chat
 from models.text.qwen25 import Qwen25Config, Qwen25Encoder, renames_of
@@ -30,7 +30,7 @@ from models.vae.video_config import VideoVaeConfig
 from models.vae.video_original_keys import original_renames
 
 STATES = (-1,)
-"""Hidden states of the text encoder that captions are."""
+"""Hidden states of the text encoder that are used as captions."""
 COLOURS = 3
 ENCODER = "qwen25_7b"
 """Name of the text encoder in single files."""
@@ -43,13 +43,13 @@ def read_as(
     pipeline: Callable[..., QwenImagePipeline],
     chat: Chat,
 ) -> FamilyCheckpoint[ChatNetworks, QwenImagePipeline]:
-    """Read the configs as of a checkpoint of that kind.
+    """Read the configs of a Qwen-Image checkpoint of this kind.
 
     Args:
-        pipeline: made of what `chat_pipeline` gives it.
-        chat: around each prompt.
+        pipeline: pipeline constructor, with the arguments that `chat_pipeline` passes.
+        chat: chat template of the prompts.
 
-    Raises: ValueError: a config that these networks cannot have.
+    Raises: ValueError: an unsupported config.
     """
     config = QwenImageConfig.from_dict(read_config(folder, "transformer"))
     vae = VideoVaeConfig.from_dict(read_config(folder, "vae"))
@@ -76,7 +76,7 @@ def read_as(
 
 
 def _check_fit(config: QwenImageConfig, vae: VideoVaeConfig, text: Qwen25Config) -> None:
-    """The parts of one checkpoint must fit each other."""
+    """Check that the sizes of Qwen-Image's networks match."""
     check_fit(
         ("transformer out_channels", config.out_channels, "vae z_dim", vae.z_dim),
         (
@@ -91,5 +91,5 @@ def _check_fit(config: QwenImageConfig, vae: VideoVaeConfig, text: Qwen25Config)
     )
 
 
-read = partial(read_as, kind=DRAWING, pipeline=QwenImagePipeline, chat=DESCRIBING)
+read = partial(read_as, kind=GENERATION, pipeline=QwenImagePipeline, chat=DESCRIBING)
 load = partial(load_checkpoint, read)

@@ -1,7 +1,7 @@
-"""The Qwen-Image transformer: velocity of packed latents from a caption and time, in two streams.
+"""Qwen-Image transformer: predicts the velocity of packed latents from a caption and time.
 
-Source: Wu et al. 2025 (Qwen-Image), section 3; diffusers' QwenImageTransformer2DModel for the
-parametrisation.
+Image and text have separate streams. Source: Wu et al. 2025 (Qwen-Image), section 3; diffusers'
+QwenImageTransformer2DModel for the parametrisation.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from models.qwenimage.config import QwenImageConfig
 from models.qwenimage.latents import Grid, image_ids, text_ids
 
 THETA = 10_000.0
-"""Base of the positions' frequencies; fixed in every Qwen-Image."""
+"""Base of the RoPE frequencies; the same in every Qwen-Image."""
 
 
 class QwenImageTransformer(JointTransformer):
-    """Packed latents, captions and time to velocity."""
+    """Denoising transformer of Qwen-Image: packed latents, captions and time to velocity."""
 
     config: QwenImageConfig
 
@@ -57,14 +57,14 @@ class QwenImageTransformer(JointTransformer):
         grids: tuple[Grid, ...],
         cache: CachedStep | None = None,
     ) -> Float[Array, "batch image_tokens patch"]:
-        """Velocity of the latents, in the dtype of the weights.
+        """Return the velocity of the latents, in the dtype of the weights.
 
         Args:
             captions: features of the text encoder, padded.
-            lengths: of the captions, in tokens without padding.
-            modulations: as `conditions` gives them, of the timestep.
-            grids: rows and columns of the tokens of each image, one behind the other.
-            cache: of earlier steps, where most blocks may be left out.
+            lengths: tokens of each caption, without padding.
+            modulations: output of `conditions` for the timestep.
+            grids: token rows and columns of each image, in token order.
+            cache: state of earlier steps; may replace most blocks.
         """
         tokens = captions.shape[1]
         return self.velocity(

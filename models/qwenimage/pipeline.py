@@ -1,4 +1,4 @@
-"""Qwen-Image as the engine runs it: pure functions of the weights."""
+"""Qwen-Image pipeline for the engine: pure functions of the weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from models.vae.patches import pack, unpack
 
 
 class QwenImagePipeline(CaptionPipeline, ModulatedPipeline, LatentFramePipeline[ChatNetworks]):
-    """Pipeline of Qwen-Image."""
+    """Pipeline of Qwen-Image, for images from captions."""
 
     ENCODER = "Qwen2.5"
     SPELLINGS = SPELLINGS
@@ -29,10 +29,10 @@ class QwenImagePipeline(CaptionPipeline, ModulatedPipeline, LatentFramePipeline[
     pack = staticmethod(pack)
     unpack = staticmethod(unpack)
 
-    def joined(
+    def combine_prompts(
         self, output: Float[Array, "batch prompts ..."], values: Mapping[str, jax.Array]
     ) -> Float[Array, "batch ..."]:
-        """Extrapolate to the prompt's prediction and beyond it, keeping the norm of each token."""
+        """Apply classifier-free guidance; each token has the norm of the prompt's prediction."""
         positive = output[:, 0]
         scale = per_row(values[self.SCALE], positive)
         return with_norms_of(positive, classifier_free(positive, output[:, 1], scale))

@@ -1,4 +1,4 @@
-"""Prompts as Qwen-Image's encoder reads them: as a user's message, of whose chat the head is cut.
+"""Chat template of Qwen-Image's prompts, whose head is removed after encoding.
 
 Source: diffusers pipeline_qwenimage.py, prompt_template_encode.
 """
@@ -13,4 +13,4 @@ DESCRIBING = Chat(
     "<|im_end|>\n<|im_start|>assistant\n",
 )
 CUT = 34
-"""Tokens at the head of a chat that the transformer is not given: the system's message."""
+"""Number of leading tokens that the transformer does not receive: the system message."""

@@ -1,4 +1,4 @@
-"""The published Qwen-Image, as data: what its config files say of the networks' shapes.
+"""Configs of the published Qwen-Image checkpoint.
 
 Source: Qwen/Qwen-Image, whose transformer has diffusers' defaults (`QwenImageConfig`) throughout.
 """

@@ -1,4 +1,4 @@
-"""Spec of a Qwen-Image checkpoint for the API: tasks, fields, defaults and limits."""
+"""Builds the `ModelSpec` of a Qwen-Image checkpoint: tasks, request fields, defaults and limits."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from models.flow.spec import (
     TRUE_CFG_NEEDS,
     MakeSpec,
     default_size,
-    described,
     limits_by_pixels,
+    spec_builder,
 )
 from models.qwenimage.request import FIELDS, MAX_SEQUENCE_LENGTH
 from models.spec.model_spec import Task
 from models.vae.video_config import VideoVaeConfig
 
 LONGEST = 16
-"""Most that a side may be longer than the other in an image of the most pixels."""
-OWN: Mapping[str, Any] = {
+"""Maximum aspect ratio of an image with the maximum number of pixels."""
+DEFAULTS: Mapping[str, Any] = {
     "num_inference_steps": 50,
     "true_cfg_scale": 4.0,
     "max_sequence_length": 512,
@@ -27,19 +27,19 @@ OWN: Mapping[str, Any] = {
 
 
 class Kind(NamedTuple):
-    """Kind of checkpoint, as a spec has it."""
+    """Properties of Qwen-Image's spec that depend on the kind of checkpoint."""
 
     fields: frozenset[str]
     tasks: tuple[Task, ...]
-    begun: tuple[Task, ...]
-    """Tasks that begin with an image, as `strength` says."""
-    further: Mapping[str, Any]
-    """Fields of the spec that only this kind has."""
+    from_image_tasks: tuple[Task, ...]
+    """Tasks that start from a noised image, controlled by `strength`."""
+    extra_fields: Mapping[str, Any]
+    """Spec fields that only this kind has."""
     references: int = 0
-    """Images beside `image` at the most."""
+    """Maximum number of images in addition to `image`."""
 
 
-DRAWING = Kind(
+GENERATION = Kind(
     FIELDS,
     ("text-to-image", "image-to-image", "inpainting"),
     ("image-to-image", "inpainting"),
@@ -48,15 +48,15 @@ DRAWING = Kind(
 
 
 def spec_of(vae: VideoVaeConfig, kind: Kind, min_steps: int) -> MakeSpec:
-    """Return what makes the spec of a checkpoint of that kind.
+    """Return a function that builds the spec of a Qwen-Image checkpoint of this kind.
 
     Args:
-        min_steps: that the schedule needs.
+        min_steps: minimum steps of the schedule.
     """
-    return described(
+    return spec_builder(
         kind.fields,
-        {**default_size(vae.downsampling), **OWN},
-        {task: {"strength": 0.6} for task in kind.begun},
+        {**default_size(vae.downsampling), **DEFAULTS},
+        {task: {"strength": 0.6} for task in kind.from_image_tasks},
         TRUE_CFG_NEEDS,
         family="qwenimage",
         tasks=kind.tasks,
@@ -67,5 +67,5 @@ def spec_of(vae: VideoVaeConfig, kind: Kind, min_steps: int) -> MakeSpec:
             min_steps=min_steps,
             max_reference_images=kind.references,
         ),
-        **kind.further,
+        **kind.extra_fields,
     )

@@ -1,11 +1,11 @@
 """Scheduler interface: a plan made on the host, and one pure step run on the device.
 
 A scheduler is a frozen value, made from a checkpoint's `scheduler_config.json` and a request's
-options. Whatever depends on the schedule alone (sigmas, coefficients, which order a step has) is
-computed by `plan`, in NumPy and in the reference's own order of operations; its solver's `step`
-(`models/sampling/solver.py`) is arithmetic on latents and those numbers. What a multistep method
-remembers goes in and comes out as a pytree of arrays, so it is batched by row, kept in snapshots
-and resumed like the latents themselves.
+options. `plan` computes all values that depend only on the schedule (sigmas, coefficients, the
+order of a step), in NumPy and in the reference's order of operations. The solver's `step`
+(`models/sampling/solver.py`) is arithmetic on latents and those values. The history of a multistep
+method is a pytree of arrays that `step` takes and returns. So it is batched by row, stored in
+snapshots and resumed like latents.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from numpy.typing import NDArray
 from models.sampling.solver import Latents, Solver
 
 Numbers = Sequence[int | float]
-"""Timesteps or sigmas, as requests give them."""
+"""Timesteps or sigmas, as given in requests."""
 Column = NDArray[np.floating[Any]]
-"""Column of one number a step; float32 in a plan."""
+"""One number per step; float32 in a plan."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Plan of one image's steps; arrays are float32 with one entry a step, [n] unless said."""
+    """Step table of one image; float32 arrays with one entry per step, [n], except where noted."""
 
     timesteps: Float32[np.ndarray, " steps"]
     """Timesteps for the network; may be fractional."""
     input_scale: Float32[np.ndarray, " steps"]
-    """The network sees latents · input_scale (diffusers' scale_model_input)."""
+    """Factor of the latents before they enter the network (diffusers' scale_model_input)."""
     values: Mapping[str, Float32[np.ndarray, " steps"]]
     """Values that `step` reads, by name."""
     draws: NDArray[np.bool_]
-    """Steps at which the reference draws noise of the latents' shape from the image's generator;
-    `step` must be given it there, and anything (zeros) elsewhere."""
+    """Steps at which the reference draws noise of the latents' shape. `step` requires that noise
+    there, and any array (zeros) elsewhere."""
     init_noise_sigma: float
-    """First latents of an image from nothing: noise · init_noise_sigma."""
+    """Scale of initial latents in text to image: noise · init_noise_sigma."""
     clean_scale: Float32[np.ndarray, " steps_and_last"]
-    """[n + 1]: latents before step i that come from clean ones are clean · clean_scale[i] + noise ·
-    noise_scale[i] (diffusers' add_noise at timesteps[i]); the last entries are 1 and 0."""
+    """[n + 1]: latents before step i that start from clean ones are clean · clean_scale[i] + noise
+    · noise_scale[i] (diffusers' add_noise at timesteps[i]); the last entries are 1 and 0."""
     noise_scale: Float32[np.ndarray, " steps_and_last"]
 
     def __post_init__(self) -> None:
@@ -60,26 +60,26 @@ class Plan:
         return len(self.timesteps)
 
     def at(self, step: int) -> dict[str, np.float32]:
-        """The values of one step."""
+        """Return the values of one step."""
         return {name: column[step] for name, column in self.values.items()}
 
 
 def per_row(value: Float[Array, " batch"], latents: Latents) -> Array:
-    """Return one number a row, shaped to be multiplied with the latents: [batch, 1, …]."""
+    """Reshape one number per row to [batch, 1, …], to multiply it with latents."""
     return value.reshape(-1, *(1,) * (latents.ndim - 1))
 
 
 def with_noise(latents: Latents, noise: Latents | None, scale: Float[Array, " batch"]) -> Latents:
-    """Latents and noise, as strong as each row's step adds it."""
+    """Add noise to latents, scaled by row."""
     return latents if noise is None else latents + per_row(scale, latents) * noise
 
 
 @runtime_checkable
 class Scheduler(Protocol):
-    """Method of denoising with its options. Instances are frozen and hashable."""
+    """Denoising method with its options. Instances are frozen and hashable."""
 
-    TAKES: ClassVar[frozenset[str]]
-    """Names of `timesteps` and `sigmas`, those of a request's own, that `plan` may be given."""
+    ACCEPTED_LISTS: ClassVar[frozenset[str]]
+    """Request lists (`timesteps`, `sigmas`) that `plan` accepts."""
 
     def __hash__(self) -> int: ...
 
@@ -90,7 +90,7 @@ class Scheduler(Protocol):
 
     @property
     def solver(self) -> Solver:
-        """Solver of its steps: schedulers with equal solvers step each other's rows."""
+        """Solver of its steps; rows whose schedulers have equal solvers share a program."""
         ...
 
     def plan(
@@ -101,15 +101,15 @@ class Scheduler(Protocol):
         sigmas: Numbers | None = None,
         strength: float | None = None,
     ) -> Plan:
-        """The table of steps.
+        """Compute the step table of an image.
 
         Args:
-            steps: num_inference_steps; not read where `timesteps` or `sigmas` are given.
-            timesteps, sigmas: the request's own instead of the spacing's.
-            strength: of image to image: the first steps are left out as in diffusers'
-                get_timesteps, and multistep history begins there.
+            steps: num_inference_steps; ignored if `timesteps` or `sigmas` are given.
+            timesteps, sigmas: the request's values, instead of the spacing's.
+            strength: image-to-image strength: the first steps are skipped as in diffusers'
+                get_timesteps, and multistep history starts there.
 
         Raises:
-            ValueError: the scheduler does not take these (its message names the option).
+            ValueError: the scheduler does not accept these (its message names the option).
         """
         ...

@@ -1,6 +1,6 @@
-"""The discrete noise schedule that a network was trained on: betas, and what follows from them.
+"""Discrete noise schedule of a network's training: betas, and tables computed from them.
 
-Float32 in torch's own order of operations, since every sigma and timestep is read off these tables.
+Float32 in torch's order of operations, because every sigma and timestep is read from these tables.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SPACINGS = ("leading", "linspace", "trailing")
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseSchedule:
-    """Noise schedule of diffusers' discrete schedulers, by their names and with their defaults.
+    """Noise schedule of diffusers' discrete schedulers, with their names and defaults.
 
     Source: Ho et al. 2020 (DDPM); Lin et al. 2024, Common Diffusion Noise Schedules and Sample
     Steps are Flawed, for the zero-terminal SNR and the spacings (table 2).
@@ -32,9 +32,9 @@ class NoiseSchedule:
     beta_end: float = 0.02
     beta_schedule: str = "linear"
     trained_betas: tuple[float, ...] | None = None
-    """Betas instead of a rule for them."""
+    """Explicit betas instead of `beta_schedule`."""
     prediction_type: str = "epsilon"
-    """Prediction of the network: the noise, the clean sample, or v (Salimans and Ho 2022)."""
+    """Network's prediction: the noise, the clean sample, or v (Salimans and Ho 2022)."""
     timestep_spacing: str = "linspace"
     steps_offset: int = 0
     """Added to the timesteps of leading spacing."""
@@ -57,7 +57,7 @@ class NoiseSchedule:
             )
 
     def betas(self) -> Table:
-        """Return one beta a training timestep."""
+        """Return one beta per training timestep."""
         if self.trained_betas is not None:
             betas = np.asarray(self.trained_betas, np.float32)
         else:
@@ -67,24 +67,24 @@ class NoiseSchedule:
         return zero_terminal_snr(betas) if self.rescale_betas_zero_snr else betas
 
     def alphas_cumprod(self) -> Table:
-        """Return how much of the clean image's variance is left at each training timestep."""
+        """Return the remaining share of the clean image's variance at each training timestep."""
         return _cumprod(np.float32(1) - self.betas())
 
     def finite_alphas_cumprod(self) -> Table:
-        """The same, but not quite 0 at zero SNR: the reference then has a top sigma of 4096."""
+        """Return `alphas_cumprod`, nonzero at zero SNR: the reference's top sigma is then 4096."""
         alphas_cumprod = self.alphas_cumprod()
         if self.rescale_betas_zero_snr:
             alphas_cumprod[-1] = 2**-24
         return alphas_cumprod
 
     def train_sigmas(self) -> Table:
-        """Noise over signal at each training timestep, rising."""
+        """Return the ratio of noise to signal at each training timestep, increasing."""
         alphas_cumprod = self.finite_alphas_cumprod()
         return np.sqrt((1 - alphas_cumprod) / alphas_cumprod)
 
 
 def zero_terminal_snr(betas: Table) -> Table:
-    """Betas shifted and scaled so that nothing of the image is left at the last timestep.
+    """Shift and scale betas so that the last timestep has no signal.
 
     Source: Lin et al. 2024, algorithm 1.
     """
@@ -96,7 +96,7 @@ def zero_terminal_snr(betas: Table) -> Table:
 
 
 def linspace(first: float, last: float, count: int) -> Table:
-    """torch.linspace in float32: from both ends, with one rounding for product and sum."""
+    """Compute torch.linspace in float32: from both ends, with one rounding for product and sum."""
     low, high = np.float32(first), np.float32(last)
     step = np.float64((high - low) / np.float32(max(count - 1, 1)))
     index = np.arange(count)
@@ -106,17 +106,20 @@ def linspace(first: float, last: float, count: int) -> Table:
 
 
 def _cumprod(factors: Table) -> Table:
-    """torch.cumprod on CPU: the running product is kept in double."""
+    """Compute torch.cumprod as on CPU, with the running product in double."""
     return np.cumprod(factors.astype(np.float64)).astype(np.float32)
 
 
 def _scaled_linear(start: float, end: float, count: int) -> Table:
-    """Linear in the square root, as latent diffusion models are trained."""
+    """Return betas whose square root is linear, as in the training of latent diffusion models."""
     return linspace(start**0.5, end**0.5, count) ** 2
 
 
 def _cosine(start: float, end: float, count: int) -> Table:
-    """Source: Nichol and Dhariwal 2021, eq. 17, capped at 0.999."""
+    """Return betas of the cosine schedule.
+
+    Source: Nichol and Dhariwal 2021, eq. 17, capped at 0.999.
+    """
 
     def alpha_bar(time: float) -> float:
         return math.cos((time + 0.008) / 1.008 * math.pi / 2) ** 2

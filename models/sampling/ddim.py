@@ -1,4 +1,4 @@
-"""DDIM: to the denoised latents and back along the predicted noise, with new noise as asked.
+"""DDIM: step to the denoised latents and back along the predicted noise; eta adds new noise.
 
 Source: Song et al. 2021 (DDIM), eq. 12 and 16; diffusers scheduling_ddim.py.
 """
@@ -24,13 +24,13 @@ from models.sampling.prediction import (
     threshold_values,
     thresholded,
 )
-from models.sampling.solver import History, Latents, Solver, Stepped
+from models.sampling.solver import History, Latents, Solver, SolverOutput
 from models.sampling.timesteps import check_request, first_step, spaced
 
 
 @dataclass(frozen=True)
 class DDIMStep(Solver):
-    """Step to the denoised latents and back."""
+    """Solver of DDIM, with optional thresholding of the denoised latents."""
 
     METHOD: ClassVar[str] = "ddim"
     thresholds: bool = False
@@ -42,8 +42,8 @@ class DDIMStep(Solver):
         history: History,
         noise: Latents | None,
         values: Mapping[str, Float[Array, " batch"]],
-    ) -> Stepped:
-        """Eq. 12: the denoised latents, the direction to the latents, new noise."""
+    ) -> SolverOutput:
+        """Apply eq. 12: sum of the denoised latents, the predicted noise and new noise."""
         denoised = predicted(latents, output, values)
         if self.thresholds:
             denoised = thresholded(denoised, values)
@@ -51,35 +51,35 @@ class DDIMStep(Solver):
         noise_predicted = predicted(latents, output, values, of="noise_")
         alpha, direction = (per_row(values[name], latents) for name in ("alpha", "direction"))
         following = alpha * denoised + direction * noise_predicted
-        return Stepped(with_noise(following, noise, values["noise"]), denoised, history)
+        return SolverOutput(with_noise(following, noise, values["noise"]), denoised, history)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DDIM(NoiseSchedule):
-    """diffusers' DDIMScheduler."""
+    """Equivalent of diffusers' DDIMScheduler."""
 
     timestep_spacing: str = "leading"
     clip_sample: bool = True
     clip_sample_range: float = 1.0
     set_alpha_to_one: bool = True
-    """Whether the last step leads to clean latents, instead of the first training timestep's."""
+    """Whether the last step ends at clean latents, not at those of the first training timestep."""
     thresholding: bool = False
     dynamic_thresholding_ratio: float = 0.995
     sample_max_value: float = 1.0
     eta: float = 0.0
-    """Option of the request, not of a config: 0 adds no noise, 1 as much as DDPM."""
+    """Option of requests, not of configs: 0 adds no noise, 1 as much as DDPM."""
 
     name: ClassVar[str] = "ddim"
-    TAKES: ClassVar[frozenset[str]] = frozenset()
+    ACCEPTED_LISTS: ClassVar[frozenset[str]] = frozenset()
 
     @property
     def stochastic(self) -> bool:
-        """True with eta."""
+        """True if eta is positive."""
         return self.eta > 0
 
     @property
     def solver(self) -> Solver:
-        """Return whether it thresholds is part of the arithmetic."""
+        """Solver; thresholding is part of its arithmetic."""
         return DDIMStep(self.thresholding)
 
     def plan(
@@ -90,8 +90,8 @@ class DDIM(NoiseSchedule):
         sigmas: Numbers | None = None,
         strength: float | None = None,
     ) -> Plan:
-        """Plan as the contract says. With eta, every step draws noise, also one that adds none."""
-        check_request(steps, timesteps=timesteps, sigmas=sigmas, takes=self.TAKES)
+        """Plan as in `Scheduler.plan`. With eta, every step draws noise, even if it adds none."""
+        check_request(steps, timesteps=timesteps, sigmas=sigmas, accepted=self.ACCEPTED_LISTS)
         times = self._timesteps(steps)[first_step(steps, strength) :]
         table = self.alphas_cumprod()
         now = table[times]
@@ -112,8 +112,8 @@ class DDIM(NoiseSchedule):
                 f"num_inference_steps {steps} is more than the {self.num_train_timesteps} of "
                 "num_train_timesteps"
             )
-        found = spaced(self.timestep_spacing, self.num_train_timesteps, steps, self.steps_offset)
-        times = found.round().astype(np.int64)
+        floats = spaced(self.timestep_spacing, self.num_train_timesteps, steps, self.steps_offset)
+        times = floats.round().astype(np.int64)
         if times.max() >= self.num_train_timesteps:
             raise ValueError(
                 f"steps_offset {self.steps_offset} leads beyond the last training timestep "
@@ -122,13 +122,13 @@ class DDIM(NoiseSchedule):
         return times
 
     def _previous(self, times: NDArray[np.int64], steps: int, table: Any) -> Any:
-        """alphas_cumprod where each step leads: a fixed stride down, whatever the spacing."""
+        """Return alphas_cumprod after each step: a fixed stride down, for any spacing."""
         previous = times - self.num_train_timesteps // steps
         final = np.float32(1) if self.set_alpha_to_one else table[0]
         return np.where(previous >= 0, table[np.maximum(previous, 0)], final)
 
     def _values(self, alpha: Any, sigma: Any, now: Any, after: Any) -> dict[str, Any]:
-        """Columns of every step; `now` and `after` are alphas_cumprod at its ends."""
+        """Compute all steps' columns; `now` and `after` are alphas_cumprod at a step's ends."""
         variance = (1 - after) / (1 - now) * (1 - now / after)  # eq. 16
         deviation = np.float32(self.eta) * np.sqrt(variance)
         clips = self.clip_sample and not self.thresholding

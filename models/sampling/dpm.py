@@ -19,21 +19,21 @@ from models.sampling.base import Column, Numbers, Plan, per_row, with_noise
 from models.sampling.dpm_terms import TERMS
 from models.sampling.multistep import MultistepSchedule, MultistepStep, columns, half_log_snr
 from models.sampling.sigmas import chosen_spacing, to_timesteps
-from models.sampling.solver import History, Latents, Solver, Stepped
+from models.sampling.solver import History, Latents, Solver, SolverOutput
 from models.sampling.timesteps import check_request, first_step, spaced_between
 
 _FEW_STEPS = 15
-"""Number of steps below which the last ones may be of a lower order."""
+"""Number of steps below which the last steps may have a lower order."""
 
 
 @dataclass(frozen=True)
 class DPMStep(MultistepStep):
-    """A sum of integrands, and noise."""
+    """Solver of DPM-Solver: a weighted sum of integrands, plus noise."""
 
     METHOD: ClassVar[str] = "dpm"
 
     def begin(self, latents: Float[Array, "*shape"]) -> History:
-        """Integrands of the steps before, the newest as `previous_1`."""
+        """Return zeros for the integrands of earlier steps, the newest as `previous_1`."""
         return {f"previous_{i}": jnp.zeros_like(latents) for i in range(1, self.order)}
 
     def step(
@@ -43,8 +43,8 @@ class DPMStep(MultistepStep):
         history: History,
         noise: Latents | None,
         values: Mapping[str, Float[Array, " batch"]],
-    ) -> Stepped:
-        """A sum of the latents, the integrand, its differences backwards, and noise."""
+    ) -> SolverOutput:
+        """Sum the latents, the integrand, its backward differences, and noise."""
         denoised, current = self.integrand(latents, output, values)
         term = {name: per_row(value, latents) for name, value in values.items()}
         recent = [current, *(history[f"previous_{i}"] for i in range(1, self.order))]
@@ -53,24 +53,23 @@ class DPMStep(MultistepStep):
             following = following + term[f"difference_{i}"] * (recent[i - 1] - recent[i])
         following = with_noise(following, noise, values["noise"])
         history_now = {f"previous_{i}": recent[i - 1] for i in range(1, self.order)}
-        return Stepped(following, denoised, history_now)
+        return SolverOutput(following, denoised, history_now)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DPMSolver(MultistepSchedule):
-    """diffusers' DPMSolverMultistepScheduler."""
+    """Equivalent of diffusers' DPMSolverMultistepScheduler."""
 
     algorithm_type: str = "dpmsolver++"
     solver_type: str = "midpoint"
-    """Slope that the second order takes of the integrand."""
+    """Estimate of the integrand's slope in steps of order 2."""
     euler_at_final: bool = False
     use_lu_lambdas: bool = False
-    """Evenly spaced half-log-SNR."""
+    """Whether steps are evenly spaced in half-log-SNR."""
     lambda_min_clipped: float = -float("inf")
-    """Leaves out training timesteps with a lower half-log-SNR."""
+    """Lowest half-log-SNR; training timesteps below it are skipped."""
     variance_type: str | None = None
-    """Field of DDPM's configs, without effect; a learned one would come out of the network beside
-    the prediction, which is not served."""
+    """Field of DDPM's configs, without effect. Learned variances are not supported."""
 
     CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {
         **MultistepSchedule.CHOICES,
@@ -82,8 +81,8 @@ class DPMSolver(MultistepSchedule):
         "algorithm_type": {"deis": "dpmsolver++"},
         "solver_type": {"logrho": "midpoint", "bh1": "midpoint", "bh2": "midpoint"},
     }
-    """Values of other schedulers' configs, and what the reference makes of them."""
-    TAKES: ClassVar[frozenset[str]] = frozenset({"timesteps"})
+    """Other schedulers' config values, and the reference's replacements."""
+    ACCEPTED_LISTS: ClassVar[frozenset[str]] = frozenset({"timesteps"})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,22 +93,22 @@ class DPMSolver(MultistepSchedule):
 
     @property
     def solves_for_noise(self) -> bool:
-        """The methods without ++."""
+        """True for the methods without ++."""
         return not self.algorithm_type.endswith("++")
 
     @property
     def stochastic(self) -> bool:
-        """Return whether noise is added at every step."""
+        """True if every step adds noise."""
         return self.algorithm_type.startswith("sde-")
 
     @property
     def name(self) -> str:
-        """Name, also of the orders besides 2 and the methods without ++."""
+        """Name in requests, also for orders other than 2 and methods without ++."""
         return "dpmpp_2m_sde" if self.stochastic else "dpmpp_2m"
 
     @property
     def solver(self) -> Solver:
-        """Solver by order, integrand and thresholding; all else is in the values."""
+        """Solver by order, integrand and thresholding; all other options are in the values."""
         return DPMStep(*self.step_options)
 
     def plan(
@@ -120,8 +119,8 @@ class DPMSolver(MultistepSchedule):
         sigmas: Numbers | None = None,
         strength: float | None = None,
     ) -> Plan:
-        """Plan as the contract says."""
-        check_request(steps, timesteps=timesteps, sigmas=sigmas, takes=self.TAKES)
+        """Plan as in `Scheduler.plan`."""
+        check_request(steps, timesteps=timesteps, sigmas=sigmas, accepted=self.ACCEPTED_LISTS)
         times, table = self._schedule(steps, timesteps)
         first = first_step(steps if timesteps is None else len(times), strength)
         orders = [(i, self._order(i, i - first, len(times))) for i in range(first, len(times))]
@@ -129,7 +128,7 @@ class DPMSolver(MultistepSchedule):
         return self.multistep_plan(times, table, first, terms)
 
     def _order(self, step: int, done: int, steps: int) -> int:
-        """Lower at first, for want of history, and at last, for stability."""
+        """Return a step's order: lower at the start (no history) and at the end (stability)."""
         few = self.lower_order_final and steps < _FEW_STEPS
         last = self.euler_at_final or few or self.final_sigmas_type == "zero"
         if step == steps - 1 and last:
@@ -139,9 +138,9 @@ class DPMSolver(MultistepSchedule):
         return min(self.solver_order, done + 1)
 
     def _terms(self, sigmas: Column, step: int, order: int) -> dict[str, Any]:
-        """Return the factors of one step."""
-        around = sigmas[[step + 1, *(step - i for i in range(order))]]
-        alpha, sigma = self.mixed(around)
+        """Return the factors of one step of DPM-Solver."""
+        nearby = sigmas[[step + 1, *(step - i for i in range(order))]]
+        alpha, sigma = self.mixed(nearby)
         clock = half_log_snr(alpha, sigma)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             terms = TERMS[self.algorithm_type](alpha, sigma, clock, self.solver_type)
@@ -149,7 +148,7 @@ class DPMSolver(MultistepSchedule):
         return {**zeros, **terms}
 
     def _schedule(self, steps: int, timesteps: Numbers | None) -> tuple[Any, Column]:
-        """Whole timesteps [n] and sigmas [n + 1]."""
+        """Return integer timesteps [n] and sigmas [n + 1]."""
         train = self.train_sigmas()
         if timesteps is not None:
             self._check_custom()
@@ -173,7 +172,10 @@ class DPMSolver(MultistepSchedule):
             raise ValueError("timesteps exclude Karras, exponential, beta, Lu's and flow sigmas")
 
     def _respaced(self, train: Column, steps: int) -> tuple[Any, Any]:
-        """Karras' and Lu's timesteps are rounded but for cosine betas, the others cut off."""
+        """Return respaced sigmas and their timesteps.
+
+        Karras' and Lu's are rounded except with cosine betas; the others are truncated.
+        """
         log_table = np.log(train)
         if self.use_karras_sigmas or not self.use_lu_lambdas:
             sigmas = self.respaced(train, steps)
@@ -196,6 +198,6 @@ class DPMSolver(MultistepSchedule):
 
 
 def _lu(log_table: Column, steps: int) -> Any:
-    """Source: Lu et al. 2022 (DPM-Solver), section 3.2: even steps of lambda."""
+    """Return sigmas at even steps of lambda. Source: Lu et al. 2022 (DPM-Solver), section 3.2."""
     high, low = float(log_table[-1]), float(log_table[0])
     return np.exp(high + np.linspace(0, 1, steps) * (low - high))

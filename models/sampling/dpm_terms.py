@@ -1,10 +1,8 @@
-"""Coefficients of DPM-Solver's steps.
+"""Coefficients of DPM-Solver's steps: of the latents, the integrand m0, m0 - m1 and m1 - m2.
 
-What the latents, the integrand m0 and its backward differences m0 - m1 and m1 - m2 are multiplied
-with.
+Every function takes alpha, sigma and lambda as columns of one step's points: [t, s0, s1, s2], the
+target first, then as many as the order; in float32, in the reference's order of operations.
 
-Every function takes alpha, sigma and lambda as columns of one step's places: [t, s0, s1, s2], the
-target first, then as many as the order has; in float32, in the reference's order of operations.
 Source: diffusers scheduling_dpmsolver_multistep.py, its first, second and third order updates.
 """
 
@@ -21,7 +19,10 @@ Terms = dict[str, Any]
 
 
 def dpmsolver_pp(alpha: Column, sigma: Column, clock: Column, solver_type: str) -> Terms:
-    """DPM-Solver++: the integrand is the denoised latents. Source: Lu et al. 2022, eq. 9 to 12."""
+    """Return DPM-Solver++'s factors; the integrand is the denoised latents.
+
+    Source: Lu et al. 2022, eq. 9 to 12.
+    """
     h = clock[0] - clock[1]
     decay = np.exp(-h) - 1
     slopes = [alpha[0] * (decay / h + 1), -alpha[0] * ((decay + h) / h**2 - np.float32(0.5))]
@@ -31,7 +32,10 @@ def dpmsolver_pp(alpha: Column, sigma: Column, clock: Column, solver_type: str) 
 
 
 def dpmsolver(alpha: Column, sigma: Column, clock: Column, solver_type: str) -> Terms:
-    """DPM-Solver: the integrand is the noise. Source: Lu et al. 2022, eq. 4.1 to 4.6."""
+    """Return DPM-Solver's factors; the integrand is the noise.
+
+    Source: Lu et al. 2022, eq. 4.1 to 4.6.
+    """
     h = clock[0] - clock[1]
     growth = np.exp(h) - 1
     slopes = [-sigma[0] * (growth / h - 1), -sigma[0] * ((growth - h) / h**2 - np.float32(0.5))]
@@ -41,7 +45,7 @@ def dpmsolver(alpha: Column, sigma: Column, clock: Column, solver_type: str) -> 
 
 
 def sde_dpmsolver_pp(alpha: Column, sigma: Column, clock: Column, solver_type: str) -> Terms:
-    """SDE-DPM-Solver++: half of each step's descent is made by adding noise."""
+    """Return the factors of SDE-DPM-Solver++: added noise makes half of each step's descent."""
     h = clock[0] - clock[1]
     lost = 1 - np.exp(-2 * h)
     slopes = [
@@ -58,9 +62,12 @@ def sde_dpmsolver_pp(alpha: Column, sigma: Column, clock: Column, solver_type: s
 
 
 def sde_dpmsolver(alpha: Column, sigma: Column, clock: Column, solver_type: str) -> Terms:
-    """SDE-DPM-Solver. Raises: ValueError for the third order, which it has not."""
+    """Return the factors of SDE-DPM-Solver.
+
+    Raises: ValueError: the third order, which does not exist.
+    """
     if len(clock) > 3:
-        raise ValueError("solver_order 3: algorithm_type sde-dpmsolver has none above 2")
+        raise ValueError("solver_order 3: algorithm_type sde-dpmsolver supports at most 2")
     h = clock[0] - clock[1]
     growth = np.exp(h) - 1
     slopes = [-2 * (sigma[0] * (growth / h - 1))]
@@ -73,12 +80,12 @@ def sde_dpmsolver(alpha: Column, sigma: Column, clock: Column, solver_type: str)
 
 
 def slopes_of(solver_type: str, middle: Any, slopes: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Factors of the integrand's derivatives in steps of order 2 and of order 3."""
+    """Return the factors of the integrand's derivatives in steps of order 2, and of order 3."""
     return [middle if solver_type == "midpoint" else slopes[0]], slopes
 
 
 def differences(clock: Column, slopes: tuple[list[Any], list[Any]]) -> Terms:
-    """Factors of m0 - m1 and m1 - m2 that make the derivatives' estimates.
+    """Return factors of m0 - m1 and m1 - m2 that estimate the derivatives.
 
     Args:
         slopes: for each order from 2 on, the factors of the first and second derivative.

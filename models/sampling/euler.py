@@ -1,7 +1,7 @@
 """Euler's method on the probability flow ODE, in Karras' sigmas.
 
-Source: Karras et al. 2022 (EDM), algorithm 2 without churn; diffusers
-scheduling_euler_discrete.py for the schedule.
+Source: Karras et al. 2022 (EDM), algorithm 2 without churn; diffusers scheduling_euler_discrete.py
+for the schedule.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from models.sampling.flow_step import euler
 from models.sampling.noisy import NoisySchedule
 from models.sampling.prediction import predicted
 from models.sampling.sigmas import chosen_spacing, to_timesteps
-from models.sampling.solver import History, Latents, Solver, Stepped
+from models.sampling.solver import History, Latents, Solver, SolverOutput
 from models.sampling.timesteps import check_request, first_step
 
 
 @dataclass(frozen=True)
 class EulerStep(Solver):
-    """Euler's method."""
+    """Solver of Euler's method."""
 
     METHOD: ClassVar[str] = "euler"
 
@@ -36,18 +36,18 @@ class EulerStep(Solver):
         history: History,
         noise: Latents | None,
         values: Mapping[str, Float[Array, " batch"]],
-    ) -> Stepped:
-        """Along the line from the latents to the denoised ones, to the next sigma."""
+    ) -> SolverOutput:
+        """Step along the line towards the denoised latents, to the next sigma."""
         denoised = predicted(latents, output, values)
         sigma, sigma_next = (per_row(values[name], latents) for name in ("sigma", "sigma_next"))
-        return Stepped(
+        return SolverOutput(
             euler(latents, (latents - denoised) / sigma, sigma, sigma_next), denoised, history
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Euler(NoisySchedule):
-    """diffusers' EulerDiscreteScheduler."""
+    """Equivalent of diffusers' EulerDiscreteScheduler."""
 
     interpolation_type: str = "linear"
     """Interpolation of sigmas between training timesteps."""
@@ -55,15 +55,15 @@ class Euler(NoisySchedule):
     use_exponential_sigmas: bool | None = False
     use_beta_sigmas: bool | None = False
     sigma_min: float | None = None
-    """Ends of the three spacings above, instead of the schedule's own."""
+    """Lowest sigma of the three spacings above, instead of the schedule's own."""
     sigma_max: float | None = None
     timestep_type: str = "discrete"
-    """Continuous: a v-prediction network is told log(sigma) / 4 instead of a timestep."""
+    """Continuous: a v-prediction network receives log(sigma) / 4 instead of a timestep."""
     final_sigmas_type: str = "zero"
 
     name: ClassVar[str] = "euler"
     solver: ClassVar[Solver] = EulerStep()
-    TAKES: ClassVar[frozenset[str]] = frozenset({"timesteps", "sigmas"})
+    ACCEPTED_LISTS: ClassVar[frozenset[str]] = frozenset({"timesteps", "sigmas"})
     CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {
         **NoisySchedule.CHOICES,
         "interpolation_type": ("linear", "log_linear"),
@@ -82,8 +82,8 @@ class Euler(NoisySchedule):
         sigmas: Numbers | None = None,
         strength: float | None = None,
     ) -> Plan:
-        """Plan as the contract says; custom sigmas end where the last step leads (usually 0)."""
-        check_request(steps, timesteps=timesteps, sigmas=sigmas, takes=self.TAKES)
+        """Plan as in `Scheduler.plan`; custom sigmas include the last step's target (usually 0)."""
+        check_request(steps, timesteps=timesteps, sigmas=sigmas, accepted=self.ACCEPTED_LISTS)
         times, table = self._spaced(steps, timesteps) if sigmas is None else self._of_sigmas(sigmas)
         if self._continuous:
             times = np.float32(0.25) * np.log(table[:-1])
@@ -104,7 +104,7 @@ class Euler(NoisySchedule):
         return times.astype(np.float32), table
 
     def _spaced(self, steps: int, timesteps: Numbers | None) -> tuple[Column, Column]:
-        """Timesteps [n] and sigmas [n + 1], or one sigma more with log_linear."""
+        """Return timesteps [n] and sigmas [n + 1], or one sigma more with log_linear."""
         respace = chosen_spacing(self)
         if timesteps is not None and (respace or self._continuous):
             raise ValueError("timesteps exclude sigmas of another spacing and continuous timesteps")
@@ -115,14 +115,14 @@ class Euler(NoisySchedule):
         sigmas = self._interpolated(times, train, steps if timesteps is None else len(times))
         if respace:
             ends = (self.sigma_max, sigmas[0]), (self.sigma_min, sigmas[-1])
-            high, low = (float(own if given is None else given) for given, own in ends)
+            high, low = (float(default if given is None else given) for given, default in ends)
             sigmas = respace(high, low, steps)
             times = to_timesteps(sigmas, np.log(train))
         final = train[0] if self.final_sigmas_type == "sigma_min" else 0
         return times.astype(np.float32), np.append(sigmas, final).astype(np.float32)
 
     def _interpolated(self, times: Column, train: Column, steps: int) -> Column:
-        """log_linear gives one sigma more: the last step leads there, and not to the final one."""
+        """Interpolate sigmas; log_linear gives one more, the last step's target."""
         if self.interpolation_type == "linear":
             return np.interp(times, np.arange(len(train)), train)
         return np.exp(linspace(float(np.log(train[-1])), float(np.log(train[0])), steps + 1))

@@ -1,4 +1,4 @@
-"""Euler's method with ancestral noise: each step goes further down, and noise brings it back up.
+"""Euler's method with ancestral noise: each step goes below the next sigma, and noise restores it.
 
 Source: k-diffusion, get_ancestral_step and sample_euler_ancestral; diffusers
 scheduling_euler_ancestral_discrete.py.
@@ -17,13 +17,13 @@ from models.sampling.base import Numbers, Plan, per_row, with_noise
 from models.sampling.flow_step import euler
 from models.sampling.noisy import NoisySchedule
 from models.sampling.prediction import predicted
-from models.sampling.solver import History, Latents, Solver, Stepped
+from models.sampling.solver import History, Latents, Solver, SolverOutput
 from models.sampling.timesteps import check_request, first_step
 
 
 @dataclass(frozen=True)
 class EulerAncestralStep(Solver):
-    """Euler's method, and noise."""
+    """Solver of Euler's method with ancestral noise."""
 
     METHOD: ClassVar[str] = "euler_ancestral"
 
@@ -34,21 +34,21 @@ class EulerAncestralStep(Solver):
         history: History,
         noise: Latents | None,
         values: Mapping[str, Float[Array, " batch"]],
-    ) -> Stepped:
-        """Euler to sigma_down, then noise up to the next sigma."""
+    ) -> SolverOutput:
+        """Take an Euler step to sigma_down, then add noise up to the next sigma."""
         denoised = predicted(latents, output, values)
         sigma, sigma_down = (per_row(values[name], latents) for name in ("sigma", "sigma_down"))
         down = euler(latents, (latents - denoised) / sigma, sigma, sigma_down)
-        return Stepped(with_noise(down, noise, values["noise"]), denoised, history)
+        return SolverOutput(with_noise(down, noise, values["noise"]), denoised, history)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EulerAncestral(NoisySchedule):
-    """diffusers' EulerAncestralDiscreteScheduler."""
+    """Equivalent of diffusers' EulerAncestralDiscreteScheduler."""
 
     name: ClassVar[str] = "euler_ancestral"
     solver: ClassVar[Solver] = EulerAncestralStep()
-    TAKES: ClassVar[frozenset[str]] = frozenset()
+    ACCEPTED_LISTS: ClassVar[frozenset[str]] = frozenset()
     CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {
         **NoisySchedule.CHOICES,
         "prediction_type": ("epsilon", "v_prediction"),
@@ -62,13 +62,13 @@ class EulerAncestral(NoisySchedule):
         sigmas: Numbers | None = None,
         strength: float | None = None,
     ) -> Plan:
-        """Plan as the contract says. Noise is drawn at every step, also where none is added."""
-        check_request(steps, timesteps=timesteps, sigmas=sigmas, takes=self.TAKES)
+        """Plan as in `Scheduler.plan`. Every step draws noise, even if it adds none."""
+        check_request(steps, timesteps=timesteps, sigmas=sigmas, accepted=self.ACCEPTED_LISTS)
         times = self.spaced_timesteps(steps)
         train = self.train_sigmas()
         table = np.append(np.interp(times, np.arange(len(train)), train), 0).astype(np.float32)
         now, after = table[:-1], table[1:]
-        with np.errstate(invalid="ignore"):  # the plan says which step has no root
+        with np.errstate(invalid="ignore"):  # `Plan` reports the step without a root
             up = np.sqrt(after**2 * (now**2 - after**2) / now**2)
             down = np.sqrt(after**2 - up**2)
         return self.noisy_plan(times, table, first_step(steps, strength), sigma_down=down, noise=up)

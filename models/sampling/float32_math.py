@@ -1,4 +1,4 @@
-"""Logarithm, sine and cosine in float32 exactly as torch's vectorised CPU noise computes them.
+"""Float32 logarithm, sine and cosine, bit-identical to torch's vectorised CPU noise.
 
 NumPy's own differ in the last bit. The polynomials are those of the Cephes library (Moshier, 1989;
 single precision logf, sinf, cosf), evaluated with fused multiply-adds as AVX2 machines do.
@@ -25,7 +25,7 @@ _LOG = (
 _SIN = (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
 _COS = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
 _LN2 = (-2.12194440e-4, 0.693359375)
-"""The logarithm of 2 in two parts: a small correction and a short, exact number."""
+"""Logarithm of 2 in two parts: a small correction and a short, exact number."""
 _QUARTER_PI = (0.78515625, 2.4187564849853515625e-4, 3.77489497744594108e-8)
 """π / 4 in three parts, for an exact reduction of the angle."""
 _SQRT_HALF = np.float32(0.707106781186547524)
@@ -39,7 +39,7 @@ def _fma(a: Floats, b: Floats | np.float32 | float, c: Floats | float) -> Floats
 
 
 def _polynomial(x: Floats, coefficients: tuple[float, ...]) -> Floats:
-    """Horner's scheme, the highest power first."""
+    """Evaluate a polynomial by Horner's scheme, the highest power first."""
     total = np.full_like(x, coefficients[0])
     for coefficient in coefficients[1:]:
         total = _fma(total, x, coefficient)
@@ -47,7 +47,7 @@ def _polynomial(x: Floats, coefficients: tuple[float, ...]) -> Floats:
 
 
 def log(x: Floats) -> Floats:
-    """Natural logarithm of positive normal numbers."""
+    """Compute the natural logarithm of positive normal numbers."""
     bits = x.view(np.int32)
     exponent = ((bits >> 23) - 126).astype(np.float32)
     mantissa = ((bits & 0x007F_FFFF) | 0x3F00_0000).view(np.float32)
@@ -61,7 +61,7 @@ def log(x: Floats) -> Floats:
 
 
 def sincos(angle: Floats) -> tuple[Floats, Floats]:
-    """Sine and cosine of angles from 0 to 2 π."""
+    """Compute sine and cosine of angles from 0 to 2 π."""
     octant = ((angle * np.float32(4 / np.pi)).astype(np.int32) + 1) & ~1
     x = angle
     for part in _QUARTER_PI:

@@ -1,4 +1,4 @@
-"""Euler's method on a flow, where the schedule needs no knowledge of the image's size.
+"""Flow-matching Euler scheduler, with a shift that is static or depends on the number of tokens.
 
 Source: Liu et al. 2022 (rectified flow), eq. 1; diffusers scheduling_flow_match_euler_discrete.py.
 """
@@ -16,13 +16,13 @@ from models.sampling.base import Numbers, Plan, per_row
 from models.sampling.flow_schedule import FlowMatchSchedule, img2img_start
 from models.sampling.flow_step import denoised, euler
 from models.sampling.options import check_options
-from models.sampling.solver import History, Latents, Solver, Stepped
+from models.sampling.solver import History, Latents, Solver, SolverOutput
 from models.sampling.timesteps import check_request, first_step
 
 
 @dataclass(frozen=True)
 class FlowMatchStep(Solver):
-    """Euler's method on a flow."""
+    """Solver of Euler's method for a velocity prediction."""
 
     METHOD: ClassVar[str] = "flow_match_euler"
 
@@ -33,21 +33,21 @@ class FlowMatchStep(Solver):
         history: History,
         noise: Latents | None,
         values: Mapping[str, Float[Array, " batch"]],
-    ) -> Stepped:
-        """Along the predicted velocity to the next sigma."""
+    ) -> SolverOutput:
+        """Step along the predicted velocity to the next sigma."""
         sigma, sigma_next = (per_row(values[name], latents) for name in ("sigma", "sigma_next"))
         following = euler(latents, output, sigma, sigma_next)
-        return Stepped(following, denoised(latents, output, sigma), history)
+        return SolverOutput(following, denoised(latents, output, sigma), history)
 
 
 @dataclass(frozen=True)
 class FlowMatchEuler(FlowMatchSchedule):
-    """diffusers' FlowMatchEulerDiscreteScheduler with a static shift, as Wan may carry it."""
+    """Equivalent of diffusers' FlowMatchEulerDiscreteScheduler."""
 
     name: ClassVar[str] = "flow_match_euler"
     solver: ClassVar[Solver] = FlowMatchStep()
     prediction_type: ClassVar[str] = "flow_prediction"
-    TAKES: ClassVar[frozenset[str]] = frozenset({"timesteps", "sigmas"})
+    ACCEPTED_LISTS: ClassVar[frozenset[str]] = frozenset({"timesteps", "sigmas"})
     CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "time_shift_type": ("exponential", "linear")
     }
@@ -66,14 +66,14 @@ class FlowMatchEuler(FlowMatchSchedule):
         tokens: int | None = None,
         mu: float | None = None,
     ) -> Plan:
-        """Plan as the contract says; custom sigmas are one a step, and are shifted like the others.
+        """Plan as in `Scheduler.plan`; custom sigmas are one per step, and are shifted too.
 
         Args:
-            tokens: of the packed latents, where the pipeline gives sigmas of its own as Flux's
-                does: evenly spaced ones, shifted by the tokens where the shift is dynamic.
-            mu: that dynamic shift, where the pipeline has its own; None: the config's.
+            tokens: number of packed latents, if the pipeline supplies its own sigmas, as Flux's
+                does: evenly spaced ones, shifted by the tokens if the shift is dynamic.
+            mu: dynamic shift computed by the pipeline; None: by the config.
         """
-        check_request(steps, timesteps=timesteps, sigmas=sigmas, takes=self.TAKES)
+        check_request(steps, timesteps=timesteps, sigmas=sigmas, accepted=self.ACCEPTED_LISTS)
         if tokens is None and self.use_dynamic_shifting:
             raise ValueError("use_dynamic_shifting: this pipeline has no tokens to shift by")
         if tokens is None:
@@ -98,7 +98,10 @@ class FlowMatchEuler(FlowMatchSchedule):
 
     @staticmethod
     def _first(steps: int, strength: float | None, *, of_pipeline: bool) -> int:
-        """First step of image to image. Pipelines with their own sigmas round the share up."""
+        """Return the first step of image to image.
+
+        Pipelines with their own sigmas round the share of steps up.
+        """
         if not of_pipeline or strength is None:
             return first_step(steps, strength)
         first = img2img_start(steps, strength)
@@ -107,7 +110,7 @@ class FlowMatchEuler(FlowMatchSchedule):
         return first
 
     def _even(self, steps: int, timesteps: Numbers | None, sigmas: Numbers | None) -> Any:
-        """Sigmas before the shift; the lowest is shifted once already, as in the reference."""
+        """Return unshifted sigmas; the lowest is shifted once already, as in the reference."""
         if sigmas is not None:
             return np.asarray(sigmas, np.float32)
         if timesteps is not None:

@@ -1,7 +1,7 @@
-"""Noise schedules: how a checkpoint's scheduler config and a request become a table of sigmas.
+"""Flow-matching schedules: a checkpoint's scheduler config and a request become a table of sigmas.
 
-Everything here runs on the host before the first step, in NumPy, with the reference's own order of
-operations and precision, since a sigma that is off by an ulp moves every later step.
+Runs on the host before the first step, in NumPy, with the reference's order of operations and
+precision: a sigma that differs by an ulp changes every later step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Schedule = TypeVar("Schedule", bound="FlowMatchSchedule")
 
 @dataclass(frozen=True)
 class FlowMatchSchedule:
-    """`scheduler/scheduler_config.json` of a FlowMatchEulerDiscreteScheduler, with its defaults.
+    """Config of a FlowMatchEulerDiscreteScheduler (`scheduler_config.json`), with its defaults.
 
     Source: Esser et al. 2024 (SD3), section 5.3.2 for the shift; diffusers
     scheduling_flow_match_euler_discrete.py for the order of its parts.
@@ -32,15 +32,15 @@ class FlowMatchSchedule:
 
     num_train_timesteps: int = 1000
     shift: float = 1.0
-    """Static shift; unused where the shift is dynamic."""
+    """Static shift; unused if the shift is dynamic."""
     use_dynamic_shifting: bool = False
-    """Whether the shift grows with the image's tokens."""
+    """Whether the shift grows with the number of image tokens."""
     base_shift: float = 0.5
     max_shift: float = 1.15
     base_image_seq_len: int = 256
     max_image_seq_len: int = 4096
     shift_terminal: float | None = None
-    """Stretch the schedule so that its last sigma is this one."""
+    """Last sigma, to which the schedule is stretched; None: not stretched."""
     time_shift_type: str = "exponential"
     use_karras_sigmas: bool = False
     use_exponential_sigmas: bool = False
@@ -52,7 +52,7 @@ class FlowMatchSchedule:
         check_options(self)
         if self.time_shift_type not in _TIME_SHIFTS:
             raise ValueError(
-                f"time_shift_type {self.time_shift_type!r} is none of {sorted(_TIME_SHIFTS)}"
+                f"time_shift_type {self.time_shift_type!r} must be one of {sorted(_TIME_SHIFTS)}"
             )
         for unserved in ("invert_sigmas", "stochastic_sampling"):
             if getattr(self, unserved):
@@ -63,7 +63,7 @@ class FlowMatchSchedule:
     def from_dict(cls: type[Schedule], config: Mapping[str, Any]) -> Schedule:
         """Read a checkpoint's config.
 
-        Raises: ValueError for another scheduler's config, or a value that is not served.
+        Raises: ValueError: another scheduler's config, or an unsupported value.
         """
         kind = config.get("_class_name", "FlowMatchEulerDiscreteScheduler")
         if kind != "FlowMatchEulerDiscreteScheduler":
@@ -71,7 +71,7 @@ class FlowMatchSchedule:
         values = {key: value for key, value in config.items() if not key.startswith("_")}
         unknown = sorted(values.keys() - {field.name for field in fields(cls)})
         if unknown:
-            raise ValueError(f"scheduler_config.json has keys not served here: {unknown}")
+            raise ValueError(f"scheduler_config.json has unsupported keys: {unknown}")
         try:
             return cls(**values)
         except ValueError as error:
@@ -84,18 +84,18 @@ class FlowMatchSchedule:
         custom: Sequence[float] | None = None,
         mu: float | None = None,
     ) -> Sigmas:
-        """Return one sigma a step, falling from 1, and a last 0: [steps + 1].
+        """Return one sigma per step, decreasing from 1, and a final 0: [steps + 1].
 
         Args:
-            image_tokens: packed latents of the image; they decide a dynamic shift.
-            custom: sigmas to use instead of evenly spaced ones; they are shifted likewise.
-            mu: a dynamic shift of the pipeline's own; None: the config's, by the tokens.
+            image_tokens: packed latents of the image, which determine a dynamic shift.
+            custom: sigmas to use instead of evenly spaced ones; they are shifted too.
+            mu: dynamic shift computed by the pipeline; None: by the config, from the tokens.
         """
         even = np.linspace(1.0, 1 / steps, steps) if custom is None else np.asarray(custom)
         return self.finished(self._shift(even.astype(np.float32), image_tokens, mu))
 
     def finished(self, shifted: Floats) -> Sigmas:
-        """Shifted sigmas, stretched and spaced as the config says, and a last 0: [steps + 1]."""
+        """Stretch and space shifted sigmas by the config, and append 0: [steps + 1]."""
         rest = 1 - shifted
         if self.shift_terminal and rest[-1]:  # a single sigma of 1 leaves nothing to stretch
             shifted = 1 - rest / (rest[-1] / (1 - self.shift_terminal))
@@ -104,7 +104,7 @@ class FlowMatchSchedule:
         return np.append(shifted.astype(np.float32), np.float32(0))
 
     def statically_shifted(self, sigmas: Floats) -> Floats:
-        """Sigmas moved towards noise by `shift`, in their own precision."""
+        """Shift sigmas towards noise by `shift`, in their own precision."""
         return self.shift * sigmas / (1 + (self.shift - 1) * sigmas)
 
     def _shift(self, sigmas: Sigmas, image_tokens: int, mu: float | None) -> Floats:
@@ -126,7 +126,7 @@ _TIME_SHIFTS: Mapping[str, Callable[[float], float]] = {
 
 
 def img2img_start(steps: int, strength: float) -> int:
-    """The first step that an image to image request runs: the earlier ones are skipped.
+    """Return the first step that image to image runs; earlier ones are skipped.
 
     Source: Meng et al. 2022 (SDEdit), section 3; rounded as in diffusers' get_timesteps.
     """

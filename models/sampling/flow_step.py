@@ -1,4 +1,4 @@
-"""Solvers: one pure step each, from these latents and this prediction to the next latents.
+"""Pure Euler step of an ODE, and the clean latents that a velocity implies.
 
 Arguments are batched by row; sigmas broadcast against the latents.
 """
@@ -20,5 +20,5 @@ def euler(latents: Latents, velocity: Latents, sigma: Sigma, sigma_next: Sigma) 
 
 
 def denoised(latents: Latents, velocity: Latents, sigma: Sigma) -> Latents:
-    """The clean latents that a velocity points to: where one step to sigma 0 would end."""
+    """Return the clean latents that a velocity implies: the end of one step to sigma 0."""
     return euler(latents, velocity, sigma, 0 * sigma)

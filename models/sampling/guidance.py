@@ -1,4 +1,4 @@
-"""Guidance: how predictions with and without the prompt become one."""
+"""Guidance: combine predictions with and without the prompt."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ def classifier_free(
 
 
 def of_first_prompt(rows: dict[str, Any], *names: str) -> dict[str, Any]:
-    """The same rows for a step without guidance: with the first of their prompts alone.
+    """Reduce rows to the first of their prompts, for a step without guidance.
 
     Args:
-        names: of what they have a prompt each, [rows, prompts, …], or trees of that; rows may lack
-            some.
+        names: leaves or trees with a prompt axis, [rows, prompts, …]; rows may lack some.
     """
     first = {
         name: jax.tree.map(lambda leaf: leaf[:, :1], rows[name]) for name in names if name in rows
@@ -39,13 +38,13 @@ def rescale(
     positive: Float[Array, "batch ..."],
     share: Float[Array, " batch"],
 ) -> Float[Array, "batch ..."]:
-    """The guided prediction, that share of it scaled to the positive one's standard deviation.
+    """Scale a share of the guided prediction to the positive one's standard deviation.
 
     Source: Lin et al. 2024 (Common Diffusion Noise Schedules), section 3.4, eq. 15 and 16.
     """
     share = share.reshape(-1, *(1,) * (guided.ndim - 1))
     scaled = guided * (_deviation(positive) / _deviation(guided))
-    # A row without rescaling stays as it is, to the bit and whatever its deviation.
+    # A row without rescaling is unchanged to the bit, for any deviation.
     return jnp.where(share > 0, share * scaled + (1 - share) * guided, guided)
 
 
@@ -58,7 +57,7 @@ def bounded(
     positive: Float[Array, "batch ..."],
     most: Float[Array, " batch"],
 ) -> Float[Array, "batch ..."]:
-    """The guided prediction, its norm at most that multiple of the positive one's; 0: any.
+    """Limit the guided prediction's norm to a multiple of the positive one's; 0: no limit.
 
     Source: diffusers pipeline_z_image.py, cfg_normalization.
     """
@@ -69,12 +68,12 @@ def bounded(
 def with_norms_of(
     positive: Float[Array, "batch tokens width"], guided: Float[Array, "batch tokens width"]
 ) -> Float[Array, "batch tokens width"]:
-    """The guided prediction, each token of it as long as the positive one's.
+    """Scale each token of the guided prediction to the norm of the positive one's.
 
     Source: diffusers pipeline_qwenimage.py, true_cfg_scale.
     """
-    lengths, own = (jnp.sqrt(jnp.square(x).sum(-1, keepdims=True)) for x in (positive, guided))
-    return guided * (lengths / own)
+    target, norms = (jnp.sqrt(jnp.square(x).sum(-1, keepdims=True)) for x in (positive, guided))
+    return guided * (target / norms)
 
 
 def _norm(x: Float[Array, "batch ..."]) -> Float[Array, "batch ..."]:

@@ -1,4 +1,4 @@
-"""Latent consistency models: each step jumps to the denoised latents, then adds noise anew.
+"""Latent consistency models: each step predicts the denoised latents, then adds new noise.
 
 Source: Luo et al. 2023 (LCM), algorithm 3 and section 4.3; diffusers scheduling_lcm.py.
 """
@@ -23,7 +23,7 @@ from models.sampling.prediction import (
     threshold_values,
     thresholded,
 )
-from models.sampling.solver import History, Latents, Solver, Stepped
+from models.sampling.solver import History, Latents, Solver, SolverOutput
 from models.sampling.timesteps import check_request, first_step
 
 _SIGMA_DATA = 0.5
@@ -31,7 +31,7 @@ _SIGMA_DATA = 0.5
 
 @dataclass(frozen=True)
 class LCMStep(Solver):
-    """The consistency function, and noise."""
+    """Solver of LCM: the consistency function, plus noise."""
 
     METHOD: ClassVar[str] = "lcm"
     thresholds: bool = False
@@ -43,8 +43,8 @@ class LCMStep(Solver):
         history: History,
         noise: Latents | None,
         values: Mapping[str, Float[Array, " batch"]],
-    ) -> Stepped:
-        """The consistency function, then noise of the next timestep."""
+    ) -> SolverOutput:
+        """Apply the consistency function, then add noise of the next timestep."""
         clean = predicted(latents, output, values)
         if self.thresholds:
             clean = thresholded(clean, values)
@@ -53,21 +53,21 @@ class LCMStep(Solver):
         out, skip, alpha = (per_row(values[name], latents) for name in names)
         denoised = out * clean + skip * latents
         following = with_noise(alpha * denoised, noise, values["noise"])
-        return Stepped(following, denoised, history)
+        return SolverOutput(following, denoised, history)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LCM(NoiseSchedule):
-    """diffusers' LCMScheduler. Timestep spacing is always that of the distillation."""
+    """Equivalent of diffusers' LCMScheduler, always with the distillation's spacing."""
 
     beta_start: float = 0.00085
     beta_end: float = 0.012
     beta_schedule: str = "scaled_linear"
     timestep_spacing: str = "leading"
     original_inference_steps: int = 50
-    """Timesteps that the model was distilled at; an image's are some of them."""
+    """Timesteps at which the model was distilled; an image uses some of them."""
     timestep_scaling: float = 10.0
-    """Rate at which the boundary condition fades: larger trusts the latents less."""
+    """Rate at which the boundary condition fades; larger values weight the latents less."""
     clip_sample: bool = False
     clip_sample_range: float = 1.0
     set_alpha_to_one: bool = True
@@ -76,11 +76,11 @@ class LCM(NoiseSchedule):
     sample_max_value: float = 1.0
 
     name: ClassVar[str] = "lcm"
-    TAKES: ClassVar[frozenset[str]] = frozenset({"timesteps"})
+    ACCEPTED_LISTS: ClassVar[frozenset[str]] = frozenset({"timesteps"})
 
     @property
     def solver(self) -> Solver:
-        """Return whether it thresholds is part of the arithmetic."""
+        """Solver; thresholding is part of its arithmetic."""
         return LCMStep(self.thresholding)
 
     def plan(
@@ -91,8 +91,8 @@ class LCM(NoiseSchedule):
         sigmas: Numbers | None = None,
         strength: float | None = None,
     ) -> Plan:
-        """Plan as the contract says. The last step draws no noise."""
-        check_request(steps, timesteps=timesteps, sigmas=sigmas, takes=self.TAKES)
+        """Plan as in `Scheduler.plan`. The last step draws no noise."""
+        check_request(steps, timesteps=timesteps, sigmas=sigmas, accepted=self.ACCEPTED_LISTS)
         times = self._spaced(steps) if timesteps is None else self._custom(timesteps)
         times = times[first_step(len(times), strength) :]
         table = self.alphas_cumprod()[times]
@@ -122,15 +122,15 @@ class LCM(NoiseSchedule):
         }
 
     def _spaced(self, steps: int) -> NDArray[np.int64]:
-        """Evenly spaced indices into the timesteps of the distillation."""
-        known = self._distilled()
-        if steps > len(known):
+        """Return evenly spaced timesteps of the distillation."""
+        distilled = self._distilled()
+        if steps > len(distilled):
             raise ValueError(
-                f"num_inference_steps {steps} is more than the {len(known)} of "
+                f"num_inference_steps {steps} is more than the {len(distilled)} of "
                 "original_inference_steps"
             )
-        indices = np.floor(np.linspace(0, len(known), steps, endpoint=False)).astype(np.int64)
-        return known[::-1][indices]
+        indices = np.floor(np.linspace(0, len(distilled), steps, endpoint=False)).astype(np.int64)
+        return distilled[::-1][indices]
 
     def _custom(self, timesteps: Numbers) -> NDArray[np.int64]:
         self._distilled()

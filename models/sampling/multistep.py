@@ -1,4 +1,4 @@
-"""Base of the two multistep methods: their schedule, and half-log-SNR as their clock.
+"""Base of the multistep methods DPM-Solver and UniPC: schedule, and half-log-SNR as time.
 
 Source: Lu et al. 2022 (DPM-Solver), section 3.1; diffusers scheduling_dpmsolver_multistep.py and
 scheduling_unipc_multistep.py.
@@ -30,7 +30,7 @@ from models.sampling.solver import Latents, Solver
 
 @dataclass(frozen=True)
 class MultistepStep(Solver):
-    """Base of the steps of both methods."""
+    """Base of the solvers of both methods."""
 
     order: int = 2
     of_noise: bool = False
@@ -41,7 +41,7 @@ class MultistepStep(Solver):
     def integrand(
         self, latents: Latents, output: Latents, values: Mapping[str, Float[Array, " batch"]]
     ) -> tuple[Latents, Latents]:
-        """The denoised latents, and what the method integrates: those, or the noise in them."""
+        """Return the denoised latents and the integrand: the denoised latents, or the noise."""
         denoised = predicted(latents, output, values)
         if self.thresholds:
             denoised = thresholded(denoised, values)
@@ -55,7 +55,7 @@ class MultistepStep(Solver):
 
 @dataclass(frozen=True, kw_only=True)
 class MultistepSchedule(NoiseSchedule):
-    """Options of both; a schedule is timesteps [n] and sigmas [n + 1]."""
+    """Options of both methods; a schedule is timesteps [n] and sigmas [n + 1]."""
 
     solver_order: int = 2
     thresholding: bool = False
@@ -66,10 +66,10 @@ class MultistepSchedule(NoiseSchedule):
     use_exponential_sigmas: bool = False
     use_beta_sigmas: bool = False
     sigma_min: float | None = None
-    """Ends of the three spacings above, instead of the schedule's own."""
+    """Lowest sigma of the three spacings above, instead of the schedule's own."""
     sigma_max: float | None = None
     use_flow_sigmas: bool = False
-    """Whether latents are (1 - sigma) · clean + sigma · noise, as flow models have them."""
+    """Whether latents are (1 - sigma) · clean + sigma · noise, as in flow models."""
     flow_shift: float = 1.0
     final_sigmas_type: str = "zero"
 
@@ -92,7 +92,7 @@ class MultistepSchedule(NoiseSchedule):
 
     @property
     def stochastic(self) -> bool:
-        """Return whether noise is added at every step."""
+        """True if every step adds noise."""
         return False
 
     @property
@@ -102,31 +102,31 @@ class MultistepSchedule(NoiseSchedule):
 
     @property
     def thresholds(self) -> bool:
-        """Return whether denoised latents are thresholded."""
+        """True if denoised latents are thresholded."""
         return self.thresholding
 
     @property
     def step_options(self) -> tuple[int, bool, bool]:
-        """Options that shape the arithmetic and the history; all else is in the values."""
+        """Options that determine the arithmetic and the history; all others are in the values."""
         return self.solver_order, self.solves_for_noise, self.thresholds
 
     def respaced(self, table: Table, steps: int) -> NDArray[np.float64]:
-        """Sigmas of the chosen spacing between the ends of a table (its last entry the highest)."""
+        """Return sigmas of the chosen spacing between the ends of a table (last entry highest)."""
         space = chosen_spacing(self)
         assert space is not None
         ends = (self.sigma_max, table[-1]), (self.sigma_min, table[0])
-        high, low = (float(own if given is None else given) for given, own in ends)
+        high, low = (float(default if given is None else given) for given, default in ends)
         return space(high, low, steps)
 
     def mixed(self, sigmas: Column) -> tuple[Column, Column]:
-        """Alpha and sigma of latents = alpha · clean + sigma · noise, from noise over signal."""
+        """Convert noise-to-signal ratios to alpha and sigma of alpha · clean + sigma · noise."""
         if self.use_flow_sigmas:
             return 1 - sigmas, sigmas
         alpha = 1 / np.sqrt(sigmas**2 + 1)
         return alpha, sigmas * alpha
 
     def prediction_values(self, sigmas: Column) -> dict[str, Column]:
-        """Columns that `integrand` reads, one a step."""
+        """Return the columns that `integrand` reads, one entry per step."""
         alpha, sigma = self.mixed(sigmas)
         if self.prediction_type == "flow_prediction":
             values = of_noisy("epsilon", sigmas)
@@ -142,7 +142,7 @@ class MultistepSchedule(NoiseSchedule):
     def multistep_plan(
         self, timesteps: Any, sigmas: Column, first: int, values: Mapping[str, Column]
     ) -> Plan:
-        """The plan from step `first` on; `values` begin there, the others at step 0."""
+        """Build the plan from step `first` on; `values` start there, other columns at step 0."""
         now = sigmas[first:-1]
         alpha, sigma = self.mixed(now)
         return Plan(
@@ -157,7 +157,7 @@ class MultistepSchedule(NoiseSchedule):
 
 
 def half_log_snr(alpha: Column, sigma: Column) -> Column:
-    """Compute lambda = log alpha - log sigma: infinite at sigma 0."""
+    """Compute lambda = log alpha - log sigma; infinite at sigma 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return _log(alpha) - _log(sigma)
 
@@ -167,5 +167,5 @@ def _log(values: Column) -> Column:
 
 
 def columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Column]:
-    """Turn one mapping a step into one column a name."""
+    """Turn one mapping per step into one column per name."""
     return {name: np.array([row[name] for row in rows], np.float32) for name in rows[0]}

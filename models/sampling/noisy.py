@@ -1,4 +1,4 @@
-"""The schedule of Euler's two methods: latents are clean + sigma · noise.
+"""Schedule of both Euler methods, whose latents are clean + sigma · noise.
 
 Source: diffusers scheduling_euler_discrete.py and scheduling_euler_ancestral_discrete.py.
 """
@@ -18,21 +18,21 @@ from models.sampling.timesteps import spaced
 
 @dataclass(frozen=True, kw_only=True)
 class NoisySchedule(NoiseSchedule):
-    """Timesteps with interpolated sigmas, and what both methods read at each step."""
+    """Timesteps and interpolated sigmas of both Euler methods."""
 
     name: ClassVar[str]
 
     def spaced_timesteps(self, steps: int) -> Column:
-        """float32, possibly between training timesteps."""
-        found = spaced(self.timestep_spacing, self.num_train_timesteps, steps, self.steps_offset)
-        return found.astype(np.float32)
+        """Return float32 timesteps, possibly between training timesteps."""
+        times = spaced(self.timestep_spacing, self.num_train_timesteps, steps, self.steps_offset)
+        return times.astype(np.float32)
 
     def noisy_plan(self, timesteps: Column, sigmas: Column, first: int, **more: Column) -> Plan:
-        """The plan from step `first` on.
+        """Build the plan from step `first` on.
 
         Args:
-            sigmas: one a timestep, and where the last step leads.
-            more: values beyond the prediction's and sigma, one a timestep.
+            sigmas: one per timestep, and the last step's target.
+            more: values in addition to sigma and the prediction's, one per timestep.
         """
         now = sigmas[first:-1]
         if not (now > 0).all():
@@ -49,7 +49,10 @@ class NoisySchedule(NoiseSchedule):
         )
 
     def _init_noise_sigma(self, greatest: np.float32) -> float:
-        """Leading spacing leaves the top timesteps out: there the latents also hold an image."""
+        """Return the scale of initial latents.
+
+        Leading spacing skips the top timesteps, so the latents also contain an image.
+        """
         if self.timestep_spacing == "leading":
             return float(np.sqrt(greatest**2 + 1))
         return float(greatest)

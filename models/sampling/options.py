@@ -1,4 +1,4 @@
-"""A scheduler's options, read off its own fields: what each may be, and a check of the values."""
+"""Scheduler options, derived from dataclass fields: allowed values, and checks of them."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _RANGES: Mapping[str, tuple[float | None, float | None]] = {
     "original_inference_steps": (1, None),
     "timestep_scaling": (0, None),
 }
-"""Least and greatest values, by option; a scheduler's own RANGES go before them."""
+"""Minimum and maximum by option; a scheduler's own RANGES take precedence."""
 
 
-@cache  # every request asks, and Python compiles each annotation anew to answer
+@cache  # called for every request, and Python compiles each annotation on every call
 def options_of_class(kind: type) -> Mapping[str, Option]:
-    """Return every scalar field of a scheduler's dataclass, as the front end checks it."""
-    found = ((field.name, _kind_of(_hints(kind)[field.name])) for field in fields(kind))
-    known = {name: _option(kind, name, of) for name, of in found if of is not None}
-    return MappingProxyType(known)
+    """Return every scalar field of a scheduler's dataclass as an `Option` for the front end."""
+    kinds = ((field.name, _kind_of(_hints(kind)[field.name])) for field in fields(kind))
+    options = {name: _option(kind, name, of) for name, of in kinds if of is not None}
+    return MappingProxyType(options)
 
 
 _hints = cache(get_type_hints)
@@ -51,15 +51,15 @@ def _option(kind: type, name: str, of: Kind) -> Option:
 
 
 def _kind_of(hint: Any) -> Kind | None:
-    """`float`, `float | None` → number; a tuple → nothing that one option could hold."""
+    """Map a type hint to an option's kind: `float`, `float | None` → number; a tuple → None."""
     members = [member for member in get_args(hint) or (hint,) if member is not type(None)]
     return _KINDS.get(members[0]) if len(members) == 1 else None
 
 
 def check_options(scheduler: Any) -> None:
-    """Check a scheduler's own options.
+    """Check the options of a scheduler instance.
 
-    Raises: ValueError for the first field that holds what its option may not.
+    Raises: ValueError: the first field with an invalid value.
     """
     kind = scheduler.__class__
     hints = _hints(kind)
@@ -72,7 +72,7 @@ def check_options(scheduler: Any) -> None:
 def check_option(name: str, value: Any, option: Option) -> None:
     """Check one option.
 
-    Raises: ValueError that names the option and says what it may be.
+    Raises: ValueError: names the option and its allowed values.
     """
     if wrong := option.error(value):
         raise ValueError(f"{name} {wrong}, not {value!r}")

@@ -1,9 +1,9 @@
-"""Conversion of a network's prediction into the clean latents or the noise in them.
+"""Conversion of a network's prediction to clean latents, or to the noise in the latents.
 
-Both are (skip · latents + out · output) / over: three numbers a step serve every method with every
-prediction type (the preconditioning of Karras et al. 2022, eq. 7, as k-diffusion's wrappers have
-it). They are float32 columns made on the host; the division stays last, as in the reference, since
-little of the latents' precision is left where alpha is small.
+Both are (skip · latents + out · output) / over. Three numbers per step serve every method with
+every prediction type (the preconditioning of Karras et al. 2022, eq. 7, as in k-diffusion's
+wrappers). They are float32 columns made on the host. The division is last, as in the reference,
+because the latents lose precision where alpha is small.
 """
 
 from __future__ import annotations
@@ -20,41 +20,41 @@ from models.sampling.base import Column, Latents, per_row
 
 
 def of_noisy(prediction_type: str, sigma: Column) -> dict[str, Column]:
-    """Clean latents from clean + sigma · noise (Euler).
+    """Return factors for the clean latents of clean + sigma · noise (Euler).
 
     Source: diffusers scheduling_euler_discrete.py, step.
     """
-    none, one = np.zeros_like(sigma), np.ones_like(sigma)
+    zeros, ones = np.zeros_like(sigma), np.ones_like(sigma)
     if prediction_type == "v_prediction":
         scale = sigma**2 + 1
-        return _values(1 / scale, -sigma / np.sqrt(scale), one)
-    return {"epsilon": _values(one, -sigma, one), "sample": _values(none, one, one)}[
+        return _values(1 / scale, -sigma / np.sqrt(scale), ones)
+    return {"epsilon": _values(ones, -sigma, ones), "sample": _values(zeros, ones, ones)}[
         prediction_type
     ]
 
 
 def of_mixed(prediction_type: str, alpha: Column, sigma: Column) -> dict[str, Column]:
-    """Clean latents from alpha · clean + sigma · noise, for every type but the flow's.
+    """Return factors for the clean latents of alpha · clean + sigma · noise; not for flows.
 
-    Raises: ValueError where epsilon says nothing about them: at zero SNR.
+    Raises: ValueError: epsilon at zero SNR, where it does not determine them.
     """
-    none, one = np.zeros_like(sigma), np.ones_like(sigma)
+    zeros, ones = np.zeros_like(sigma), np.ones_like(sigma)
     if prediction_type == "epsilon" and not alpha.all():
         raise ValueError("prediction_type epsilon divides by zero at rescale_betas_zero_snr's end")
     return {
-        "epsilon": _values(one, -sigma, alpha),
-        "sample": _values(none, one, one),
-        "v_prediction": _values(alpha, -sigma, one),
+        "epsilon": _values(ones, -sigma, alpha),
+        "sample": _values(zeros, ones, ones),
+        "v_prediction": _values(alpha, -sigma, ones),
     }[prediction_type]
 
 
 def noise_of_mixed(prediction_type: str, alpha: Column, sigma: Column) -> dict[str, Column]:
-    """The noise in alpha · clean + sigma · noise; names begin with `noise_`."""
-    none, one = np.zeros_like(sigma), np.ones_like(sigma)
+    """Return factors for the noise in alpha · clean + sigma · noise; names begin with `noise_`."""
+    zeros, ones = np.zeros_like(sigma), np.ones_like(sigma)
     values = {
-        "epsilon": _values(none, one, one),
-        "sample": _values(one, -alpha, sigma),
-        "v_prediction": _values(sigma, alpha, one),
+        "epsilon": _values(zeros, ones, ones),
+        "sample": _values(ones, -alpha, sigma),
+        "v_prediction": _values(sigma, alpha, ones),
     }[prediction_type]
     return {f"noise_{name}": column for name, column in values.items()}
 
@@ -66,21 +66,21 @@ def _values(skip: Column, out: Column, over: Column) -> dict[str, Column]:
 def predicted(
     latents: Latents, output: Latents, values: Mapping[str, Float[Array, " batch"]], of: str = ""
 ) -> Latents:
-    """(skip · latents + out · output) / over, by row.
+    """Compute (skip · latents + out · output) / over, by row.
 
     Args:
-        of: what their names in `values` begin with.
+        of: prefix of the factors' names in `values`.
     """
     skip, out, over = (per_row(values[f"{of}{name}"], latents) for name in ("skip", "out", "over"))
     return (skip * latents + out * output) / over
 
 
 UNCLIPPED = np.finfo(np.float32).max
-"""The limit of latents that are not clipped."""
+"""Limit of latents that are not clipped."""
 
 
 def clipped(denoised: Latents, limit: Float[Array, " batch"]) -> Latents:
-    """Clean latents between -limit and limit of their row."""
+    """Clip clean latents to [-limit, limit], by row."""
     bound = per_row(limit, denoised)
     return jnp.clip(denoised, -bound, bound)
 
@@ -91,17 +91,17 @@ class Thresholding(Protocol):
 
     @property
     def dynamic_thresholding_ratio(self) -> float:
-        """Quantile of the magnitudes that bounds them."""
+        """Quantile of the magnitudes that is used as bound."""
         ...
 
     @property
     def sample_max_value(self) -> float:
-        """Greatest bound."""
+        """Maximum of the bound."""
         ...
 
 
 def threshold_values(options: Thresholding, steps: int) -> dict[str, Column]:
-    """Columns that `thresholded` reads. A request chooses them: no program has them in it."""
+    """Return the columns that `thresholded` reads, which are not part of programs."""
     return {
         "threshold_quantile": np.full(steps, options.dynamic_thresholding_ratio, np.float32),
         "threshold_greatest": np.full(steps, options.sample_max_value, np.float32),
@@ -109,7 +109,7 @@ def threshold_values(options: Thresholding, steps: int) -> dict[str, Column]:
 
 
 def thresholded(denoised: Latents, values: Mapping[str, Float[Array, " batch"]]) -> Latents:
-    """Dynamic thresholding: saturated values pulled in by a quantile of the row's magnitudes.
+    """Apply dynamic thresholding: clip to a quantile of the row's magnitudes, and rescale.
 
     Source: Saharia et al. 2022 (Imagen), section 2.3; diffusers' _threshold_sample.
     """

@@ -1,8 +1,8 @@
-"""The table of schedulers: by a checkpoint's config, and by a request's name.
+"""Registry of schedulers, by a checkpoint's config and by a request's name.
 
-Configs are diffusers' `scheduler_config.json`. Checkpoints carry keys of other schedulers along, so
-that one can be made from another's config: a key that some scheduler knows and this one does not is
-passed over, as in diffusers' from_config; a key that none knows is refused.
+Configs are diffusers' `scheduler_config.json`. They may contain keys of other schedulers, so that
+another scheduler can be made from them. As in diffusers' from_config, a key that only other
+schedulers have is ignored. A key that no scheduler has is rejected.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from models.spec.option import Option
 
 
 class Entry(NamedTuple):
-    """A scheduler that is served: one row of the table."""
+    """Supported scheduler: one entry of `SCHEDULERS`."""
 
     reference: str
-    """diffusers' class: the `_class_name` of a checkpoint's config, and an alias in requests."""
+    """Class in diffusers: the `_class_name` of a checkpoint's config, and an alias in requests."""
     kind: Any
-    """The class, a `Scheduler`."""
+    """Class of the scheduler, a `Scheduler`."""
     solver: type[solver.Solver]
-    """Solver of its steps."""
+    """Solver class of the scheduler's steps."""
     names: Mapping[str, Mapping[str, Any]]
-    """Names of requests, each with the options that it sets unless the request does."""
+    """Names in requests, each with the default options that it sets."""
 
 
 SCHEDULERS = (
@@ -61,99 +61,101 @@ SCHEDULERS = (
         "FlowMatchEulerDiscreteScheduler", FlowMatchEuler, FlowMatchStep, {"flow_match_euler": {}}
     ),
 )
-"""Schedulers that are served; what follows is made of it."""
+"""Supported schedulers; all tables below are derived from this one."""
 
-CLASSES: Mapping[str, type] = {one.reference: one.kind for one in SCHEDULERS}
-SOLVERS: tuple[type[solver.Solver], ...] = tuple(one.solver for one in SCHEDULERS)
+CLASSES: Mapping[str, type] = {entry.reference: entry.kind for entry in SCHEDULERS}
+SOLVERS: tuple[type[solver.Solver], ...] = tuple(entry.solver for entry in SCHEDULERS)
 
 _EDM = "networks in EDM's preconditioning, by sigma_data, are not served"
 REFUSED: Mapping[str, str] = {
     "EDMEulerScheduler": _EDM,
     "EDMDPMSolverMultistepScheduler": _EDM,
 }
-"""Classes that no scheduler here can stand in for, and why."""
+"""Reason for each class of diffusers that no scheduler here can replace."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Meaning of a request's scheduler name."""
+    """Scheduler class and implied options of a request's scheduler name."""
 
     kind: Any
-    """The class, a `Scheduler`."""
+    """Class of the scheduler, a `Scheduler`."""
     implied: Mapping[str, Any] = field(default_factory=dict)
     """Options that the name sets unless the request does."""
 
 
 CHOICES: Mapping[str, Choice] = {
     **{
-        name: Choice(one.kind, implied) for one in SCHEDULERS for name, implied in one.names.items()
+        name: Choice(entry.kind, implied)
+        for entry in SCHEDULERS
+        for name, implied in entry.names.items()
     },
     **{name: Choice(kind) for name, kind in CLASSES.items()},
 }
 """Choices by the `name` of a request's scheduler; diffusers' class names are aliases."""
 
 _NOT_IN_CONFIGS = frozenset({"eta"})
-"""Options that diffusers' pipelines take instead of its schedulers."""
+"""Options that diffusers passes to its pipelines instead of its schedulers."""
 _NO_OPTIONS: Mapping[type, frozenset[str]] = {
     DPMSolver: frozenset({"sigma_min", "sigma_max"}),
     UniPC: frozenset({"use_dynamic_shifting"}),
     FlowMatchEuler: frozenset({"use_dynamic_shifting", "invert_sigmas", "stochastic_sampling"}),
 }
-"""Keys that a request may not set: diffusers' class reads them from a config but takes no such
-options, or only one value of them is served."""
+"""Keys that a request may not set: diffusers' class reads them from a config but has no such
+option, or only one value is supported."""
 _OF_OTHERS = frozenset(
     {"predict_epsilon", "rho", "sigma_data", "sigma_schedule", "skip_prk_steps"}
     | {"corrector_order", "noise_sampler_seed", "predictor_order", "tau_func"}
 )
-"""Keys of diffusers' schedulers that are not served."""
+"""Unsupported keys of diffusers' schedulers."""
 
 
 def options_of(name: str) -> dict[str, Option]:
-    """The options of a request's scheduler `name`.
-
-    Raises: ValueError for an unknown name.
-    """
+    """Return the options of a scheduler name. Raises: ValueError: an unknown name."""
     return _options(_choice(name).kind)
 
 
 def from_config(config: Mapping[str, Any]) -> Scheduler:
-    """The scheduler of a checkpoint.
+    """Build the scheduler of a checkpoint.
 
-    Raises: ValueError, naming the class or the key that is not served.
+    Raises: ValueError: names the unsupported class or key.
     """
     return _made(_kind(config), config, {})
 
 
 def for_request(own_config: Mapping[str, Any], chosen: Mapping[str, Any]) -> Scheduler:
-    """The scheduler that a request asks for, over what the checkpoint's own config says.
+    """Build the scheduler of a request, based on the checkpoint's config.
 
-    It is diffusers' `SomeScheduler.from_config(pipe.scheduler.config, **options)`: values of the
-    checkpoint carry over wherever the other class knows them.
+    Equivalent to diffusers' `SomeScheduler.from_config(pipe.scheduler.config, **options)`: the
+    checkpoint's values apply wherever the other class has them.
 
     Args:
-        chosen: `name` and any of its options; without a name, options of the checkpoint's own.
+        chosen: `name` and any of its options; without a name, options of the checkpoint's
+            scheduler.
 
-    Raises: ValueError, naming the option that is wrong.
+    Raises: ValueError: names the wrong option.
     """
     options = dict(chosen)
     name = options.pop("name", None)
     choice = Choice(_kind(own_config)) if name is None else _choice(name)
-    known = _options(choice.kind)
+    allowed = _options(choice.kind)
     for key, value in options.items():
-        if key not in known:
-            raise ValueError(f"{key} is no option of {name or 'this scheduler'}: {sorted(known)}")
-        check_option(key, value, known[key])
+        if key not in allowed:
+            raise ValueError(
+                f"{key} is not an option of {name or 'this scheduler'}: {sorted(allowed)}"
+            )
+        check_option(key, value, allowed[key])
     return _made(choice.kind, own_config, {**choice.implied, **options})
 
 
 def solver_of(text: str) -> solver.Solver:
-    """A solver by its text form. Raises: ValueError: it is none of `SOLVERS`."""
+    """Parse a solver from its text form. Raises: ValueError: no solver of `SOLVERS`."""
     return solver.parse(text, SOLVERS)
 
 
 def _choice(name: Any) -> Choice:
     if name not in CHOICES:
-        raise ValueError(f"the scheduler {name!r} is none of {sorted(CHOICES)}")
+        raise ValueError(f"the scheduler {name!r} must be one of {sorted(CHOICES)}")
     return CHOICES[name]
 
 
@@ -172,26 +174,26 @@ def _options(kind: type) -> dict[str, Option]:
 
 
 def _made(kind: type, config: Mapping[str, Any], options: Mapping[str, Any]) -> Scheduler:
-    """Build it from what the class knows of the config, then the options."""
+    """Build a scheduler from the keys of the config that its class has, then the options."""
     defaulted = config.get("_use_default_values", ())
     given = {
         key: value
         for key, value in config.items()
         if not key.startswith("_") and key not in defaulted
     }
-    unknown = sorted(given.keys() - _KNOWN)
+    unknown = sorted(given.keys() - _NAMES)
     if unknown:
-        raise ValueError(f"the scheduler's config has keys not served here: {unknown}")
-    own = {entry.name for entry in fields(kind)} - _NOT_IN_CONFIGS
-    values = {key: value for key, value in given.items() if key in own}
+        raise ValueError(f"the scheduler's config has unsupported keys: {unknown}")
+    names = {entry.name for entry in fields(kind)} - _NOT_IN_CONFIGS
+    values = {key: value for key, value in given.items() if key in names}
     return kind(**{key: _read(kind, key, value) for key, value in {**values, **options}.items()})
 
 
 def _read(kind: type, key: str, value: Any) -> Any:
-    """Return a scheduler's option as this house reads it.
+    """Convert an option's value from a config.
 
-    Lists as hashable tuples, whole numbers as floats where those are meant, another scheduler's
-    word as this one's.
+    Lists become hashable tuples, and integers floats if the option is a number. Values that only
+    another scheduler has are replaced by `READ_AS`.
     """
     if isinstance(value, list):
         return tuple(value)
@@ -202,15 +204,15 @@ def _read(kind: type, key: str, value: Any) -> Any:
     return renamed.get(value, value)
 
 
-_KNOWN = (
+_NAMES = (
     _OF_OTHERS
     | {entry.name for kind in CLASSES.values() for entry in fields(kind)} - _NOT_IN_CONFIGS
 )
 
 OPTIONS: Mapping[str, Mapping[str, Option]] = {name: options_of(name) for name in CHOICES}
-"""Options of every name that a request may use, for a spec's `schedulers`."""
+"""Options by request name, for a spec's `schedulers`."""
 
 STEP_LISTS: Mapping[str, frozenset[str]] = {
-    name: choice.kind.TAKES for name, choice in CHOICES.items()
+    name: choice.kind.ACCEPTED_LISTS for name, choice in CHOICES.items()
 }
-"""Step lists of every name, for a spec's `step_lists`."""
+"""Step lists by request name, for a spec's `step_lists`."""

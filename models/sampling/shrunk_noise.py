@@ -1,4 +1,4 @@
-"""Noise of a smaller image: that of the larger one, averaged down."""
+"""Noise of a smaller image: a larger image's noise, averaged down."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from models.sampling.torch_rng import TorchGenerator
 
 
 class ShrunkGenerator(TorchGenerator):
-    """Generator that draws each noise as a larger image would, and shrinks it.
+    """Generator that draws a larger image's noise and averages it down.
 
     Args:
-        seed: of the larger image.
+        seed: seed of the larger image.
         larger: its height and width.
-        smaller: those of the image that is drawn, in the same unit.
+        smaller: height and width of the generated image, in the same unit.
     """
 
     def __init__(self, seed: int, larger: tuple[int, int], smaller: tuple[int, int]) -> None:
@@ -24,7 +24,7 @@ class ShrunkGenerator(TorchGenerator):
         self._larger, self._smaller = larger, smaller
 
     def randn(self, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArray[np.float32]:
-        """Return a noise of that shape, [channels, h, w]."""
+        """Return noise of that shape, [channels, h, w]."""
         channels, *grid = shape
         sides = zip(grid, self._larger, self._smaller, strict=True)
         drawn: NDArray[np.floating] = super().randn(
@@ -36,9 +36,9 @@ class ShrunkGenerator(TorchGenerator):
 
 
 def shrunk(noise: NDArray[np.floating], axis: int, length: int) -> NDArray[np.float64]:
-    """Average independent noise over the parts of an axis, and restore its variance.
+    """Average independent noise over parts of an axis, and restore its variance.
 
-    Sums have one order, whatever the processor.
+    The order of sums is fixed, on every processor.
     """
     size, means = noise.shape[axis], []
     for place in range(length):

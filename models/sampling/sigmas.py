@@ -1,6 +1,6 @@
-"""Ways to space sigmas between the highest and the lowest one, and back from sigmas to timesteps.
+"""Spacings of sigmas between the highest and the lowest, and conversion of sigmas to timesteps.
 
-Host arithmetic in float64, in the reference's own order of operations.
+Host arithmetic in float64, in the reference's order of operations.
 """
 
 from __future__ import annotations
@@ -17,20 +17,23 @@ Spacing = Callable[[float, float, int], NDArray[np.float64]]
 
 
 def karras(first: float, last: float, count: int, rho: float = 7.0) -> NDArray[np.float64]:
-    """Source: Karras et al. 2022 (EDM), eq. 5."""
+    """Space sigmas evenly in sigma ** (1 / rho). Source: Karras et al. 2022 (EDM), eq. 5."""
     ramp = np.linspace(0, 1, count)
     low, high = last ** (1 / rho), first ** (1 / rho)
     return (high + ramp * (low - high)) ** rho
 
 
 def exponential(first: float, last: float, count: int) -> NDArray[np.float64]:
-    """Evenly spaced logarithms."""
+    """Space sigmas evenly in their logarithm."""
     return np.exp(np.linspace(math.log(first), math.log(last), count))
 
 
 def beta(first: float, last: float, count: int) -> NDArray[np.float64]:
-    """Quantiles of Beta(0.6, 0.6). Source: Lee et al. 2024, Beta Sampling is All You Need."""
-    from scipy.stats import beta as distribution  # a second to import, and few checkpoints ask
+    """Space sigmas by quantiles of Beta(0.6, 0.6).
+
+    Source: Lee et al. 2024, Beta Sampling is All You Need.
+    """
+    from scipy.stats import beta as distribution  # takes a second, and few checkpoints need it
 
     quantiles = distribution.ppf(1 - np.linspace(0, 1, count), 0.6, 0.6)
     return last + quantiles * (first - last)
@@ -41,13 +44,13 @@ SPACINGS: Mapping[str, Spacing] = {
     "use_exponential_sigmas": exponential,
     "use_beta_sigmas": beta,
 }
-"""The options that ask for a spacing; at most one may be set."""
+"""Spacings by the option that selects them; at most one may be set."""
 
 
 def chosen_spacing(options: object) -> Spacing | None:
-    """The spacing that `options` asks for by one of the flags above.
+    """Return the spacing selected by a flag of `SPACINGS`, or None.
 
-    Raises: ValueError where it asks for more than one.
+    Raises: ValueError: more than one is set.
     """
     names = [name for name in SPACINGS if getattr(options, name)]
     if len(names) > 1:
@@ -56,10 +59,10 @@ def chosen_spacing(options: object) -> Spacing | None:
 
 
 def to_timesteps(sigmas: Floats, log_table: Floats) -> Floats:
-    """Sigmas → fractional timesteps, linear in log sigma between the table's entries.
+    """Convert sigmas to fractional timesteps, linear in log sigma between the table's entries.
 
     Args:
-        log_table: the logarithms of the training sigmas, one a timestep.
+        log_table: logarithms of the training sigmas, one per timestep.
 
     Source: `_sigma_to_t` of diffusers scheduling_euler_discrete.py. One sigma at a time, as there:
     an element keeps its own precision.

@@ -1,8 +1,8 @@
-"""A solver: the part of a scheduler that a step's program is traced from.
+"""Solver interface: the part of a scheduler from which a step's program is traced.
 
-A scheduler's schedule is a table of numbers, made on the host. What is left for the device is a
-frozen value with one pure step: rows of equal solvers share a program, whatever their schedules
-are, and the value alone says everything that tracing the step needs.
+A schedule is a table of numbers, made on the host. The solver is a frozen value with one pure step.
+Rows with equal solvers share a program for any schedules, and tracing the step needs only this
+value.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from jaxtyping import Array, Float
 
 Latents = Float[Array, "batch *shape"]
 History = Mapping[str, jax.Array]
-"""Arrays with the latents' shape (or none of them), each with a leading row axis in `step`."""
+"""Arrays with the latents' shape, possibly none; `step` has a leading row axis in each."""
 
 
-class Stepped(NamedTuple):
-    """Result of one step."""
+class SolverOutput(NamedTuple):
+    """Result of one denoising step."""
 
     latents: Latents
     denoised: Latents
-    """The step's estimate of the clean latents (x0), for previews."""
+    """Estimate of the clean latents (x0) at this step, for previews."""
     history: History
 
 
 @dataclass(frozen=True)
 class Solver:
-    """Method's arithmetic. Fields are plain literals: `str` writes them, `parse` reads them."""
+    """Arithmetic of one method. Fields are plain literals, written by `str` and read by `parse`."""
 
     METHOD: ClassVar[str]
-    """The first word of its text form."""
+    """First word of the text form."""
 
     def begin(self, latents: Float[Array, "*shape"]) -> History:
-        """The history before the first step of one row (no batch axis): arrays of zeros.
+        """Return the history before the first step of one row (no batch axis): arrays of zeros.
 
-        Methods of one step have none.
+        One-step methods have none.
         """
         return {}
 
@@ -50,13 +50,13 @@ class Solver:
         history: History,
         noise: Latents | None,
         values: Mapping[str, Float[Array, " batch"]],
-    ) -> Stepped:
-        """Step a batch of rows, each at its own place in its own plan. Float32.
+    ) -> SolverOutput:
+        """Step a batch of rows, each at its own position in its plan. Float32.
 
         Args:
-            output: the network's, after guidance: epsilon, v, sample or velocity, as the
-                scheduler's prediction_type says.
-            noise: standard normal, of the latents' shape; None where the plan draws none at all.
+            output: network's output after guidance: epsilon, v, sample or velocity, by the
+                scheduler's prediction_type.
+            noise: standard normal, of the latents' shape; None if the plan never draws any.
             values: one step's entries of `Plan.values`, by row.
         """
         raise NotImplementedError
@@ -71,15 +71,20 @@ class Solver:
 
 
 def parse(text: str, solvers: Iterable[type[Solver]]) -> Solver:
-    """The inverse of `str`, for one of these. Raises: ValueError: it is none of them."""
+    """Parse the text form of one of these solvers, as `str` writes it.
+
+    Raises: ValueError: no solver of that form.
+    """
     method, _, options = text.partition("(")
-    kind = next((one for one in solvers if method == one.METHOD), None)
+    kind = next((option for option in solvers if method == option.METHOD), None)
     if kind is None:
-        raise ValueError(f"{text!r} names no solver that is known here")
+        raise ValueError(f"{text!r} names an unknown solver")
     try:
         call = ast.parse(f"solver({options or ')'}", mode="eval").body
         assert isinstance(call, ast.Call)
-        solver = kind(**{str(one.arg): ast.literal_eval(one.value) for one in call.keywords})
+        solver = kind(
+            **{str(option.arg): ast.literal_eval(option.value) for option in call.keywords}
+        )
         assert str(solver) == text
     except (AssertionError, SyntaxError, TypeError, ValueError) as error:
         raise ValueError(f"{text!r} cannot be read as a solver") from error

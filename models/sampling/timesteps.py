@@ -1,4 +1,4 @@
-"""Training timesteps that an image's steps visit, by `timestep_spacing`.
+"""Training timesteps of an image's steps, by `timestep_spacing`, and checks of a request's steps.
 
 Source: Lin et al. 2024, Common Diffusion Noise Schedules and Sample Steps are Flawed, table 2.
 """
@@ -16,9 +16,9 @@ Timesteps = NDArray[np.floating[Any]]
 
 
 def spaced(spacing: str, train_steps: int, steps: int, offset: int) -> Timesteps:
-    """Falling timesteps of the one-step methods: the first training timestep may be the last step.
+    """Return decreasing timesteps of one-step methods; the last may be the first training timestep.
 
-    Linspace gives fractions: DDIM rounds them.
+    Linspace gives fractions, which DDIM rounds.
     """
     if spacing == "linspace":
         return np.linspace(0, train_steps - 1, steps)[::-1]
@@ -30,10 +30,10 @@ def spaced(spacing: str, train_steps: int, steps: int, offset: int) -> Timesteps
 def spaced_between(
     spacing: str, train_steps: int, steps: int, offset: int, last: int | None = None
 ) -> Timesteps:
-    """Falling timesteps of the multistep methods: `steps` + 1 whole ones without the lowest.
+    """Return decreasing timesteps of multistep methods: `steps` + 1 integers without the lowest.
 
     Args:
-        last: how many training timesteps there are above it, where the noisiest are clipped off.
+        last: number of training timesteps that remain after the noisiest are clipped.
     """
     top = train_steps if last is None else last
     if spacing == "linspace":
@@ -48,7 +48,7 @@ def _trailing(top: int, ratio: float) -> Timesteps:
 
 
 def first_step(steps: int, strength: float | None) -> int:
-    """The first step that image to image runs: the earlier ones are skipped.
+    """Return the first step that image to image runs; earlier ones are skipped.
 
     Source: Meng et al. 2022 (SDEdit), section 3; rounded as in diffusers' get_timesteps.
 
@@ -70,22 +70,22 @@ def check_request(
     *,
     timesteps: Numbers | None = None,
     sigmas: Numbers | None = None,
-    takes: frozenset[str],
+    accepted: frozenset[str],
 ) -> None:
-    """Check what a request asks of a scheduler.
+    """Check a request's steps, and its custom timesteps or sigmas.
 
-    Raises: ValueError for no steps at all, or for what a scheduler does not take.
+    Raises: ValueError: no steps, or a list that the scheduler does not accept.
 
     Args:
-        takes: of `timesteps` and `sigmas`, those that the reference's scheduler takes.
+        takes: lists that the reference's scheduler accepts.
     """
     both = {"timesteps": timesteps, "sigmas": sigmas}
     given = {name: value for name, value in both.items() if value is not None}
     if len(given) > 1:
         raise ValueError("timesteps and sigmas exclude each other: give one of them")
     for name, value in given.items():
-        if name not in takes:
-            raise ValueError(f"{name}: this scheduler takes none of its own; leave them out")
+        if name not in accepted:
+            raise ValueError(f"{name}: this scheduler does not accept custom {name}; remove them")
         if not len(value):
             raise ValueError(f"{name} must not be empty")
     if steps < 1:

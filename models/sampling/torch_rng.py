@@ -1,4 +1,4 @@
-"""torch's CPU noise in NumPy, so that a seed draws the same image as in diffusers.
+"""Random normals of torch's CPU generator in NumPy: a seed gives the same image as in diffusers.
 
 Source: the algorithm of at::normal_ on CPU (PyTorch, aten/src/ATen/native/cpu/
 DistributionTemplates.h and core/DistributionsHelper.h): MT19937, Box-Muller by blocks of 16.
@@ -18,18 +18,18 @@ _HALF = _BLOCK // 2
 
 
 class TorchGenerator:
-    """`torch.Generator("cpu").manual_seed(seed)`: one stream of random numbers."""
+    """Equivalent of `torch.Generator("cpu").manual_seed(seed)`: one stream of random numbers."""
 
     def __init__(self, seed: int) -> None:
         self._twister = np.random.RandomState(seed & 0xFFFF_FFFF)
         self._spare: float | None = None
 
     def randn(self, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArray[np.float32]:
-        """`torch.randn(shape, generator=self, dtype=dtype)`, its values as float32.
+        """Return `torch.randn(shape, generator=self, dtype=dtype)`, with its values as float32.
 
         Args:
-            dtype: of the torch tensor. The caller casts; here it only decides how many uniforms
-                are drawn for the values behind the last whole block of 16.
+            dtype: dtype of the torch tensor. It only determines how many uniforms are drawn for the
+                values after the last whole block of 16; the caller casts.
         """
         count = math.prod(shape)
         if count < _BLOCK:
@@ -42,24 +42,24 @@ class TorchGenerator:
         return self._twister.randint(0, 2**32, size=count, dtype=np.uint32)
 
     def _uniform(self, count: int) -> NDArray[np.float32]:
-        """24 bits each, in [0, 1)."""
+        """Draw uniforms of 24 bits each, in [0, 1)."""
         return (self._uint32(count) & np.uint32(0xFF_FFFF)).astype(np.float32) * np.float32(2**-24)
 
     def _blocks(self, count: int, *, half: bool) -> NDArray[np.float32]:
-        """Whole blocks of 16; a remainder overwrites the last 16 values with a block of its own.
+        """Draw normals in blocks of 16; a remainder's own block overwrites the last 16 values.
 
-        Float32 draws uniforms for the remainder too before it does so, half precisions do not.
+        Before that, float32 draws uniforms for the remainder too; half precisions do not.
         """
-        whole = count - count % _BLOCK
+        full_count = count - count % _BLOCK
         values = np.empty(count, np.float32)
-        values[:whole] = _box_muller(self._uniform(whole))
-        if whole != count:
-            self._uniform(0 if half else count - whole)
+        values[:full_count] = _box_muller(self._uniform(full_count))
+        if full_count != count:
+            self._uniform(0 if half else count - full_count)
             values[-_BLOCK:] = _box_muller(self._uniform(_BLOCK))
         return values
 
     def _scalar(self) -> float:
-        """A double by Box-Muller; every second call returns the other half of the pair."""
+        """Draw a double by Box-Muller; every second call returns the other half of the pair."""
         if self._spare is not None:
             value, self._spare = self._spare, None
             return value
@@ -69,13 +69,13 @@ class TorchGenerator:
         return radius * math.cos(2.0 * math.pi * turn)
 
     def _double(self) -> float:
-        """53 bits in [0, 1), the high word drawn first."""
+        """Draw 53 bits in [0, 1), the high word first."""
         high, low = (int(word) for word in self._uint32(2))
         return ((high << 32 | low) & (2**53 - 1)) * 2.0**-53
 
 
 def _box_muller(uniforms: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Uniforms in blocks of 16 → normals: eight radii, eight angles; cosines, then sines."""
+    """Convert blocks of 16 uniforms to normals: eight radii, eight angles; cosines, then sines."""
     blocks = uniforms.reshape(-1, 2, _HALF)
     radius = np.sqrt(np.float32(-2) * float32_math.log(np.float32(1) - blocks[:, 0]))
     sine, cosine = float32_math.sincos(np.float32(2 * math.pi) * blocks[:, 1])

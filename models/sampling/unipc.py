@@ -1,4 +1,4 @@
-"""UniPC: each step first corrects the one before with what the network says where it led.
+"""UniPC: each step first corrects the step before it with the network's output at its end.
 
 Source: Zhao et al. 2023 (UniPC), algorithms 1 (corrector) and 2 (predictor), in the B(h) form;
 diffusers scheduling_unipc_multistep.py.
@@ -17,25 +17,25 @@ from jaxtyping import Array, Float
 from models.sampling.base import Column, Numbers, Plan, per_row
 from models.sampling.multistep import MultistepSchedule, MultistepStep, columns, half_log_snr
 from models.sampling.sigmas import chosen_spacing, to_timesteps
-from models.sampling.solver import History, Latents, Solver, Stepped
+from models.sampling.solver import History, Latents, Solver, SolverOutput
 from models.sampling.timesteps import check_request, first_step, spaced_between
 from models.sampling.unipc_terms import corrector_terms, predictor_terms
 
 _BELOW_ONE = 1e-6
-"""Taken off a flow's first sigma: at 1 the half-log-SNR is infinite."""
+"""Subtracted from a flow's first sigma: at 1 the half-log-SNR is infinite."""
 
 
 @dataclass(frozen=True)
 class UniPCStep(MultistepStep):
-    """A corrector and a predictor."""
+    """Solver of UniPC: a corrector and a predictor."""
 
     METHOD: ClassVar[str] = "unipc"
 
     def begin(self, latents: Float[Array, "*shape"]) -> History:
-        """Return what the corrector goes back to.
+        """Return zeros for the history that the corrector reads.
 
-        The latents that the last step began with, as corrected, and the integrands of the steps
-        before, the newest as `previous_1`.
+        It has the corrected latents at the start of the last step, and the integrands of earlier
+        steps, the newest as `previous_1`.
         """
         names = ("corrected", *(f"previous_{i}" for i in range(1, self.order + 1)))
         return {name: jnp.zeros_like(latents) for name in names}
@@ -47,7 +47,7 @@ class UniPCStep(MultistepStep):
         history: History,
         noise: Latents | None,
         values: Mapping[str, Float[Array, " batch"]],
-    ) -> Stepped:
+    ) -> SolverOutput:
         """Correct the latents, then predict the next ones from them."""
         denoised, current = self.integrand(latents, output, values)
         term = {name: per_row(value, latents) for name, value in values.items()}
@@ -65,24 +65,24 @@ class UniPCStep(MultistepStep):
         for i in range(1, self.order):
             following = following + term[f"predict_{i}"] * (recent[i] - current)
         recent_now = {f"previous_{i}": recent[i - 1] for i in range(1, self.order + 1)}
-        return Stepped(following, denoised, {"corrected": corrected, **recent_now})
+        return SolverOutput(following, denoised, {"corrected": corrected, **recent_now})
 
 
 @dataclass(frozen=True, kw_only=True)
 class UniPC(MultistepSchedule):
-    """diffusers' UniPCMultistepScheduler."""
+    """Equivalent of diffusers' UniPCMultistepScheduler."""
 
     solver_type: str = "bh2"
     """B(h) = h (bh1) or exp(h) - 1 (bh2)."""
     predict_x0: bool = True
     """Whether the integral is over the denoised latents, not over the noise."""
     disable_corrector: tuple[int, ...] = ()
-    """Steps of the whole schedule that the next one does not correct."""
+    """Steps of the whole schedule that the following step does not correct."""
     solver_p: object = None
     use_dynamic_shifting: bool = False
     time_shift_type: str = "exponential"
     shift_terminal: float | None = None
-    """Stretch a flow's schedule so that its last sigma is this one."""
+    """Last sigma, to which a flow's schedule is stretched; None: not stretched."""
 
     CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {
         **MultistepSchedule.CHOICES,
@@ -91,8 +91,8 @@ class UniPC(MultistepSchedule):
     READ_AS: ClassVar[Mapping[str, Mapping[str, str]]] = {
         "solver_type": {"midpoint": "bh2", "heun": "bh2", "logrho": "bh2"}
     }
-    """Values of other schedulers' configs, and what the reference makes of them."""
-    TAKES: ClassVar[frozenset[str]] = frozenset({"sigmas"})
+    """Other schedulers' config values, and the reference's replacements."""
+    ACCEPTED_LISTS: ClassVar[frozenset[str]] = frozenset({"sigmas"})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -110,17 +110,17 @@ class UniPC(MultistepSchedule):
 
     @property
     def solves_for_noise(self) -> bool:
-        """True without predict_x0."""
+        """True if the integral is over the predicted noise (no predict_x0)."""
         return not self.predict_x0
 
     @property
     def thresholds(self) -> bool:
-        """The reference thresholds denoised latents only where it integrates them."""
+        """True if denoised latents are thresholded, which needs predict_x0, as in the reference."""
         return self.thresholding and self.predict_x0
 
     @property
     def solver(self) -> Solver:
-        """Solver by order, integrand and thresholding; all else is in the values."""
+        """Solver by order, integrand and thresholding; all other options are in the values."""
         return UniPCStep(*self.step_options)
 
     def plan(
@@ -131,10 +131,12 @@ class UniPC(MultistepSchedule):
         sigmas: Numbers | None = None,
         strength: float | None = None,
     ) -> Plan:
-        """Plan as the contract says; custom sigmas, one a step, are a flow's, and shifted."""
-        check_request(steps, timesteps=timesteps, sigmas=sigmas, takes=self.TAKES)
+        """Plan as in `Scheduler.plan`; custom sigmas, one per step, are a flow's, and shifted."""
+        check_request(steps, timesteps=timesteps, sigmas=sigmas, accepted=self.ACCEPTED_LISTS)
         if sigmas is not None and not self.use_flow_sigmas:
-            raise ValueError("sigmas need use_flow_sigmas: UniPC takes none of its own otherwise")
+            raise ValueError(
+                "sigmas need use_flow_sigmas: otherwise UniPC does not accept custom sigmas"
+            )
         times, table = self._schedule(steps, sigmas)
         first = first_step(steps if sigmas is None else len(times), strength)
         alpha, sigma = self.mixed(table)
@@ -144,30 +146,30 @@ class UniPC(MultistepSchedule):
         return self.multistep_plan(times, table, first, columns(rows))
 
     def _order(self, step: int, first: int, steps: int) -> int:
-        """Lower at first, for want of history, and at last, where the config says so."""
+        """Return a step's order: lower at the start (no history) and optionally at the end."""
         left = steps - step if self.lower_order_final else self.solver_order
         return min(self.solver_order, left, step - first + 1)
 
     def _terms(self, places: Any, step: int, first: int) -> dict[str, Any]:
-        """Return the factors of one step, in the corrector and in the predictor."""
+        """Return the factors of one step, for the corrector and the predictor."""
         steps = len(places[0]) - 1
         names = [f"{of}_{i}" for of in ("correct", "predict") for i in range(1, self.solver_order)]
         none = {"keep": 1.0, "correct_latents": 0.0, "correct_last": 0.0, "correct_new": 0.0}
         terms: dict[str, Any] = none | dict.fromkeys(names, 0.0)
         if step > first and step - 1 not in self.disable_corrector:
             order = self._order(step - 1, first, steps)
-            around = self._around(places, step, order)
-            terms |= corrector_terms(*around, self.solves_for_noise, self.solver_type)
-        around = self._around(places, step + 1, self._order(step, first, steps))
-        return terms | predictor_terms(*around, self.solves_for_noise, self.solver_type)
+            nearby = self._columns_before(places, step, order)
+            terms |= corrector_terms(*nearby, self.solves_for_noise, self.solver_type)
+        nearby = self._columns_before(places, step + 1, self._order(step, first, steps))
+        return terms | predictor_terms(*nearby, self.solves_for_noise, self.solver_type)
 
     @staticmethod
-    def _around(places: Any, target: int, order: int) -> tuple[Column, Column, Column]:
-        """alpha, sigma and lambda at the target and at the `order` places before it."""
+    def _columns_before(places: Any, target: int, order: int) -> tuple[Column, Column, Column]:
+        """Return alpha, sigma and lambda at the target and at the `order` points before it."""
         return tuple(column[[target - i for i in range(order + 1)]] for column in places)
 
     def _schedule(self, steps: int, custom: Numbers | None) -> tuple[Any, Column]:
-        """Whole timesteps [n] and sigmas [n + 1]."""
+        """Return integer timesteps [n] and sigmas [n + 1]."""
         train = self.train_sigmas()
         if chosen_spacing(self):
             table = train if custom is None else np.asarray(custom)
@@ -186,7 +188,7 @@ class UniPC(MultistepSchedule):
         return times.astype(np.int64), np.append(sigmas, final).astype(np.float32)
 
     def _respaced(self, table: Any, steps: int) -> tuple[Any, Any]:
-        """Karras' timesteps are rounded, the others cut off."""
+        """Return respaced sigmas and timesteps; Karras' are rounded, the others truncated."""
         sigmas = self.respaced(table, steps)
         if self.use_karras_sigmas and self.use_flow_sigmas:
             sigmas = sigmas / (sigmas + 1)
@@ -195,7 +197,7 @@ class UniPC(MultistepSchedule):
         return sigmas, times.round() if self.use_karras_sigmas else times
 
     def _flow(self, steps: int, custom: Numbers | None) -> Any:
-        """Falling from just below 1, shifted towards noise."""
+        """Return a flow's sigmas, decreasing from just below 1, shifted towards noise."""
         if custom is None:
             even = np.linspace(1, 1 / self.num_train_timesteps, steps + 1)[:-1]
         else:

@@ -1,8 +1,8 @@
-"""The coefficients of UniPC's two updates, in the B(h) form.
+"""Coefficients of UniPC's predictor and corrector, in the B(h) form.
 
-Every function takes alpha, sigma and lambda as columns of one update's places: the target t, then
-the places s0, s1, … before it, as many as the order; in float32, in the reference's order of
-operations.
+Every function takes alpha, sigma and lambda as columns of one update's points: the target t, then
+s0, s1, … before it, as many as the order; in float32, in the reference's order of operations.
+
 Source: Zhao et al. 2023 (UniPC), section 3 and appendix A; diffusers scheduling_unipc_multistep.py.
 """
 
@@ -21,19 +21,20 @@ _HALF = np.float32(0.5)
 
 @dataclass(frozen=True)
 class _Update:
-    """The part that predictor and corrector share."""
+    """Factors that predictor and corrector share."""
 
     latents: Any
     """Factor of the latents at s0."""
     integrand: Any
-    """Factor of the integrand there."""
+    """Factor of the integrand at s0."""
     scale: Any
     """Factor of the correction by differences of integrands: -alpha · B(h)."""
     ratios: Column
-    """r_i: how far the places lie behind s0, in steps of h; the last is the target's 1."""
+    """r_i: distances of the points from s0, in steps of h; the last is the target's 1."""
     matrix: Any
     moments: Any
-    """The system for the differences' weights (eq. 5 of the paper): matrix · weights = moments."""
+    """Right side of the system for the differences' weights (eq. 5 of the paper): matrix · weights
+    = moments."""
 
 
 def _update(
@@ -75,7 +76,7 @@ def _expm1(value: Any) -> Any:
 def predictor_terms(
     alpha: Column, sigma: Column, clock: Column, for_noise: bool, solver_type: str
 ) -> Terms:
-    """UniP: factors of the latents, of the integrand m0 at s0, and of each m_i - m0."""
+    """Return UniP's factors of the latents, of the integrand m0 at s0, and of each m_i - m0."""
     update = _update(alpha, sigma, clock, for_noise, solver_type)
     order = len(clock) - 1
     if order == 2:
@@ -91,7 +92,7 @@ def predictor_terms(
 def corrector_terms(
     alpha: Column, sigma: Column, clock: Column, for_noise: bool, solver_type: str
 ) -> Terms:
-    """UniC: factors of the latents at s0, of m0, of each m_i - m0 and of the new m_t - m0."""
+    """Return UniC's factors of the latents at s0, of m0, of each m_i - m0 and of m_t - m0."""
     update = _update(alpha, sigma, clock, for_noise, solver_type)
     order = len(clock) - 1
     weights = np.array([_HALF]) if order == 1 else np.linalg.solve(update.matrix, update.moments)

@@ -1,7 +1,7 @@
-"""Names of SDXL's layers in files of adapters.
+"""Layer names of SDXL in adapter files.
 
 Source: Stability AI, generative-models (sgm/modules/diffusionmodules/openaimodel.py) for the
-authors' names of the UNet's layers.
+original names of the UNet's layers.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from models.adapters.layer_names import Spelling
 from models.checkpoint.authors_names import Fused
 from models.sdxl.key_mapping import RENAMES
 from models.sdxl.network import UNet
-from models.sdxl.single_file_keys import BlockPlace, block_places
+from models.sdxl.single_file_keys import BlockNames, block_names
 
-_ALONE = {
+_UNIQUE_LAYERS = {
     "time_embed.0": ("time_embedding.linear_1",),
     "time_embed.2": ("time_embedding.linear_2",),
     "time_embed.cond_proj": ("time_embedding.cond_proj",),
@@ -35,29 +35,35 @@ _OF_TRANSFORMER = (
     *(
         f"transformer_blocks.{{}}.{layer}"
         for layer in (
-            *(f"attn{n}.{one}" for n in (1, 2) for one in ("to_q", "to_k", "to_v", "to_out.0")),
+            *(
+                f"attn{n}.{projection}"
+                for n in (1, 2)
+                for projection in ("to_q", "to_k", "to_v", "to_out.0")
+            ),
             *("ff.net.0.proj", "ff.net.2"),
         )
     ),
 )
-"""Layers of a transformer: within it, every checkpoint has the same names."""
+"""Layers of a transformer, named alike in every checkpoint."""
 
 
 def _authors_names(network: UNet) -> Fused:
-    places = block_places(network.config)
-    return _ALONE | {theirs: (ours,) for place in places for theirs, ours in _layers(place)}
+    places = block_names(network.config)
+    return _UNIQUE_LAYERS | {
+        source: (target,) for place in places for source, target in _layers(place)
+    }
 
 
-def _layers(place: BlockPlace) -> Iterator[tuple[str, str]]:
-    """Yield the layers of a place: the authors' names, and diffusers'."""
+def _layers(place: BlockNames) -> Iterator[tuple[str, str]]:
+    """Yield the original and diffusers' names of the layers at one place of the UNet."""
     if place.kind == "resnet":
-        for theirs, ours in _OF_RESNET.items():
-            yield f"{place.theirs}.{theirs}", f"{place.ours}.{ours}"
+        for source, target in _OF_RESNET.items():
+            yield f"{place.key}.{source}", f"{place.path}.{target}"
     elif place.kind == "transformer":
         for layer in _OF_TRANSFORMER:
-            yield f"{place.theirs}.{layer}", f"{place.ours}.{layer}"
+            yield f"{place.key}.{layer}", f"{place.path}.{layer}"
     else:
-        yield place.theirs, f"{place.ours}rs.0.conv"
+        yield place.key, f"{place.path}rs.0.conv"
 
 
 UNET = Spelling(

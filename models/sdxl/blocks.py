@@ -1,7 +1,7 @@
-"""The parts of a UNet level: residual blocks, transformers over its positions, changes of size.
+"""Building blocks of a UNet level: residual blocks, spatial transformers, and resampling.
 
-Channels last. Source: Rombach et al. 2022, appendix E.2, as diffusers' unet_2d_blocks.py and
-attention.py compute it.
+Layout is channels-last. Source: Rombach et al. 2022, appendix E.2, as implemented in diffusers'
+unet_2d_blocks.py and attention.py.
 """
 
 from __future__ import annotations
@@ -31,27 +31,28 @@ from models.sdxl.config import ACTIVATIONS, Level, UNetConfig
 from models.sdxl.ip_adapter import ImageKeys
 
 Features = Float[Array, "_batch _height _width _channels"]
-"""Images, or all strips of each (models/nn/layers/conv_strips.py). Most layers change some of
-these sizes."""
+"""Feature maps of a batch, or all strips of each image (models/nn/layers/conv_strips.py). Most
+layers change some of these sizes."""
 Tokens = Float[Array, "batch tokens width"]
 Text = Float[Array, "batch text_tokens text_features"]
 Vector = Float[Array, "batch time_features"]
 Images = tuple[ImageKeys, ...]
-"""Image prompts, one an adapter: of a layer, or of a transformer with the layers in front."""
+"""Image prompts of one layer, one entry per adapter; for a transformer, with a leading layer axis.
+"""
 BlockImages = tuple[Images, ...]
-"""Image prompts of each transformer of a block; empty: there are none."""
+"""Image prompts of each transformer of a block; empty if there are none."""
 
 TRANSFORMER_NORM_EPSILON = 1e-6
 LAYER_NORM_EPSILON = 1e-5
 _SAME = ((1, 1), (1, 1))
-_APART, _TOGETHER = ("conv_in", "channels"), ("channels", "conv_out")
-"""Axes of convolutions whose outputs, or inputs, are split by channels over `tensor`."""
+_SPLIT_OUTPUTS, _SPLIT_INPUTS = ("conv_in", "channels"), ("channels", "conv_out")
+"""Weight axes of convolutions split over `tensor` by output channels, or by input channels."""
 _HALVE = {0: ((0, 1), (0, 1)), 1: _SAME}
-"""Padding before a stride of two, by `downsample_padding`."""
+"""Padding of a stride-2 convolution, by `downsample_padding`."""
 
 
 class Attentions(NamedTuple):
-    """Attentions of the image's tokens: to each other, and to the text's."""
+    """Attention implementations for image tokens: self-attention and cross-attention to text."""
 
     to_itself: TokenAttention = token_attention
     to_text: CrossAttention = cross_attention
@@ -61,24 +62,25 @@ BY_LAYOUT = Attentions()
 
 
 def split_rows(x: Features) -> Features:
-    """The same image; a layout may split its rows, and its convolutions exchange their edges."""
+    """Constrain feature maps to the layout's row split; convolutions then exchange edge rows."""
     return split(x, "batch", "rows", None, None)
 
 
 def split_channels(x: Features) -> Features:
-    """The same image, its channels shared out too.
+    """Constrain feature maps to the layout's split of rows and channels.
 
-    Where groups of them lie on one device each, a norm needs nothing of the others; where not, XLA
-    adds their sums up.
+    If each normalization group is on one device, the norm needs no communication. Otherwise XLA
+    inserts a reduction.
     """
     return split(x, "batch", "rows", None, "channels")
 
 
 class UNetResnetBlock(nnx.Module):
-    """Two convolutions, told the time between them, beside a shortcut.
+    """Residual block: two convolutions with the time embedding in between, plus a shortcut.
 
-    The time is added, or with `scale_shift` scales and shifts behind the second norm. The first
-    one's outputs may be split by channels: so are the second one's inputs then.
+    The time embedding is added, or with `scale_shift` scales and shifts the output of the second
+    norm. If the outputs of the first convolution are split by channels, so are the inputs of the
+    second.
     """
 
     def __init__(
@@ -92,34 +94,36 @@ class UNetResnetBlock(nnx.Module):
     ) -> None:
         groups, epsilon = config.norm_num_groups, config.norm_eps
         self.scale_shift = config.resnet_time_scale_shift == "scale_shift"
-        given = 2 * width if self.scale_shift else width
+        time_width = 2 * width if self.scale_shift else width
         self.norm1 = GroupNorm(in_width, groups, epsilon, **make)
-        self.conv1 = conv(in_width, width, (3, 3), padding=_SAME, axes=_APART, **make)
-        self.time_emb_proj = linear(config.time_features, given, ("embed", "channels"), **make)
+        self.conv1 = conv(in_width, width, (3, 3), padding=_SAME, axes=_SPLIT_OUTPUTS, **make)
+        self.time_emb_proj = linear(config.time_features, time_width, ("embed", "channels"), **make)
         self.norm2 = GroupNorm(width, groups, epsilon, axis="channels", **make)
-        self.conv2 = conv(width, width, (3, 3), padding=_SAME, axes=_TOGETHER, **make)
+        self.conv2 = conv(width, width, (3, 3), padding=_SAME, axes=_SPLIT_INPUTS, **make)
         self.conv_shortcut = (
-            conv(in_width, width, (1, 1), axes=_TOGETHER, **make) if in_width != width else None
+            conv(in_width, width, (1, 1), axes=_SPLIT_INPUTS, **make) if in_width != width else None
         )
         self.activation = ACTIVATIONS[config.act_fn]
         self.output_scale = output_scale
 
     def __call__(self, x: Features, time: Vector) -> Features:
-        """Convolve twice, with the time in between, and add the input."""
-        given = repeat_by_strip(self.time_emb_proj(self.activation(time))[:, None, None, :])
+        """Convolve twice, apply the time embedding in between, and add the shortcut."""
+        time_embedding = repeat_by_strip(
+            self.time_emb_proj(self.activation(time))[:, None, None, :]
+        )
         hidden = split_channels(split_outputs(self.conv1, self.activation(self.norm1(x))))
         if self.scale_shift:
-            scale, shift = jnp.split(given, 2, axis=-1)
+            scale, shift = jnp.split(time_embedding, 2, axis=-1)
             hidden = self.norm2(hidden) * (1 + scale) + shift
         else:
-            hidden = self.norm2(hidden + given)
+            hidden = self.norm2(hidden + time_embedding)
         hidden = split_inputs(self.conv2, split_channels(self.activation(hidden)))
         shortcut = x if self.conv_shortcut is None else split_inputs(self.conv_shortcut, x)
         return split_rows((shortcut + hidden) / self.output_scale)
 
 
 class UNetAttention(nnx.Module):
-    """Attention of the image's tokens to themselves or to the text, by several heads."""
+    """Multi-head attention of image tokens to themselves or to the text."""
 
     def __init__(
         self, width: int, context: int, heads: int, attention: CrossAttention, **make: Any
@@ -137,7 +141,7 @@ class UNetAttention(nnx.Module):
         context: Float[Array, "batch _context_tokens _context_width"],
         images: Images = (),
     ) -> Tokens:
-        """Attend to the context, and to each image prompt on its own.
+        """Attend to the context, and separately to each image prompt; the results are summed.
 
         Source: Ye et al. 2023 (IP-Adapter), eq. 5.
         """
@@ -155,7 +159,7 @@ class UNetAttention(nnx.Module):
 
 
 class TransformerLayer(nnx.Module):
-    """Attention to the image, attention to the text, gated feed-forward; each normed before."""
+    """Pre-norm self-attention, cross-attention to the text, and gated feed-forward."""
 
     def __init__(self, width: int, level: Level, attention: Attentions, **make: Any) -> None:
         text, heads = level.text_features, level.heads
@@ -169,22 +173,22 @@ class TransformerLayer(nnx.Module):
         self.down = linear(4 * width, width, ("mlp", "embed"), **make)
 
     def __call__(self, x: Tokens, text: Text, images: Images = ()) -> Tokens:
-        """Attend to the tokens, then to the text and image prompts, then feed forward."""
+        """Apply self-attention, cross-attention to text and image prompts, and feed-forward."""
         normed = self.norm1(x)
         x = x + self.attn1(normed, text if self.only_cross_attention else normed)
         x = x + self.attn2(self.norm2(x), text, images)
         return x + self.feed_forward(self.norm3(x))
 
     def feed_forward(self, x: Tokens) -> Tokens:
-        """Source: Shazeer 2020 (GLU variants), GEGLU."""
+        """Apply GEGLU. Source: Shazeer 2020 (GLU variants)."""
         hidden, gate = jnp.split(self.up(x), 2, axis=-1)
         return self.down(hidden * erf_gelu(gate))
 
 
 class Transformer(nnx.Module):
-    """Transformer layers over all positions of a level, beside a shortcut.
+    """Spatial transformer: transformer layers over all positions of a level, plus a shortcut.
 
-    Its projections are 1 x 1 convolutions in some files and matrices in others; both are this.
+    Files store its projections as 1 x 1 convolutions or as matrices; both load into this module.
     """
 
     def __init__(
@@ -197,9 +201,9 @@ class Transformer(nnx.Module):
         self.proj_out = linear(inner, level.channels, ("embed", "channels"), **make)
 
     def __call__(self, x: Features, text: Text, images: Images = ()) -> Features:
-        """Apply the layers to the pixels as tokens."""
-        picture = split_rows(join_strips(self.proj_in(self.norm(x))))
-        tokens = picture.reshape(len(picture), -1, picture.shape[-1])
+        """Flatten positions into tokens, apply the layers, and add the input."""
+        features = split_rows(join_strips(self.proj_in(self.norm(x))))
+        tokens = features.reshape(len(features), -1, features.shape[-1])
         if self.layers is not None:
             tokens, _ = scan(
                 self.layers,
@@ -207,12 +211,12 @@ class Transformer(nnx.Module):
                 lambda layer, tokens, images: layer(tokens, text, images),
                 images,
             )
-        out = self.proj_out(tokens).reshape(*picture.shape[:-1], x.shape[-1])
+        out = self.proj_out(tokens).reshape(*features.shape[:-1], x.shape[-1])
         return split_rows(x + split_strips(out))
 
 
 class UNetDownBlock(nnx.Module):
-    """A level on the way down: residual blocks and transformers by turns, then half the size."""
+    """Level of the down path: alternating residual blocks and transformers, then downsampling."""
 
     def __init__(
         self,
@@ -232,7 +236,7 @@ class UNetDownBlock(nnx.Module):
         self.attentions = _transformers(level, config, attention, **make)
         padding = _HALVE[config.downsample_padding]
         self.downsample = (
-            conv(width, width, (3, 3), strides=2, padding=padding, axes=_APART, **make)
+            conv(width, width, (3, 3), strides=2, padding=padding, axes=_SPLIT_OUTPUTS, **make)
             if downsample
             else None
         )
@@ -240,14 +244,14 @@ class UNetDownBlock(nnx.Module):
     def __call__(
         self, x: Features, time: Vector, text: Text, images: BlockImages = ()
     ) -> list[Features]:
-        """Return every residual block's output, with its transformer, and then the halved one."""
+        """Return the state after each residual block and its transformer, then the halved state."""
         states = self.at_its_size(x, time, text, images)
         return [*states, *self.halved(states[-1])]
 
     def at_its_size(
         self, x: Features, time: Vector, text: Text, images: BlockImages = ()
     ) -> list[Features]:
-        """Return every residual block's output, with its transformer."""
+        """Return the state after each residual block and its transformer; no downsampling."""
         states = []
         for index, resnet in enumerate(self.resnets):
             x = resnet(x, time)
@@ -257,12 +261,12 @@ class UNetDownBlock(nnx.Module):
         return states
 
     def halved(self, x: Features) -> list[Features]:
-        """Return the state at half the size; of the lowest level there is none."""
+        """Return the downsampled state in a list; the lowest level returns an empty list."""
         return [] if self.downsample is None else [split_rows(split_outputs(self.downsample, x))]
 
 
 class UNetMidBlock(nnx.Module):
-    """The lowest level: one residual block, or two with a transformer between them."""
+    """Middle block: one residual block, or two with a transformer in between."""
 
     def __init__(self, config: UNetConfig, attention: Attentions, **make: Any) -> None:
         level, scale = config.mid_level, config.mid_block_scale_factor
@@ -275,7 +279,7 @@ class UNetMidBlock(nnx.Module):
         )
 
     def __call__(self, x: Features, time: Vector, text: Text, images: BlockImages = ()) -> Features:
-        """Apply the blocks of the lowest resolution."""
+        """Apply the UNet's middle block at the lowest resolution."""
         x = self.resnets[0](x, time)
         if self.attentions is not None:
             x = self.resnets[1](self.attentions[0](x, text, part_of(images, 0)), time)
@@ -283,11 +287,11 @@ class UNetMidBlock(nnx.Module):
 
 
 class UNetUpBlock(nnx.Module):
-    """A level on the way up: each residual block is given one state of the way down, too.
+    """Level of the up path: each residual block also receives a skip state of the down path.
 
     Args:
-        in_width: channels of what comes from below.
-        skip_widths: channels of the states of the way down, in the order in which they are used.
+        in_width: channels of the input from the level below.
+        skip_widths: channels of the skip states, in order of use.
     """
 
     def __init__(
@@ -308,7 +312,9 @@ class UNetUpBlock(nnx.Module):
         )
         self.attentions = _transformers(level, config, attention, **make)
         self.upsample = (
-            conv(width, width, (3, 3), padding=_SAME, axes=_APART, **make) if upsample else None
+            conv(width, width, (3, 3), padding=_SAME, axes=_SPLIT_OUTPUTS, **make)
+            if upsample
+            else None
         )
 
     def __call__(
@@ -320,7 +326,7 @@ class UNetUpBlock(nnx.Module):
         size: tuple[int, int],
         images: BlockImages = (),
     ) -> Features:
-        """`size`: height and width of the next level, where there is one."""
+        """Apply the blocks, then upsample to `size` (height, width) if a next level follows."""
         for index, (resnet, skip) in enumerate(zip(self.resnets, skips, strict=True)):
             x = resnet(jnp.concatenate([x, skip], axis=-1), time)
             if self.attentions is not None:
@@ -331,24 +337,24 @@ class UNetUpBlock(nnx.Module):
 
 
 def part_of(images: tuple[Any, ...], index: int) -> tuple[Any, ...]:
-    """Return one block's or transformer's share of the image prompts; empty: there are none."""
+    """Return the image prompts of one block or transformer; empty if there are none."""
     part: tuple[Any, ...] = images[index] if images else ()
     return part
 
 
 def nearest(x: Features, size: tuple[int, int]) -> Features:
-    """Resized by the nearest position above and to the left, as torch's `nearest` does."""
+    """Resize by the nearest position above and to the left, as torch's `nearest` does."""
     batch, height, width, channels = x.shape
     if size == (2 * height, 2 * width):
-        wide = jnp.broadcast_to(x[:, :, None, :, None], (batch, height, 2, width, 2, channels))
-        return wide.reshape(batch, *size, channels)
+        repeated = jnp.broadcast_to(x[:, :, None, :, None], (batch, height, 2, width, 2, channels))
+        return repeated.reshape(batch, *size, channels)
     return x[:, _sources(height, size[0])][:, :, _sources(width, size[1])]
 
 
-def _sources(found: int, wanted: int) -> np.ndarray:
-    """Return source indices, in float32: the reference's rounding decides between two."""
-    places = np.arange(wanted, dtype=np.float32) * np.float32(found / wanted)
-    return np.minimum(places.astype(np.int32), found - 1)
+def _sources(size: int, target_size: int) -> np.ndarray:
+    """Return source indices, computed in float32 to round as the reference does."""
+    places = np.arange(target_size, dtype=np.float32) * np.float32(size / target_size)
+    return np.minimum(places.astype(np.int32), size - 1)
 
 
 def _layer_norm(width: int, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> nnx.LayerNorm:
@@ -372,7 +378,7 @@ def _layers(
     rngs: nnx.Rngs,
     param_dtype: DTypeLike,
 ) -> TransformerLayer | None:
-    """Equal layers as one, or None: distilled networks have transformers without any."""
+    """Stack equal layers; None without layers, as in transformers of distilled networks."""
     if depth == 0:
         return None
 

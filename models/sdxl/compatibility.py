@@ -1,4 +1,4 @@
-"""Compatibility of a checkpoint's parts: whether they fit each other and are served."""
+"""Checks that a checkpoint's networks are supported and fit each other."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from models.text.clip import ClipConfig
 from models.vae.config import VaeConfig
 
 SCORE = "requires_aesthetics_score"
-"""Entry of a refiner's `model_index.json`."""
+"""Key of `model_index.json` that marks a refiner with an aesthetic score."""
 TIME_IDS = 6
-"""Original size, crop and target size: two numbers each."""
+"""Size inputs of a base model: original size, crop and target size, two numbers each."""
 SCORED_TIME_IDS = 5
-"""Original size and crop, and the aesthetic score."""
+"""Size inputs of a refiner: original size, crop, and the aesthetic score."""
 
 CLASSES: Mapping[str, str] = {
     "text_encoder": "CLIPTextModel",
@@ -23,34 +23,34 @@ CLASSES: Mapping[str, str] = {
     "unet": "UNet2DConditionModel",
     "vae": "AutoencoderKL",
 }
-"""Network → its class in `model_index.json`. Another one (a distilled autoencoder, a first encoder
-with a projection, whose pooled output diffusers would take) is another network."""
+"""Network → its class in `model_index.json`. Other classes are different networks: a distilled
+autoencoder, or a first encoder with a projection, whose pooled output diffusers would use."""
 TOKENIZERS: Mapping[str, str] = {"text_encoder": "tokenizer", "text_encoder_2": "tokenizer_2"}
 OPTIONAL = "text_encoder"
-"""Encoder that a refiner is without, and its tokenizer."""
+"""Text encoder that a refiner does not have; its tokenizer is missing as well."""
 
 
 class Parts(NamedTuple):
-    """The configs of one checkpoint's networks."""
+    """Configs of the networks of one SDXL checkpoint."""
 
     unet: UNetConfig
     clip: ClipConfig | None
-    """Config of the first encoder; None: a refiner has the second one alone."""
+    """Config of the first text encoder; None for a refiner, which has the second encoder only."""
     clip_2: ClipConfig
     vae: VaeConfig
     scored: bool = False
-    """True if it is told an aesthetic score in place of a target size, as refiners are."""
+    """Whether an aesthetic score replaces the target size, as in refiners."""
 
     @property
     def towers(self) -> tuple[ClipConfig, ...]:
-        """Return the configs of the encoders that there are."""
+        """Configs of the checkpoint's text encoders."""
         return (self.clip_2,) if self.clip is None else (self.clip, self.clip_2)
 
 
 def check_index(index: Mapping[str, Any]) -> None:
-    """Check the kinds of a checkpoint's parts.
+    """Check that `model_index.json` lists exactly the supported network classes.
 
-    Raises: UnsupportedCheckpoint: `model_index.json` is of a kind with other parts.
+    Raises: UnsupportedCheckpoint: a network is missing or of another class.
     """
     absent = set() if has_both_encoders(index) else {OPTIONAL, TOKENIZERS[OPTIONAL]}
     for part in (*CLASSES, *TOKENIZERS.values()):
@@ -64,7 +64,7 @@ def check_index(index: Mapping[str, Any]) -> None:
 
 
 def has_both_encoders(index: Mapping[str, Any]) -> bool:
-    """Return whether a checkpoint names any part of a first encoder."""
+    """Return whether `model_index.json` lists the first text encoder or its tokenizer."""
     return any(_is_there(index.get(part)) for part in (OPTIONAL, TOKENIZERS[OPTIONAL]))
 
 
@@ -73,9 +73,9 @@ def _is_there(entry: Any) -> bool:
 
 
 def check_fit(parts: Parts) -> None:
-    """Check that the parts of a checkpoint fit.
+    """Check that the networks' sizes match at their interfaces.
 
-    Raises: ValueError: two parts have different sizes where they meet; names both.
+    Raises: ValueError: two sizes differ; names both.
     """
     unet, clip_2, vae = parts.unet, parts.clip_2, parts.vae
     numbers = SCORED_TIME_IDS if parts.scored else TIME_IDS
@@ -84,7 +84,7 @@ def check_fit(parts: Parts) -> None:
             f"unet addition_embed_type {unet.addition_embed_type!r} is not SDXL's, 'text_time'"
         )
     sizes = unet.addition_time_embed_dim
-    assert sizes is not None  # UNetConfig sees to it
+    assert sizes is not None  # validated by UNetConfig
     pairs = (
         (
             "unet cross_attention_dim",
@@ -102,6 +102,6 @@ def check_fit(parts: Parts) -> None:
         ("vae in_channels", vae.in_channels, "the colours of an image", 3),
         ("vae out_channels", vae.out_channels, "the colours of an image", 3),
     )
-    for ours, a, theirs, b in pairs:
+    for field, a, other, b in pairs:
         if a != b:
-            raise ValueError(f"{ours} is {a}, but {theirs} is {b}: the parts do not fit")
+            raise ValueError(f"{field} is {a}, but {other} is {b}: the parts do not fit")

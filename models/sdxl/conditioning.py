@@ -1,4 +1,4 @@
-"""Conditioning of the UNet beside the latents: texts, image sizes and distilled guidance."""
+"""Conditioning of the UNet: text embeddings, image sizes and distilled guidance."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ MAX_PERIOD = 10_000.0
 def layers_from_the_end(
     request: SdxlRequest, *, prompts: int, layers: int
 ) -> Int[np.ndarray, " prompts"]:
-    """Return each prompt's hidden layer: 1 is the penultimate layer's output.
+    """Return the hidden layer used for each prompt; 1 is the penultimate layer's output.
 
-    The prompt's comes `clip_skip` layers earlier; the negative prompt's does not, as in diffusers.
+    `clip_skip` selects an earlier layer for the prompt, but not for the negative prompt, as in
+    diffusers.
 
-    Raises: RequestError: more layers than the shallower encoder has.
+    Raises: RequestError: `clip_skip` is not below the number of layers of the shallower encoder.
     """
     skip = request.clip_skip or 0
     if skip >= layers:
@@ -38,10 +39,10 @@ def encode_text(
     layers: Int[Array, " prompts"],
     weights: Float[Array, "prompts *chunks tokens"] | None = None,
 ) -> tuple[Float[Array, "prompts all_tokens hidden"], Float[Array, "prompts features"]]:
-    """Return each prompt's hidden state, that many layers from the end, and its pooled output.
+    """Return each prompt's hidden states, `layers` from the end, and its pooled output.
 
-    Each chunk is encoded by itself; their hidden states follow each other, and the first one is
-    pooled, without weights. Source: AUTOMATIC1111's stable-diffusion-webui,
+    Chunks are encoded separately and their hidden states are concatenated. The pooled output is the
+    first chunk's, without weights. Source: AUTOMATIC1111's stable-diffusion-webui,
     modules/sd_hijack_clip.py.
     """
     prompts, tokens = len(ids), ids.shape[-1]
@@ -57,12 +58,12 @@ def encode_text(
 def time_ids(
     numbers: TimeIds, prompts: int, dtype: DTypeLike
 ) -> Float32[np.ndarray, "prompts numbers"]:
-    """Return the numbers of each prompt, rounded to the network's precision as in diffusers."""
+    """Return each prompt's size conditioning, rounded to the UNet's precision as in diffusers."""
     return np.array(numbers[:prompts]).astype(dtype).astype(np.float32)
 
 
 def guidance_embedding(scale: float, features: int) -> Float32[np.ndarray, " features"]:
-    """A guidance scale as sines and cosines, for networks that have it distilled into them.
+    """Return the sinusoidal embedding of a guidance scale, for guidance-distilled UNets.
 
     Source: Meng et al. 2023, section 3.1; the frequencies are those of diffusers'
     get_guidance_scale_embedding.

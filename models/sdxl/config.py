@@ -1,4 +1,4 @@
-"""Config of a UNet: its `unet/config.json`, checked, and the levels that it lays out."""
+"""UNet config of SDXL (`unet/config.json`): validation, and the resolution levels it defines."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ _BLOCKS: Mapping[str, tuple[str, str]] = {
 
 
 class Level(NamedTuple):
-    """The blocks of one resolution, on the way down, in the middle or on the way up."""
+    """Blocks of one resolution level: on the down path, in the middle or on the up path."""
 
     channels: int
     depths: Depths | None
-    """Transformer layers behind each residual block; None: a level without attention."""
+    """Transformer layers after each residual block; None if the level has no attention."""
     residual_blocks: int
     heads: int
     text_features: int
@@ -78,85 +78,88 @@ class Level(NamedTuple):
 
 @dataclass(frozen=True)
 class UNetConfig:
-    """The fields of diffusers' UNet2DConditionModel config, with its defaults (SD 1.5's).
+    """Fields of diffusers' UNet2DConditionModel config, with its defaults (SD 1.5's).
 
-    Fields described as one value or one a level are kept as they are in the file; `down_levels`,
-    `mid_level` and `up_levels` spell them out.
+    Fields that may hold one value or one per level are stored as in the file. `down_levels`,
+    `mid_level` and `up_levels` expand them.
 
     Raises:
-        ValueError: a value that this network cannot have, by name.
+        ValueError: a value that this network does not support; names the field.
     """
 
     sample_size: int | tuple[int, ...] | None = None
-    """Latents a side that it was trained on."""
+    """Side of the training images in latents."""
     in_channels: int = 4
     out_channels: int = 4
     center_input_sample: bool = False
     flip_sin_to_cos: bool = True
-    """Cosines before sines in the embeddings of numbers."""
+    """Whether cosines precede sines in the sinusoidal embeddings."""
     freq_shift: int | float = 0
     down_block_types: tuple[str, ...] = (*("CrossAttnDownBlock2D",) * 3, "DownBlock2D")
     mid_block_type: str | None = ATTENTION_MID
     up_block_types: tuple[str, ...] = ("UpBlock2D", *("CrossAttnUpBlock2D",) * 3)
     only_cross_attention: bool | tuple[bool, ...] = False
-    """The first attention of a transformer layer looks at the text too, not at the image."""
+    """Whether the first attention of a transformer layer attends to the text, not to the image."""
     block_out_channels: tuple[int, ...] = (320, 640, 1280, 1280)
     layers_per_block: int | tuple[int, ...] = 2
     downsample_padding: int = 1
-    """0: at the right and the bottom edge only."""
+    """Padding of the downsampling convolutions; 0 pads the right and bottom edges only."""
     mid_block_scale_factor: int | float = 1
-    """Divisor of the middle's residual blocks."""
+    """Divisor of the outputs of the middle's residual blocks."""
     dropout: int | float = 0.0
-    """Rate for training: nothing is dropped here."""
+    """Training dropout rate; ignored at inference."""
     act_fn: str = "silu"
     norm_num_groups: int = 32
     norm_eps: int | float = 1e-5
     cross_attention_dim: int | tuple[int, ...] = 1280
     transformer_layers_per_block: int | PerLevel = 1
-    """Numbers of layers by level, or by level and residual block."""
+    """Number of transformer layers per level, or per level and residual block."""
     reverse_transformer_layers_per_block: PerLevel | None = None
-    """The same on the way up, from the lowest level; left out: that of the way down, reversed."""
+    """`transformer_layers_per_block` of the up path, from the lowest level; None reverses the down
+    path's."""
     encoder_hid_dim: int | None = None
-    """Width of the text where a linear map brings it to `cross_attention_dim`."""
+    """Width of the text features if a linear layer projects them to `cross_attention_dim`."""
     encoder_hid_dim_type: str | None = None
     attention_head_dim: int | PerLevel = 8
-    """The number of heads, whatever its name says: diffusers keeps an old mistake so."""
+    """Number of heads, despite its name: diffusers preserves an old naming mistake."""
     num_attention_heads: None = None
     dual_cross_attention: bool = False
     use_linear_projection: bool = False
-    """Whether the file has matrices or 1 x 1 convolutions around the transformers: the same."""
+    """Whether the file stores matrices, not 1 x 1 convolutions, around the transformers; equivalent
+    here."""
     class_embed_type: None = None
     addition_embed_type: str | None = None
     addition_time_embed_dim: int | None = None
     num_class_embeds: None = None
     upcast_attention: bool | None = False
-    """Softmax in float32: always so here."""
+    """Whether softmax runs in float32; always true here."""
     resnet_time_scale_shift: str = "default"
     resnet_skip_time_act: bool = False
-    """Read by blocks that are not served, as the next one."""
+    """Used only by unsupported blocks, like `resnet_out_scale_factor`."""
     resnet_out_scale_factor: int | float = 1.0
     time_embedding_type: str = "positional"
     time_embedding_dim: int | None = None
     time_embedding_act_fn: str | None = None
     timestep_post_act: str | None = None
     time_cond_proj_dim: int | None = None
-    """Features of the guidance embedding (LCM): distilled networks take the scale as an input."""
+    """Width of the guidance-scale embedding that guidance-distilled networks (LCM) take as an
+    input."""
     conv_in_kernel: int = 3
     conv_out_kernel: int = 3
     projection_class_embeddings_input_dim: int | None = None
-    """Features of pooled text and embedded sizes together."""
+    """Width of the pooled text and the embedded sizes, concatenated."""
     attention_type: str = "default"
     class_embeddings_concat: bool = False
     mid_block_only_cross_attention: bool | None = None
-    """Read by blocks that are not served, as the next two."""
+    """Used only by unsupported blocks, like the next two fields."""
     cross_attention_norm: str | None = None
     addition_embed_type_num_heads: int = 64
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> UNetConfig:
-        """Read a checkpoint's config.
+        """Parse `unet/config.json`.
 
-        Raises: ValueError for a key that this network does not know, or a wrong value.
+        Raises: ValueError: an unknown key or an invalid value.
         """
         return cls(**arguments(cls, config, "unet/config.json"))
 
@@ -170,17 +173,17 @@ class UNetConfig:
 
     @property
     def time_features(self) -> int:
-        """Width of the vector that every residual block is told the time by."""
+        """Width of the time embedding that every residual block receives."""
         return self.time_embedding_dim or 4 * self.block_out_channels[0]
 
     @property
     def text_features(self) -> int:
-        """Width of the prompt's embeddings."""
+        """Width of the prompt embeddings that the UNet takes."""
         return self.encoder_hid_dim or self.projected_text_features
 
     @property
     def projected_text_features(self) -> int:
-        """Width of the text as the levels see it: one, since one text serves them all."""
+        """Width of the text features at the levels; must be the same at all of them."""
         levels = (*self.down_levels, self.mid_level, *self.up_levels)
         widths = {level.text_features for level in levels if level.depths}
         if len(widths) > 1:
@@ -189,23 +192,23 @@ class UNetConfig:
 
     @property
     def inner_features(self) -> int:
-        """Channels of what comes up to the outermost level from those below it."""
+        """Channels that the outermost up block receives from the level below."""
         *_, below, _ = (self.mid_level, *self.up_levels)
         return below.channels
 
     @property
     def downsampling(self) -> int:
-        """Latents a position of the lowest level, along each side."""
+        """Ratio of the latents' side to the lowest level's side."""
         return int(2 ** (len(self.block_out_channels) - 1))
 
     @property
     def down_levels(self) -> tuple[Level, ...]:
-        """Levels from the highest resolution to the lowest."""
+        """Levels of the down path, from the highest resolution to the lowest."""
         return tuple(self._down_level(index) for index in range(len(self.block_out_channels)))
 
     @property
     def mid_level(self) -> Level:
-        """Level of the block in the middle."""
+        """Level of the UNet's middle block."""
         lowest = self.down_levels[-1]
         if self.mid_block_type != ATTENTION_MID:
             return lowest._replace(depths=None, residual_blocks=1)
@@ -214,7 +217,7 @@ class UNetConfig:
 
     @property
     def up_levels(self) -> tuple[Level, ...]:
-        """Levels from the lowest resolution to the highest."""
+        """Levels of the up path, from the lowest resolution to the highest."""
         name = "reverse_transformer_layers_per_block"
         down, layers = self.down_levels[::-1], self.reverse_transformer_layers_per_block
         if layers is None:
@@ -262,7 +265,7 @@ def _attends(config: UNetConfig, name: str) -> tuple[bool, ...]:
 
 
 def _depths(name: str, layers: int | Depths, residual_blocks: int) -> Depths:
-    """Transformer layers behind each residual block of one level."""
+    """Return the number of transformer layers after each residual block of one level."""
     depths = layers[:residual_blocks] if isinstance(layers, tuple) else (layers,) * residual_blocks
     if len(depths) < residual_blocks or any(
         type(depth) is not int or depth < 0 for depth in depths
@@ -284,8 +287,8 @@ def _check_choices(config: UNetConfig) -> None:
 
 
 def _check_counts(config: UNetConfig) -> None:
-    given = [name for name in _OPTIONAL_COUNTS if getattr(config, name) is not None]
-    for name in (*_COUNTS, *given):
+    present = [name for name in _OPTIONAL_COUNTS if getattr(config, name) is not None]
+    for name in (*_COUNTS, *present):
         if not _is_count(getattr(config, name)):
             raise ValueError(f"{name} must be a positive integer, not {getattr(config, name)!r}")
     for name in ("conv_in_kernel", "conv_out_kernel"):

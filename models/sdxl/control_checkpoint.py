@@ -1,4 +1,4 @@
-"""ControlNets of SDXL: their folders and files, and whether they fit a model."""
+"""Loads ControlNets of SDXL from folders or files, and checks that they match a model."""
 
 from __future__ import annotations
 
@@ -27,17 +27,18 @@ MODES: Mapping[str, int] = {
     "tile": 6,
     "repaint": 7,
 }
-"""Kinds of a union's control images, by its authors' names. Source: xinsir6, ControlNetPlus."""
+"""Control types of a union, by its authors' names. Source: xinsir6, ControlNetPlus."""
 
 
 def read_files(parts: Parts, base: Mapping[str, Any], path: Path) -> ControlNetFiles:
-    """Read the config of a ControlNet.
+    """Read a ControlNet's config and locate its files.
 
     Args:
-        parts: configs of the model that it steers.
-        base: its UNet's, as it lies in the file.
+        parts: configs of the controlled model.
+        base: UNet config as stored in the file.
 
-    Raises: CheckpointError, ValueError: it cannot be read or served, or does not fit.
+    Raises: CheckpointError, ValueError: the ControlNet cannot be read, is not supported or does not
+    match.
     """
     place: Path | ComponentFiles
     if path.is_file():
@@ -48,12 +49,12 @@ def read_files(parts: Parts, base: Mapping[str, Any], path: Path) -> ControlNetF
     check_fit(config, parts)
     kinds = None
     if config.union is not None:
-        kinds = UnionKinds(config.union.num_control_type, MODES, together=True)
+        kinds = UnionKinds(config.union.num_control_type, MODES, is_multi_image=True)
     return ControlNetFiles(ControlNet, config, place, renames, share_of(config, parts.unet), kinds)
 
 
 def check_fit(config: ControlNetConfig, parts: Parts) -> None:
-    """Check that a ControlNet's states are those of the UNet. Raises: ValueError: names both."""
+    """Check that a ControlNet's states match the UNet's. Raises: ValueError: names both values."""
     trunk, unet = config.trunk, parts.unet
     pairs: Sequence[tuple[str, Any, Any]] = (
         ("block_out_channels", trunk.block_out_channels, unet.block_out_channels),
@@ -67,10 +68,10 @@ def check_fit(config: ControlNetConfig, parts: Parts) -> None:
         ),
         ("cross_attention_dim", trunk.text_features, unet.projected_text_features),
     )
-    for name, ours, theirs in pairs:
-        if ours != theirs and not (name == "cross_attention_dim" and not _attends(trunk)):
+    for name, actual, expected in pairs:
+        if actual != expected and not (name == "cross_attention_dim" and not _attends(trunk)):
             raise ValueError(
-                f"its {name} is {ours}, and that of the UNet {theirs}: it is for another model"
+                f"its {name} is {actual}, and that of the UNet {expected}: it is for another model"
             )
     if config.downsampling != parts.vae.downsampling:
         raise ValueError(

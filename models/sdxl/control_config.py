@@ -1,4 +1,4 @@
-"""Config of a ControlNet: its `config.json`, checked; a union's also has kinds of control."""
+"""ControlNet config (`config.json`): validation; a union's config also has control types."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from models.checkpoint.config_fields import arguments, frozen
 from models.sdxl.config import UNetConfig
 
 UNION_TYPES = "num_control_type"
-"""Key of a union's config, whatever class that names: published ones name ControlNetModel, too."""
+"""Key that identifies a union's config; published configs name the class ControlNetModel."""
 UNION_CLASS = "ControlNetUnionModel"
 UNION_EMBEDDING = (48, 96, 192, 384)
 UP_BLOCKS: Mapping[str, str] = {
@@ -21,7 +21,7 @@ UP_BLOCKS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class UnionConfig:
-    """Part of a union: what tells its kinds of control apart."""
+    """Sizes of the control-type embedding in a union ControlNet."""
 
     num_control_type: int = 6
     num_trans_channel: int = 320
@@ -32,14 +32,14 @@ class UnionConfig:
 
 @dataclass(frozen=True)
 class ControlNetConfig:
-    """The fields of diffusers' ControlNetModel and ControlNetUnionModel, with their defaults.
+    """Fields of diffusers' ControlNetModel and ControlNetUnionModel, with their defaults.
 
     Raises:
-        ValueError: a value that this network cannot have, by name.
+        ValueError: a value that this network does not support; names the field.
     """
 
     trunk: UNetConfig
-    """The UNet whose way down it is."""
+    """Config of the UNet with the same down path."""
     conditioning_channels: int = 3
     conditioning_embedding_out_channels: tuple[int, ...] = (16, 32, 96, 256)
     controlnet_conditioning_channel_order: str = "rgb"
@@ -47,7 +47,7 @@ class ControlNetConfig:
     union: UnionConfig | None = None
 
     def __post_init__(self) -> None:
-        _check_picture(self)
+        _check_image(self)
         if self.trunk.encoder_hid_dim is not None:
             raise ValueError("encoder_hid_dim: diffusers' ControlNets do not read it; not served")
         if self.union is not None:
@@ -55,36 +55,36 @@ class ControlNetConfig:
 
     @property
     def downsampling(self) -> int:
-        """Sides of a control image over those of the latents."""
+        """Ratio of a control image's side to the latents' side."""
         return int(2 ** (len(self.conditioning_embedding_out_channels) - 1))
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any], file: str = "config.json") -> ControlNetConfig:
-        """Read a checkpoint's config.
+        """Parse the config of an SDXL ControlNet.
 
         Args:
-            file: for messages.
+            file: file name for error messages.
 
-        Raises: ValueError for a key that this network does not know, or a wrong value.
+        Raises: ValueError: an unknown key or an invalid value.
         """
         is_union = UNION_TYPES in config or config.get("_class_name") == UNION_CLASS
-        own, union = _part(cls, config), _part(UnionConfig, config)
+        control, union = _part(cls, config), _part(UnionConfig, config)
         if is_union and config.get("_class_name") == UNION_CLASS:
-            own = {"conditioning_embedding_out_channels": UNION_EMBEDDING, **own}
-        rest = {name: value for name, value in config.items() if name not in {*own, *union}}
+            control = {"conditioning_embedding_out_channels": UNION_EMBEDDING, **control}
+        rest = {name: value for name, value in config.items() if name not in {*control, *union}}
         down = config.get("down_block_types", UNetConfig.down_block_types)
         rest["up_block_types"] = tuple(UP_BLOCKS.get(kind, kind) for kind in reversed(down))
         trunk = UNetConfig(**arguments(UNetConfig, rest, file))
-        return cls(trunk=trunk, union=UnionConfig(**union) if is_union else None, **own)
+        return cls(trunk=trunk, union=UnionConfig(**union) if is_union else None, **control)
 
 
 def _part(kind: type, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of a config that a dataclass has."""
+    """Return the entries of a config that are fields of this dataclass."""
     names = {field.name for field in fields(kind)} - {"trunk", "union"}
     return {name: frozen(value) for name, value in config.items() if name in names}
 
 
-def _check_picture(config: ControlNetConfig) -> None:
+def _check_image(config: ControlNetConfig) -> None:
     if config.conditioning_channels != 3:
         raise ValueError(
             f"conditioning_channels {config.conditioning_channels} is not served: images have 3"
@@ -93,18 +93,20 @@ def _check_picture(config: ControlNetConfig) -> None:
         order = config.controlnet_conditioning_channel_order
         raise ValueError(f"controlnet_conditioning_channel_order: {order!r} is not rgb or bgr")
     if config.global_pool_conditions:
-        raise ValueError("global_pool_conditions: ControlNets without places are not served")
+        raise ValueError(
+            "global_pool_conditions: ControlNets with pooled residuals are not supported"
+        )
 
 
 def _check_union(union: UnionConfig, trunk: UNetConfig) -> None:
     first = trunk.block_out_channels[0]
     for name in ("num_trans_channel", "num_proj_channel"):
-        if (found := getattr(union, name)) != first:
-            raise ValueError(f"{name} {found} must be block_out_channels' first, {first}")
+        if (value := getattr(union, name)) != first:
+            raise ValueError(f"{name} {value} must be block_out_channels' first, {first}")
     if union.num_trans_channel % union.num_trans_head:
         raise ValueError(
             f"num_trans_channel {union.num_trans_channel} must be a multiple of num_trans_head "
             f"{union.num_trans_head}"
         )
     if trunk.addition_time_embed_dim is None:
-        raise ValueError("addition_time_embed_dim is needed: kinds of control are embedded by it")
+        raise ValueError("addition_time_embed_dim is needed to embed the control types")

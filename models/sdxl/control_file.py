@@ -1,7 +1,7 @@
-"""ControlNet in one `.safetensors` file without a config, as ComfyUI and others share them.
+"""Reads a ControlNet from one `.safetensors` file without a config, as shared for ComfyUI.
 
-Keys are diffusers' (the published files by themselves) or the original ones of `cldm`, with or
-without a prefix. The structure follows from the arrays; what they do not tell is the UNet's.
+Keys are those of diffusers or the original ones of `cldm`, with or without a prefix. The structure
+is inferred from array shapes; the remaining fields are copied from the UNet's config.
 """
 
 from __future__ import annotations
@@ -28,48 +28,48 @@ SHARED = (
     *("mid_block_type", "norm_eps", "norm_num_groups", "projection_class_embeddings_input_dim"),
     *("resnet_time_scale_shift", "transformer_layers_per_block", "use_linear_projection"),
 )
-"""Fields that a ControlNet has of its UNet."""
+"""Config fields that a ControlNet copies from its UNet."""
 
 
 def read_file(
     file: Path, base: Mapping[str, Any]
 ) -> tuple[ControlNetConfig, ComponentFiles, Renames]:
-    """Return a file's config, and where its arrays lie under which names.
+    """Return a ControlNet's config, its array locations, and the renames of its keys.
 
     Args:
-        base: config of the UNet that it steers.
+        base: config of the UNet that it controls.
 
     Raises:
-        UnsupportedCheckpoint: it is no ControlNet.
-        CheckpointError: pickled, damaged or not there.
-        ValueError: the network cannot be served.
+        UnsupportedCheckpoint: the file is not a ControlNet.
+        CheckpointError: the file is pickled, damaged or missing.
+        ValueError: the network is not supported.
     """
     keys = shapes_of(file)
     prefix = PREFIX if any(key.startswith(PREFIX) for key in keys) else ""
     shapes = {key.removeprefix(prefix): shape for key, shape in keys.items()}
-    own = {name: base[name] for name in SHARED if name in base}
-    own["in_channels"] = base.get("out_channels", 4)
+    fields = {name: base[name] for name in SHARED if name in base}
+    fields["in_channels"] = base.get("out_channels", 4)
     files = ComponentFiles(f"ControlNet in {file.name}", (file,), prefix)
     if "controlnet_cond_embedding.conv_in.weight" in shapes:
-        own |= _structure(shapes)
-        return ControlNetConfig.from_dict(own, str(file)), files, CONTROL_RENAMES
+        fields |= _structure(shapes)
+        return ControlNetConfig.from_dict(fields, str(file)), files, CONTROL_RENAMES
     if "input_hint_block.0.weight" in shapes:
-        own["conditioning_embedding_out_channels"] = _hint_widths(shapes, 4)
-        config = ControlNetConfig.from_dict(own, str(file))
+        fields["conditioning_embedding_out_channels"] = _hint_widths(shapes, 4)
+        config = ControlNetConfig.from_dict(fields, str(file))
         return config, files, original_renames(config)
     raise UnsupportedCheckpoint(f"{file}: no ControlNet; give one's folder, hub id or file")
 
 
 def original_renames(config: ControlNetConfig) -> Renames:
-    """Original keys → paths. Source: Zhang, ControlNet (cldm/cldm.py)."""
+    """Map original keys to parameter paths. Source: Zhang, ControlNet (cldm/cldm.py)."""
     last = 2 * (2 * len(config.conditioning_embedding_out_channels) - 1)
     places = {0: "picture.conv_in", last: "picture.conv_out"}
     places |= {2 * (block + 1): f"picture.blocks.{block}" for block in range(last // 2 - 1)}
     return (
         *(
-            (rf"input_hint_block\.{number}\.{theirs}", f"{path}.{ours}")
+            (rf"input_hint_block\.{number}\.{source}", f"{path}.{target}")
             for number, path in places.items()
-            for theirs, ours in (("weight", "kernel"), ("bias", "bias"))
+            for source, target in (("weight", "kernel"), ("bias", "bias"))
         ),
         (r"zero_convs\.(\d+)\.0\.weight", r"out.\1.kernel"),
         (r"zero_convs\.(\d+)\.0\.bias", r"out.\1.bias"),
@@ -80,21 +80,21 @@ def original_renames(config: ControlNetConfig) -> Renames:
 
 
 def _hint_widths(shapes: Shapes, every: int) -> tuple[int, ...]:
-    """Return the channels of a hint's sizes: of the first convolution, and behind each halving."""
+    """Return the hint encoder's channels: after its first convolution and each downsampling."""
     numbers = {int(key.split(".")[1]) for key in shapes if key.startswith("input_hint_block.")}
     halving = range(0, max(numbers), every)
     return tuple(shapes[f"input_hint_block.{number}.weight"][0] for number in halving)
 
 
 def _structure(shapes: Shapes) -> dict[str, Any]:
-    """Return the config that diffusers' keys show."""
+    """Infer a ControlNet's config from the array shapes under diffusers' keys."""
     levels = _count(shapes, r"down_blocks\.(\d+)\..+")
     depths = [_depth(shapes, f"down_blocks.{level}") for level in range(levels)]
     middle = _depth(shapes, "mid_block")
-    picture = "controlnet_cond_embedding"
-    blocks = _count(shapes, rf"{picture}\.blocks\.(\d+)\.weight")
-    narrow = shapes[f"{picture}.conv_in.weight"][0]
-    found: dict[str, Any] = {
+    embedding = "controlnet_cond_embedding"
+    blocks = _count(shapes, rf"{embedding}\.blocks\.(\d+)\.weight")
+    narrow = shapes[f"{embedding}.conv_in.weight"][0]
+    fields: dict[str, Any] = {
         "down_block_types": [
             "DownBlock2D" if depth is None else "CrossAttnDownBlock2D" for depth in depths
         ],
@@ -106,24 +106,24 @@ def _structure(shapes: Shapes) -> dict[str, Any]:
         ],
         "conditioning_embedding_out_channels": [
             narrow,
-            *(shapes[f"{picture}.blocks.{one}.weight"][0] for one in range(1, blocks, 2)),
+            *(shapes[f"{embedding}.blocks.{block}.weight"][0] for block in range(1, blocks, 2)),
         ],
     }
     if "task_embedding" in shapes:
         kinds, width = shapes["task_embedding"]
-        found |= {"num_control_type": kinds, "num_trans_channel": width, "num_proj_channel": width}
-        found["num_trans_layer"] = _count(shapes, r"transformer_layes\.(\d+)\..+")
-    return found
+        fields |= {"num_control_type": kinds, "num_trans_channel": width, "num_proj_channel": width}
+        fields["num_trans_layer"] = _count(shapes, r"transformer_layes\.(\d+)\..+")
+    return fields
 
 
 def _depth(shapes: Shapes, block: str) -> int | None:
-    """Return the transformer layers of a block; None: it has no attention."""
+    """Return the number of transformer layers of a block; None if it has no attention."""
     if f"{block}.attentions.0.norm.weight" not in shapes:
         return None
     return _count(shapes, rf"{re.escape(block)}\.attentions\.0\.transformer_blocks\.(\d+)\..+")
 
 
 def _count(keys: Collection[str], expression: str) -> int:
-    """Return how many numbers stand where the expression has a group."""
-    found = (re.fullmatch(expression, key) for key in keys)
-    return len({match[1] for match in found if match})
+    """Count the distinct numbers that match the expression's group."""
+    matches = (re.fullmatch(expression, key) for key in keys)
+    return len({match[1] for match in matches if match})

@@ -1,7 +1,7 @@
-"""Work of a ControlNet in a step, as a share of its UNet's: what the queue prices controls by.
+"""Cost of a ControlNet step relative to its UNet's step, used to price controls in the queue.
 
-Counted in products of weights, each as often as its level has positions. Attention's products of
-activations, which both have in about the same share, are left out.
+Counts multiplications by weights, each times the positions of its level. Attention scores are
+excluded, since their share is about the same in both networks.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from models.weights.loader import flat_parameters
 LEFT_OUT = frozenset(
     {"kinds", "picture", "time_embedding", "add_embedding", "out", "mid_out"},
 )
-"""Layers that run once for an image or a step, whatever its size; and outputs, which are little."""
+"""Excluded layers: those that run once per image or step at any size, and the cheap outputs."""
 OF_TEXT = ("attn2.k.kernel", "attn2.v.kernel", "time_emb_proj.kernel")
-"""Layers that see the text or the time."""
+"""Layers whose input is the text or the time."""
 
 
 def share_of(config: ControlNetConfig, unet: UNetConfig) -> float:
-    """Return the work of a step of a ControlNet over that of its UNet's."""
+    """Return the cost of a ControlNet step divided by that of a UNet step."""
     levels = len(unet.block_out_channels)
     control = _work(abstract_module(ControlNet, config), levels)
     return control / _work(abstract_module(UNet, unet), levels)
 
 
 def _work(network: nnx.Module, levels: int) -> float:
-    """Return the products of a step for each latent of the largest level."""
+    """Return the multiplications of one step per latent of the largest level."""
     return sum(
         leaf.size * _positions(path, levels)
         for path, leaf in flat_parameters(network).items()
@@ -40,7 +40,7 @@ def _work(network: nnx.Module, levels: int) -> float:
 
 
 def _positions(path: str, levels: int) -> float:
-    """Return how often a kernel runs, for each latent of the largest level."""
+    """Return how often a kernel is applied per latent of the largest level."""
     names = path.split(".")
     if names[0] in LEFT_OUT or path.endswith(OF_TEXT):
         return 0.0

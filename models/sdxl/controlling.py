@@ -1,4 +1,4 @@
-"""Part of SDXL that its ControlNets are: what they are told of a row, and add to it."""
+"""SDXL's ControlNets in the pipeline: hints of a row's control images, and their residuals."""
 
 from __future__ import annotations
 
@@ -11,30 +11,32 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from models.control import by_row
-from models.control.by_row import used
-from models.control.places import SCALES
+from models.control.by_row import gathered_network
+from models.control.slots import SCALES
 from models.sdxl.controlnet import ControlNet
 
 
 def hints(
     networks: nnx.List, inputs: Mapping[str, Array], slots: int, latents: Float[Array, "h w c"]
 ) -> Float[Array, "slots h w first"]:
-    """Return what steps are given of a row's control images; zeros in empty slots.
+    """Embed a row's control images; empty slots are zeros.
 
     Args:
-        networks: ControlNets, as they lie on the devices.
+        networks: ControlNets, with weights as sharded on the devices.
     """
     first = networks[0].conv_in
-    dtype = used(networks[0]).conv_in.kernel.dtype
+    dtype = gathered_network(networks[0]).conv_in.kernel.dtype
     empty = jnp.zeros((*latents.shape[:2], first.out_features), dtype)
 
-    def of(network: ControlNet, *slot: Array) -> Array:
-        return used(network).hint(*(x[None] for x in slot))[0].astype(empty.dtype)
+    def hint_of(network: ControlNet, *slot: Array) -> Array:
+        return (
+            gathered_network(network).hint(*(value[None] for value in slot))[0].astype(empty.dtype)
+        )
 
-    reads = [partial(of, network) for network in networks]
+    reads = [partial(hint_of, network) for network in networks]
     return by_row.hints(reads, inputs, slots, empty, SCALES)
 
 
 def run_of(network: ControlNet) -> Callable[..., Any]:
-    """Return a ControlNet as a step runs it, its weights gathered there."""
-    return lambda *told: used(network)(*told)
+    """Return a ControlNet's step function, which gathers the weights when called."""
+    return lambda *inputs: gathered_network(network)(*inputs)

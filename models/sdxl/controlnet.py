@@ -1,7 +1,7 @@
-"""ControlNet: the way down of a UNet, which an image steers; what it adds to the UNet's states.
+"""ControlNet of SDXL: a copy of the UNet's down path that turns a control image into residuals.
 
 Source: Zhang et al. 2023 (ControlNet), section 3.2, in the parametrisation of diffusers'
-ControlNetModel; of a union, ControlNetUnionModel's.
+ControlNetModel; for unions, of ControlNetUnionModel.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from models.sdxl.blocks import BY_LAYOUT, Attentions, Vector, split_rows
 from models.sdxl.config import UNetConfig
 from models.sdxl.control_config import ControlNetConfig, UnionConfig
 from models.sdxl.embeddings import Embedding, sinusoid
-from models.sdxl.network import Residuals, WayDown, padded_conv
+from models.sdxl.network import DownPath, Residuals, padded_conv
 from models.text.clip import ClipConfig
 from models.text.clip_encoder import ClipBlock
 
 Hint = Float[Array, "batch _rows _columns first"]
-"""Control image as its ControlNet sees it: at the latents' size."""
+"""Embedded control image, at the latents' size."""
 
 
-class ControlNet(WayDown):
-    """Latents, conditions and a hint to what a UNet's states are given."""
+class ControlNet(DownPath):
+    """Network from latents, conditioning and a hint to residuals of the UNet's states."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class ControlNet(WayDown):
     ) -> None:
         make: dict[str, Any] = {"rngs": rngs, "param_dtype": param_dtype}
         super().__init__(config.trunk, attention, **make)
-        self.picture = PictureEmbedding(config, **make)
-        self.kinds = None if config.union is None else KindEmbedding(config, **make)
+        self.picture = ControlImageEncoder(config, **make)
+        self.kinds = None if config.union is None else ControlTypeEmbedding(config, **make)
         self.out = nnx.List(padded_conv(w, w, 1, **make) for w in state_widths(config.trunk))
         lowest = config.trunk.block_out_channels[-1]
         self.mid_out = padded_conv(lowest, lowest, 1, **make)
@@ -63,24 +63,24 @@ class ControlNet(WayDown):
         hint: Hint,
         kinds: Int[Array, "batch controls"] | None = None,
     ) -> Residuals:
-        """Return what to add to the UNet's states, in the dtype of the weights.
+        """Return the residuals of the UNet's states, in the dtype of the weights.
 
         Args:
-            hint: what `hint` makes of the control image; of a union's several, their sum.
-            kinds: of the controls, where this is a union; below 0: none.
+            hint: output of `hint`; for several controls of a union, their sum.
+            kinds: control types of a union; values below 0 are empty slots.
         """
         dtype = self.conv_in.kernel.dtype
         time = self.condition(timestep, pooled_embeds, time_ids, None)
         x = split_rows(convolved(self.conv_in, latents.astype(dtype)))
         if self.kinds is not None:
-            assert kinds is not None  # whoever has a union names the kinds
+            assert kinds is not None  # required for unions
             time = time + self.kinds.time(kinds)
         x, text = x + hint.astype(dtype), prompt_embeds.astype(dtype)
         with replace(trace_options(), strips=self._strips(*x.shape[:3])).active():
             states, middle = self.states(split_strips(x), time, text)
             added = [convolved(out, state) for out, state in zip(self.out, states, strict=True)]
             added.append(convolved(self.mid_out, middle))
-            return tuple(split_rows(join_strips(one)) for one in added)
+            return tuple(split_rows(join_strips(residual)) for residual in added)
 
     def hint(
         self,
@@ -88,22 +88,22 @@ class ControlNet(WayDown):
         kind: Int[Array, " batch"] | None = None,
         scale: Float[Array, " batch"] | None = None,
     ) -> Hint:
-        """Return what steps are given of control images, which none of them changes.
+        """Embed control images; the result is the same for all steps.
 
         Args:
             image: in [0, 1].
-            kind, scale: of each control, where this is a union; the scale is 1 of one that is
-                alone in its run, whose residuals are scaled.
+            kind, scale: control type and strength, for unions only. The scale is 1 for a single
+                control, whose residuals are scaled instead.
         """
         hint = self.picture(image)
         if self.kinds is None:
             return hint
-        assert kind is not None and scale is not None  # whoever has a union names them
+        assert kind is not None and scale is not None  # required for unions
         return self.kinds.hint(hint, kind, scale)
 
 
-class PictureEmbedding(nnx.Module):
-    """Convolutions that bring a control image to the latents' size."""
+class ControlImageEncoder(nnx.Module):
+    """Convolutional encoder of a control image, down to the latents' size."""
 
     def __init__(self, config: ControlNetConfig, **make: Any) -> None:
         widths = config.conditioning_embedding_out_channels
@@ -117,7 +117,7 @@ class PictureEmbedding(nnx.Module):
         self.conv_out = padded_conv(widths[-1], config.trunk.block_out_channels[0], 3, **make)
 
     def __call__(self, image: Float[Array, "batch _height _width 3"]) -> Hint:
-        """Embed an image in [0, 1], in the dtype of the weights."""
+        """Embed a control image in [0, 1], in the dtype of the weights."""
         x = image.astype(self.conv_in.kernel.dtype)
         x = split_rows(x[..., ::-1] if self.is_bgr else x)
         for layer in (self.conv_in, *self.blocks):
@@ -125,15 +125,15 @@ class PictureEmbedding(nnx.Module):
         return split_rows(convolved(self.conv_out, x))
 
 
-class KindEmbedding(nnx.Module):
-    """Kinds of a union's controls, as a part of the time and of the hints.
+class ControlTypeEmbedding(nnx.Module):
+    """Embedding of a union's control types, added to the time embedding and the hints.
 
     Source: diffusers' ControlNetUnionModel.
     """
 
     def __init__(self, config: ControlNetConfig, **make: Any) -> None:
         union, trunk = config.union, config.trunk
-        assert union is not None and trunk.addition_time_embed_dim is not None  # config's checks
+        assert union is not None and trunk.addition_time_embed_dim is not None  # set by the config
         width, self.count = union.num_trans_channel, union.num_control_type
         self.features = trunk.addition_time_embed_dim
         self.waves = trunk.flip_sin_to_cos, trunk.freq_shift
@@ -149,19 +149,18 @@ class KindEmbedding(nnx.Module):
         self.embedding = Embedding(self.features * self.count, trunk.time_features, **make)
 
     def time(self, kinds: Int[Array, "batch controls"]) -> Vector:
-        """Return what each set of kinds adds to the time; those below 0 are none."""
+        """Embed each set of control types for the time embedding; values below 0 are ignored."""
         flip, shift = self.waves
-        asked = jax.nn.one_hot(kinds, self.count, dtype=jnp.float32).max(axis=1).reshape(-1)
-        waves = sinusoid(asked, self.features, flip_sin_to_cos=flip, freq_shift=shift)
+        selected = jax.nn.one_hot(kinds, self.count, dtype=jnp.float32).max(axis=1).reshape(-1)
+        waves = sinusoid(selected, self.features, flip_sin_to_cos=flip, freq_shift=shift)
         return self.embedding(waves.reshape(len(kinds), -1))
 
     def hint(self, hint: Hint, kind: Int[Array, " batch"], scale: Float[Array, " batch"]) -> Hint:
-        """Return a hint that knows its kind, and its scale among the hints of one run.
+        """Add the embedding of the control type to a hint, and scale the hint.
 
-        diffusers' attention has the axes of batch and tokens the other way round than its names
-        say: it is over the batch, whose entries are one image's and alike. So neither the latents
-        nor a run's other images, which are the other tokens, have a part in it, and each token
-        sees itself alone.
+        diffusers' attention swaps the batch and token axes, contrary to their names. It attends
+        over the batch, whose entries are equal copies of one image. Hence latents and other control
+        images do not contribute, and each token attends to itself only.
         """
         scale = scale.astype(hint.dtype)[:, None]
         means = scale * (hint.mean((1, 2)) + self.table.embedding[...][kind])
@@ -170,11 +169,13 @@ class KindEmbedding(nnx.Module):
 
 
 def state_widths(trunk: UNetConfig) -> tuple[int, ...]:
-    """Return the channels of each state that skips the middle, in order."""
+    """Return the channels of each skip state, in order."""
     first, *_ = widths = trunk.block_out_channels
     counts = [level.residual_blocks + 1 for level in trunk.down_levels]
-    behind = [width for width, count in zip(widths, counts, strict=True) for _ in range(count)]
-    return (first, *behind[:-1])  # the lowest level is not halved
+    widths_by_state = [
+        width for width, count in zip(widths, counts, strict=True) for _ in range(count)
+    ]
+    return (first, *widths_by_state[:-1])  # the lowest level has no downsampled state
 
 
 def _halving(in_width: int, width: int, **make: Any) -> Conv:
@@ -182,7 +183,7 @@ def _halving(in_width: int, width: int, **make: Any) -> Conv:
 
 
 def _tower(union: UnionConfig) -> ClipConfig:
-    """Return the config of CLIP's block, which a union's attention is made of."""
+    """Return the config of the CLIP block that computes a union's attention."""
     width = union.num_trans_channel
     return ClipConfig(
         hidden_size=width,

@@ -1,4 +1,4 @@
-"""Numbers as vectors: the time, the guidance scale and the image's sizes."""
+"""Embeddings of scalars: time, guidance scale and image sizes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ MAX_PERIOD = 10_000
 def sinusoid(
     values: Float[Array, " count"], features: int, *, flip_sin_to_cos: bool, freq_shift: int | float
 ) -> Float[Array, "count features"]:
-    """Sines and cosines of the values at geometrically spaced frequencies, in float32.
+    """Return sines and cosines of the values at geometrically spaced frequencies, in float32.
 
-    The frequencies are rounded as the reference rounds them: a timestep of 999 makes a difference
-    of one bit in a frequency a thousand times as large.
+    Frequencies are rounded as in the reference. At timestep 999, one bit of a frequency changes the
+    angle a thousand times as much.
 
     Source: Ho et al. 2020 (DDPM), after Vaswani et al. 2017, section 3.5; the options are those of
     diffusers' get_timestep_embedding.
@@ -39,9 +39,10 @@ def sinusoid(
 
 
 class Embedding(nnx.Module):
-    """Linear, activation, linear: diffusers' TimestepEmbedding.
+    """Two-layer MLP: diffusers' TimestepEmbedding.
 
-    With `extra_features`, a second vector (the embedded guidance scale) is added to the first.
+    With `extra_features`, a projected second vector (the embedded guidance scale) is added to the
+    input.
     """
 
     def __init__(
@@ -67,10 +68,10 @@ class Embedding(nnx.Module):
     def __call__(
         self, x: Float[Array, "batch in"], extra: Float[Array, "batch extra"] | None = None
     ) -> Float[Array, "batch features"]:
-        """Embed, in the weights' dtype.
+        """Embed sinusoids of a scalar, in the weights' dtype.
 
         Raises:
-            ValueError: `extra` is given to a network that has no use for it.
+            ValueError: `extra` is given, but the network has no projection for it.
         """
         dtype = self.linear_1.kernel.dtype
         x = x.astype(dtype)

@@ -1,7 +1,7 @@
-"""Initial latents: noise, and with an image or a mask what is kept of it.
+"""Initial latents: pure noise, or noise over an image, optionally with a mask.
 
-A seed gives diffusers' image only if every number is drawn where diffusers draws it: one
-generator serves the samples of the VAE's posterior, the first noise and each step's, in that order.
+To match diffusers for a seed, random numbers must be drawn in its order. One generator draws the
+VAE's posterior samples, the first noise, and each step's noise.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ Noise = Float32[np.ndarray, "h w latent"]
 
 @dataclass(frozen=True)
 class Draws:
-    """Image's generator, and what shape and precision it draws in."""
+    """Random generator of one image, with the shape and precision of its samples."""
 
     generator: TorchGenerator
     h: int
     w: int
     channels: int
     dtype: DTypeLike
-    """Dtype of the text embeddings: diffusers draws noise in it."""
+    """Dtype of the noise: that of the text embeddings, as in diffusers."""
     vae_dtype: DTypeLike
-    """Dtype in which the VAE encodes, and draws from its posterior."""
+    """Dtype of the VAE's encoder and of its posterior samples."""
 
     def noise(self) -> Noise:
-        """Draw the next noise of the latents."""
+        """Draw the next noise for the latents."""
         return self._draw(self.dtype)
 
     def posterior(self) -> Noise:
@@ -49,16 +49,16 @@ class Draws:
 
 
 def from_text(plan: Plan, draws: Draws) -> dict[str, np.ndarray]:
-    """`noise` [h, w, c], and its scale in the first latents."""
+    """Return `noise` [h, w, c], and its scale in the first latents."""
     return {"noise": draws.noise(), "noise_scale": _scale(plan.init_noise_sigma)}
 
 
 def from_image(
     request: SdxlRequest, plan: Plan, draws: Draws, images: Mapping[str, bytes]
 ) -> dict[str, np.ndarray]:
-    """The same with an image's inputs (`start_inputs`) and its latents' scale beside the noise.
+    """Return the image-to-image inputs: noise, the image's `start_inputs`, and both scales.
 
-    Raises: RequestError: an image that cannot be read.
+    Raises: RequestError: the image cannot be decoded.
     """
     size, shape = (request.width, request.height), (draws.h, draws.w, draws.channels)
     return start_inputs(images["image"], size, shape, draws.posterior) | _noised(plan, draws)
@@ -67,19 +67,22 @@ def from_image(
 def inpainting(
     request: SdxlRequest, plan: Plan, draws: Draws, images: Mapping[str, bytes]
 ) -> dict[str, np.ndarray]:
-    """The same with `mask` [h, w, 1], 1 where the image is drawn anew: for ordinary UNets."""
+    """Return the image-to-image inputs and `mask` [h, w, 1] for UNets without mask channels.
+
+    The mask is 1 where the image is regenerated.
+    """
     inputs = from_image(request, plan, draws, images)
     inputs["mask"] = _of_latents(_read_mask(request, images), draws)
-    draws.posterior()  # of the masked image, which diffusers encodes here too, for nothing
+    draws.posterior()  # diffusers also encodes the masked image here, and discards the result
     return inputs | _pure_noise(request, plan)
 
 
 def inpainting_by_channels(
     request: SdxlRequest, plan: Plan, draws: Draws, images: Mapping[str, bytes]
 ) -> dict[str, np.ndarray]:
-    """Prepare UNets that see the mask: `masked_image` too, the image with a grey hole in it.
+    """Return the inputs for UNets with mask channels; adds `masked_image`, grey inside the mask.
 
-    From pure noise such a network needs nothing else of the image.
+    At full strength, these UNets need no other input of the image.
     """
     pixels = read_image(images["image"], request.width, request.height)
     mask = _read_mask(request, images)
@@ -103,7 +106,7 @@ def _noised(plan: Plan, draws: Draws) -> dict[str, np.ndarray]:
 
 
 def _pure_noise(request: SdxlRequest, plan: Plan) -> dict[str, np.ndarray]:
-    """Return scales for full strength, where nothing of the image is under the noise."""
+    """Return the scales for full strength, where the first latents contain only noise."""
     if request.strength < 1:
         return {}
     return {"noise_scale": _scale(plan.init_noise_sigma), "clean_scale": _scale(0.0)}
@@ -122,6 +125,6 @@ def _read_mask(
 def _of_latents(
     mask: Float32[np.ndarray, "height width 1"], draws: Draws
 ) -> Float32[np.ndarray, "h w 1"]:
-    """The mask at the top left pixel of each latent."""
+    """Sample the mask at the top left pixel of each latent."""
     down = len(mask) // draws.h
     return mask[::down, ::down]

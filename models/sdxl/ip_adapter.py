@@ -1,7 +1,7 @@
-"""IP-Adapter: an image's tokens, and what each layer of the UNet makes of them.
+"""IP-Adapter network: image tokens, and their keys and values for each UNet layer.
 
-Keys and values depend on the image alone, so they are made once a request, not in every step: the
-UNet attends to them beside the text, and has no parameter more.
+Keys and values depend only on the image, so they are computed once per request. The UNet attends to
+them in addition to the text and needs no extra parameters.
 
 Source: Ye et al. 2023 (IP-Adapter), section 3.2; h94/IP-Adapter for the names in files.
 """
@@ -26,7 +26,7 @@ from models.nn.layers.scanned import each, scan, stack
 from models.sdxl.config import Level, UNetConfig
 
 HEAD_FEATURES = 64
-"""Features of a head of the resampler, whatever its width. Source: diffusers' loaders/unet.py."""
+"""Head width of the resampler, at any model width. Source: diffusers' loaders/unet.py."""
 NORM_EPSILON = 1e-5
 
 Tokens = Float[Array, "batch tokens text_features"]
@@ -35,16 +35,16 @@ Tokens = Float[Array, "batch tokens text_features"]
 class ImageKeys(NamedTuple):
     """Keys and values of an image prompt for the layers of one transformer.
 
-    Leaves [..., layers, tokens, width]; in the UNet [layers, batch, tokens, width].
+    Leaves have the shape [..., layers, tokens, width]; in the UNet [layers, batch, tokens, width].
     """
 
     keys: Float[Array, ...]
     values: Float[Array, ...]
-    """They hold the scale, too."""
+    """Values, already multiplied by the prompt's scale."""
 
 
 class ImageLevels(NamedTuple):
-    """Leaves by the place of their transformer: of each block of the UNet, one a transformer."""
+    """Keys and values by UNet block, with one entry per transformer."""
 
     down: tuple[tuple[Any, ...], ...]
     mid: tuple[tuple[Any, ...], ...]
@@ -56,7 +56,7 @@ NO_IMAGES = ImageLevels((), (), ())
 
 @dataclass(frozen=True)
 class ResamplerConfig:
-    """Sizes of the network that picks tokens out of all patches."""
+    """Sizes of the resampler, which extracts tokens from all image patches."""
 
     width: int
     heads: int
@@ -66,18 +66,18 @@ class ResamplerConfig:
 
 @dataclass(frozen=True)
 class IpAdapterConfig:
-    """Sizes of an adapter, read from its arrays."""
+    """Sizes of an IP-Adapter, inferred from its arrays."""
 
     image_features: int
-    """Features of what it reads of the image encoder."""
+    """Width of the image encoder's output."""
     tokens: int
-    """Tokens of an image."""
+    """Number of tokens per image prompt."""
     resampler: ResamplerConfig | None
-    """Resampler of the patches; None: one linear map of the projected class token."""
+    """Resampler of the patches; None for a linear projection of the class token."""
 
 
 class ImageProjection(nnx.Module):
-    """Embedding of an image → tokens."""
+    """Linear projection of an image embedding to tokens."""
 
     def __init__(self, config: IpAdapterConfig, text_features: int, **make: Any) -> None:
         self.tokens = config.tokens
@@ -87,12 +87,12 @@ class ImageProjection(nnx.Module):
         self.norm = _norm(text_features, **make)
 
     def __call__(self, embeds: Float[Array, "batch image_features"]) -> Tokens:
-        """Map each image to its tokens."""
+        """Project each image embedding to tokens."""
         return self.norm(self.proj(embeds).reshape(len(embeds), self.tokens, -1))
 
 
 class ResamplerLayer(nnx.Module):
-    """Attention of the latents to the image and themselves, then feed-forward."""
+    """Attention of the latents to image and latents, then feed-forward."""
 
     def __init__(self, config: ResamplerConfig, **make: Any) -> None:
         width, inner = config.width, config.heads * HEAD_FEATURES
@@ -113,21 +113,21 @@ class ResamplerLayer(nnx.Module):
         latents: Float[Array, "batch latents width"],
         image: Float[Array, "batch patches width"],
     ) -> Float[Array, "batch latents width"]:
-        """Read the image into the latents."""
+        """Update the latent queries by attention to the image."""
         normed = self.norm_latents(latents)
-        seen = jnp.concatenate([self.norm_image(image), normed], axis=1)
+        context = jnp.concatenate([self.norm_image(image), normed], axis=1)
         q, k, v = (
             layer(x).reshape(*x.shape[:2], -1, HEAD_FEATURES)
-            for layer, x in ((self.q, normed), (self.k, seen), (self.v, seen))
+            for layer, x in ((self.q, normed), (self.k, context), (self.v, context))
         )
         latents = latents + self.out(attention(q, k, v).reshape(*latents.shape[:2], -1))
         return latents + self.down(erf_gelu(self.up(self.norm(latents))))
 
 
 class Resampler(nnx.Module):
-    """Hidden states of an image's patches → tokens, one a latent.
+    """Perceiver resampler: patch features to tokens, one per latent.
 
-    Source: Alayrac et al. 2022 (Flamingo), section 3.1.1, the perceiver resampler.
+    Source: Alayrac et al. 2022 (Flamingo), section 3.1.1.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Resampler(nnx.Module):
         self.norm_out = _norm(text_features, **make)
 
     def __call__(self, states: Float[Array, "batch patches image_features"]) -> Tokens:
-        """Read each image into its tokens."""
+        """Resample each image's patches to its tokens."""
         image = self.proj_in(states)
         latents = jnp.broadcast_to(self.latents[...], (len(image), *self.latents.shape[1:]))
         latents, _ = scan(self.layers, latents, lambda layer, x: layer(x, image))
@@ -153,19 +153,19 @@ class Resampler(nnx.Module):
 
 
 class KeysAndValues(nnx.Module):
-    """Projections of an image's tokens for one layer."""
+    """Key and value projections of image tokens for one UNet layer."""
 
     def __init__(self, text_features: int, width: int, **make: Any) -> None:
         self.k = linear(text_features, width, ("embed", "heads"), use_bias=False, **make)
         self.v = linear(text_features, width, ("embed", "heads"), use_bias=False, **make)
 
     def __call__(self, tokens: Tokens) -> ImageKeys:
-        """Project the tokens."""
+        """Project image tokens to keys and values."""
         return ImageKeys(self.k(tokens), self.v(tokens))
 
 
 class IpAdapter(nnx.Module):
-    """Output of an image encoder → keys and values for every layer of a UNet."""
+    """IP-Adapter: image encoder output to keys and values for every UNet layer."""
 
     def __init__(
         self,
@@ -192,23 +192,23 @@ class IpAdapter(nnx.Module):
     def __call__(
         self, images: Float[Array, "prompts images ..."], scales: Float[Array, " images"]
     ) -> ImageLevels:
-        """Keys and values of all images together, [prompts, layers, tokens, width].
+        """Return keys and values of all images together, [prompts, layers, tokens, width].
 
         Args:
-            images: of each prompt, what the encoder says of each image.
+            images: image encoder output of each image, per prompt.
             scales: strength of each image.
         """
         prompts, count = images.shape[:2]
         tokens = self.projection(images.reshape(prompts * count, *images.shape[2:]))
         tokens = tokens.reshape(prompts, -1, tokens.shape[-1])
         strength = jnp.repeat(scales, self.config.tokens)[:, None].astype(tokens.dtype)
-        made = iter(
-            [_scaled(each(layers, lambda one: one(tokens)), strength) for layers in self.layers]
+        outputs = iter(
+            [_scaled(each(layers, lambda layer: layer(tokens)), strength) for layers in self.layers]
         )
-        # in the order of the file's numbers: down, up, mid
+        # order of the file's numbering: down, up, mid
         down, up, mid = (
             tuple(
-                tuple(next(made) if depth else () for depth in level.depths or ())
+                tuple(next(outputs) if depth else () for depth in level.depths or ())
                 for level in levels
             )
             for levels in _levels(self.unet)
@@ -223,7 +223,7 @@ def _of_width(
 
 
 def transformers_of(unet: UNetConfig) -> Iterator[tuple[int, int]]:
-    """Yield width and depth of each transformer that has layers, in the order of adapters' files.
+    """Yield width and depth of each nonempty transformer, in the order of adapter files.
 
     Source: diffusers' UNet2DConditionModel.attn_processors: down, up, then mid.
     """
@@ -234,13 +234,13 @@ def transformers_of(unet: UNetConfig) -> Iterator[tuple[int, int]]:
 
 
 def _levels(unet: UNetConfig) -> tuple[tuple[Level, ...], ...]:
-    """Levels of the blocks down, up and in the middle."""
+    """Return the levels of the down path, the up path and the middle."""
     return unet.down_levels, unet.up_levels, (unet.mid_level,) if unet.mid_block_type else ()
 
 
-def _scaled(made: ImageKeys, strength: Float[Array, "tokens 1"]) -> ImageKeys:
-    """Move the prompts in front of the layers, and scale the values."""
-    keys, values = (jax.numpy.moveaxis(one, 1, 0) for one in made)
+def _scaled(leaves: ImageKeys, strength: Float[Array, "tokens 1"]) -> ImageKeys:
+    """Move the prompt axis before the layer axis, and scale the values."""
+    keys, values = (jax.numpy.moveaxis(leaf, 1, 0) for leaf in leaves)
     return ImageKeys(keys, values * strength)
 
 

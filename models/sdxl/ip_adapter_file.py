@@ -1,4 +1,4 @@
-"""Files of IP-Adapters: their kinds, sizes and names.
+"""IP-Adapter files: their variants, sizes and key names.
 
 Source: diffusers' loaders/unet.py, _convert_ip_adapter_image_proj_to_diffusers.
 """
@@ -19,21 +19,22 @@ from models.sdxl.ip_adapter import HEAD_FEATURES, IpAdapterConfig, ResamplerConf
 Shapes = Mapping[str, tuple[int, ...]]
 
 PLAIN, PLUS = "image_proj.proj.weight", "image_proj.latents"
-"""Keys that tell the kinds."""
+"""Keys that identify the supported IP-Adapter variants."""
 OTHERS = {
     "image_proj.perceiver_resampler.proj_in.weight": "FaceID Plus",
     "image_proj.norm.weight": "FaceID",
     "image_proj.proj.3.weight": "Full Face",
 }
-"""Keys of kinds that are not served, looked for behind the others."""
-FIRST, APART = 1, 2
-"""Number of the first layer, and the distance to the next: attention to itself is counted, too."""
+"""Keys that identify unsupported IP-Adapter variants; checked after the supported ones."""
+FIRST, STRIDE = 1, 2
+"""Number of the first cross-attention layer, and the stride; self-attention layers are counted as
+well."""
 
 
 def config_of(file: Path, unet: UNetConfig) -> IpAdapterConfig:
-    """Read an adapter's sizes from its arrays, or from a `.json` that stands for them in plans.
+    """Infer an adapter's sizes from its arrays, or read them from a `.json` used in plans.
 
-    Raises: CheckpointError: it is no such adapter, or none for this UNet; says why.
+    Raises: CheckpointError: an unsupported file, or an adapter for another UNet; gives the reason.
     """
     if file.suffix == ".json":
         return _of_published(json.loads(file.read_bytes()))
@@ -84,29 +85,29 @@ PROJECTION: Renames = (
     (r"image_proj\.norm\.weight", "projection.norm.scale"),
     (r"image_proj\.norm\.bias", "projection.norm.bias"),
 )
-_LAYER, _OURS = r"image_proj\.layers\.(\d+)\.", "projection.layers."
+_LAYER, _PATHS = r"image_proj\.layers\.(\d+)\.", "projection.layers."
 RESAMPLER: Renames = (
     (r"image_proj\.latents", "projection.latents"),
     (r"image_proj\.(proj_in|proj_out)\.weight", r"projection.\1.kernel"),
     (r"image_proj\.(proj_in|proj_out)\.bias", r"projection.\1.bias"),
     (r"image_proj\.norm_out\.weight", "projection.norm_out.scale"),
     (r"image_proj\.norm_out\.bias", "projection.norm_out.bias"),
-    (rf"{_LAYER}0\.norm1\.weight", rf"{_OURS}norm_image.scale[\1]"),
-    (rf"{_LAYER}0\.norm1\.bias", rf"{_OURS}norm_image.bias[\1]"),
-    (rf"{_LAYER}0\.norm2\.weight", rf"{_OURS}norm_latents.scale[\1]"),
-    (rf"{_LAYER}0\.norm2\.bias", rf"{_OURS}norm_latents.bias[\1]"),
-    (rf"{_LAYER}0\.to_q\.weight", rf"{_OURS}q.kernel[\1]"),
-    (rf"{_LAYER}0\.to_kv\.weight", rf"{_OURS}{{k,v}}.kernel[\1]"),
-    (rf"{_LAYER}0\.to_out\.weight", rf"{_OURS}out.kernel[\1]"),
-    (rf"{_LAYER}1\.0\.weight", rf"{_OURS}norm.scale[\1]"),
-    (rf"{_LAYER}1\.0\.bias", rf"{_OURS}norm.bias[\1]"),
-    (rf"{_LAYER}1\.1\.weight", rf"{_OURS}up.kernel[\1]"),
-    (rf"{_LAYER}1\.3\.weight", rf"{_OURS}down.kernel[\1]"),
+    (rf"{_LAYER}0\.norm1\.weight", rf"{_PATHS}norm_image.scale[\1]"),
+    (rf"{_LAYER}0\.norm1\.bias", rf"{_PATHS}norm_image.bias[\1]"),
+    (rf"{_LAYER}0\.norm2\.weight", rf"{_PATHS}norm_latents.scale[\1]"),
+    (rf"{_LAYER}0\.norm2\.bias", rf"{_PATHS}norm_latents.bias[\1]"),
+    (rf"{_LAYER}0\.to_q\.weight", rf"{_PATHS}q.kernel[\1]"),
+    (rf"{_LAYER}0\.to_kv\.weight", rf"{_PATHS}{{k,v}}.kernel[\1]"),
+    (rf"{_LAYER}0\.to_out\.weight", rf"{_PATHS}out.kernel[\1]"),
+    (rf"{_LAYER}1\.0\.weight", rf"{_PATHS}norm.scale[\1]"),
+    (rf"{_LAYER}1\.0\.bias", rf"{_PATHS}norm.bias[\1]"),
+    (rf"{_LAYER}1\.1\.weight", rf"{_PATHS}up.kernel[\1]"),
+    (rf"{_LAYER}1\.3\.weight", rf"{_PATHS}down.kernel[\1]"),
 )
 
 
 def renames_of(config: IpAdapterConfig, unet: UNetConfig) -> Renames:
-    """Return the names in an adapter's file → paths in `IpAdapter`."""
+    """Map key names in an adapter's file to paths in `IpAdapter`."""
     return (
         *(PROJECTION if config.resampler is None else RESAMPLER),
         *_layers(unet),
@@ -121,7 +122,7 @@ def _layers(unet: UNetConfig) -> Renames:
     ]
     return tuple(
         (
-            rf"ip_adapter\.{FIRST + APART * number}\.to_{name}_ip\.weight",
+            rf"ip_adapter\.{FIRST + STRIDE * number}\.to_{name}_ip\.weight",
             f"layers.{transformer}.{name}.kernel[{layer}]",
         )
         for number, (transformer, layer) in enumerate(numbered)

@@ -1,19 +1,19 @@
-"""Names in a diffusers checkpoint of the UNet → paths in `UNet`; of a ControlNet, too."""
+"""Maps keys of diffusers checkpoints to parameter paths in `UNet` and `ControlNet`."""
 
 from __future__ import annotations
 
 from models.checkpoint.key_mapping import Renames
 
 
-def transformer(theirs: str, ours: str, groups: int) -> Renames:
-    """Renames of one transformer, or of all: within it, every checkpoint has the same names.
+def transformer(source: str, target: str, groups: int) -> Renames:
+    """Return the renames of one transformer, or of all; every checkpoint names its layers alike.
 
     Args:
-        theirs, ours: its place in the file and among our paths.
-        groups: how many groups the expression `theirs` has.
+        source, target: prefix in the file, and among the parameter paths.
+        groups: number of groups in the expression `source`.
     """
-    layer, (first, second, third) = rf"{theirs}\.transformer_blocks\.(\d+)\.", _numbers(groups)
-    place = rf"{ours}.layers."
+    layer, (first, second, third) = rf"{source}\.transformer_blocks\.(\d+)\.", _numbers(groups)
+    place = rf"{target}.layers."
     return (
         (rf"{layer}(attn\d)\.to_(q|k|v)\.weight", f"{place}{second}.{third}.kernel[{first}]"),
         (rf"{layer}(attn\d)\.to_out\.0\.weight", f"{place}{second}.out.kernel[{first}]"),
@@ -24,15 +24,15 @@ def transformer(theirs: str, ours: str, groups: int) -> Renames:
         (rf"{layer}ff\.net\.0\.proj\.bias", f"{place}up.bias[{first}]"),
         (rf"{layer}ff\.net\.2\.weight", f"{place}down.kernel[{first}]"),
         (rf"{layer}ff\.net\.2\.bias", f"{place}down.bias[{first}]"),
-        (rf"{theirs}\.norm\.weight", f"{ours}.norm.scale"),
-        (rf"{theirs}\.norm\.bias", f"{ours}.norm.bias"),
-        (rf"{theirs}\.(proj_in|proj_out)\.weight", f"{ours}.{first}.kernel"),
-        (rf"{theirs}\.(proj_in|proj_out)\.bias", f"{ours}.{first}.bias"),
+        (rf"{source}\.norm\.weight", f"{target}.norm.scale"),
+        (rf"{source}\.norm\.bias", f"{target}.norm.bias"),
+        (rf"{source}\.(proj_in|proj_out)\.weight", f"{target}.{first}.kernel"),
+        (rf"{source}\.(proj_in|proj_out)\.bias", f"{target}.{first}.bias"),
     )
 
 
 def _numbers(groups: int) -> tuple[str, str, str]:
-    """Return references to the groups behind these, as a path has them."""
+    """Return references to the three groups that follow these."""
     first, second, third = (rf"\{groups + place}" for place in (1, 2, 3))
     return first, second, third
 
@@ -47,7 +47,7 @@ RENAMES: Renames = (
     (r"(.+)\.bias", r"\1.bias"),
 )
 
-_KINDS = r"transformer_layes\.(\d+)\."  # as diffusers spells it
+_KINDS = r"transformer_layes\.(\d+)\."  # diffusers' spelling
 
 CONTROL_RENAMES: Renames = (
     (rf"{_KINDS}ln_(1|2)\.weight", r"kinds.layers.norm\2.scale[\1]"),
@@ -73,4 +73,4 @@ CONTROL_RENAMES: Renames = (
     (r"controlnet_mid_block\.bias", "mid_out.bias"),
     *RENAMES,
 )
-"""The same of a ControlNet, and of a union: paths in `ControlNet`."""
+"""Keys of a ControlNet or a union → paths in `ControlNet`."""

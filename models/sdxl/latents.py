@@ -1,4 +1,4 @@
-"""Conversion between pixels and the UNet's latents: the autoencoder, its precision and scale."""
+"""Conversion between pixels and the UNet's latents: autoencoder, precision and scaling."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ Latents = Float[Array, "h w latent"]
 
 
 class LatentSpace(NamedTuple):
-    """Use of one checkpoint's autoencoder.
+    """Autoencoder of one checkpoint, with its precision and scaling.
 
-    `force_upcast` stands for weights that overflow in float16: whatever is encoded is encoded in
-    float32 then, and what is decoded too where the weights are float16, as in diffusers.
+    `force_upcast` marks weights that overflow in float16. Encoding then runs in float32, and so
+    does decoding if the weights are float16, as in diffusers.
     """
 
     config: VaeConfig
     dtype: np.dtype[Any]
-    """Dtype of the weights."""
+    """Dtype of the autoencoder's weights."""
     tiling: Tiling | None = None
-    """Tiling of images that do not fit the device as a whole; None: whole."""
+    """Tiling of images too large for the device; None disables tiling."""
 
     @property
     def encoding_dtype(self) -> np.dtype[Any]:
-        """Data type in which images are encoded."""
+        """Dtype in which images are encoded."""
         return np.dtype(np.float32) if self.config.force_upcast else self.dtype
 
     @property
     def decoding_dtype(self) -> np.dtype[Any]:
-        """Data type in which latents are decoded."""
+        """Dtype in which latents are decoded."""
         return self.encoding_dtype if self.dtype == np.float16 else self.dtype
 
     def encode(
         self, graph: Any, weights: Any, pixels: Float[Array, "height width 3"], noise: Latents
     ) -> Latents:
-        """A sample of the posterior, in float32 and as the encoder leaves it."""
+        """Return a sample of the posterior, in float32 and unscaled."""
         vae = self._vae(graph, weights, self.encoding_dtype)
         pixels = pixels.astype(self.dtype).astype(self.encoding_dtype)
         mean, log_variance = (x[0].astype(jnp.float32) for x in vae.encode(pixels[None]))
         return mean + jnp.exp(0.5 * log_variance) * noise
 
     def decode(self, graph: Any, weights: Any, latents: Latents) -> Float[Array, "height width 3"]:
-        """The UNet's latents as pixels, about in [-1, 1]."""
+        """Decode the UNet's latents to pixels, about in [-1, 1]."""
         vae = self._vae(graph, weights, self.decoding_dtype)
         config = self.config
         if config.latents_mean is None or config.latents_std is None:
@@ -61,19 +61,19 @@ class LatentSpace(NamedTuple):
             latents = latents * std / config.scaling_factor + mean
         return vae.decode(latents[None].astype(self.decoding_dtype))[0]
 
-    def scaled(self, sample: Float[Array, "*batch latent"]) -> Float[Array, "*batch latent"]:
-        """Scale what was encoded for inpainting: diffusers leaves the statistics out there."""
+    def scale(self, sample: Float[Array, "*batch latent"]) -> Float[Array, "*batch latent"]:
+        """Scale encoded latents for inpainting; diffusers ignores the channel statistics there."""
         return self.config.scaling_factor * sample
 
-    def normalized(self, sample: Float[Array, "*batch latent"]) -> Float[Array, "*batch latent"]:
-        """Normalise as image to image does: by the channels' statistics, if the config has any."""
+    def normalize(self, sample: Float[Array, "*batch latent"]) -> Float[Array, "*batch latent"]:
+        """Scale encoded latents for image-to-image, with the channel statistics if configured."""
         config = self.config
         if config.latents_mean is None or config.latents_std is None:
-            return self.scaled(sample)
+            return self.scale(sample)
         std, mean = (np.asarray(x, np.float32) for x in (config.latents_std, config.latents_mean))
-        return self.scaled(sample - mean) / std
+        return self.scale(sample - mean) / std
 
     def _vae(self, graph: Any, weights: Any, dtype: np.dtype[Any]) -> Any:
-        """The autoencoder with its weights in that precision, for the time of one call."""
+        """Return the autoencoder with its weights cast to this dtype for one call."""
         vae = nnx.merge(graph, jax.tree.map(lambda leaf: leaf.astype(dtype), weights))
         return tiled(vae, self.tiling)

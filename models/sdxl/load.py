@@ -1,4 +1,4 @@
-"""A checkpoint in diffusers' layout, or in one file → an `SdxlPipeline`, sizes from its configs."""
+"""Loads an `SdxlPipeline` from a checkpoint in diffusers' layout or in one file."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from models.control.checkpoint import Controls, load_controls, read_controls, wi
 from models.interface.apply_presets import with_presets
 from models.loading.abstract import abstract_module
 from models.loading.preview import MeanLatents, abstract_preview
-from models.loading.sources import AS_IT_IS, Reader, Reading
-from models.parallel.by_size import placed_by_size
+from models.loading.sources import DEFAULT_READING, Reader, Reading
+from models.parallel.by_size import rename_axes_by_size
 from models.sampling import registry
 from models.sdxl.compatibility import (
     SCORE,
@@ -44,7 +44,7 @@ from models.sdxl.refiner_checkpoint import (
     needs_with_refiner,
 )
 from models.sdxl.source import COMPONENTS, Source
-from models.sdxl.spec import SDXL_LEVERS, make_spec
+from models.sdxl.spec import SDXL_OPTIMIZATIONS, make_spec
 from models.spec.image_prompts import ImagePrompt
 from models.spec.model_spec import ModelSpec
 from models.text.clip import ClipConfig, ClipTextModel, ClipTextModelWithProjection
@@ -58,102 +58,102 @@ def load(
     dtype: DTypeLike,
     defaults: Mapping[str, Any] | None = None,
     file: Path | None = None,
-    reading: Reading = AS_IT_IS,
+    reading: Reading = DEFAULT_READING,
 ) -> SdxlPipeline:
-    """Read configs, tokenizers and weights; the weights go straight to the device in `dtype`.
+    """Load configs, tokenizers and weights; weights go directly to the device in `dtype`.
 
     Args:
-        defaults: of request fields, by the operator; they go before the checkpoint's own.
-        file: holds all weights, under their original names; the folder's are not read then.
-        reading: where the arrays go, and what the networks compute in.
+        defaults: operator defaults of request fields; override the checkpoint's.
+        file: single file with all weights under their original names; replaces the folder's
+            weights.
+        reading: placement of the arrays, and the networks' computation dtype.
 
     Raises:
-        ValueError: a config that these networks cannot have, with the file and the key; or tiles
-            that are not whole latents.
-        CheckpointError: files that are missing or damaged; arrays that are missing, stray or
-            misshapen, all of them at once.
+        ValueError: an unsupported config, with file and key; or tiles that are not whole latents.
+        CheckpointError: missing or damaged files; missing, unexpected or misshapen arrays, all of
+            them at once.
     """
     source = Source(folder, file)
     parts = read_parts(source)
     chosen = {**read_defaults(folder), **(defaults or {})}
     scheduler = source.scheduler()
     for config in (source.config("scheduler"), scheduler):
-        registry.from_config(config)  # refused now, by either name, not at the first request
-    beside = read_beside(source, parts, reading)
+        registry.from_config(config)  # raises now instead of at the first request
+    extras = read_extras(source, parts, reading)
     spec = make_spec(
         name,
-        source.fingerprint(*beside.paths),
+        source.fingerprint(*extras.paths),
         parts,
         chosen,
         scheduler["_class_name"],
         force_zeros_for_empty_prompt=forced_zeros(source),
-        image_prompts=beside.image_prompts,
-        refiner=needs_with_refiner(beside.refiner),
-        config_digest=source.config_digest(*beside.paths),
+        image_prompts=extras.image_prompts,
+        refiner=needs_with_refiner(extras.refiner),
+        config_digest=source.config_digest(*extras.paths),
     )
-    spec = with_controls(spec, beside.controls)
-    spec = with_presets(spec, folder, SDXL_LEVERS, reading.qualities, reading.eight_bit)
+    spec = with_controls(spec, extras.controls)
+    spec = with_presets(spec, folder, SDXL_OPTIMIZATIONS, reading.qualities, reading.eight_bit)
     activation_dtype = reading.activation_dtype or dtype
     dtypes = jnp.dtype(dtype), jnp.dtype(activation_dtype)
     check_tiling(reading.vae_tiling, parts.vae.downsampling)
     space = LatentSpace(parts.vae, dtypes[1], reading.vae_tiling)
-    own = read_preparation(source, parts, spec, space, reading.reader)
-    preparation = with_beside(own, beside, reading.reader)
+    base_preparation = read_preparation(source, parts, spec, space, reading.reader)
+    preparation = with_extras(base_preparation, extras, reading.reader)
     loaded = load_checkpoint(source, parts, dtype, activation_dtype, reading)
     preview = reading.reader.preview(*colour_encoder(loaded["vae"], preparation.latent_space))
     networks = SdxlNetworks(
         **loaded,
         preview=preview,
-        controls=load_controls(beside.controls, dtypes, reading),
-        image_prompts=load_adapters(beside.adapters, parts.unet, reading, dtype, activation_dtype),
-        **load_refiner(beside.refiner, abstract_modules, (dtype, activation_dtype), reading),
+        controls=load_controls(extras.controls, dtypes, reading),
+        image_prompts=load_adapters(extras.adapters, parts.unet, reading, dtype, activation_dtype),
+        **load_refiner(extras.refiner, abstract_modules, (dtype, activation_dtype), reading),
     )
     return SdxlPipeline(preparation, networks)
 
 
-class Beside(NamedTuple):
-    """Files of the networks beside a checkpoint's own."""
+class ExtraNetworks(NamedTuple):
+    """Additional networks of a model: ControlNets, IP-Adapters and a refiner."""
 
     controls: Controls
     adapters: Mapping[str, IpAdapterFiles]
     refiner: RefinerFiles | None
     trained: Mapping[str, Any]
-    """Options of the scheduler that differ for the refiner."""
+    """Scheduler options in which the refiner's training differs."""
 
     @property
     def paths(self) -> list[Path]:
-        """Paths of all of them, in the order of a fingerprint."""
-        of_adapters = [place for one in self.adapters.values() for place in one.places]
+        """Paths of all additional networks, in the order used by fingerprints."""
+        of_adapters = [place for adapter in self.adapters.values() for place in adapter.paths]
         of_refiner = () if self.refiner is None else self.refiner.paths
         return [*self.controls.paths, *of_adapters, *of_refiner]
 
     @property
     def image_prompts(self) -> dict[str, ImagePrompt]:
-        """Image prompts by name, for the spec."""
-        return {name: ImagePrompt(tokens=one.tokens) for name, one in self.adapters.items()}
+        """Image prompts by name, for the `ModelSpec`."""
+        return {name: ImagePrompt(tokens=adapter.tokens) for name, adapter in self.adapters.items()}
 
 
-def read_beside(source: Source, parts: Parts, reading: Reading) -> Beside:
-    """Read what lies beside a checkpoint. Raises: as `load` does."""
+def read_extras(source: Source, parts: Parts, reading: Reading) -> ExtraNetworks:
+    """Read the configs of ControlNets, IP-Adapters and refiner. Raises: as `load` does."""
     read = partial(read_files, parts, source.config("unet"))
     controls = read_controls(reading, "unet", read, in_files=True)
     adapters = read_adapters(reading.image_prompts, parts.unet)
     refiner = read_refiner(reading, parts)
     trained = {} if refiner is None else refiner.trained(source.scheduler())
-    return Beside(controls, adapters, refiner, trained)
+    return ExtraNetworks(controls, adapters, refiner, trained)
 
 
-def with_beside(own: Preparation, beside: Beside, reader: Reader) -> Preparation:
-    """Return a checkpoint's preparation with that of the networks beside it."""
-    files, refiner = beside.refiner, None
+def with_extras(base: Preparation, extras: ExtraNetworks, reader: Reader) -> Preparation:
+    """Return a checkpoint's preparation extended by that of the additional networks."""
+    files, refiner = extras.refiner, None
     if files is not None:
-        refiner = read_preparation(files.source, files.parts, own.spec, own.latent_space, reader)
+        refiner = read_preparation(files.source, files.parts, base.spec, base.latent_space, reader)
     return replace(
-        own,
-        controls=beside.controls.places,
-        image_prompts={name: one.preprocessor for name, one in beside.adapters.items()},
+        base,
+        controls=extras.controls.slots,
+        image_prompts={name: adapter.preprocessor for name, adapter in extras.adapters.items()},
         refiner=refiner,
-        refiners_training=beside.trained,
+        refiners_training=extras.trained,
     )
 
 
@@ -164,19 +164,19 @@ def load_checkpoint(
     activation_dtype: DTypeLike,
     reading: Reading,
 ) -> dict[str, Any]:
-    """Load the checkpoint's own networks by name; None: it has none. Raises: as `load` does."""
+    """Load the checkpoint's networks by name; None for a missing one. Raises: as `load` does."""
     stored, used = (
         reading.rounded(abstract_modules(parts, each), "unet") for each in (dtype, activation_dtype)
     )
     loaded = {
         name: reading.network(name, (getattr(stored, name), getattr(used, name)), place, renames)
-        for name, (place, renames) in source.places(parts).items()
+        for name, (place, renames) in source.array_sources(parts).items()
     }
     return {**dict.fromkeys(COMPONENTS), **loaded}
 
 
 def read_refiner(reading: Reading, base: Parts) -> RefinerFiles | None:
-    """Read the sizes of a model's refiner; None: it has none. Raises: as `load` does."""
+    """Read the configs of a model's refiner; None without one. Raises: as `load` does."""
     if reading.refiner is None:
         return None
     source = Source(*reading.refiner)
@@ -189,7 +189,7 @@ def read_refiner(reading: Reading, base: Parts) -> RefinerFiles | None:
 
 
 def read_parts(source: Source) -> Parts:
-    """The networks' configs, checked against each other. Raises: as `load` does."""
+    """Read the configs of an SDXL checkpoint and check them. Raises: as `load` does."""
     index = read_model_index(source.folder)
     check_index(index)
     both = has_both_encoders(index)
@@ -207,7 +207,7 @@ def read_parts(source: Source) -> Parts:
 def read_preparation(
     source: Source, parts: Parts, spec: ModelSpec, space: LatentSpace, reader: Reader
 ) -> Preparation:
-    """Read what the host needs of the checkpoint. Raises: as `load` does."""
+    """Read the host-side data: tokenizers, scheduler, options. Raises: as `load` does."""
     names = [*TOKENIZERS.values()][-len(parts.towers) :]
     return Preparation(
         spec=spec,
@@ -222,24 +222,24 @@ def read_preparation(
 
 
 def forced_zeros(source: Source) -> bool:
-    """Return whether the UNet gets zeros where a request has no negative prompt."""
+    """Return whether the UNet gets zero embeddings if a request has no negative prompt."""
     return bool(read_model_index(source.folder).get("force_zeros_for_empty_prompt", True))
 
 
 def abstract_modules(parts: Parts, dtype: DTypeLike) -> SdxlNetworks:
-    """The networks as shapes alone: what the loader fills, and what a planner compiles."""
+    """Build the networks with shapes only, for the loader to fill and for planners to compile."""
     shapes = partial(abstract_module, param_dtype=dtype)
     return SdxlNetworks(
         unet=shapes(UNet, parts.unet),
-        clip=parts.clip and placed_by_size(shapes(ClipTextModel, parts.clip)),
-        clip_2=placed_by_size(shapes(ClipTextModelWithProjection, parts.clip_2)),
+        clip=parts.clip and rename_axes_by_size(shapes(ClipTextModel, parts.clip)),
+        clip_2=rename_axes_by_size(shapes(ClipTextModelWithProjection, parts.clip_2)),
         vae=shapes(AutoencoderKL, parts.vae),
         preview=abstract_preview(parts.vae.latent_channels),
     )
 
 
 def colour_encoder(vae: AutoencoderKL, space: LatentSpace) -> tuple[MeanLatents, int]:
-    """Return what `fit_preview` needs: a flat image's mean latents, as the UNet has them."""
+    """Return the inputs of `fit_preview`: mean latents of a flat colour, scaled for the UNet."""
     config, side = space.config, 4 * space.config.downsampling
     mean_only = jnp.zeros((4, 4, config.latent_channels))
     graph, state = nnx.split(vae)
@@ -248,6 +248,6 @@ def colour_encoder(vae: AutoencoderKL, space: LatentSpace) -> tuple[MeanLatents,
     def mean_latents(state: Any, colour: Float[Array, " 3"]) -> Float[Array, " c"]:
         flat = jnp.broadcast_to(colour, (side, side, 3))
         mean = space.encode(graph, state, flat, mean_only).mean(axis=(0, 1))
-        return space.normalized(mean)
+        return space.normalize(mean)
 
     return partial(mean_latents, state), config.latent_channels

@@ -1,4 +1,4 @@
-"""The UNet of SDXL: what a step takes off noisy latents, from time, text and the image's sizes.
+"""UNet of SDXL: predicts the noise of latents from time, text and image sizes.
 
 Source: Podell et al. 2023 (SDXL), section 2, in the parametrisation of diffusers'
 UNet2DConditionModel. Equal transformer layers are stacked and scanned
@@ -21,7 +21,7 @@ from models.nn.layers.convolution import convolved
 from models.nn.layers.norms import GroupNorm
 from models.nn.layers.parameterised import Conv, conv, linear
 from models.nn.layers.step_cache import AXES as TOKEN_AXES
-from models.nn.layers.step_cache import CachedStep, Entered, Tokens
+from models.nn.layers.step_cache import BlockInputs, CachedStep, Tokens
 from models.parallel.placement import split
 from models.parallel.trace_options import trace_options
 from models.sdxl.blocks import (
@@ -41,32 +41,32 @@ from models.sdxl.embeddings import Embedding, sinusoid
 from models.sdxl.ip_adapter import NO_IMAGES, ImageLevels
 
 Residuals = tuple[Features, ...]
-"""Sums that ControlNets add to each state of the way down, in its order, and to the middle's."""
+"""Residuals that ControlNets add to each state of the down path, in order, and to the middle's."""
 
 
-class Told(NamedTuple):
-    """Conditions that all levels are told."""
+class Conditioning(NamedTuple):
+    """Conditioning shared by all levels of the UNet."""
 
     time: Vector
     text: Text
     images: ImageLevels = NO_IMAGES
     control: Residuals | None = None
 
-    def by_image(self) -> Told:
-        """Return all of it whole, with the batch in front."""
+    def by_image(self) -> Conditioning:
+        """Return the conditioning with strips joined and the batch axis first."""
         images = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), self.images)
         control = None if self.control is None else tuple(map(join_strips, self.control))
         return self._replace(images=images, control=control)
 
-    def in_strips(self) -> Told:
-        """Return the inverse of `by_image`."""
+    def in_strips(self) -> Conditioning:
+        """Undo `by_image`: split into strips, with the layer axis first."""
         images = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), self.images)
         control = None if self.control is None else tuple(map(split_strips, self.control))
         return self._replace(images=images, control=control)
 
 
-class WayDown(nnx.Module):
-    """First convolution, time, and the levels down to the middle: a UNet's, and a ControlNet's."""
+class DownPath(nnx.Module):
+    """First convolution, time embedding, down path and middle of the UNet or a ControlNet."""
 
     def __init__(self, config: UNetConfig, attention: Attentions, **make: Any) -> None:
         self.config = config
@@ -84,7 +84,7 @@ class WayDown(nnx.Module):
         self.mid_block = UNetMidBlock(config, attention, **make) if config.mid_block_type else None
 
     def _strips(self, batch: int, height: int, width: int) -> int:
-        """Return the strips of each image, where its sizes halve without a rest."""
+        """Return the number of strips per image; 1 if the width does not halve evenly."""
         halved = 2 ** (len(self.down_blocks) - 1)
         if width % halved:
             return 1
@@ -93,10 +93,10 @@ class WayDown(nnx.Module):
     def states(
         self, x: Features, time: Vector, text: Text, images: ImageLevels = NO_IMAGES
     ) -> tuple[list[Features], Features]:
-        """Return the states that skip the middle, and what the middle makes of the last one.
+        """Return the skip states, and the output of the middle block.
 
         Args:
-            x: behind the first convolution.
+            x: output of the first convolution.
         """
         outer = self.outer_states(x, time, text, images)
         inner, middle = self.inner_states(outer[-1], time, text, images)
@@ -105,14 +105,14 @@ class WayDown(nnx.Module):
     def outer_states(
         self, x: Features, time: Vector, text: Text, images: ImageLevels = NO_IMAGES
     ) -> list[Features]:
-        """Return the states at the image's own size."""
+        """Return the skip states at full resolution."""
         first = self.down_blocks[0].at_its_size(x, time, text, part_of(images.down, 0))
         return [x, *first]
 
     def inner_states(
         self, x: Features, time: Vector, text: Text, images: ImageLevels = NO_IMAGES
     ) -> tuple[list[Features], Features]:
-        """Return the states at smaller sizes, and what the middle makes of the last one."""
+        """Return the skip states at lower resolutions, and the output of the middle block."""
         states = [x, *self.down_blocks[0].halved(x)]
         for index, block in enumerate(self.down_blocks):
             if index:
@@ -129,7 +129,7 @@ class WayDown(nnx.Module):
         time_ids: Float[Array, "batch numbers"] | None,
         timestep_cond: Float[Array, "batch guidance_features"] | None,
     ) -> Float[Array, "batch time_features"]:
-        """The vector that every residual block is given: time, guidance, sizes and pooled text."""
+        """Embed time, guidance, sizes and pooled text into the vector for all residual blocks."""
         config = self.config
         first = self._embed_numbers(timestep, config.block_out_channels[0])
         vector = self.time_embedding(first, timestep_cond)
@@ -147,7 +147,7 @@ class WayDown(nnx.Module):
         self, pooled_embeds: Float[Array, "batch pooled"], time_ids: Float[Array, "batch numbers"]
     ) -> Float[Array, "batch features"]:
         features = self.config.addition_time_embed_dim
-        assert features is not None  # the config has seen to it
+        assert features is not None  # validated by the config
         sizes = self._embed_numbers(time_ids.reshape(-1), features)
         sizes = sizes.reshape(len(pooled_embeds), -1)
         return jnp.concatenate([pooled_embeds.astype(sizes.dtype), sizes], axis=-1)
@@ -159,8 +159,8 @@ class WayDown(nnx.Module):
         return sinusoid(values, features, flip_sin_to_cos=flip, freq_shift=shift)
 
 
-class UNet(WayDown):
-    """Latents and conditions to the prediction that the scheduler expects."""
+class UNet(DownPath):
+    """Denoising network: latents and conditioning to the prediction that the scheduler expects."""
 
     def __init__(
         self,
@@ -190,17 +190,17 @@ class UNet(WayDown):
         control: Residuals | None = None,
         cache: CachedStep | None = None,
     ) -> Float[Array, "batch height width out"]:
-        """The prediction, in the dtype of the weights.
+        """Predict, in the dtype of the weights.
 
         Args:
             timestep: 0 to 1000, float32.
             pooled_embeds, time_ids: pooled text; original size, crop and target size (px), as
-                float32. Read by networks with a text-time embedding, which must be given both.
-            timestep_cond: the embedded guidance scale, for networks with `time_cond_proj_dim`.
-            images: image prompts, [layers, batch, tokens, width], of each transformer in each
-                block, one an adapter.
-            control: what ControlNets add to the states of the way down and to the middle's.
-            cache: of earlier steps, where all but the outermost level may be left out.
+                float32. Both are required by networks with a text-time embedding.
+            timestep_cond: guidance-scale embedding, for networks with `time_cond_proj_dim`.
+            images: image prompts of each transformer in each block, [layers, batch, tokens, width],
+                one per adapter.
+            control: ControlNet residuals of the down path's states and the middle's.
+            cache: state of earlier steps; may replace all but the outermost level.
         """
         dtype = self.conv_in.kernel.dtype
         time = self.condition(timestep, pooled_embeds, time_ids, timestep_cond)
@@ -210,69 +210,71 @@ class UNet(WayDown):
         x = latents.astype(dtype)
         with replace(trace_options(), strips=self._strips(*x.shape[:3])).active():
             parts = None if control is None else tuple(map(split_strips, control))
-            told = Told(time, text, images, parts)
-            return join_strips(self.through_levels(split_strips(x), told, cache))
+            cond = Conditioning(time, text, images, parts)
+            return join_strips(self.through_levels(split_strips(x), cond, cache))
 
-    def through_levels(self, x: Features, told: Told, cache: CachedStep | None = None) -> Features:
-        """The prediction from latents; all images may be in strips.
+    def through_levels(
+        self, x: Features, cond: Conditioning, cache: CachedStep | None = None
+    ) -> Features:
+        """Predict from latents, optionally in strips.
 
-        Source of what a cache leaves out: Ma et al. 2023 (DeepCache), section 3.2.
+        Source of the caching: Ma et al. 2023 (DeepCache), section 3.2.
         """
         x = split_rows(convolved(self.conv_in, 2 * x - 1 if self.config.center_input_sample else x))
-        states = self.outer_states(x, told.time, told.text, told.images)
+        states = self.outer_states(x, cond.time, cond.text, cond.images)
         if cache is None:
-            x = self.inner(states[-1], told)
+            x = self.inner(states[-1], cond)
         else:
-            x = split_strips(self._cached_inner(cache, join_strips(states[-1]), told))
-        if told.control is not None:
-            outer = told.control[: len(states)]
-            states = [state + more for state, more in zip(states, outer, strict=True)]
+            x = split_strips(self._cached_inner(cache, join_strips(states[-1]), cond))
+        if cond.control is not None:
+            outer = cond.control[: len(states)]
+            states = [state + residual for state, residual in zip(states, outer, strict=True)]
         last = len(self.up_blocks) - 1
-        images = part_of(told.images.up, last)
-        x = self.up_blocks[last](x, states[::-1], told.time, told.text, x.shape[1:3], images)
+        images = part_of(cond.images.up, last)
+        x = self.up_blocks[last](x, states[::-1], cond.time, cond.text, x.shape[1:3], images)
         x = ACTIVATIONS[self.config.act_fn](self.conv_norm_out(x))
         return convolved(self.conv_out, x)
 
-    def inner(self, x: Features, told: Told) -> Features:
-        """Return what comes up to the outermost level from those below it.
+    def inner(self, x: Features, cond: Conditioning) -> Features:
+        """Return the input of the outermost up block, computed by all levels below.
 
         Args:
-            x: the last state of the outermost level.
+            x: last state of the outermost level.
         """
-        states, middle = self.inner_states(x, told.time, told.text, told.images)
-        if told.control is not None:
-            *added, more = told.control[-len(states) - 1 :]
-            states = [state + one for state, one in zip(states, added, strict=True)]
-            middle = middle + more
+        states, middle = self.inner_states(x, cond.time, cond.text, cond.images)
+        if cond.control is not None:
+            *added, middle_residual = cond.control[-len(states) - 1 :]
+            states = [state + residual for state, residual in zip(states, added, strict=True)]
+            middle = middle + middle_residual
         size, x = x.shape[1:3], middle
         for index, block in enumerate(self.up_blocks):
             if index < len(self.up_blocks) - 1:
                 skips = [states.pop() for _ in block.resnets]
-                wanted = states[-1].shape[1:3] if states else size
-                images = part_of(told.images.up, index)
-                x = block(x, skips, told.time, told.text, wanted, images)
+                target_size = states[-1].shape[1:3] if states else size
+                images = part_of(cond.images.up, index)
+                x = block(x, skips, cond.time, cond.text, target_size, images)
         return x
 
     def _cached_inner(
-        self, cache: CachedStep, x: Float[Array, "batch height width _channels"], told: Told
+        self, cache: CachedStep, x: Float[Array, "batch height width _channels"], cond: Conditioning
     ) -> Float[Array, "batch height width inner"]:
-        """Return what `inner` does, or what the cache takes for it, whole images."""
+        """Return the output of `inner`, or the cache's replacement, as whole images."""
         batch, height, width, _ = x.shape
         features = self.config.inner_features
-        nothing = jnp.zeros((batch, height * width, features), x.dtype)
+        empty = jnp.zeros((batch, height * width, features), x.dtype)
 
-        def run(x: Array, by_image: Told) -> Tokens:
+        def run(x: Array, by_image: Conditioning) -> Tokens:
             with replace(trace_options(), strips=self._strips(*x.shape[:3])).active():
-                found = join_strips(self.inner(split_strips(x), by_image.in_strips()))
-            return split(found.reshape(len(x), -1, features), *TOKEN_AXES)
+                output = join_strips(self.inner(split_strips(x), by_image.in_strips()))
+            return split(output.reshape(len(x), -1, features), *TOKEN_AXES)
 
-        entered = Entered(x, nothing, nothing)
-        found = cache.run(entered, told.by_image(), run)
-        return split_rows(found.reshape(batch, height, width, features))
+        entered = BlockInputs(x, empty, empty)
+        output = cache.run(entered, cond.by_image(), run)
+        return split_rows(output.reshape(batch, height, width, features))
 
 
 def padded_conv(in_width: int, width: int, kernel: int, **make: Any) -> Conv:
-    """Build a convolution of an odd window that keeps an image's size."""
+    """Build a convolution with an odd kernel that preserves the image's size."""
     padding = ((kernel // 2, kernel // 2),) * 2
     return conv(in_width, width, (kernel, kernel), padding=padding, **make)
 
@@ -280,7 +282,7 @@ def padded_conv(in_width: int, width: int, kernel: int, **make: Any) -> Conv:
 def _add_embedding(config: UNetConfig, **make: Any) -> Embedding | None:
     if config.addition_embed_type is None:
         return None
-    assert config.projection_class_embeddings_input_dim is not None  # the config has seen to it
+    assert config.projection_class_embeddings_input_dim is not None  # validated by the config
     return Embedding(config.projection_class_embeddings_input_dim, config.time_features, **make)
 
 

@@ -1,4 +1,4 @@
-"""SDXL as the engine runs it: pure functions of the weights."""
+"""SDXL pipeline for the engine: pure functions of the weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from models.control.by_row import HINTS, residuals
-from models.interface.denoising_pipeline import DenoisingPipeline, Draft, each_alone
+from models.interface.denoising_pipeline import DenoisingPipeline, Draft, flatten_prompts
 from models.interface.image_start import clean_latents
 from models.interface.images import to_uint8
 from models.interface.pipeline import Fields, PyTree
@@ -31,7 +31,7 @@ from models.sdxl.refining import PREFIX, REFINER
 
 
 class SdxlNetworks(NamedTuple):
-    """Value a network of the checkpoint: modules, graphs or weights."""
+    """Networks of an SDXL pipeline, as modules, graphs or weights."""
 
     unet: Any
     clip: Any
@@ -39,10 +39,10 @@ class SdxlNetworks(NamedTuple):
     vae: Any
     preview: Any
     controls: Any = None
-    """List of ControlNets; None: it has none."""
+    """List of ControlNets; None if the model has no ControlNets."""
     image_prompts: Any = None
     refiner: Any = None
-    """UNet that takes the last steps; None: it has no refiner."""
+    """UNet that runs the last steps; None without a refiner."""
     refiner_clip: Any = None
     refiner_clip_2: Any = None
 
@@ -50,13 +50,15 @@ class SdxlNetworks(NamedTuple):
 class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
     """Pipeline of SDXL.
 
-    A row: latents and denoised [h, w, c]; prompt_embeds [prompts, tokens, text], pooled_embeds
-    [prompts, pooled] and time_ids [prompts, numbers]; step_cache, where there is one. Inpainting
-    adds mask [h, w, 1] and, by the UNet's kind, clean and noise or masked [h, w, c]; networks with
-    distilled guidance have timestep_cond [features]; image prompts are image_prompts, a tree of
-    [prompts, layers, tokens, width]; models with ControlNets have hints [slots, h, w, first]. Rows
-    with a refiner have its texts beside the base's: refiner_prompt_embeds, refiner_pooled_embeds
-    and refiner_time_ids.
+    Leaves of a row:
+    - latents and denoised [h, w, c]; step_cache, if enabled;
+    - prompt_embeds [prompts, tokens, text], pooled_embeds [prompts, pooled], time_ids [prompts,
+      numbers];
+    - inpainting: mask [h, w, 1], and clean and noise, or masked [h, w, c], depending on the UNet;
+    - distilled guidance: timestep_cond [features];
+    - image prompts: image_prompts, a tree of [prompts, layers, tokens, width];
+    - ControlNets: hints [slots, h, w, first];
+    - a refiner's texts: refiner_prompt_embeds, refiner_pooled_embeds and refiner_time_ids.
     """
 
     TEXTS = ("prompt_embeds", "pooled_embeds", "time_ids")
@@ -71,12 +73,12 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
         self.latent_space = preparation.latent_space
         self.dtype = used_dtype(modules.unet.conv_in.kernel)
 
-    def lay_out(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
-        """Tokenize both prompts, draw the noise, and plan the steps."""
-        return self.preparation.lay_out(fields, images)
+    def plan_request(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
+        """Tokenize the prompts, draw the noise, and plan the steps."""
+        return self.preparation.plan_request(fields, images)
 
     def embed(self, weights: SdxlNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
-        """Encode the prompts, and images into the latents under the first noise."""
+        """Encode prompts and images, and build the first latents."""
         latents = inputs["noise_scale"] * inputs["noise"]
         masks, clean = self._encode_images(weights, inputs)
         if clean is not None:
@@ -86,13 +88,13 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
             **self._encode_texts(weights, inputs),
             **self._encode_texts(weights, inputs, PREFIX),
             **masks,
-            **image_prompts.encoded(self.network(weights, "image_prompts"), inputs),
+            **image_prompts.encode_image_prompts(self.network(weights, "image_prompts"), inputs),
             **initial_cache(inputs, self.preparation.unet.inner_features, self.dtype),
         }
         if "timestep_cond" in inputs:
             row["timestep_cond"] = inputs["timestep_cond"]
         if self.graphs.controls is not None:
-            slots = self.preparation.controls.slots
+            slots = self.preparation.controls.count
             row[HINTS] = hints(self._controlnets(weights), inputs, slots, latents)
         return row
 
@@ -102,10 +104,10 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
         weights: SdxlNetworks,
         rows: PyTree,
         values: Mapping[str, jax.Array],
-        conditions: PyTree,
+        modulations: PyTree,
         cache: CachedStep | None,
     ) -> Float[Array, "batch prompts h w latent"]:
-        """Return what the UNet predicts for every prompt of every row."""
+        """Run the UNet, or the refiner, for every prompt of every row."""
         if program.network == REFINER:
             return self._refine(weights, rows, values)
         unet = self.network(weights, "unet")
@@ -121,7 +123,7 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
         output = unet(
             each_prompt(latents),
             each_prompt(values["timestep"]),
-            *(each_alone(rows[name]) for name in self.TEXTS),
+            *(flatten_prompts(rows[name]) for name in self.TEXTS),
             each_prompt(rows["timestep_cond"]) if "timestep_cond" in rows else None,
             image_prompts.of_layers(rows),
             control,
@@ -132,14 +134,14 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
     def _refine(
         self, weights: SdxlNetworks, rows: PyTree, values: Mapping[str, jax.Array]
     ) -> Float[Array, "batch prompts h w latent"]:
-        """Return what the refiner predicts, to which texts are all that there is."""
+        """Run the refiner UNet, which takes text conditioning only."""
         refiner = self.network(weights, REFINER)
         batch, prompts = rows[self.REFINERS_TEXTS[0]].shape[:2]
         latents = rows["latents"] * per_row(values["input_scale"], rows["latents"])
         output = refiner(
             jnp.repeat(latents, prompts, axis=0),
             jnp.repeat(values["timestep"], prompts, axis=0),
-            *(each_alone(rows[name]) for name in self.REFINERS_TEXTS),
+            *(flatten_prompts(rows[name]) for name in self.REFINERS_TEXTS),
         )
         return output.astype(jnp.float32).reshape(batch, prompts, *output.shape[1:])
 
@@ -150,7 +152,7 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
         values: Mapping[str, jax.Array],
         latents: Float[Array, "batch h w latent"],
     ) -> Residuals | None:
-        """Return what ControlNets add to the UNet's states; None: the model has none."""
+        """Return the ControlNets' residuals; None if the model has no ControlNets."""
         if self.graphs.controls is None:
             return None
         prompts = rows["prompt_embeds"].shape[1]
@@ -158,68 +160,68 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
         def each_prompt(x: Array) -> Array:
             return jnp.repeat(x[:, None], prompts, axis=1)
 
-        told = (each_prompt(latents), each_prompt(values["timestep"]))
+        inputs = (each_prompt(latents), each_prompt(values["timestep"]))
         conditions = tuple(rows[name] for name in self.TEXTS)
         runs = [run_of(network) for network in self._controlnets(weights)]
-        found: Residuals = residuals(runs, rows, values, (*told, *conditions))
-        return found
+        output: Residuals = residuals(runs, rows, values, (*inputs, *conditions))
+        return output
 
     def _controlnets(self, weights: SdxlNetworks) -> nnx.List:
-        """Return the ControlNets as they lie: each is gathered where it runs."""
+        """Return the ControlNets with sharded weights, which are gathered when each one runs."""
         merged: nnx.List = nnx.merge(self.graphs.controls, weights.controls)
         return merged
 
-    def joined(
+    def combine_prompts(
         self, output: Float[Array, "batch prompts h w latent"], values: Mapping[str, jax.Array]
     ) -> Float[Array, "batch h w latent"]:
-        """Join the predictions, rescaled where the request asks for it."""
+        """Apply classifier-free guidance, then `guidance_rescale`."""
         positive = output[:, 0]
         scale = per_row(values["guidance_scale"], positive)
         guided = classifier_free(positive, output[:, 1], scale)
         return rescale(guided, positive, values["guidance_rescale"])
 
     def decode(self, weights: SdxlNetworks, row: PyTree) -> jax.Array:
-        """Decode the latents by the VAE."""
+        """Decode a row's latents to pixels with the VAE."""
         return to_uint8(self.latent_space.decode(self.graphs.vae, weights.vae, row["latents"]))
 
     def preview(self, weights: SdxlNetworks, row: PyTree) -> jax.Array:
-        """Decode the estimate of the clean latents by a linear map."""
+        """Decode the estimate of the clean latents with a linear map."""
         return to_uint8(self.network(weights, "preview")(row["denoised"]))
 
     def _encode_texts(
         self, weights: SdxlNetworks, inputs: Mapping[str, jax.Array], prefix: str = ""
     ) -> dict[str, jax.Array]:
-        """Return the encoders' hidden states side by side, the last one's pooled output, and sizes.
+        """Return the concatenated hidden states, the last encoder's pooled output, and the sizes.
 
         Args:
-            prefix: of the refiner's; without its inputs there is nothing to return.
+            prefix: input prefix of the refiner; empty result if its inputs are missing.
         """
-        told = {
-            name.removeprefix(prefix): one
-            for name, one in inputs.items()
+        selected = {
+            name.removeprefix(prefix): value
+            for name, value in inputs.items()
             if name.startswith(prefix)
         }
-        if IDS[0] not in told:
+        if IDS[0] not in selected:
             return {}
         networks = [self.network(weights, prefix + name) for name in self.ENCODERS]
         encoders = [network for network in networks if network is not None]
         encoded = [
-            encode_text(encoder, told[ids], told["layers"], told.get(token_weights))
+            encode_text(encoder, selected[ids], selected["layers"], selected.get(token_weights))
             for encoder, ids, token_weights in zip(encoders, IDS, WEIGHTS, strict=False)
         ]
         embeds = jnp.concatenate([hidden for hidden, _ in encoded], axis=-1)
-        heard, pooled = told["heard"], encoded[-1][1]
+        active, pooled = selected["active_prompts"], encoded[-1][1]
         texts = (
-            jnp.where(heard[:, None, None], embeds, 0),
-            jnp.where(heard[:, None], pooled, 0),
-            told["time_ids"],
+            jnp.where(active[:, None, None], embeds, 0),
+            jnp.where(active[:, None], pooled, 0),
+            selected["time_ids"],
         )
-        return {prefix + name: one for name, one in zip(self.TEXTS, texts, strict=True)}
+        return {prefix + name: value for name, value in zip(self.TEXTS, texts, strict=True)}
 
     def _encode_images(
         self, weights: SdxlNetworks, inputs: Mapping[str, jax.Array]
     ) -> tuple[dict[str, jax.Array], jax.Array | None]:
-        """Return what a row keeps of the images, and the latents under the first noise, if any."""
+        """Return a row's mask leaves, and the clean latents under the first noise, if any."""
 
         def sample(name: str) -> Float[Array, "h w latent"]:
             pixels, noise = inputs[name], inputs[f"{name}_noise"]
@@ -227,10 +229,10 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
 
         space = self.latent_space
         if "mask" not in inputs:
-            return {}, clean_latents(inputs, lambda *_: space.normalized(sample("image")))
-        clean = space.scaled(sample("image")) if "image" in inputs else None
+            return {}, clean_latents(inputs, lambda *_: space.normalize(sample("image")))
+        clean = space.scale(sample("image")) if "image" in inputs else None
         masks = {"mask": inputs["mask"]}
         if "masked_image" in inputs:
-            return masks | {"masked": space.scaled(sample("masked_image"))}, clean
-        assert clean is not None  # such a UNet is shown the image in no other way
+            return masks | {"masked": space.scale(sample("masked_image"))}, clean
+        assert clean is not None  # a UNet without mask channels needs the image
         return masks | {"clean": clean, "noise": inputs["noise"]}, clean

@@ -1,4 +1,4 @@
-"""The host's part of an image: a request → tokens, noise and a table of steps, all in NumPy."""
+"""Host-side preparation of a request: tokens, noise and the step table, all in NumPy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from models.control.places import NO_CONTROLS, ControlPlaces
+from models.control.slots import NO_CONTROLS, ControlSlots
 from models.interface.controls import requested_controls
 from models.interface.denoising_pipeline import Draft
 from models.interface.idle_options import idle_options
@@ -29,7 +29,14 @@ from models.sdxl.image_prompts import read_image_prompts
 from models.sdxl.initial_latents import Draws
 from models.sdxl.latents import LatentSpace
 from models.sdxl.prompts import read_texts
-from models.sdxl.refining import NOT_REFINED, PREFIX, REFINER, Refining, refines, relayed
+from models.sdxl.refining import (
+    NO_REFINER,
+    PREFIX,
+    REFINER,
+    RefinerInputs,
+    plan_with_refiner,
+    uses_refiner,
+)
 from models.sdxl.request import SdxlRequest, task_of
 from models.sdxl.step_table import plan_of, steps_of
 from models.spec.model_spec import ModelSpec, Task
@@ -40,7 +47,7 @@ from models.vision.preprocess import ClipPreprocessor
 
 @dataclass(frozen=True)
 class Preparation:
-    """Host-side preparation of one checkpoint's requests."""
+    """Host-side preparation of requests for one SDXL checkpoint."""
 
     spec: ModelSpec
     unet: UNetConfig
@@ -48,33 +55,36 @@ class Preparation:
     towers: tuple[ClipConfig, ...]
     tokenizers: tuple[Tokenizer, ...]
     scheduler: Mapping[str, Any]
-    """`scheduler_config.json`."""
+    """Contents of `scheduler_config.json`."""
     force_zeros_for_empty_prompt: bool
-    """Whether the UNet gets zeros without a negative prompt, not the encoding of an empty text."""
+    """Whether a missing negative prompt becomes zero embeddings, not an encoded empty text."""
     scored: bool = False
-    """True if the UNet is told an aesthetic score in place of a target size."""
-    controls: ControlPlaces = NO_CONTROLS
+    """Whether the UNet takes an aesthetic score in place of a target size."""
+    controls: ControlSlots = NO_CONTROLS
     image_prompts: Mapping[str, ClipPreprocessor] = field(default_factory=dict)
-    """Preprocessing of images by the IP-Adapter that reads them."""
+    """Image preprocessors of the IP-Adapters, by name."""
     refiner: Preparation | None = None
-    """Preparation of the checkpoint that takes the last steps; None: there is none."""
+    """Preparation for the refiner's checkpoint; None without a refiner."""
     refiners_training: Mapping[str, Any] = field(default_factory=dict)
-    """Options of the scheduler that the refiner's training has otherwise."""
+    """Scheduler options in which the refiner's training differs."""
 
-    def lay_out(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
-        """Lay out one image. Raises: RequestError: it cannot be served; names the field."""
+    def plan_request(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
+        """Prepare the inputs and steps of one image.
+
+        Raises: RequestError: an unsupported request; names the field.
+        """
         request, task = read_request(SdxlRequest, fields), task_of(images)
         self._check_task(task)
         self._check_refiner(request)
         scheduler = self._scheduler(request)
-        relay = relayed(request, scheduler, task, self.refiners_training)
-        plan = relay.plan
+        refined = plan_with_refiner(request, scheduler, task, self.refiners_training)
+        plan = refined.plan
         draws = self._draws(request, fields)
         prompts = 2 if self._classifier_free(request) else 1
         texts = self._texts(request, prompts)
         size = (request.width, request.height)
         control = requested_controls(fields, images, self.spec, size)
-        prompted = read_image_prompts(fields, images, self.spec, self.image_prompts)
+        image_inputs = read_image_prompts(fields, images, self.spec, self.image_prompts)
         refining = self._refining(request, task, prompts)
         inputs = {
             **texts.inputs,
@@ -82,18 +92,20 @@ class Preparation:
             **refining.inputs,
             **self._start(request, task, plan, draws, images),
             **self.controls.inputs(control),
-            **prompted.inputs,
+            **image_inputs.inputs,
             **first_history(scheduler.solver, (draws.h, draws.w, draws.channels)),
         }
         programs = [
-            StepProgram(relay.network(step), prompts == 2, scheduler.solver, bool(plan.draws.any()))
+            StepProgram(
+                refined.network(step), prompts == 2, scheduler.solver, bool(plan.draws.any())
+            )
             for step in range(len(plan))
         ]
         tokens = math.prod(texts.inputs["ids"].shape[1:])
         bucket = f"{request.width}x{request.height},text={tokens},prompts={prompts},"
         bucket += solver_key(scheduler.solver, plan)
         bucket += ",inpainting" if task == "inpainting" else ""
-        bucket += prompted.key + refining.key
+        bucket += image_inputs.key + refining.key
         return Draft(
             bucket,
             inputs,
@@ -107,14 +119,16 @@ class Preparation:
             warnings=(*texts.warnings, *self._idle_options(request, task)),
         )
 
-    def _refining(self, request: SdxlRequest, task: Task, prompts: int) -> Refining:
-        """Return what a refiner is told, whose prompts are the base's."""
-        if self.refiner is None or not refines(request, task):
-            return NOT_REFINED
+    def _refining(self, request: SdxlRequest, task: Task, prompts: int) -> RefinerInputs:
+        """Return the refiner's inputs, for the same prompts as the base's."""
+        if self.refiner is None or not uses_refiner(request, task):
+            return NO_REFINER
         texts = self.refiner._texts(request, prompts)
-        told = {**texts.inputs, **self.refiner._conditions(request, "image-to-image", prompts)}
+        inputs = {**texts.inputs, **self.refiner._conditions(request, "image-to-image", prompts)}
         tokens = math.prod(texts.inputs["ids"].shape[1:])
-        return Refining({PREFIX + name: one for name, one in told.items()}, f",refined={tokens}")
+        return RefinerInputs(
+            {PREFIX + name: value for name, value in inputs.items()}, f",refined={tokens}"
+        )
 
     def _texts(self, request: SdxlRequest, prompts: int) -> ReadTexts:
         texts = request.texts(prompts)[: len(self.tokenizers)]
@@ -137,10 +151,13 @@ class Preparation:
 
     def _check_refiner(self, request: SdxlRequest) -> None:
         if request.refiner is not None and self.refiner is None:
-            raise RequestError("refiner", "this model has none; its operator names one in settings")
+            raise RequestError(
+                "refiner",
+                "this model has no refiner; an operator can configure one in the settings",
+            )
 
     def _scheduler(self, request: SdxlRequest) -> Scheduler:
-        """The checkpoint's own or the request's. Raises: RequestError."""
+        """Return the request's scheduler, or the checkpoint's. Raises: RequestError."""
         chosen_scheduler = dict(request.scheduler or {})
         try:
             chosen = registry.for_request(self.scheduler, chosen_scheduler)
@@ -151,7 +168,10 @@ class Preparation:
         return chosen
 
     def _draws(self, request: SdxlRequest, fields: Fields) -> Draws:
-        """Raises: RequestError for a size between two of the latents'."""
+        """Return the random generator of an image's noise.
+
+        Raises: RequestError: a size that is not whole latents.
+        """
         down = self.latent_space.config.downsampling
         for name in ("width", "height"):
             size = getattr(request, name)
@@ -167,13 +187,13 @@ class Preparation:
         )
 
     def _conditions(self, request: SdxlRequest, task: Task, prompts: int) -> dict[str, np.ndarray]:
-        """Return which hidden state of each prompt counts; sizes; guidance as an input."""
-        silent = self.force_zeros_for_empty_prompt and request.negative_prompt is None
+        """Return the hidden layer of each prompt, the sizes, and guidance as an input."""
+        is_zeroed = self.force_zeros_for_empty_prompt and request.negative_prompt is None
         layers = min(tower.num_hidden_layers for tower in self.towers)
         numbers = request.scored_time_ids if self.scored else request.time_ids(task)
         inputs = {
             "layers": layers_from_the_end(request, prompts=prompts, layers=layers),
-            "heard": np.array([True, not silent][:prompts]),
+            "active_prompts": np.array([True, not is_zeroed][:prompts]),
             "time_ids": time_ids(numbers, prompts, self.latent_space.dtype),
         }
         if self.unet.time_cond_proj_dim is not None:
@@ -182,12 +202,12 @@ class Preparation:
         return inputs
 
     def _classifier_free(self, request: SdxlRequest) -> bool:
-        """Return whether to guide; as in diffusers, not a network that gets the scale."""
+        """Return whether to use classifier-free guidance; false for guidance-distilled UNets."""
         return request.guidance_scale > 1 and self.unet.time_cond_proj_dim is None
 
     @property
     def _tokens(self) -> int:
-        """Return as many tokens as both tokenizers take and both encoders have positions for."""
+        """Largest token count that all tokenizers and encoders support."""
         positions = (tower.max_position_embeddings for tower in self.towers)
         return min(*(tokenizer.max_length for tokenizer in self.tokenizers), *positions)
 

@@ -1,4 +1,4 @@
-"""The published SDXL checkpoints, as data: what their config files say of the networks' shapes."""
+"""Configs of published SDXL checkpoints: the fields that define the networks' shapes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CLIP_VISION_H: Mapping[str, Any] = {
     "hidden_act": "gelu",
     "projection_dim": 1024,
 }
-"""Image encoder of the IP-Adapters named `vit-h`: h94/IP-Adapter, models/image_encoder, which is
+"""Image encoder of the `vit-h` IP-Adapters: h94/IP-Adapter, models/image_encoder, which is
 OpenCLIP's ViT-H-14."""
 IP_ADAPTER_PLUS: Mapping[str, Any] = {
     "image_features": 1280,
@@ -85,7 +85,7 @@ REFINER_UNET: Mapping[str, Any] = {
     "cross_attention_dim": 1280,
     "projection_class_embeddings_input_dim": 2560,
 }
-"""The refiner's. Source: stabilityai/stable-diffusion-xl-refiner-1.0, unet/config.json."""
+"""UNet of the refiner. Source: stabilityai/stable-diffusion-xl-refiner-1.0, unet/config.json."""
 
 Checkpoint = Mapping[str, Mapping[str, Any]]
 
@@ -113,14 +113,14 @@ CONTROLNET: Mapping[str, Any] = {
         )
     },
 }
-"""diffusers/controlnet-canny-sdxl-1.0 and its likes: the whole way down."""
+"""Full-size ControlNet, such as diffusers/controlnet-canny-sdxl-1.0."""
 CONTROLNET_MID: Mapping[str, Any] = {**CONTROLNET, "transformer_layers_per_block": [0, 0, 1]}
-"""controlnet-canny-sdxl-1.0-mid, which has 273 million parameters."""
+"""ControlNet controlnet-canny-sdxl-1.0-mid, with 273 million parameters."""
 CONTROLNET_SMALL: Mapping[str, Any] = {
     **CONTROLNET,
     "down_block_types": ["DownBlock2D"] * 3,
     "transformer_layers_per_block": [0, 0, 0],
 }
-"""controlnet-canny-sdxl-1.0-small, which has 160 million parameters."""
+"""ControlNet controlnet-canny-sdxl-1.0-small, with 160 million parameters."""
 CONTROLNET_UNION: Mapping[str, Any] = {**CONTROLNET, "num_control_type": 8}
-"""xinsir/controlnet-union-sdxl-1.0, promax: its config_promax.json names ControlNetModel."""
+"""Union xinsir/controlnet-union-sdxl-1.0, promax; its config_promax.json names ControlNetModel."""

@@ -1,4 +1,4 @@
-"""A refiner beside a base model: another SDXL checkpoint, read and checked against the base's."""
+"""Loads a refiner: a second SDXL checkpoint, checked against the base model."""
 
 from __future__ import annotations
 
@@ -22,54 +22,56 @@ NETWORKS: Mapping[str, str] = {
     "clip": f"{PREFIX}clip",
     "clip_2": f"{PREFIX}clip_2",
 }
-"""Names in a base's pipeline of a refiner's networks; the base's autoencoder is for both."""
+"""Names of a refiner's networks in the base's pipeline; both share the base's autoencoder."""
 SCHEDULE = (
     *("num_train_timesteps", "beta_start", "beta_end", "beta_schedule"),
     *("trained_betas", "rescale_betas_zero_snr"),
 )
-"""Options of schedulers that say how noisy each timestep is."""
+"""Scheduler options that define the noise level of each timestep."""
 LATENTS = ("latent_channels", "scaling_factor", "latents_mean", "latents_std")
-"""Fields of autoencoders that say what latents are."""
+"""Autoencoder fields that must be equal in base and refiner, since they define the latents."""
 
 
 @dataclass(frozen=True)
 class RefinerFiles:
-    """Refiner in its files, not loaded yet."""
+    """Refiner on disk, before its weights are loaded."""
 
     source: Source
     parts: Parts
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Return the folders and files whose change makes it another one."""
+        """Folders and files that identify the refiner in fingerprints."""
         return self.source.paths
 
     def trained(self, base: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options of the base's scheduler that its training has otherwise.
+        """Return scheduler options in which the refiner's training differs from the base's.
 
-        Raises: ValueError: both were trained on other noise.
+        Raises: ValueError: the two noise schedules differ.
         """
-        own, theirs = (registry.from_config(config) for config in (self.source.scheduler(), base))
+        refiner, model = (
+            registry.from_config(config) for config in (self.source.scheduler(), base)
+        )
         for name in SCHEDULE:
-            a, b = getattr(own, name, None), getattr(theirs, name, None)
+            a, b = getattr(refiner, name, None), getattr(model, name, None)
             if a != b:
                 raise ValueError(
                     f"refiner: its scheduler's {name} is {a}, but the model's is {b}: the noise of"
                     " both must be the same"
                 )
-        a, b = (getattr(one, "prediction_type", None) for one in (own, theirs))
+        a, b = (getattr(scheduler, "prediction_type", None) for scheduler in (refiner, model))
         return {} if a == b else {"prediction_type": a}
 
 
 def check_refiner(parts: Parts, base: Parts) -> None:
-    """Check that a refiner goes on with a base's latents.
+    """Check that a refiner can continue from a base model's latents.
 
-    Raises: ValueError: it cannot, says why.
+    Raises: ValueError: it cannot; gives the reason.
     """
     if base.unet.in_channels != base.vae.latent_channels:
-        raise ValueError("refiner: a model that only inpaints takes none")
-    for name, one in (("the model", base), ("the refiner", parts)):
-        if one.unet.time_cond_proj_dim is not None:
+        raise ValueError("refiner: not supported by a model that only inpaints")
+    for name, config in (("the model", base), ("the refiner", parts)):
+        if config.unet.time_cond_proj_dim is not None:
             raise ValueError(f"refiner: {name} has distilled guidance, and both must have a prompt")
     if parts.unet.in_channels != base.vae.latent_channels:
         raise ValueError(
@@ -83,13 +85,13 @@ def check_refiner(parts: Parts, base: Parts) -> None:
 
 
 def needs_with_refiner(refiner: RefinerFiles | None) -> dict[str, tuple[Need, ...]]:
-    """Return the request fields that a model has with that refiner, each with its needs."""
+    """Return the request fields that a refiner adds to a model, each with its needs."""
     if refiner is None:
         return {}
-    own, guided = Need(field=FIELD), Need(field="guidance_scale", above=1)
+    refined, guided = Need(field=FIELD), Need(field="guidance_scale", above=1)
     scored = {
-        "aesthetic_score": (own,),
-        "negative_aesthetic_score": (own, guided),
+        "aesthetic_score": (refined,),
+        "negative_aesthetic_score": (refined, guided),
         "negative_original_size": (guided,),
         "negative_crops_coords_top_left": (guided,),
     }
@@ -102,13 +104,13 @@ def load_refiner(
     dtypes: tuple[DTypeLike, DTypeLike],
     reading: Reading,
 ) -> dict[str, Any]:
-    """Load a refiner's networks by their names in the base's pipeline; none without one.
+    """Load a refiner's networks under their names in the base's pipeline; empty without a refiner.
 
     Args:
-        modules: makes the abstract networks of parts, their parameters of a dtype.
-        dtypes: in which they are stored, and in which they are used.
+        modules: function that builds abstract networks from configs and a parameter dtype.
+        dtypes: storage dtype and computation dtype.
 
-    Raises: CheckpointError: arrays that are missing, stray or misshapen.
+    Raises: CheckpointError: missing, unexpected or misshapen arrays.
     """
     if refiner is None:
         return {}
@@ -117,6 +119,6 @@ def load_refiner(
         NETWORKS[name]: reading.network(
             NETWORKS[name], (getattr(stored, name), getattr(used, name)), place, renames
         )
-        for name, (place, renames) in refiner.source.places(refiner.parts).items()
+        for name, (place, renames) in refiner.source.array_sources(refiner.parts).items()
         if name in NETWORKS
     }

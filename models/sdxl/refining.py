@@ -1,7 +1,7 @@
-"""A refiner beside a base model: which steps are its own, and how they are planned.
+"""Planning of base and refiner steps in one image.
 
-Source: diffusers' StableDiffusionXLPipeline with `denoising_end`, whose latents go on in
-StableDiffusionXLImg2ImgPipeline with `denoising_start`.
+Source: diffusers' StableDiffusionXLPipeline with `denoising_end`, then
+StableDiffusionXLImg2ImgPipeline with `denoising_start` on its latents.
 """
 
 from __future__ import annotations
@@ -19,60 +19,60 @@ from models.sdxl.step_table import plan_of
 from models.spec.model_spec import Task
 
 REFINER = "refiner"
-"""Network that takes the last steps."""
+"""Name of the network that runs the last steps."""
 PREFIX = "refiner_"
-"""Beginning of the names of its inputs, leaves and encoders."""
+"""Prefix of the refiner's inputs, leaves and encoders."""
 TASKS: tuple[Task, ...] = ("text-to-image", "image-to-image")
-"""Tasks in which it goes on: with a mask diffusers' has noise left around it."""
+"""Tasks with a refiner; excludes inpainting, where diffusers leaves noise around the mask."""
 
 
-class Refining(NamedTuple):
-    """Refiner's share of a request: inputs of `encode`, and their part of the row's bucket."""
+class RefinerInputs(NamedTuple):
+    """Refiner's part of a request: inputs of `encode`, and their part of the bucket key."""
 
     inputs: Mapping[str, np.ndarray]
     key: str
 
 
-NOT_REFINED = Refining({}, "")
+NO_REFINER = RefinerInputs({}, "")
 
 
-def refines(request: SdxlRequest, task: Task) -> bool:
-    """Return whether a refiner may take some steps."""
+def uses_refiner(request: SdxlRequest, task: Task) -> bool:
+    """Return whether the refiner runs some of a request's steps."""
     return request.refiner is not None and request.refiner.switch < 1 and task in TASKS
 
 
-class Relay(NamedTuple):
-    """Plan of one image whose last steps are another network's."""
+class RefinedPlan(NamedTuple):
+    """Plan of one image's steps, the last of which the refiner runs."""
 
     plan: Plan
     base_steps: int
     """Number of steps before the refiner's."""
 
     def network(self, step: int) -> str:
-        """Return the network of a step."""
+        """Return the name of the network that runs a step."""
         return "unet" if step < self.base_steps else REFINER
 
 
-def relayed(
+def plan_with_refiner(
     request: SdxlRequest, scheduler: Scheduler, task: Task, trained: Mapping[str, Any]
-) -> Relay:
-    """Plan the steps of both networks; a refiner's begin a multistep history of their own.
+) -> RefinedPlan:
+    """Plan the steps of both networks; the refiner starts a new multistep history.
 
     Args:
-        trained: options of the scheduler that differ for the refiner.
+        trained: scheduler options that differ for the refiner.
 
     Raises: RequestError: as `plan_of`.
     """
-    whole = plan_of(request, scheduler, task)
-    if request.refiner is None or not refines(request, task):
-        return Relay(whole, len(whole))
+    plan = plan_of(request, scheduler, task)
+    if request.refiner is None or not uses_refiner(request, task):
+        return RefinedPlan(plan, len(plan))
     count = _train_timesteps(scheduler)
     cutoff = round(count - request.refiner.switch * count)
-    own = int((whole.timesteps >= cutoff).sum())
-    if own == len(whole):
-        return Relay(whole, own)
-    rest = _rest(request, _as_trained(scheduler, trained), task, whole.timesteps[own:])
-    return Relay(joined(whole, own, rest), own)
+    base_steps = int((plan.timesteps >= cutoff).sum())
+    if base_steps == len(plan):
+        return RefinedPlan(plan, base_steps)
+    rest = _rest(request, _as_trained(scheduler, trained), task, plan.timesteps[base_steps:])
+    return RefinedPlan(joined(plan, base_steps, rest), base_steps)
 
 
 def _train_timesteps(scheduler: Any) -> int:
@@ -86,17 +86,17 @@ def _as_trained(scheduler: Any, trained: Mapping[str, Any]) -> Scheduler:
 
 
 def _rest(request: SdxlRequest, scheduler: Scheduler, task: Task, timesteps: np.ndarray) -> Plan:
-    """Return the plan of the last steps, which begins with these timesteps.
+    """Return the plan of the remaining steps, which start at these timesteps.
 
-    Raises: RequestError: the scheduler has no plan that begins there.
+    Raises: RequestError: the scheduler cannot start at these timesteps.
     """
-    whole = len(plan_of(request, scheduler, "text-to-image"))
-    if whole == len(timesteps):
+    total = len(plan_of(request, scheduler, "text-to-image"))
+    if total == len(timesteps):
         return plan_of(request, scheduler, "text-to-image")
-    own = request.timesteps is None and request.sigmas is None
-    steps = request.num_inference_steps if own else whole
-    left = steps - (whole - len(timesteps))
-    later = replace(request, strength=(left + 0.5) / steps)  # half a step more than is rounded off
+    by_count = request.timesteps is None and request.sigmas is None
+    steps = request.num_inference_steps if by_count else total
+    left = steps - (total - len(timesteps))
+    later = replace(request, strength=(left + 0.5) / steps)  # rounding margin
     rest = plan_of(later, scheduler, "image-to-image")
     if not np.array_equal(rest.timesteps, timesteps):
         raise RequestError("scheduler", f"{scheduler.name} cannot begin in the middle of its steps")
@@ -104,7 +104,7 @@ def _rest(request: SdxlRequest, scheduler: Scheduler, task: Task, timesteps: np.
 
 
 def joined(first: Plan, count: int, rest: Plan) -> Plan:
-    """Return a plan of the first so many steps of one, and all of another one."""
+    """Concatenate the first `count` steps of one plan with all steps of another."""
     return Plan(
         timesteps=np.concatenate([first.timesteps[:count], rest.timesteps]),
         input_scale=np.concatenate([first.input_scale[:count], rest.input_scale]),

@@ -1,4 +1,4 @@
-"""A resolved request, as SDXL reads it: its values checked, its texts and sizes filled in."""
+"""SDXL's view of a resolved request: validated values, with default texts and sizes filled in."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from models.spec.prompt_syntax import PromptSyntax
 from models.spec.refiner import SWITCH, Switch
 
 Size = tuple[Offset, Offset]
-"""Height and width in pixels, in diffusers' order; of crops: top and left."""
+"""Height and width in pixels, in diffusers' order; top and left for crops."""
 TimeIds = tuple[tuple[int | float, ...], tuple[int | float, ...]]
-"""Numbers that the UNet is told beside the time: of the prompt, of the negative one."""
+"""Size conditioning of the UNet for the prompt and for the negative prompt."""
 
 
 @dataclass(frozen=True, config=REQUEST)
 class RequestedRefiner:
-    """Refiner that takes the last steps."""
+    """Refiner options of a request; the refiner runs the last steps."""
 
     switch: Switch = SWITCH
-    """Share of the noise schedule before its steps: diffusers' `denoising_end` of the base and
-    `denoising_start` of the refiner."""
+    """Share of the noise schedule that the base model runs: diffusers' `denoising_end` of the base
+    and `denoising_start` of the refiner."""
 
 
 @dataclass(frozen=True, config=REQUEST)
 class SdxlRequest:
-    """Image. Names are diffusers' arguments of the three StableDiffusionXL pipelines."""
+    """Parameters of one SDXL image, named as in diffusers' three StableDiffusionXL pipelines."""
 
     prompt: str
     seed: Seed
@@ -52,7 +52,7 @@ class SdxlRequest:
     guidance_scale: Scale
     guidance_rescale: Fraction = 0.0
     eta: Fraction | None = None
-    """Noise that DDIM adds at each step, as a share of DDPM's; other schedulers ignore it."""
+    """Noise that DDIM adds at each step, as a fraction of DDPM's; ignored by other schedulers."""
     prompt_syntax: PromptSyntax = "plain"
     prompt_2: str | None = None
     negative_prompt: str | None = None
@@ -61,7 +61,7 @@ class SdxlRequest:
     timesteps: tuple[NoiseLevel, ...] | None = None
     sigmas: tuple[NoiseLevel, ...] | None = None
     scheduler: Mapping[str, Any] | None = None
-    """`name` and options; None: the checkpoint's own."""
+    """Scheduler `name` and options; None selects the checkpoint's scheduler."""
     strength: Strength = 1.0
     original_size: Size | None = None
     crops_coords_top_left: Size = (0, 0)
@@ -70,18 +70,21 @@ class SdxlRequest:
     negative_crops_coords_top_left: Size = (0, 0)
     negative_target_size: Size | None = None
     aesthetic_score: Score = 6.0
-    """Score that a refiner is told in place of the target size, as the next one."""
+    """Refiner conditioning that replaces the target size, like `negative_aesthetic_score`."""
     negative_aesthetic_score: Score = 2.5
 
     refiner: RequestedRefiner | None = None
 
     def __post_init__(self) -> None:
-        """Raises: RequestError: both lists are given, of which each says what the steps are."""
+        """Reject a request with both `timesteps` and `sigmas`.
+
+        Raises: RequestError: both are given.
+        """
         if self.timesteps is not None and self.sigmas is not None:
             raise RequestError("sigmas", "cannot be given together with timesteps")
 
     def texts(self, prompts: int) -> tuple[dict[str, str], dict[str, str]]:
-        """Return the text for each of the two encoders, by the field that it comes from.
+        """Return the texts of each of the two encoders, by the request field they come from.
 
         Args:
             prompts: 1, or 2 with the negative prompt.
@@ -91,16 +94,16 @@ class SdxlRequest:
         return first, dict(map(self._second, fields))
 
     def _second(self, field: str) -> tuple[str, str]:
-        """The second encoder's text, and its field."""
-        own = getattr(self, f"{field}_2")
-        return (f"{field}_2", own) if own else (field, getattr(self, field) or "")
+        """Return the second encoder's field and text; falls back to the first encoder's."""
+        text = getattr(self, f"{field}_2")
+        return (f"{field}_2", text) if text else (field, getattr(self, field) or "")
 
     def time_ids(self, task: Task) -> TimeIds:
-        """Original size, crop and target size; then those of the negative prompt.
+        """Return original size, crop and target size of the prompt and the negative prompt.
 
-        As in diffusers, whose pipelines differ: from text the negative ones count only where both
-        negative sizes are given; with an image each defaults to the positive one, and the crop
-        is the positive one.
+        diffusers' pipelines differ, and so does this. For text-to-image, the negative values apply
+        only if both negative sizes are given. With an image, each negative size defaults to the
+        positive one, and the positive crop applies.
         """
         size = (self.height, self.width)
         original, target = self.original_size or size, self.target_size or size
@@ -120,9 +123,10 @@ class SdxlRequest:
 
     @property
     def scored_time_ids(self) -> TimeIds:
-        """Original size, crop and aesthetic score; then those of the negative prompt.
+        """Original size, crop and aesthetic score of the prompt and the negative prompt.
 
-        As in diffusers' two pipelines with an image, whose negative crop counts here.
+        Matches diffusers' image-to-image and inpainting pipelines, which use the negative crop
+        here.
         """
         original = self.original_size or (self.height, self.width)
         negative = self.negative_original_size or original
@@ -137,7 +141,7 @@ FIELDS = served_fields(SdxlRequest, "image", "mask_image")
 
 
 def task_of(images: Mapping[str, bytes]) -> Task:
-    """The images of a request decide its task. Raises: RequestError: a mask without an image."""
+    """Infer the task from a request's images. Raises: RequestError: a mask without an image."""
     if "mask_image" in images:
         if "image" not in images:
             raise RequestError("image", "is needed with mask_image")

@@ -1,7 +1,7 @@
-"""SDXL in one `.safetensors` file with the original keys, which is how fine-tunes are shared.
+"""Reads SDXL from one `.safetensors` file with the original keys, the usual format of fine-tunes.
 
-Such a file holds the weights alone. Configs, scheduler and tokenizers come from a *base*: a folder
-in diffusers' layout (its own weights are not read).
+The file contains weights only. Configs, scheduler and tokenizers come from a *base*: a folder in
+diffusers' layout, whose weights are not read.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ PREFIXES: Mapping[str, str] = {
     "text_encoder": "conditioner.embedders.0.transformer.",
     "text_encoder_2": "conditioner.embedders.1.model.",
 }
-"""Component, as its folder in diffusers' layout is called → what its keys begin with."""
+"""Component (its folder in diffusers' layout) → prefix of its keys."""
 REFINER_PREFIXES: Mapping[str, str] = {
     "unet": "model.diffusion_model.",
     "vae": "first_stage_model.",
     "text_encoder_2": "conditioner.embedders.0.model.",
 }
-"""The same of a refiner, whose only encoder is diffusers' second one."""
+"""Prefixes of a refiner's components; its only text encoder is diffusers' second."""
 
 CONV_IN = "model.diffusion_model.input_blocks.0.0.weight"
 LABELS = "model.diffusion_model.label_emb.0.0.weight"
@@ -48,40 +48,44 @@ OTHERS: tuple[tuple[str, str, str], ...] = (
     (
         "double_blocks.",
         "a Flux transformer",
-        "say whose it is (models.*.base): a folder or hub id of a Flux in diffusers' layout",
+        "set its base (models.*.base): a folder or hub id of a Flux in diffusers' layout",
     ),
-    ("joint_blocks.", "Stable Diffusion 3", "that family is not served"),
+    ("joint_blocks.", "Stable Diffusion 3", "that family is not supported"),
     ("head.modulation", "a Wan transformer", FOLDER_INSTEAD),
-    ("cond_stage_model.", "Stable Diffusion 1 or 2", "that family is not served"),
-    ("edm_mean", "Playground 2.5, whose latents are scaled by channel", "that is not served"),
-    ("edm_vpred.", "CosXL, trained on EDM's continuous noise levels", "that is not served"),
-    ("control_model.", "a ControlNet", "it is no checkpoint of its own"),
-    ("down_blocks.", "one component with diffusers' names", "give the whole folder that it is of"),
+    ("cond_stage_model.", "Stable Diffusion 1 or 2", "that family is not supported"),
+    ("edm_mean", "Playground 2.5, whose latents are scaled by channel", "that is not supported"),
+    ("edm_vpred.", "CosXL, trained on EDM's continuous noise levels", "that is not supported"),
+    ("control_model.", "a ControlNet", "a ControlNet is not a complete checkpoint"),
+    (
+        "down_blocks.",
+        "one component with diffusers' names",
+        "give the complete folder that it belongs to",
+    ),
 )
-"""Kinds of other files by parts of their keys: what such a file is, and what to do with it."""
+"""Unsupported files: substring of a key, what the file is, and what to do with it."""
 
-OTHERWISE_TRAINED = ("edm_mean", "edm_vpred.sigma_max")
-"""Marks, beside SDXL's networks, of a training that none of the schedulers here fits."""
+UNSUPPORTED_SCHEDULE_KEYS = ("edm_mean", "edm_vpred.sigma_max")
+"""Keys that mark SDXL fine-tunes for noise schedules without a supported scheduler."""
 
 
 def components(file: Path, parts: Parts) -> Mapping[str, NetworkFile]:
-    """Return where each network's weights are in the file; keys as in its kind's prefixes.
+    """Return each network's file, prefix and renames.
 
     Args:
-        parts: the configs that the networks are built from; see `unet_config`.
+        parts: configs of the networks; see `unet_config`.
 
     Raises:
-        UnsupportedCheckpoint: the configs are of a refiner, and the file is none, or the reverse.
+        UnsupportedCheckpoint: configs of a refiner for another file, or the reverse.
         CheckpointError: as `check`.
     """
     check(file)
     prefixes = prefixes_of(shapes_of(file))
     if (prefixes is REFINER_PREFIXES) != (parts.clip is None):
         kinds = ("a refiner", "a model with two text encoders")
-        theirs, ours = kinds if parts.clip is not None else kinds[::-1]
+        actual, given = kinds if parts.clip is not None else kinds[::-1]
         raise UnsupportedCheckpoint(
-            f"{file}: it is {theirs}, and the configs are of {ours}; give the folder or hub id of "
-            f"{theirs} as base (models.*.base)"
+            f"{file}: it is {actual}, and the configs are of {given}; give the folder or hub id of "
+            f"{actual} as base (models.*.base)"
         )
     tables = {
         "unet": unet_renames(parts.unet),
@@ -96,22 +100,22 @@ def components(file: Path, parts: Parts) -> Mapping[str, NetworkFile]:
 
 
 def prefixes_of(keys: Iterable[str]) -> Mapping[str, str]:
-    """Return the prefixes of a file's components: the refiner's, or those of a base model."""
-    sign = REFINER_PREFIXES["text_encoder_2"]
-    return REFINER_PREFIXES if any(key.startswith(sign) for key in keys) else PREFIXES
+    """Return the prefixes of a file's components: a refiner's, or a base model's."""
+    marker = REFINER_PREFIXES["text_encoder_2"]
+    return REFINER_PREFIXES if any(key.startswith(marker) for key in keys) else PREFIXES
 
 
 def unet_config(file: Path, base: Mapping[str, Any]) -> dict[str, Any]:
-    """The base's `unet/config.json` with this file's input channels: nine for inpainting."""
+    """Return the base's `unet/config.json` with the file's input channels (nine for inpainting)."""
     check(file)
     return {**base, "in_channels": shapes_of(file)[CONV_IN][1]}
 
 
 def scheduler_config(file: Path, base: Mapping[str, Any]) -> dict[str, Any]:
-    """The base's `scheduler_config.json` with what the file says of its training.
+    """Return the base's `scheduler_config.json` adjusted to the file's training.
 
-    Fine-tunes for v-prediction hold an empty array `v_pred`, with zero-terminal SNR also `ztsnr`:
-    a convention of the programs that they are made for (ComfyUI's supported_models.py).
+    v-prediction fine-tunes contain an empty array `v_pred`, and `ztsnr` for zero-terminal SNR. This
+    is a convention of ComfyUI (supported_models.py).
     """
     keys, config = shapes_of(file).keys(), dict(base)
     if "v_pred" in keys:
@@ -121,25 +125,25 @@ def scheduler_config(file: Path, base: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def detect(file: Path) -> bool:
-    """Return whether this is an SDXL in one file. Raises: CheckpointError: it cannot be read."""
+    """Return whether the file is a complete SDXL. Raises: CheckpointError: it cannot be read."""
     keys = shapes_of(file).keys()
     is_sdxl = {CONV_IN, LABELS} <= keys and not any(_absent(keys))
-    return is_sdxl and keys.isdisjoint(OTHERWISE_TRAINED)
+    return is_sdxl and keys.isdisjoint(UNSUPPORTED_SCHEDULE_KEYS)
 
 
 def check(file: Path) -> None:
-    """Says why the file cannot be served.
+    """Verify that the file is a supported SDXL.
 
     Raises:
-        UnsupportedCheckpoint: it is something else, or only a part of an SDXL; says what to do.
-        CheckpointError: pickled, damaged or not there.
+        UnsupportedCheckpoint: something else, or a part of an SDXL; tells what to do.
+        CheckpointError: the file is pickled, damaged or missing.
     """
     if detect(file):
         return
     keys = shapes_of(file).keys()
-    for sign, what, advice in OTHERS:
-        if any(sign in key for key in keys):
-            raise UnsupportedCheckpoint(f"{file}: {what}, not an SDXL checkpoint; {advice}")
+    for marker, kind, advice in OTHERS:
+        if any(marker in key for key in keys):
+            raise UnsupportedCheckpoint(f"{file}: {kind}, not an SDXL checkpoint; {advice}")
     absent = list(_absent(keys))
     if {CONV_IN, LABELS} <= keys:
         raise UnsupportedCheckpoint(
@@ -152,7 +156,7 @@ def check(file: Path) -> None:
 
 
 def _absent(keys: Any) -> Iterator[str]:
-    """The components of which the file has nothing."""
+    """Yield the components that are missing from the file."""
     for name, prefix in prefixes_of(keys).items():
         if not any(key.startswith(prefix) for key in keys):
             yield f"{name} ({prefix}*)"

@@ -1,4 +1,4 @@
-"""Names in an SDXL file with the original keys → paths in our networks, by their configs.
+"""Maps the original keys of SDXL's UNet and second text encoder to parameter paths.
 
 Source: Stability AI, generative-models (sgm/modules/diffusionmodules: openaimodel.py, model.py);
 Ilharco et al., open_clip (src/open_clip/transformer.py).
@@ -15,12 +15,12 @@ from models.sdxl.config import Level, UNetConfig
 from models.sdxl.key_mapping import transformer
 
 
-def _both(theirs: str, ours: str, leaf: str = "kernel") -> Renames:
-    return ((rf"{theirs}\.weight", f"{ours}.{leaf}"), (rf"{theirs}\.bias", f"{ours}.bias"))
+def _both(source: str, target: str, leaf: str = "kernel") -> Renames:
+    return ((rf"{source}\.weight", f"{target}.{leaf}"), (rf"{source}\.bias", f"{target}.bias"))
 
 
 def unet_renames(config: UNetConfig) -> Renames:
-    """Keys of the UNet → paths. Its blocks are numbered through, down and up."""
+    """Return renames of the UNet's keys. Its blocks are numbered consecutively, down and up."""
     return (
         *_both(r"time_embed\.0", "time_embedding.linear_1"),
         *_both(r"time_embed\.2", "time_embedding.linear_2"),
@@ -30,81 +30,81 @@ def unet_renames(config: UNetConfig) -> Renames:
         *_both(r"input_blocks\.0\.0", "conv_in"),
         *_both(r"out\.0", "conv_norm_out", "scale"),
         *_both(r"out\.2", "conv_out"),
-        *(rule for place in block_places(config) for rule in _RULES[place.kind](place)),
+        *(rule for place in block_names(config) for rule in _RULES[place.kind](place)),
     )
 
 
-class BlockPlace(NamedTuple):
-    """Place of a block, or of a convolution between two levels."""
+class BlockNames(NamedTuple):
+    """Names of a block, or of a convolution between two levels."""
 
     kind: Literal["resnet", "transformer", "downsample", "upsample"]
-    theirs: str
-    """Name of it in the file."""
-    ours: str
-    """Path in our UNet."""
+    key: str
+    """Block name in SDXL's original keys."""
+    path: str
+    """Path of the block in `UNet`."""
 
 
-def block_places(config: UNetConfig) -> Iterator[BlockPlace]:
-    """Yield the places of all blocks, in the order in which the file numbers them."""
-    yield from _down_places(config.down_levels)
-    yield from _mid_places(config.mid_level)
-    yield from _up_places(config.up_levels)
+def block_names(config: UNetConfig) -> Iterator[BlockNames]:
+    """Yield the names of all blocks, in the file's order."""
+    yield from _down_names(config.down_levels)
+    yield from _mid_names(config.mid_level)
+    yield from _up_names(config.up_levels)
 
 
-def _down_places(levels: tuple[Level, ...]) -> Iterator[BlockPlace]:
-    number = 1  # 0 is the first convolution
+def _down_names(levels: tuple[Level, ...]) -> Iterator[BlockNames]:
+    number = 1  # block 0 is the first convolution
     for index, level in enumerate(levels):
-        ours = f"down_blocks.{index}"
+        target = f"down_blocks.{index}"
         for block in range(level.residual_blocks):
-            theirs = f"input_blocks.{number}"
-            yield BlockPlace("resnet", f"{theirs}.0", f"{ours}.resnets.{block}")
+            source = f"input_blocks.{number}"
+            yield BlockNames("resnet", f"{source}.0", f"{target}.resnets.{block}")
             if level.depths is not None:
-                yield BlockPlace("transformer", f"{theirs}.1", f"{ours}.attentions.{block}")
+                yield BlockNames("transformer", f"{source}.1", f"{target}.attentions.{block}")
             number += 1
         if index < len(levels) - 1:
-            yield BlockPlace("downsample", f"input_blocks.{number}.0.op", f"{ours}.downsample")
+            yield BlockNames("downsample", f"input_blocks.{number}.0.op", f"{target}.downsample")
             number += 1
 
 
-def _mid_places(level: Level) -> Iterator[BlockPlace]:
+def _mid_names(level: Level) -> Iterator[BlockNames]:
     for block in range(level.residual_blocks):
-        yield BlockPlace("resnet", f"middle_block.{2 * block}", f"mid_block.resnets.{block}")
+        yield BlockNames("resnet", f"middle_block.{2 * block}", f"mid_block.resnets.{block}")
     if level.depths is not None:
-        yield BlockPlace("transformer", "middle_block.1", "mid_block.attentions.0")
+        yield BlockNames("transformer", "middle_block.1", "mid_block.attentions.0")
 
 
-def _up_places(levels: tuple[Level, ...]) -> Iterator[BlockPlace]:
+def _up_names(levels: tuple[Level, ...]) -> Iterator[BlockNames]:
     number = 0
     for index, level in enumerate(levels):
-        ours = f"up_blocks.{index}"
+        target = f"up_blocks.{index}"
         for block in range(level.residual_blocks):
-            theirs = f"output_blocks.{number}"
-            yield BlockPlace("resnet", f"{theirs}.0", f"{ours}.resnets.{block}")
+            source = f"output_blocks.{number}"
+            yield BlockNames("resnet", f"{source}.0", f"{target}.resnets.{block}")
             if level.depths is not None:
-                yield BlockPlace("transformer", f"{theirs}.1", f"{ours}.attentions.{block}")
+                yield BlockNames("transformer", f"{source}.1", f"{target}.attentions.{block}")
             number += 1
         if index < len(levels) - 1:
-            behind = 1 if level.depths is None else 2
-            theirs = f"output_blocks.{number - 1}.{behind}.conv"
-            yield BlockPlace("upsample", theirs, f"{ours}.upsample")
+            position = 1 if level.depths is None else 2
+            source = f"output_blocks.{number - 1}.{position}.conv"
+            yield BlockNames("upsample", source, f"{target}.upsample")
 
 
-def _resnet(theirs: str, ours: str) -> Renames:
+def _resnet(source: str, target: str) -> Renames:
     return (
-        *_both(rf"{theirs}\.in_layers\.0", f"{ours}.norm1", "scale"),
-        *_both(rf"{theirs}\.in_layers\.2", f"{ours}.conv1"),
-        *_both(rf"{theirs}\.emb_layers\.1", f"{ours}.time_emb_proj"),
-        *_both(rf"{theirs}\.out_layers\.0", f"{ours}.norm2", "scale"),
-        *_both(rf"{theirs}\.out_layers\.3", f"{ours}.conv2"),
-        *_both(rf"{theirs}\.skip_connection", f"{ours}.conv_shortcut"),
+        *_both(rf"{source}\.in_layers\.0", f"{target}.norm1", "scale"),
+        *_both(rf"{source}\.in_layers\.2", f"{target}.conv1"),
+        *_both(rf"{source}\.emb_layers\.1", f"{target}.time_emb_proj"),
+        *_both(rf"{source}\.out_layers\.0", f"{target}.norm2", "scale"),
+        *_both(rf"{source}\.out_layers\.3", f"{target}.conv2"),
+        *_both(rf"{source}\.skip_connection", f"{target}.conv_shortcut"),
     )
 
 
-_RULES: Mapping[str, Callable[[BlockPlace], Renames]] = {
-    "resnet": lambda place: _resnet(re.escape(place.theirs), place.ours),
-    "transformer": lambda place: transformer(re.escape(place.theirs), place.ours, groups=0),
-    "downsample": lambda place: _both(re.escape(place.theirs), place.ours),
-    "upsample": lambda place: _both(re.escape(place.theirs), place.ours),
+_RULES: Mapping[str, Callable[[BlockNames], Renames]] = {
+    "resnet": lambda place: _resnet(re.escape(place.key), place.path),
+    "transformer": lambda place: transformer(re.escape(place.key), place.path, groups=0),
+    "downsample": lambda place: _both(re.escape(place.key), place.path),
+    "upsample": lambda place: _both(re.escape(place.key), place.path),
 }
 
 
@@ -112,7 +112,7 @@ _BLOCK = r"transformer\.resblocks\.(\d+)\."
 
 OPEN_CLIP_RENAMES: Renames = (
     (r"(?:logit_scale|attn_mask)", ""),
-    (r"text_model\.embeddings\.position_ids", ""),  # left by diffusers' script that converts back
+    (r"text_model\.embeddings\.position_ids", ""),  # written by diffusers' conversion script
     (r"token_embedding\.weight", "token_embedding.embedding"),
     (r"positional_embedding", "position_embedding.embedding"),
     (rf"{_BLOCK}ln_(1|2)\.weight", r"blocks.norm\2.scale[\1]"),
@@ -129,5 +129,5 @@ OPEN_CLIP_RENAMES: Renames = (
     ("text_projection", "text_projection.kernel.T"),
     (r"text_projection\.weight", "text_projection.kernel"),
 )
-"""Keys of the second text encoder → paths: open_clip's names, with queries, keys and values in
-one tensor and the projection as (in, out)."""
+"""Keys of the second text encoder → paths: open_clip's names, with fused queries, keys and values
+and the projection as (in, out)."""

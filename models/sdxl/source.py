@@ -1,4 +1,4 @@
-"""Source of one checkpoint: a folder in diffusers' layout, or one file over a folder's configs."""
+"""Location of a checkpoint: a folder in diffusers' layout, or one file and a folder's configs."""
 
 from __future__ import annotations
 
@@ -23,64 +23,64 @@ COMPONENTS: Mapping[str, tuple[str, Renames]] = {
     "clip_2": ("text_encoder_2", CLIP_RENAMES),
     "vae": ("vae", VAE_RENAMES),
 }
-"""Network → its folder in the checkpoint, and its names there."""
+"""Network → its folder in the checkpoint, and the renames of its keys."""
 
 TEXTS = (".json", ".txt", ".model")
-"""Configs and vocabularies."""
+"""File suffixes of configs and vocabularies."""
 
-Places = Mapping[str, tuple[Path | ComponentFiles, Renames]]
-"""Network → where its weights lie, and their names there."""
+ArraySources = Mapping[str, tuple[Path | ComponentFiles, Renames]]
+"""Network → path of its weights, and the renames of its keys."""
 
 
 class Source(NamedTuple):
-    """Checkpoint."""
+    """Checkpoint on disk: a folder, and optionally a single file of weights."""
 
     folder: Path
     file: Path | None = None
-    """Holds all weights, under their original names; the folder's are not read then."""
+    """Single file with all weights under their original names; replaces the folder's weights."""
 
     def config(self, component: str) -> dict[str, Any]:
-        """Return a component's config: the folder's, with what the file says of itself."""
+        """Return a component's config from the folder, adjusted to the single file."""
         config = read_config(self.folder, component)
         if self.file is not None and component == "unet":
             return single_file.unet_config(self.file, config)
         return config
 
     def scheduler(self) -> dict[str, Any]:
-        """The same of its scheduler."""
+        """Return the scheduler's config from the folder, adjusted to the single file."""
         config = read_scheduler(self.folder)
         return config if self.file is None else single_file.scheduler_config(self.file, config)
 
-    def places(self, parts: Parts) -> Places:
-        """Return where each network's arrays are.
+    def array_sources(self, parts: Parts) -> ArraySources:
+        """Return the path and renames of each network's arrays.
 
-        Raises: CheckpointError: the file is not what it should be.
+        Raises: CheckpointError: an unsupported or damaged file.
         """
-        there = {
+        components = {
             name: component
             for name, component in COMPONENTS.items()
             if name != "clip" or parts.clip is not None
         }
         if self.file is None:
-            return {name: (self.folder / home, names) for name, (home, names) in there.items()}
-        found = single_file.components(self.file, parts)
-        return {name: found[home] for name, (home, _) in there.items()}
+            return {name: (self.folder / home, names) for name, (home, names) in components.items()}
+        files = single_file.components(self.file, parts)
+        return {name: files[home] for name, (home, _) in components.items()}
 
-    def fingerprint(self, *beside: Path) -> str:
-        """Return the fingerprint of what it holds.
+    def fingerprint(self, *extras: Path) -> str:
+        """Return the fingerprint of the checkpoint's contents.
 
         Args:
-            beside: further folders and files that the model has.
+            extras: additional folders and files of the model.
         """
-        return fingerprint(*self.paths, *beside)
+        return fingerprint(*self.paths, *extras)
 
-    def config_digest(self, *beside: Path) -> str:
-        """Return the digest of its configs, as `fingerprint`."""
-        return config_digest(*self.paths, *beside)
+    def config_digest(self, *extras: Path) -> str:
+        """Return the digest of the checkpoint's configs; arguments as for `fingerprint`."""
+        return config_digest(*self.paths, *extras)
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Return the folder, or the file with just the configs and vocabularies it is used with."""
+        """Folder; or the file, and the configs and vocabularies that complete it."""
         if self.file is None:
             return (self.folder,)
         texts = (path for path in self.folder.rglob("*") if path.suffix in TEXTS)

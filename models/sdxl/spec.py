@@ -1,4 +1,4 @@
-"""Spec of an SDXL checkpoint for the API."""
+"""Builds the `ModelSpec` of an SDXL checkpoint: tasks, request fields, defaults and limits."""
 
 from __future__ import annotations
 
@@ -14,38 +14,41 @@ from models.spec.image_prompts import FIELD as IMAGE_PROMPTS
 from models.spec.image_prompts import ImagePrompt
 from models.spec.model_spec import Limits, ModelSpec, Need, Task
 from models.spec.option import Option
-from models.spec.quality_presets import LEVERS, Lever
+from models.spec.quality_presets import OPTIMIZATIONS, Optimization
 from models.spec.refiner import FIELD as REFINER
 
 DEFAULT_LATENTS = 128
-"""The side of an image in latents where the UNet's config names none."""
+"""Side of an image in latents if the UNet's config has no `sample_size`."""
 
 SCHEDULERS: Mapping[str, Mapping[str, Option]] = {
     name: options
     for name, options in OPTIONS.items()
     if name not in ("flow_match_euler", "FlowMatchEulerDiscreteScheduler")
 }
-"""Schedulers without those for networks that predict a flow."""
+"""Supported schedulers: all except those for flow-matching networks."""
 
-SDXL_LEVERS: frozenset[Lever] = LEVERS - {"step_cache"}
-"""A UNet is no row of equal blocks, of which the first would tell of the others. By a plan all but
-its outermost level is left out."""
+SDXL_OPTIMIZATIONS: frozenset[Optimization] = OPTIMIZATIONS - {"step_cache"}
+"""Optimizations available to SDXL: all except adaptive step caching.
+
+The adaptive cache needs a stack of equal blocks, where the first predicts the others' change. A
+UNet has none. A fixed schedule that skips all but the outermost level remains available.
+"""
 
 MAX_IMAGE_PROMPTS = 4
-"""Image prompts of one request: each number of them is a program of its own."""
+"""Image prompts per request; each count compiles its own program."""
 
-OWN_DEFAULTS: Mapping[str, Any] = {"num_inference_steps": 50, "guidance_scale": 5.0}
-OWN_SCORES: Mapping[str, Any] = {"aesthetic_score": 6.0, "negative_aesthetic_score": 2.5}
+DEFAULTS: Mapping[str, Any] = {"num_inference_steps": 50, "guidance_scale": 5.0}
+DEFAULT_SCORES: Mapping[str, Any] = {"aesthetic_score": 6.0, "negative_aesthetic_score": 2.5}
 TASK_DEFAULTS: Mapping[Task, Mapping[str, Any]] = {
     "image-to-image": {"strength": 0.3},
     "inpainting": {"strength": 0.9999, "guidance_scale": 7.5},
 }
-"""Defaults of diffusers' pipelines."""
+"""Defaults of request fields per task, as in diffusers' pipelines."""
 
-SCORES = frozenset(OWN_SCORES)
+SCORES = frozenset(DEFAULT_SCORES)
 TARGETS = frozenset({"target_size", "negative_target_size"})
 SECOND_TEXTS = frozenset({"prompt_2", "negative_prompt_2"})
-"""Texts for the second of two encoders."""
+"""Request fields with prompts for the second text encoder."""
 NEGATIVE = frozenset(name for name in FIELDS if name.startswith("negative_"))
 SIZES = frozenset(name for name in FIELDS if name.endswith(("_size", "crops_coords_top_left")))
 
@@ -62,16 +65,18 @@ def make_spec(
     refiner: Mapping[str, tuple[Need, ...]] | None = None,
     config_digest: str = "",
 ) -> ModelSpec:
-    """Defaults are diffusers' own, then the chosen ones: the folder's, then the operator's.
+    """Build the `ModelSpec` of an SDXL checkpoint.
+
+    Chosen defaults override diffusers': those of the folder, then those of the operator.
 
     Args:
-        scheduler: the checkpoint's own, by diffusers' class.
-        force_zeros_for_empty_prompt: of `model_index.json`.
-        image_prompts: its IP-Adapters by name.
-        refiner: fields that come with a refiner, and their needs.
-        config_digest: of all its configs.
+        scheduler: class name of the checkpoint's scheduler in diffusers.
+        force_zeros_for_empty_prompt: value in `model_index.json`.
+        image_prompts: the model's IP-Adapters by name.
+        refiner: request fields that a refiner adds, with their needs.
+        config_digest: digest of all its configs.
 
-    Raises: ValueError: a chosen default is of no field that SDXL has.
+    Raises: ValueError: a default for a field that SDXL does not have.
     """
     unet, vae = parts.unet, parts.vae
     fields = fields_of(parts) | ({IMAGE_PROMPTS} if image_prompts else set())
@@ -81,14 +86,14 @@ def make_spec(
         raise ValueError(f"defaults of {name!r} name fields that it does not have: {unknown}")
     height, width = (side * vae.downsampling for side in _latents(unet))
     tasks = tasks_of(parts)
-    own = {**OWN_DEFAULTS, "width": width, "height": height}
-    own |= OWN_SCORES if parts.scored else {}
+    defaults = {**DEFAULTS, "width": width, "height": height}
+    defaults |= DEFAULT_SCORES if parts.scored else {}
     return ModelSpec(
         name=name,
         family="sdxl",
         tasks=tasks,
         fields=fields,
-        defaults={**own, **chosen},
+        defaults={**defaults, **chosen},
         task_defaults={
             task: {**values, **chosen} for task, values in TASK_DEFAULTS.items() if task in tasks
         },
@@ -113,7 +118,7 @@ def make_spec(
 
 
 def limits_of(parts: Parts, width: int, height: int, max_image_prompts: int) -> Limits:
-    """Return the limits of a checkpoint whose images have that size by default."""
+    """Return the request limits of an SDXL checkpoint with this default image size."""
     down, towers = parts.vae.downsampling, parts.towers
     return Limits(
         size_multiple_px=down,
@@ -129,25 +134,29 @@ def limits_of(parts: Parts, width: int, height: int, max_image_prompts: int) -> 
 
 
 def fields_of(parts: Parts) -> frozenset[str]:
-    """Return the request fields of a checkpoint.
+    """Return the request fields of an SDXL checkpoint.
 
-    Nothing negative where guidance is distilled into the UNet, which runs without a second prompt;
-    no sizes where it has no input for them; a target size or an aesthetic score. The refiner's own
-    come with one (`models.sdxl.refiner_checkpoint`).
+    UNets with distilled guidance have no negative fields, since they run without a second prompt.
+    UNets without size inputs have no size fields. A model takes either a target size or an
+    aesthetic score. Refiner fields are added separately (`models.sdxl.refiner_checkpoint`).
     """
     unet = parts.unet
-    unguided = NEGATIVE | {"guidance_rescale"} if unet.time_cond_proj_dim is not None else set()
-    unread = SECOND_TEXTS if parts.clip is None else set()
-    untold = SIZES if unet.addition_embed_type is None else set()
-    never = {REFINER} | (TARGETS if parts.scored else SCORES)
-    return FIELDS - unguided - unread - untold - never
+    guidance_fields = (
+        NEGATIVE | {"guidance_rescale"} if unet.time_cond_proj_dim is not None else set()
+    )
+    second_fields = SECOND_TEXTS if parts.clip is None else set()
+    size_fields = SIZES if unet.addition_embed_type is None else set()
+    refiner_fields = {REFINER} | (TARGETS if parts.scored else SCORES)
+    return FIELDS - guidance_fields - second_fields - size_fields - refiner_fields
 
 
 def needs_of(parts: Parts, *, silent: bool) -> dict[str, tuple[Need, ...]]:
-    """Return needs as in diffusers, whose pipelines differ in the negative sizes.
+    """Return the conditions under which each request field takes effect, as in diffusers.
+
+    diffusers' pipelines differ in the negative sizes.
 
     Args:
-        silent: whether the UNet gets zeros where there is no negative prompt.
+        silent: whether zeros replace the embeddings if there is no negative prompt.
     """
     guided = Need(field="guidance_scale", above=1)
     from_text: tuple[Task, ...] = ("text-to-image",)
@@ -165,17 +174,17 @@ def needs_of(parts: Parts, *, silent: bool) -> dict[str, tuple[Need, ...]]:
         "negative_aesthetic_score": (guided,),
         "eta": (Need(field="scheduler", among=("ddim", "DDIMScheduler")),),
     }
-    alone = ("negative_original_size", "negative_crops_coords_top_left") if parts.scored else ()
-    return {**needs, **{name: (guided,) for name in alone}}
+    optional = ("negative_original_size", "negative_crops_coords_top_left") if parts.scored else ()
+    return {**needs, **{name: (guided,) for name in optional}}
 
 
 def tasks_of(parts: Parts) -> tuple[Task, ...]:
-    """Return the tasks of a checkpoint: those of diffusers' pipelines that take it.
+    """Return the tasks of an SDXL checkpoint: those of diffusers' pipelines that accept it.
 
-    A UNet with room for a mask and a masked image beside the latents knows nothing else. A refiner
-    draws from images alone.
+    A UNet with input channels for a mask and a masked image supports inpainting only. A refiner
+    needs an input image.
 
-    Raises: ValueError: a UNet that takes neither latents alone nor all of those.
+    Raises: ValueError: an unsupported number of input channels.
     """
     unet, latent = parts.unet, parts.vae.latent_channels
     if unet.in_channels == latent:
@@ -190,6 +199,6 @@ def tasks_of(parts: Parts) -> tuple[Task, ...]:
 
 
 def _latents(unet: UNetConfig) -> tuple[int, int]:
-    """Height and width that the UNet was trained on."""
+    """Return the height and width, in latents, that the UNet was trained on."""
     size = unet.sample_size or DEFAULT_LATENTS
     return (size, size) if isinstance(size, int) else (size[0], size[1])

@@ -1,4 +1,4 @@
-"""The table of steps: what the network and the scheduler are told at each, and the noise added."""
+"""Step table of an image: inputs of network and scheduler for each step, and the added noise."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from models.sdxl.request import SdxlRequest
 from models.spec.model_spec import Task
 
 _PLANNED_BY = ("num_inference_steps", "timesteps", "sigmas", "strength")
-"""Fields of a request that a schedule is made from, beside the scheduler's options."""
+"""Request fields that define a schedule, in addition to the scheduler's options."""
 
 
 def plan_of(request: SdxlRequest, scheduler: Scheduler, task: Task) -> Plan:
-    """The schedule; with an image its first steps are left out. Raises: RequestError."""
-    given = {
+    """Plan the schedule; image tasks skip the first steps by `strength`. Raises: RequestError."""
+    lists = {
         name: getattr(request, name)
         for name in ("timesteps", "sigmas")
         if getattr(request, name) is not None
     }
     strength = None if task == "text-to-image" else request.strength
     try:
-        return scheduler.plan(request.num_inference_steps, **given, strength=strength)
+        return scheduler.plan(request.num_inference_steps, **lists, strength=strength)
     except ValueError as error:
         named = str(error).split()[0].rstrip(":")
         field = named if named in _PLANNED_BY else "scheduler"
@@ -37,7 +37,7 @@ def plan_of(request: SdxlRequest, scheduler: Scheduler, task: Task) -> Plan:
 def steps_of(
     request: SdxlRequest, plan: Plan, programs: Sequence[StepProgram], draws: Draws
 ) -> tuple[Step, ...]:
-    """Return an entry a step; the generator's next numbers become the noise of some."""
+    """Return one `Step` per program; draws noise for steps that need it."""
     return tuple(
         Step(program, _values(request, plan, i, draws)) for i, program in enumerate(programs)
     )
@@ -51,7 +51,7 @@ def _values(
         "input_scale": plan.input_scale[i],
         "guidance_scale": np.float32(request.guidance_scale),
         "guidance_rescale": np.float32(request.guidance_rescale),
-        # of the kept part of an image after this step
+        # scales of the preserved part of the image after this step
         "clean_scale": plan.clean_scale[i + 1],
         "noise_scale": plan.noise_scale[i + 1],
         **step_values(plan, i),

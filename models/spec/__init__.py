@@ -1,4 +1,4 @@
-"""Specs that front ends may know of a model: fields, defaults, limits, presets. No JAX.
+"""Model specs for front ends: request fields, defaults, limits and quality presets. No JAX.
 
-Imports nothing of this project.
+Imports nothing else of this project.
 """

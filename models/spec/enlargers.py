@@ -1,4 +1,4 @@
-"""Enlargers: networks beside a model that draw its own latents larger, between two passes."""
+"""Enlargers: networks that enlarge a model's latents between two passes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Enlarger(BaseModel):
-    """Network between the passes of hires fix, and the second pass that it was trained for."""
+    """Network between the passes of hires fix, with the second pass that it was trained for."""
 
     model_config = ConfigDict(frozen=True)
 
     scale: float = Field(gt=1)
     """Scale of both sides."""
     second: Mapping[str, Any]
-    """Request fields of the second pass, in place of the request's own."""
+    """Request fields of the second pass, which override the request's."""

@@ -1,4 +1,4 @@
-"""Types of request fields, with their ranges: those of the API's schema and of each family's."""
+"""Types of request fields with their ranges, shared by the API's schema and the families."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ MAX_FPS = 240
 
 Pixels = Annotated[int, Field(ge=1, le=2**20)]
 Offset = Annotated[int, Field(ge=0, le=2**20)]
-"""Pixels from the top or left; a side, too, where zero is as good as any."""
+"""Pixels from the top or left, or a side for which 0 is allowed."""
 Index = Annotated[int, Field(ge=0, le=2**20)]
 Count = Annotated[int, Field(ge=1, le=2**20)]
 Scale = Annotated[float, Field(ge=0, le=1000)]
 """Guidance scale."""
 Score = Annotated[float, Field(ge=0, le=100)]
-"""Aesthetic score; those of the training data are 1 to 10."""
+"""Aesthetic score; scores of the training data are 1 to 10."""
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Strength = Annotated[float, Field(gt=0, le=1)]
 """Share of the steps that an input image goes through."""

@@ -1,4 +1,4 @@
-"""Base of values that specs carry: frozen, and read leniently where a newer version wrote them."""
+"""Base of frozen values in specs, which ignores unknown keys from newer versions in JSON."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationInfo, model_validator
 
 
-class Frozen(BaseModel):
-    """Base of parts of presets: frozen, without unknown keys."""
+class FrozenModel(BaseModel):
+    """Frozen base of the parts of presets; rejects unknown keys outside JSON."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
@@ -17,8 +17,8 @@ class Frozen(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _known(cls, said: Any, info: ValidationInfo) -> Any:
-        """Leave out what only a newer version knows, of a spec that is read."""
-        if info.mode == "json" and isinstance(said, Mapping):
-            return {name: value for name, value in said.items() if name in cls.model_fields}
-        return said
+    def _drop_newer_fields(cls, data: Any, info: ValidationInfo) -> Any:
+        """Drop keys of newer versions from a spec that is parsed from JSON."""
+        if info.mode == "json" and isinstance(data, Mapping):
+            return {name: value for name, value in data.items() if name in cls.model_fields}
+        return data

@@ -1,8 +1,7 @@
-"""Hires fix: an image that is drawn twice, the second time larger and from the first.
+"""Hires fix: generate an image, enlarge it, and refine it in a second pass. No JAX.
 
-The second pass is an image-to-image request at the target's size; behind an enlarger of the model's
-own latents it is the first pass's request, as the enlarger says it. No JAX in here: the front end
-imports it.
+The second pass is an image-to-image request at the target size. After an enlarger of the model's
+latents it is the first pass's request, with the fields that the enlarger prescribes.
 """
 
 from __future__ import annotations
@@ -19,9 +18,10 @@ from models.spec.refiner import FIELD as REFINER
 from models.spec.upscalers import FIELD as UPSCALE
 
 FIELD = "hires"
-"""Request field that asks for it."""
+"""Request field of hires fix."""
 LATENT, LANCZOS = "latent", "lanczos"
-"""Upscalers that are no network: of the latents, bilinear; of the decoded image."""
+"""Built-in upscalers, without a network: bilinear on the latents, or Lanczos on the decoded image.
+"""
 BUILT_IN = (LATENT, LANCZOS)
 HiresScale = Annotated[float, Field(ge=1, le=8)]
 SCALE = 2.0
@@ -34,7 +34,7 @@ NO_ENLARGERS: Mapping[str, Enlarger] = MappingProxyType({})
 
 
 class Spec(Protocol):
-    """Spec of a model, as far as its passes depend on it."""
+    """Fields of a model's spec that determine its passes."""
 
     @property
     def task_defaults(self) -> Mapping[str, Mapping[str, Any]]:
@@ -42,80 +42,80 @@ class Spec(Protocol):
 
     @property
     def enlargers(self) -> Mapping[str, Enlarger]:
-        """Enlargers of its latents, by name."""
+        """Enlargers of the model's latents, by name."""
 
 
 def target_size(
-    asked: Mapping[str, Any], width: int, height: int, multiple: int
+    options: Mapping[str, Any], width: int, height: int, multiple: int
 ) -> tuple[int, int]:
     """Return width and height of the second pass, in whole multiples.
 
     Args:
-        asked: `width` and `height`, one of them, or `scale`.
+        options: `width` and `height`, one of them, or `scale`.
         width, height: of the first pass.
     """
 
-    def whole(side: float) -> int:
+    def rounded(side: float) -> int:
         return max(1, math.floor(side / multiple + 0.5)) * multiple
 
-    own = {"width": width, "height": height}
-    found = {name: asked[name] for name in own if asked.get(name) is not None}
-    named = next(iter(found), None)
-    scale = found[named] / own[named] if named else asked.get("scale") or SCALE
-    size = {name: found.get(name) or whole(side * scale) for name, side in own.items()}
+    first = {"width": width, "height": height}
+    requested = {name: options[name] for name in first if options.get(name) is not None}
+    named = next(iter(requested), None)
+    scale = requested[named] / first[named] if named else options.get("scale") or SCALE
+    size = {name: requested.get(name) or rounded(side * scale) for name, side in first.items()}
     return size["width"], size["height"]
 
 
 def with_defaults(
-    asked: Mapping[str, Any],
+    options: Mapping[str, Any],
     fields: Mapping[str, Any],
     multiple: int,
     enlargers: Mapping[str, Enlarger] = NO_ENLARGERS,
 ) -> dict[str, Any]:
-    """Return a request's field with its target's size and all that it leaves open.
+    """Return the request's `hires` field with the target size and all defaults filled in.
 
     Args:
-        fields: the request's others, resolved.
-        multiple: of which sides are whole multiples.
-        enlargers: the model's, of which the first is the default.
+        fields: the request's other fields, resolved.
+        multiple: unit of the sides in pixels.
+        enlargers: the model's enlargers; the first is the default.
     """
-    upscaler = asked.get("upscaler") or next(iter(enlargers), LATENT)
+    upscaler = options.get("upscaler") or next(iter(enlargers), LATENT)
     if upscaler in enlargers:
-        asked = {"scale": enlargers[upscaler].scale, **asked}
-    width, height = target_size(asked, fields["width"], fields["height"], multiple)
+        options = {"scale": enlargers[upscaler].scale, **options}
+    width, height = target_size(options, fields["width"], fields["height"], multiple)
     if upscaler in enlargers:
         return {"width": width, "height": height, "upscaler": upscaler}
     return {
         "width": width,
         "height": height,
         "upscaler": upscaler,
-        "strength": asked.get("strength", STRENGTH),
-        "num_inference_steps": asked.get("num_inference_steps", fields["num_inference_steps"]),
+        "strength": options.get("strength", STRENGTH),
+        "num_inference_steps": options.get("num_inference_steps", fields["num_inference_steps"]),
     }
 
 
 def passes(
     fields: Mapping[str, Any], spec: Spec
 ) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
-    """Return the requests of the first and of the second pass; None: there is one alone.
+    """Return the requests of the first and the second pass; None: no second pass.
 
-    A refiner belongs to the second, as AUTOMATIC1111 has it by default.
+    A refiner belongs to the second pass, as in AUTOMATIC1111 by default.
 
     Args:
         fields: a resolved request.
     """
-    asked = fields.get(FIELD)
-    if not asked:
+    options = fields.get(FIELD)
+    if not options:
         return fields, None
     plain = {name: value for name, value in fields.items() if name not in (FIELD, UPSCALE)}
     first = {name: value for name, value in plain.items() if name != REFINER}
-    own = {name: value for name, value in asked.items() if name != "upscaler"}
-    if enlarger := spec.enlargers.get(asked["upscaler"]):
-        return first, {**plain, **own, **enlarger.second}
-    return first, {**spec.task_defaults.get(TASK, {}), **plain, "image": FIELD, **own}
+    second = {name: value for name, value in options.items() if name != "upscaler"}
+    if enlarger := spec.enlargers.get(options["upscaler"]):
+        return first, {**plain, **second, **enlarger.second}
+    return first, {**spec.task_defaults.get(TASK, {}), **plain, "image": FIELD, **second}
 
 
-def drawn_size(fields: Mapping[str, Any]) -> tuple[int, int]:
-    """Return width and height of the image that a resolved request draws, before upscaling."""
+def generated_size(fields: Mapping[str, Any]) -> tuple[int, int]:
+    """Return width and height of a resolved request's image, before upscaling."""
     last = fields.get(FIELD) or fields
     return last["width"], last["height"]

@@ -1,7 +1,7 @@
-"""Image files of clients: which ones are read, and the pixels in them.
+"""Image files of clients: validation and decoding, without JAX.
 
-Front ends check a file by the very function that pools decode it with, so that no pool meets a file
-that could not be decoded. Nothing here needs JAX.
+Front ends validate a file with the same function that workers decode it with. Workers therefore
+receive only files that they can decode.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from PIL import Image, ImageOps, TiffImagePlugin, WebPImagePlugin
 
 FORMATS = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp"}
-"""Formats that are read, by Pillow's name, and their media types."""
+"""Accepted formats, by Pillow's name, and their media types."""
 MAX_SCANS = 32
-"""Scans of a JPEG. Encoders write about ten of a progressive one; each costs a pass over all its
-blocks, though it may have a few bytes only."""
+"""Maximum scans of a JPEG. Encoders write about ten for a progressive JPEG. Each scan costs a pass
+over all blocks, even if the scan has only a few bytes."""
 
 LEVELS_OF_16_BITS = 257
-"""Levels of 16 bits in one of 8: white is 65535 or 255."""
+"""Levels of 16 bits per level of 8 bits: white is 65535 or 255."""
 LAZY = (TiffImagePlugin, WebPImagePlugin)
-"""Parts of Pillow that it would import when a file wants them; EXIF is read as TIFF."""
+"""Parts of Pillow that it imports on first use by a file; EXIF is read as TIFF."""
 
 _SOS, _EOI = 0xDA, 0xD9
 _STANDALONE = frozenset({0x00, 0x01, *range(0xD0, 0xD9)})
@@ -30,28 +30,29 @@ _STANDALONE = frozenset({0x00, 0x01, *range(0xD0, 0xD9)})
 
 
 class ImageFileError(ValueError):
-    """The file cannot be used; the message says why."""
+    """Error for an unusable file; the message contains the reason."""
 
 
 @dataclass(frozen=True)
 class ImageFile:
-    """A file that can be decoded."""
+    """Properties of a file that has been decoded successfully."""
 
     media_type: str
     width: int
-    """Width as it is seen: upright."""
+    """Width of the upright image."""
     height: int
     frames: int = 1
-    """Number of its frames: of a video."""
+    """Number of frames of a video."""
     decode_s: float = field(default=0.0, compare=False)
-    """Processor time that decoding it took."""
+    """Processor time of decoding."""
 
 
 def decode(data: bytes, is_mask: bool = False) -> Image.Image:
-    """Pixels of a file: upright, in RGB, as diffusers' `load_image` has them where all is opaque.
+    """Decode a file to an upright RGB image, as diffusers' `load_image` does for opaque images.
 
-    Transparent pixels are composited on white, since their own colours are never shown. Those of a
-    mask keep their own. Grey levels of 16 bits, which `load_image` cuts off at 255, are scaled.
+    Transparent pixels are composited on white, since their colours are never shown. Transparent
+    pixels of a mask keep their colours. Grey levels of 16 bits, which `load_image` clips at 255,
+    are scaled.
     """
     with Image.open(io.BytesIO(data), formats=tuple(FORMATS)) as image:
         ImageOps.exif_transpose(image, in_place=True)
@@ -61,36 +62,36 @@ def decode(data: bytes, is_mask: bool = False) -> Image.Image:
 
 
 def on_white(image: Image.Image) -> Image.Image:
-    """Return an image in RGB, composited on white where it is transparent."""
+    """Return an image in RGB, with transparent areas composited on white."""
     colours = image.convert("RGBA")
     white = Image.new("RGBA", image.size, "white")
     return Image.alpha_composite(white, colours).convert("RGB")
 
 
 def _in_8_bits(image: Image.Image) -> Image.Image:
-    """Return an image whose grey levels are of 8 bits."""
+    """Convert an image with 16-bit grey levels to 8 bits."""
     if not image.mode.startswith("I"):
         return image
     return image.convert("I").point(lambda level: level / LEVELS_OF_16_BITS).convert("L")
 
 
 def check(data: bytes, max_pixels: int) -> ImageFile:
-    """Check a file by decoding it; its scans, size and frames before a single pixel.
+    """Validate a file: its scans, size and frames first, then a full decode.
 
     Raises: ImageFileError.
     """
-    with explained(max_pixels):
+    with converting_errors(max_pixels):
         media_type = _check_header(data, max_pixels)
         width, height = decode(data).size
     return ImageFile(media_type, width, height)
 
 
 def load(data: bytes, max_pixels: int) -> Image.Image:
-    """Return a file's pixels: upright, in RGB, or in RGBA where it has an alpha channel.
+    """Return a file's pixels: upright, in RGB, or in RGBA if the file has an alpha channel.
 
     Raises: ImageFileError.
     """
-    with explained(max_pixels):
+    with converting_errors(max_pixels):
         _check_header(data, max_pixels)
         with Image.open(io.BytesIO(data), formats=tuple(FORMATS)) as image:
             ImageOps.exif_transpose(image, in_place=True)
@@ -101,9 +102,9 @@ def load(data: bytes, max_pixels: int) -> Image.Image:
 def mask_of_alpha(data: bytes, max_pixels: int) -> bytes:
     """Return a mask as a PNG: white where the file is transparent, black where it is opaque.
 
-    Raises: ImageFileError: also where it has no alpha channel.
+    Raises: ImageFileError: the file is invalid or has no alpha channel.
     """
-    with explained(max_pixels):
+    with converting_errors(max_pixels):
         _check_header(data, max_pixels)
         with Image.open(io.BytesIO(data), formats=tuple(FORMATS)) as image:
             ImageOps.exif_transpose(image, in_place=True)
@@ -118,8 +119,11 @@ def mask_of_alpha(data: bytes, max_pixels: int) -> bytes:
 
 
 @contextmanager
-def explained(max_pixels: int) -> Iterator[None]:
-    """Raises: ImageFileError: in place of what decoders raise."""
+def converting_errors(max_pixels: int) -> Iterator[None]:
+    """Convert the exceptions of decoders to `ImageFileError`.
+
+    Raises: ImageFileError.
+    """
     try:
         yield
     except ImageFileError:
@@ -130,12 +134,12 @@ def explained(max_pixels: int) -> Iterator[None]:
         raise ImageFileError(f"has more than {max_pixels} pixels") from None
     except MemoryError:
         raise
-    except Exception as error:  # decoders raise what they like on a hostile file
+    except Exception as error:  # decoders raise arbitrary exceptions on hostile files
         raise ImageFileError(f"is broken and cannot be decoded ({type(error).__name__})") from error
 
 
 def _check_header(data: bytes, max_pixels: int) -> str:
-    """The media type. Raises: ImageFileError."""
+    """Validate scans, size and frame count, and return the media type. Raises: ImageFileError."""
     if count_scans(data) > MAX_SCANS:
         raise ImageFileError(f"is a JPEG of more than {MAX_SCANS} scans; save it again as baseline")
     with Image.open(io.BytesIO(data), formats=tuple(FORMATS)) as image:
@@ -149,7 +153,7 @@ def _check_header(data: bytes, max_pixels: int) -> str:
 
 
 def count_scans(data: bytes) -> int:
-    """Number of scans of a JPEG, up to its end or a few more than `MAX_SCANS`; 0 of other files.
+    """Count the scans of a JPEG, up to slightly more than `MAX_SCANS`; 0 for other files.
 
     Source: ITU-T T.81, B.1.1 (markers, and lengths of their segments).
     """

@@ -1,7 +1,7 @@
-"""Image prompts as front ends and workers know them. No JAX in here: the front end imports it.
+"""Image prompts (IP-Adapter, Redux) in requests and model specs. No JAX.
 
-An image prompt is an image that says what to draw, as text does. Operators name the networks that
-read such images; a request names one beside each image, with a scale.
+An image prompt is an image that guides the content of the output, like text. Operators name the
+networks that encode image prompts. Each image prompt of a request names a network and a scale.
 """
 
 from __future__ import annotations
@@ -13,33 +13,34 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 FIELD = "image_prompts"
-"""Request field that holds them."""
+"""Request field of image prompts."""
 
 
 class ImagePrompt(BaseModel):
-    """Reading of images by one of a model's networks for them."""
+    """Network for image prompts, as listed in a model's spec."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     tokens: int = Field(gt=0)
-    """Tokens that one image adds to what the model reads."""
+    """Tokens that an image adds to the model's sequence."""
     summed: bool = False
-    """True if several images are added up to the tokens of one; otherwise they lie side by side."""
+    """Whether several images are summed into the tokens of one image; otherwise they are
+    concatenated."""
 
 
-def name_of(entry: Mapping[str, Any], known: Mapping[str, ImagePrompt]) -> str | None:
-    """Return the name of an entry's image prompt; None: it says none, and there is not just one."""
+def name_of(entry: Mapping[str, Any], prompts: Mapping[str, ImagePrompt]) -> str | None:
+    """Return the network that an entry names, or the only network; None: ambiguous."""
     name: str | None = entry.get("name")
-    return next(iter(known)) if name is None and len(known) == 1 else name
+    return next(iter(prompts)) if name is None and len(prompts) == 1 else name
 
 
 def tokens_of(
-    entries: Iterable[Mapping[str, Any]], known: Mapping[str, ImagePrompt]
+    entries: Iterable[Mapping[str, Any]], prompts: Mapping[str, ImagePrompt]
 ) -> dict[str, int]:
-    """Return how many tokens a request's images add, by name; unknown names are left out."""
-    counts = Counter(name_of(entry, known) for entry in entries)
+    """Return the number of tokens that a request's images add, by name; skips unknown names."""
+    counts = Counter(name_of(entry, prompts) for entry in entries)
     return {
-        name: one.tokens * (1 if one.summed else counts[name])
-        for name, one in sorted(known.items())
+        name: prompt.tokens * (1 if prompt.summed else counts[name])
+        for name, prompt in sorted(prompts.items())
         if counts[name]
     }

@@ -1,19 +1,19 @@
-"""Sizes that an image is scaled to."""
+"""Target sizes for scaled input images."""
 
 from __future__ import annotations
 
 import math
 
 MULTIPLE_PX = 32
-"""Multiples that sides of an area are rounded to."""
+"""Multiple to which the sides of a given area are rounded."""
 
 
 def within_pixels(size: tuple[int, int], most: int | None) -> tuple[int, int]:
-    """Return a size of about the same shape and at most so many pixels.
+    """Scale a size down to at most that many pixels, keeping its proportions.
 
     Args:
         size: width and height.
-        most: None: any number.
+        most: maximum pixels; None: no maximum.
 
     Source: diffusers pipelines/flux2/image_processor.py, _resize_to_target_area.
     """
@@ -25,7 +25,7 @@ def within_pixels(size: tuple[int, int], most: int | None) -> tuple[int, int]:
 
 
 def size_of_area(size: tuple[int, int], area: int) -> tuple[int, int]:
-    """Return a size of about so many pixels and about the same shape; 0 where that is too narrow.
+    """Scale a size to about that area, keeping its proportions; a side can round to 0.
 
     Args:
         size: width and height.
@@ -38,11 +38,11 @@ def size_of_area(size: tuple[int, int], area: int) -> tuple[int, int]:
 
 
 def longest_side(pixels: int, ratio: int, multiple: int) -> int:
-    """Return the longest side of an image of so many pixels.
+    """Return the longest possible side of an image with that many pixels.
 
     Args:
-        ratio: most that it is as long as wide.
-        multiple: of pixels that sides are.
+        ratio: maximum ratio of the sides.
+        multiple: unit of the sides in pixels.
     """
     return math.isqrt(pixels * ratio) // multiple * multiple
 

@@ -1,7 +1,7 @@
-"""Adapters (LoRA) as front ends and workers know them. No JAX in here: the front end imports it.
+"""Adapters (LoRA) in requests, jobs and model specs. No JAX: front ends import this module.
 
-On a device an adapter is pages of a bank, each with `PAGE_RANK` ranks; a program of a step is made
-for a number of pages a row, one of `PAGE_COUNTS`.
+On a device an adapter occupies pages of a bank, each with `PAGE_RANK` ranks. A step program is
+compiled for a fixed number of pages per row, one of `PAGE_COUNTS`.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 PAGE_RANK = 16
-"""Ranks of a page: rows of a tile of bfloat16 on TPUs."""
+"""Ranks per page: rows of a bfloat16 tile on TPUs."""
 PAGE_COUNTS = (1, 2, 4, 8, 16)
-"""Pages of a row that programs are made for."""
+"""Pages per row for which programs are compiled."""
 MAX_RANK = PAGE_RANK * PAGE_COUNTS[-1]
-"""Highest rank that any row can have, over all its adapters."""
+"""Maximum total rank of a row's adapters."""
 
 Expert = Literal["high", "low"]
-"""Expert of Wan 2.2 that a file is for: of high noise (`transformer`) or of low (`transformer_2`).
+"""Expert of Wan 2.2 that a file is for: high noise (`transformer`) or low noise (`transformer_2`).
 """
 LOW_NOISE = "transformer_2"
-"""Network that is Wan 2.2's expert of low noise."""
+"""Network name of Wan 2.2's low-noise expert."""
 
 
 def pages_of(rank: int) -> int:
-    """Return how many pages so many ranks take."""
+    """Return the number of pages for an adapter of that rank."""
     return max(1, math.ceil(rank / PAGE_RANK))
 
 
 def page_count(pages: int) -> int:
-    """Return the number of pages that programs are made for; 0 of none.
+    """Round up to a page count that programs are compiled for; 0 stays 0.
 
-    Raises: ValueError: they are more than a row can have.
+    Raises: ValueError: a row cannot have so many pages.
     """
     for count in (0, *PAGE_COUNTS):
         if pages <= count:
@@ -43,83 +43,87 @@ def page_count(pages: int) -> int:
 
 
 class ScaleInterval(BaseModel):
-    """Scale of an adapter in a part of the steps."""
+    """Scale of an adapter in an interval of the steps."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     start: float = Field(ge=0, le=1)
-    """Share of the steps before it."""
+    """Share of the steps before the interval."""
     stop: float = Field(ge=0, le=1)
     scale: float
 
 
 class RequestedLora(BaseModel):
-    """Adapter of an accepted request, as the queue keeps it."""
+    """Adapter of an accepted request, as stored in the queue."""
 
     model_config = ConfigDict(frozen=True)
 
     name: str
     digest: str
-    """SHA-256 of its file, in hexadecimal."""
+    """SHA-256 of the file, in hexadecimal."""
     pages: int = Field(ge=1)
     networks: tuple[str, ...]
-    """Names of the networks that it changes."""
+    """Names of the networks that the adapter changes."""
     scales: tuple[ScaleInterval, ...]
-    """Intervals of its scale, which is 0 outside of them."""
+    """Scale by interval; 0 outside all intervals."""
 
     @property
     def expert(self) -> Expert | None:
-        """Expert of Wan 2.2 that its file is for; None: the one that diffusers takes."""
+        """Expert of Wan 2.2 that the file is for; None: the expert that diffusers chooses."""
         return "low" if LOW_NOISE in self.networks else None
 
     def scale(self, step: int, steps: int) -> float:
-        """Return its scale in a step, counted from 0."""
-        inside = (one.scale for one in self.scales if one.start * steps <= step < one.stop * steps)
+        """Return the scale in a step, counted from 0."""
+        inside = (
+            interval.scale
+            for interval in self.scales
+            if interval.start * steps <= step < interval.stop * steps
+        )
         return next(inside, 0.0)
 
 
 class Lora(BaseModel):
-    """Adapter that requests may name."""
+    """Adapter that requests may name, with its file's properties and access rules."""
 
     model_config = ConfigDict(frozen=True)
 
     name: str
     model: str
-    """Name of the model that it is for."""
+    """Name of the model that the adapter is for."""
     digest: str
-    """SHA-256 of its file, in hexadecimal; empty: it could not be read."""
+    """SHA-256 of the file, in hexadecimal; empty: the file could not be read."""
     bytes: int = 0
-    """Size of its file."""
+    """Size of the file."""
     rank: int = 0
-    """The highest rank of a layer."""
+    """Highest rank of a layer."""
     networks: tuple[str, ...] = ()
-    """Names of the networks that it changes."""
+    """Names of the networks that the adapter changes."""
     trigger: str = ""
-    """Words that a prompt should hold."""
+    """Words that a prompt should contain."""
     preview: str | None = None
-    """Store key of an image that shows it."""
+    """Store key of an example image."""
     origin: Literal["settings", "upload"] = "settings"
-    """Whether the operator's settings name it, or a tenant has uploaded it."""
+    """Source of the adapter: the operator's settings, or a tenant's upload."""
     tenants: tuple[str, ...] = ()
-    """Tenants that may use it; empty: all."""
+    """Tenants that may use the adapter; empty: all."""
     error: str | None = None
-    """Reason why it cannot be used; None: it can."""
+    """Reason why the adapter is unusable; None: usable."""
 
     @property
     def pages(self) -> int:
-        """Pages of a bank that it takes."""
+        """Pages of a bank that the adapter occupies."""
         return pages_of(self.rank)
 
     def may_use(self, tenant: str) -> bool:
-        """Return whether a tenant may use it."""
+        """Return whether a tenant may use the adapter."""
         return not self.tenants or tenant in self.tenants
 
 
 def always(scale: float) -> tuple[ScaleInterval, ...]:
-    """Return the intervals of a scale that all steps have."""
+    """Return scale intervals with the same scale in all steps."""
     return (ScaleInterval(start=0, stop=1, scale=scale),)
 
 
 def pages_of_request(loras: Iterable[RequestedLora]) -> int:
-    """Return the pages that programs of such a request are made for: its rank bucket."""
+    """Return the rank bucket of a request: the pages that its programs are compiled for."""
     return page_count(sum(lora.pages for lora in loras))

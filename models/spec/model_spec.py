@@ -1,6 +1,6 @@
-"""Spec of a model for the front end. No JAX in here: the front end imports it.
+"""Spec of a model: tasks, request fields, defaults, limits and presets. No JAX.
 
-A pool builds the spec from the checkpoint when it starts and registers it in the queue; the front
+A worker builds the spec from the checkpoint when it starts and registers it in the queue. The front
 end validates requests against it and never opens a weight file.
 """
 
@@ -31,24 +31,25 @@ from models.spec.image_prompts import FIELD as IMAGE_PROMPTS
 from models.spec.image_prompts import ImagePrompt, tokens_of
 from models.spec.lora import Lora, RequestedLora, pages_of_request
 from models.spec.option import Option
-from models.spec.quality_presets import EXACT, Quality, as_once
+from models.spec.quality_presets import EXACT, Quality, for_previous_release
 from models.spec.refiner import FIELD as REFINER
 from models.spec.refiner import SWITCH
 from models.spec.request_images import field_of, image_values
 from models.spec.upscalers import Upscaler
 
 READ_PX, READ_FRAMES = "read_px", "read_frames"
-"""Parts of a bucket: pixels of a request's images that each step reads, and frames of its own
-size."""
+"""Parts of a bucket key: pixels of input images that each step reads, and extra frames of the
+video's size that each step processes."""
 
 VERSION_MARK = "@"
-"""Sign between the name that versions of a model share and the version's own."""
+"""Separator between a model's base name and its version, as in `flux-dev@r2`."""
 
 Task = Literal["text-to-image", "image-to-image", "inpainting", "text-to-video", "image-to-video"]
 
 
 ALL_QUALITIES = "all_qualities"
-"""Presets of a written spec, with what releases before plans cannot read."""
+"""Key of a serialized spec with all presets, including those that the previous release cannot read.
+"""
 
 
 class Need(BaseModel):
@@ -61,12 +62,13 @@ class Need(BaseModel):
     above: float | None = None
     """The other field must be a number above this."""
     among: tuple[str, ...] = ()
-    """The other field must be one of these. With neither, it must be given."""
+    """The other field must be one of these. With neither `above` nor `among`, it must be present.
+    """
     tasks: tuple[Task, ...] = ()
-    """Tasks that the need is for; empty: all."""
+    """Tasks to which the condition applies; empty: all."""
 
     def is_met(self, values: Mapping[str, Any]) -> bool:
-        """Return whether the need is met.
+        """Return whether the request meets the condition.
 
         Args:
             values: the resolved fields, with `task`, and `scheduler` as a name.
@@ -80,7 +82,7 @@ class Need(BaseModel):
 
 
 class Limits(BaseModel):
-    """The sizes a model can serve. Settings of the front end may tighten them, never widen."""
+    """Sizes and counts that a model can serve. Settings of the front end can only tighten them."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
@@ -105,7 +107,7 @@ class Limits(BaseModel):
     max_images: int = Field(gt=0)
     """Maximum `num_images`."""
     max_sequence_length: int = Field(gt=0)
-    """Text tokens that the model's longest encoder takes."""
+    """Maximum text tokens of the model's longest encoder."""
     sequence_length_multiple: int = Field(default=1, gt=0)
     """`max_sequence_length` must be a whole multiple of this."""
     max_clip_skip: int = Field(default=100, ge=0)
@@ -113,7 +115,7 @@ class Limits(BaseModel):
     max_reference_images: int = Field(default=0, ge=0)
     """Maximum number of `reference_images`."""
     conditioning_scales: int = Field(default=0, ge=0)
-    """Number of layers that `conditioning_scale` may have a number for, where it has several."""
+    """Number of layers that `conditioning_scale` may list one number each for."""
     max_image_prompts: int = Field(default=0, ge=0)
     """Maximum number of `image_prompts`."""
     max_controls: int = Field(default=0, ge=0)
@@ -121,7 +123,7 @@ class Limits(BaseModel):
 
 
 class Size(BaseModel):
-    """Size of an image or video."""
+    """Size of an image or video, with the text length where it matters."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
@@ -130,196 +132,201 @@ class Size(BaseModel):
     height: int = Field(gt=0)
     """Height in pixels."""
     num_frames: int | None = Field(default=None, gt=0)
-    """`null`: any number, of a video; of images there is none."""
+    """Frames of a video. `null`: any number of frames, or an image."""
     max_sequence_length: int | None = Field(default=None, gt=0)
-    """Text tokens; `null`: any number of them, or the model has but one."""
+    """Text tokens. `null`: any number, or the model has a fixed length."""
 
     def __str__(self) -> str:
         frames = f" x {self.num_frames} frames" if self.num_frames else ""
         return f"{self.width} x {self.height}{frames}"
 
     def fits(self, fields: Mapping[str, Any]) -> bool:
-        """Return whether a request is of that size, whatever the length of its text."""
+        """Return whether a request has this size; the length of its text is ignored."""
         sides = (fields.get("width"), fields.get("height")) == (self.width, self.height)
         return sides and self.num_frames in (None, fields.get("num_frames"))
 
 
 class Sizes(BaseModel):
-    """Sizes that a model serves: each new one is compiled."""
+    """Sizes that a model serves and compiles programs for."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     mode: Literal["any", "listed"] = "any"
-    """`any`: whatever `limits` allow. `listed`: those of `listed`, and no others."""
+    """`any`: every size within `limits`. `listed`: only the sizes of `listed`."""
     listed: tuple[Size, ...] = ()
     """Sizes that are compiled before the model is ready."""
     token_buckets: float = Field(default=0.0, ge=0)
-    """Work that a step may cost more than an image's own, as a fraction, where sizes share it; 0:
-    each size has steps of its own."""
+    """Maximum extra work per step, as a fraction, when sizes share compiled steps by padding; 0:
+    each size has its own steps."""
 
 
 class Aim(BaseModel):
-    """Aims of a model, which alerts hold it against."""
+    """Service objectives of a model, used by alerts."""
 
     model_config = ConfigDict(frozen=True)
 
     objective_s: float = 300.0
-    """Time that its jobs may wait."""
+    """Longest time that its jobs may wait."""
     cold_start_s: float = 900.0
-    """Usual time from no pool to a ready one."""
+    """Usual time from zero workers to a ready worker."""
 
 
 class Batching(BaseModel):
-    """Dependence of an image on what runs beside it."""
+    """Batching mode: determines whether an image depends on the others in its batch."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     mode: Literal["exact", "fast"] = "exact"
-    """`exact`: the same request has the same bytes alone and beside any others, on every pool with
-    the same settings, chips and mesh. `fast`: batches have several sizes, and an image differs a
-    little with its company."""
+    """`exact`: a request produces the same bytes alone and in any batch, on every worker with the
+    same settings, chips and mesh. `fast`: the batch size varies, and an image differs slightly with
+    it."""
     levels: int | None = Field(default=None, ge=0)
-    """Difference between the batch sizes of `fast`: of 255, the most by which a subpixel of the
-    pool's first warm-up request differs, measured by drawing it by each; other requests may differ
+    """Measured difference between the batch sizes of `fast`: the largest difference of a subpixel,
+    in levels of 255. Each batch size generates the first warm-up request; other requests may differ
     by more. `null`: not measured yet."""
 
 
 class DerivedModel(BaseModel):
-    """Model that is another one with an adapter, served by that one's pools."""
+    """Model made of a base model and fixed adapters, served by the base model's workers."""
 
     model_config = ConfigDict(frozen=True)
 
     name: str
     defaults: Mapping[str, Any]
-    """Request fields whose default differs."""
+    """Request fields whose default differs from the base model's."""
     loras: tuple[RequestedLora, ...]
-    """Adapters that every image has."""
+    """Adapters applied to every image."""
 
 
 class ModelSpec(BaseModel):
-    """Model as the API sees it."""
+    """Model as the API presents it: fields, defaults, limits, presets and adapters."""
 
     model_config = ConfigDict(frozen=True)
 
     name: str
     family: str
     tasks: tuple[Task, ...]
-    """Tasks; the first is what its pools warm up for."""
+    """Supported tasks; the workers warm up for the first."""
     fields: frozenset[str]
-    """Names of the request fields that this model serves; any other is refused by name."""
+    """Request fields that this model accepts. The front end rejects any other field by name."""
     defaults: Mapping[str, Any]
-    """Request fields that the client may leave out, with the value that is then used."""
+    """Default values of optional request fields."""
     task_defaults: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
-    """Defaults that differ for one task, by task: they go before `defaults`."""
+    """Defaults by task, which take precedence over `defaults`."""
     needed: frozenset[str] = frozenset()
-    """Fields that every request has to set, beside the images of its task."""
+    """Fields that every request must set, in addition to the images of its task."""
     strength_rounds: Literal["down", "up"] = "up"
-    """Rounding of the share of the steps that `strength` runs, as in diffusers' pipelines of the
-    family."""
+    """Rounding of the number of steps that `strength` runs, as in the family's diffusers pipelines.
+    """
     sized_by_image: tuple[Task, ...] = ()
-    """Tasks whose images have the size of the request's, where it names none itself."""
+    """Tasks in which a request without a size takes the size of its input image."""
     sized_within_px: int | None = Field(default=None, gt=0)
-    """Pixels that such a size has at the most, down to which a larger image's is scaled; `null`:
-    any."""
+    """Maximum pixels of a size taken from an input image; larger sizes are scaled down. `null`: no
+    maximum."""
     sized_area_px: int | None = None
-    """Pixels that such a size is scaled to; `null`: it is the image's own."""
+    """Area to which a size taken from an input image is scaled; `null`: the image's own."""
     sized_by_last: bool = False
-    """True if such a size is that of the last of `reference_images`, where some are sent."""
+    """Whether the last of `reference_images`, if any, determines that size."""
     strength_needs: Literal["image", "mask_image"] = "image"
-    """Image that a request with `strength` has to have."""
+    """Image that a request with `strength` must have."""
     needs: Mapping[str, tuple[Need, ...]] = Field(default_factory=dict)
-    """Conditions by request field: without all of these the field has no effect, and a request that
-    sets it is served with a warning."""
+    """Conditions by request field. If one of them is not met, the field has no effect, and a
+    request that sets the field gets a warning."""
     limits: Limits
     schedulers: Mapping[str, Mapping[str, Option]] = Field(default_factory=dict)
-    """Names that the request's `scheduler` may have, each with its options by name; empty: only
-    the checkpoint's own."""
+    """Values of the request's `scheduler`, each with its options by name; empty: only the
+    checkpoint's own scheduler."""
     scheduler: str = ""
-    """Name of the checkpoint's own scheduler, among those."""
+    """Name in `schedulers` of the checkpoint's own scheduler."""
     step_lists: Mapping[str, frozenset[str]] = Field(default_factory=dict)
-    """Step lists by those names: which of `timesteps` and `sigmas` a request may set beside; a name
-    that is not here takes both."""
+    """Step lists, `timesteps` or `sigmas`, that a request may combine with each scheduler. A
+    scheduler without an entry accepts both."""
     sigmas_are: Literal["of steps", "noise levels"] = "of steps"
-    """Meaning of `sigmas`: one a step, of a flow, at most 1 and above 0; or noise over signal,
-    where the last is no step but where the last one leads, usually 0."""
+    """Meaning of `sigmas`. `of steps`: one value per step of a flow model, above 0 and at most 1.
+    `noise levels`: noise over signal; the last value is the level after the last step, usually 0.
+    """
     qualities: Mapping[str, Quality] = Field(default_factory=dict)
-    """Presets that the request's `quality` may name, beside `exact`."""
+    """Presets that the request's `quality` may name, in addition to `exact`."""
     has_exact: bool = True
-    """Whether `exact` is to be had: not where all of a network's blocks are of 8 bits."""
+    """Whether `exact` is available; false if all blocks of a network have 8-bit weights."""
     batching: Batching = Batching()
-    """Batching as the pools' settings have it, and `sizes`."""
+    """Batching mode from the pools' settings, and its measured difference."""
     sizes: Sizes = Sizes()
     aim: Aim = Aim()
-    """Aims as the pools' settings have them."""
+    """Service objectives from the pools' settings."""
     sound_hz: int | None = Field(default=None, gt=0)
-    """Samples a second of the sound that its videos have; `null`: they have none."""
+    """Sample rate of the videos' sound; `null`: silent videos."""
     read_pixels: Mapping[str, int] = Field(default_factory=dict)
-    """Pixels of an image that each step reads beside the image that it draws, and takes as long
-    for, by request field; of fields that are not here, none."""
+    """Pixels of each input image that every step reads, by request field. They take as long as
+    pixels of the output. Fields that are not listed add none."""
     read_frames: Mapping[str, int] = Field(default_factory=dict)
-    """Frames of the video's size that each step draws beside the video, and takes as long for, by
-    request field and image; of fields that are not here, none."""
+    """Extra frames of the video's size that every step processes for each input image, by request
+    field. They take as long as frames of the video. Fields that are not listed add none."""
     frame_scaling: Mapping[str, FrameScaling] = Field(default_factory=dict)
-    """Scaling of the frames of videos that are sent, by request field; every one has it."""
+    """Scaling of the frames of input videos, by request field; each video field has an entry."""
     least_side_px: Mapping[str, int] = Field(default_factory=dict)
-    """Least width and height of an image that is sent, by request field."""
+    """Minimum width and height of an input image, by request field."""
     most_ratio: Mapping[str, int] = Field(default_factory=dict)
-    """Most that such an image may be as long as wide, by request field."""
+    """Maximum ratio of the longer to the shorter side of an input image, by request field."""
     image_prompts: Mapping[str, ImagePrompt] = Field(default_factory=dict)
-    """Names that an entry of the request's `image_prompts` may have; empty: it takes none."""
+    """Names that entries of the request's `image_prompts` may use; empty: image prompts are not
+    supported."""
     controls: Mapping[str, ControlKind] = Field(default_factory=dict)
-    """Names that an entry of the request's `control` may have; empty: it takes none."""
+    """Names that entries of the request's `control` may use; empty: controls are not supported."""
     upscalers: Mapping[str, Upscaler] = Field(default_factory=dict)
-    """Names that the request's `upscale` may have; empty: it takes none."""
+    """Names that the request's `upscale` may use; empty: upscaling is not supported."""
     enlargers: Mapping[str, Enlarger] = Field(default_factory=dict)
-    """Networks that enlarge the model's own latents between the passes of hires fix, by name."""
+    """Networks that enlarge the model's latents between the passes of hires fix, by name."""
     lora_pages: int = Field(default=0, ge=0)
-    """Pages of adapters that one image may have at the most (`models.spec.lora`); 0: the model's
-    pools take no adapters."""
+    """Maximum pages of adapters of one image (`models.spec.lora`); 0: the model's workers accept no
+    adapters."""
     lora_layers: str = ""
     """Names and shapes of the layers that adapters may change, packed
     (`models.adapters.files.names`)."""
     loras: Mapping[str, Lora] = Field(default_factory=dict)
     """Adapters of the settings, by name."""
     derived: tuple[DerivedModel, ...] = ()
-    """Models that its pools serve beside it."""
+    """Additional models that its workers serve, each with fixed adapters."""
     runs_on: str = ""
-    """Model whose pools serve this one; empty: it has pools of its own."""
+    """Model whose workers serve this one; empty: it has its own workers."""
     version: str = ""
-    """Model that an alias of this name has drawn for a request; empty: the name is its own."""
+    """Version that an alias of this name has selected for a request; empty: the name is no alias.
+    """
     fixed_loras: tuple[RequestedLora, ...] = ()
-    """Adapters that every image of it has."""
+    """Adapters applied to every image of this model."""
     bucket_fields: tuple[str, ...]
-    """Request fields that shape the compiled program: equal values may share a batch."""
+    """Request fields that determine the compiled program. Requests with equal values may share a
+    batch."""
     fingerprint: str
-    """Changes whenever the weights or configs do."""
+    """Digest that changes with the weights or configs."""
     config_digest: str = Field("", exclude=True)
-    """Changes whenever the configs do, which programs depend on. Of a worker alone."""
+    """Digest of the configs, which determine the compiled programs. Set in workers only."""
 
     @model_serializer(mode="wrap")
     def _for_versions(
         self, write: SerializerFunctionWrapHandler, info: SerializationInfo
     ) -> dict[str, Any]:
-        """Write presets twice: all, and for a last release that reads no plans as it knows them."""
+        """Serialize presets twice: all of them, and those that the previous release can read."""
         written: dict[str, Any] = write(self)
         if info.mode == "json":
             written[ALL_QUALITIES] = written["qualities"]
-            written["qualities"] = as_once(written["qualities"])
+            written["qualities"] = for_previous_release(written["qualities"])
         return written
 
     @model_validator(mode="before")
     @classmethod
-    def _of_this_version(cls, said: Any) -> Any:
-        """Read the presets of a version that writes all of them apart."""
-        if isinstance(said, Mapping) and ALL_QUALITIES in said:
-            return {**said, "qualities": said[ALL_QUALITIES]}
-        return said
+    def _of_this_version(cls, data: Any) -> Any:
+        """Read all presets from their separate key, if the spec was serialized with one."""
+        if isinstance(data, Mapping) and ALL_QUALITIES in data:
+            return {**data, "qualities": data[ALL_QUALITIES]}
+        return data
 
     @model_validator(mode="after")
     def _serves_hires(self, info: ValidationInfo) -> ModelSpec:
-        """Add hires fix, which is two of the tasks in a row.
+        """Add the field of hires fix, which combines two of the tasks.
 
-        Not to a spec that is read: an older pool that has registered it would ignore the field.
+        Skipped for a spec that is parsed from JSON: the older worker that registered it would
+        ignore the field.
         """
         if info.mode != "json" and self.hires_upscalers and HIRES not in self.fields:
             object.__setattr__(self, "fields", self.fields | {HIRES})
@@ -327,9 +334,10 @@ class ModelSpec(BaseModel):
 
     @property
     def hires_upscalers(self) -> tuple[str, ...]:
-        """Upscalers between the passes of hires fix, the default first; empty: it has none.
+        """Upscalers between the passes of hires fix, the default first; empty: unsupported.
 
-        Those of images, where it draws from one with a strength, and of its own latents.
+        Enlargers of latents are first. Built-in and image upscalers follow if the model has
+        image-to-image with a strength.
         """
         begins = "strength" in self.fields and self.strength_needs == "image"
         redraws = REDRAWING in self.tasks and begins
@@ -342,67 +350,72 @@ class ModelSpec(BaseModel):
 
     @property
     def scales_sizes(self) -> bool:
-        """Return whether a request without a size has that of its image, scaled."""
+        """True if a request without a size gets the scaled size of its input image."""
         return self.sized_area_px is not None or self.sized_within_px is not None
 
     @property
     def queue(self) -> str:
-        """Name of the model in whose queue its jobs wait."""
+        """Name of the model whose queue contains this model's jobs."""
         return self.runs_on or self.name
 
     @property
     def line(self) -> str:
-        """Name that the versions of its queue's model have in common: `flux-dev` of `flux-dev@r2`.
+        """Name without version of the model that serves this one: `flux-dev` of `flux-dev@r2`.
 
-        An adapter for it is one for each of them.
+        An adapter for this name fits every version.
         """
         return line_of(self.queue)
 
-    def takes(self, lora: Lora) -> bool:
+    def accepts_adapter(self, lora: Lora) -> bool:
         """Return whether an adapter is for this model."""
         return lora.model in (self.queue, self.line)
 
-    def reads_alike(self, other: ModelSpec) -> bool:
-        """Return whether a resolved request means the same for another model.
+    def interprets_requests_like(self, other: ModelSpec) -> bool:
+        """Return whether a resolved request has the same meaning for another model.
 
-        True of versions that differ in weights, and in defaults, which it has filled in.
+        Versions that differ only in weights qualify. Differences in defaults do not matter, since a
+        resolved request includes them.
         """
-        return _reading(self) == _reading(other)
+        return _request_semantics(self) == _request_semantics(other)
 
     def as_alias(self, name: str) -> ModelSpec:
         """Return the spec of an alias for a request that this model serves.
 
-        Adapters are listed with the model alone, as those of variants.
+        The alias lists no adapters and no derived models of its own.
         """
         update = {"name": name, "version": self.name, "runs_on": self.queue}
         return self.model_copy(update={**update, "derived": (), "loras": {}})
 
     def variants(self) -> Iterator[ModelSpec]:
-        """Yield the specs of the models that its pools serve beside it.
+        """Yield the specs of the derived models that its workers serve.
 
-        Adapters are listed with the model whose queue they wait in, and are for both.
+        Adapters are listed only with the model that owns the queue, although both can use them.
         """
-        for one in self.derived:
+        for derived in self.derived:
             yield self.model_copy(
                 update={
-                    "name": one.name,
-                    "defaults": {**self.defaults, **one.defaults},
+                    "name": derived.name,
+                    "defaults": {**self.defaults, **derived.defaults},
                     "task_defaults": {
                         task: {
-                            name: value for name, value in own.items() if name not in one.defaults
+                            name: value
+                            for name, value in task_default.items()
+                            if name not in derived.defaults
                         }
-                        for task, own in self.task_defaults.items()
+                        for task, task_default in self.task_defaults.items()
                     },
                     "derived": (),
                     "loras": {},
-                    "lora_pages": max(0, self.lora_pages - sum(lora.pages for lora in one.loras)),
+                    "lora_pages": max(
+                        0, self.lora_pages - sum(lora.pages for lora in derived.loras)
+                    ),
                     "runs_on": self.name,
-                    "fixed_loras": one.loras,
+                    "fixed_loras": derived.loras,
                 }
             )
 
     def wrong_shape(self, path: str, width: int, height: int) -> str | None:
-        """Return why the model cannot read an image of that size; None: it can.
+        """Return why the model rejects an input image of that size; None: it is accepted.
 
         Args:
             path: of the image in the request.
@@ -411,27 +424,27 @@ class ModelSpec(BaseModel):
         least, ratio = self.least_side_px.get(field, 0), self.most_ratio.get(field, long)
         if short < least:
             return f"must be at least {least} pixels wide and high"
-        return f"must be at most {ratio} times as long as wide" if long > ratio * short else None
+        return f"must have an aspect ratio of at most {ratio}:1" if long > ratio * short else None
 
     def defaults_for(self, task: Task) -> dict[str, Any]:
-        """The defaults of a request for that task."""
+        """Return the defaults of a request for that task."""
         return {**self.defaults, **self.task_defaults.get(task, {})}
 
     def control_work(self, request: Mapping[str, Any]) -> float:
-        """Return what its controls add to a request's steps, as a share of them without any."""
+        """Return the work that a request's controls add, as a share of the steps without them."""
         refiner = None if "mask_image" in request else request.get(REFINER)
         until = 1.0 if refiner is None else float(refiner.get("switch", SWITCH))
         return work_of(request.get(CONTROL) or (), self.controls, until)
 
     def bucket(self, request: Mapping[str, Any], loras: Iterable[RequestedLora] = ()) -> str:
-        """Return the key of requests that the queue claims together: requests of one size.
+        """Return the bucket key, by which the queue groups requests for one claim.
 
-        The engine has the last word on what shares a program (`Prepared.bucket`).
+        The engine makes the final decision on what shares a program (`Prepared.bucket`).
 
         Args:
             loras: adapters of the request, whose rank bucket is part of the key.
         """
-        # A job of an earlier version lacks fields that came later; without a quality it is exact.
+        # A job of an earlier version lacks newer fields; a job without a quality is exact.
         fields = {**self.defaults, "quality": EXACT, **request}
         size = ",".join(f"{name}={fields.get(name)}" for name in self.bucket_fields)
         tokens = tokens_of(request.get(IMAGE_PROMPTS) or (), self.image_prompts)
@@ -452,31 +465,31 @@ class ModelSpec(BaseModel):
     def _pixels_read(
         self, request: Mapping[str, Any], fields: Mapping[str, Any]
     ) -> Mapping[str, int]:
-        """Return the pixels that steps read of each image, by field.
+        """Return the pixels of each input image that steps read, by field.
 
-        The image behind a mask of an edit is read at the request's size.
+        In an edit with a mask, steps read the base image at the request's size.
         """
         if self.strength_needs == "mask_image" and "mask_image" in request:
             return {**self.read_pixels, "image": _pixels(fields)}
         return self.read_pixels
 
 
-OF_ONE_VERSION = {
+VERSION_FIELDS = {
     *("name", "version", "runs_on", "derived", "fingerprint"),
     *("defaults", "task_defaults", "loras", "batching"),
 }
-"""Fields that say nothing of how a resolved request is read."""
+"""Fields that do not affect the meaning of a resolved request."""
 
 
-def _reading(spec: ModelSpec) -> dict[str, Any]:
-    return spec.model_dump(exclude=OF_ONE_VERSION)
+def _request_semantics(spec: ModelSpec) -> dict[str, Any]:
+    return spec.model_dump(exclude=VERSION_FIELDS)
 
 
 def line_of(model: str) -> str:
-    """Return the name that versions of a model have in common: what comes before the `@`."""
+    """Return a model's name without its version: the part before the `@`."""
     return model.partition(VERSION_MARK)[0]
 
 
 def _pixels(fields: Mapping[str, Any]) -> int:
-    """Return the pixels of a request's image; 0: it does not say."""
+    """Return width times height of a request's image; 0 if either is missing."""
     return int(fields.get("width") or 0) * int(fields.get("height") or 0)

@@ -1,4 +1,4 @@
-"""Options of a scheduler: what each may be, and the one check of a value."""
+"""Options of a scheduler: their types and ranges, and the validation of a value."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ _TYPES: Mapping[Kind, tuple[tuple[type, ...], str]] = {
     "boolean": ((bool,), "true or false"),
     "text": ((str,), "a text"),
 }
-"""Types that a value of a kind may have, and what the kind is called in errors."""
+"""Python types of each kind, and its name in error messages."""
 
 
 class Option(BaseModel):
-    """Option of a scheduler, as front ends and workers check it."""
+    """Scheduler option, which front ends and workers validate alike."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     kind: Kind
-    """Type of its value."""
+    """Type of the value."""
     choices: tuple[str, ...] = ()
-    """Texts that it may be; empty: any."""
+    """Allowed texts; empty: any."""
     minimum: float | None = None
-    """Lowest number that it may be; null: any."""
+    """Lowest allowed number; null: no minimum."""
     maximum: float | None = None
-    """Highest number that it may be; null: any."""
+    """Highest allowed number; null: no maximum."""
     excludes: tuple[str, ...] = ()
-    """Options that may not be true beside this one."""
+    """Options that must not be true together with this option."""
 
     def error(self, value: Any) -> str | None:
-        """Say what is wrong with a value; None: nothing."""
+        """Return what is wrong with a value; None: valid."""
         types, called = _TYPES[self.kind]
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
             return f"must be {called}"
@@ -43,7 +43,7 @@ class Option(BaseModel):
         return self._beyond(value)
 
     def _beyond(self, value: Any) -> str | None:
-        if self.minimum is not None and not value >= self.minimum:  # a NaN is not
+        if self.minimum is not None and not value >= self.minimum:  # also rejects NaN
             return f"must be at least {self.minimum:g}"
         if self.maximum is not None and not value <= self.maximum:
             return f"must be at most {self.maximum:g}"

@@ -1,4 +1,4 @@
-"""Passes of one image: one, or two of different sizes. No JAX: the front end imports it."""
+"""Passes of an image: one, or two at different sizes. No JAX: front ends import this module."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from models.spec.strength import denoising_steps
 def passes(
     fields: Mapping[str, Any], spec: ModelSpec
 ) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
-    """Return the requests of the first and of the second pass; None: there is one alone.
+    """Return the requests of the first and the second pass; None: no second pass.
 
-    Two are of hires fix, or of a preset whose first steps are smaller.
+    Two passes result from hires fix, or from a preset with smaller first steps.
 
     Args:
         fields: a resolved request.
     """
-    return progressive.parts(fields, spec) or hires.passes(fields, spec)
+    return progressive.split_request(fields, spec) or hires.passes(fields, spec)
 
 
-def steps_of(one: Mapping[str, Any], spec: ModelSpec) -> int:
-    """Return the denoising steps of a pass."""
-    if part := one.get(progressive.FIELD):
+def steps_of(request: Mapping[str, Any], spec: ModelSpec) -> int:
+    """Return the number of denoising steps of a pass."""
+    if part := request.get(progressive.FIELD):
         return int(part.steps)
-    strength = one.get("strength", 1.0)
-    return denoising_steps(one["num_inference_steps"], strength, spec.strength_rounds)
+    strength = request.get("strength", 1.0)
+    return denoising_steps(request["num_inference_steps"], strength, spec.strength_rounds)

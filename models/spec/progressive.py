@@ -1,7 +1,7 @@
-"""Progressive size: an image's first steps are drawn smaller, and the others from what they show.
+"""Progressive size: run an image's first steps at a smaller size. No JAX.
 
-The other steps are those of an image-to-image request that begins with the small steps' estimate of
-the clean latents. No JAX in here: the front end imports it.
+The other steps form an image-to-image request that begins with the first steps' estimate of the
+clean latents.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from models.spec.quality_presets import EXACT, Progressive
 from models.spec.request_images import image_values
 
 FIELD = "progressive"
-"""Field of a pass's request that has its `StepRange`; none of clients'."""
+"""Internal request field that contains a pass's `StepRange`; clients cannot set it."""
 STEP_LISTS = ("timesteps", "sigmas")
-"""Fields that tell steps one by one, which `strength` does not leave out."""
+"""Fields that list steps explicitly, which `strength` does not shorten."""
 
 
 @dataclass(frozen=True)
 class StepRange:
-    """Steps of an image that one pass draws, and the size of the whole image."""
+    """Range of an image's steps that one pass runs, with the full size of the image."""
 
     before: int
-    """Steps of the image before them."""
+    """Steps of the image before the range."""
     steps: int
     width: int
     height: int
 
 
-def parts(
+def split_request(
     fields: Mapping[str, Any], spec: ModelSpec
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
-    """Return the requests of the small and of the full steps; None: all steps are full ones.
+    """Split a request into its small and its full-size steps; None: all steps have full size.
 
     Args:
         fields: a resolved request.
     """
     preset = _preset(fields, spec)
-    if preset is None or why_idle(fields, spec):
+    if preset is None or reason_without_effect(fields, spec):
         return None
     size, steps = (fields["width"], fields["height"]), fields["num_inference_steps"]
     small, before = _small(size, preset, spec), _before(steps, preset)
@@ -57,8 +57,8 @@ def parts(
     return first, second
 
 
-def why_idle(fields: Mapping[str, Any], spec: ModelSpec) -> str:
-    """Return why no step of a request is smaller, though its preset asks for it; else nothing.
+def reason_without_effect(fields: Mapping[str, Any], spec: ModelSpec) -> str:
+    """Return why a request's progressive preset has no effect; empty if it has, or is not set.
 
     Args:
         fields: a resolved request.
@@ -67,19 +67,19 @@ def why_idle(fields: Mapping[str, Any], spec: ModelSpec) -> str:
     if preset is None:
         return ""
     if fields.get(HIRES):
-        return "hires fix has sizes of its own"
+        return "hires fix sets the sizes of its passes"
     if any(image_values(fields).values()):
         return "this request has images"
     if lists := [name for name in STEP_LISTS if fields.get(name) is not None]:
-        return f"this request has {lists[0]} of its own"
+        return f"this request sets {lists[0]}"
     size = (fields["width"], fields["height"])
     small = _small(size, preset, spec)
     if small == size:
-        return "the model draws no smaller image"
+        return "the model supports no smaller size"
     if not _is_served(small, spec):
-        return f"this model's sizes are listed, and {small[0]} x {small[1]} is none of them"
+        return f"{small[0]} x {small[1]} is not one of this model's listed sizes"
     if not _before(fields["num_inference_steps"], preset):
-        return "its share of the steps is less than one"
+        return "its share of the steps is less than one step"
     return ""
 
 
@@ -89,12 +89,12 @@ def _preset(fields: Mapping[str, Any], spec: ModelSpec) -> Progressive | None:
 
 
 def _before(steps: int, preset: Progressive) -> int:
-    """Return the number of small steps, as many as a guidance interval would guide."""
+    """Return the number of small steps, rounded like a guidance interval."""
     return int(preset.until * steps)
 
 
 def _small(size: tuple[int, int], preset: Progressive, spec: ModelSpec) -> tuple[int, int]:
-    """Return the size of the small steps, in whole multiples; where none is smaller, the size."""
+    """Return the size of the small steps, in whole multiples, or the full size if none fits."""
     multiple, least = spec.limits.size_multiple_px, spec.limits.min_side_px
     width, height = (
         max(int(side * preset.scale / multiple + 0.5) * multiple, least, multiple) for side in size
@@ -104,5 +104,5 @@ def _small(size: tuple[int, int], preset: Progressive, spec: ModelSpec) -> tuple
 
 
 def _is_served(size: tuple[int, int], spec: ModelSpec) -> bool:
-    listed = {(one.width, one.height) for one in spec.sizes.listed}
+    listed = {(entry.width, entry.height) for entry in spec.sizes.listed}
     return spec.sizes.mode == "any" or size in listed

@@ -1,11 +1,11 @@
-r"""Weights in prompts, as users of AUTOMATIC1111 write them: `(a)`, `((a))`, `[a]`, `(a:1.2)`.
+r"""Weights in prompts, in the syntax of AUTOMATIC1111: `(a)`, `((a))`, `[a]`, `(a:1.2)`.
 
-A round bracket makes its text 1.1 times as strong, or as strong as the number before its end; a
-square one 1.1 times weaker. Brackets nest, one that isn't closed reaches to the end, and one that
-was never opened is text, as is one behind a backslash. `BREAK` begins a new passage.
+A round bracket multiplies the weight of its text by 1.1, or by the number before its end. A square
+bracket divides the weight by 1.1. Brackets nest. An unclosed bracket extends to the end. An
+unopened bracket is text, and so is a bracket after a backslash. `BREAK` begins a new passage.
 
-Source: AUTOMATIC1111's stable-diffusion-webui, parse_prompt_attention in modules/prompt_parser.py,
-which differs in one thing: there a `BREAK` within weighted brackets is the word "break".
+Source: AUTOMATIC1111's stable-diffusion-webui, parse_prompt_attention in modules/prompt_parser.py.
+One difference: there a `BREAK` within weighted brackets is the word "break".
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from itertools import groupby, pairwise
 from typing import Literal, NamedTuple, TypeAlias
 
 PromptSyntax = Literal["plain", "weighted"]
-"""`plain`: brackets are text. `weighted`: they weigh what is in them."""
+"""`plain`: brackets are text. `weighted`: brackets weight their text."""
 
 FACTOR = 1.1
-"""Strength of a round bracket without a number."""
+"""Weight of a round bracket without a number."""
 _FACTORS = {"(": FACTOR, "[": 1 / FACTOR}
 MAX_WEIGHT = 100.0
 MAX_DEPTH = 100
-"""Maximum number of brackets of a kind that are open at once."""
+"""Maximum number of brackets of the same kind that are open at once."""
 
 _PIECE = re.compile(r"\\[()\[\]\\]?|[()\[\]]|[^()\[\]\\]+")
 _SPECIAL = re.compile(r"[()\[\]\\]")
@@ -32,20 +32,20 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)")
 
 
 class Part(NamedTuple):
-    """Text of one weight."""
+    """Text with a single weight."""
 
     text: str
     weight: float
 
 
 Passage: TypeAlias = tuple[Part, ...]
-"""Text between two `BREAK`s; neighbours differ in weight."""
+"""Text between two `BREAK`s; adjacent parts differ in weight."""
 
 
 def passages(prompt: str) -> tuple[Passage, ...]:
-    """Return the passages of a prompt, of which there is at least one.
+    """Return the passages of a prompt, at least one.
 
-    Raises: ValueError: a weight is out of range, or the brackets are too deep.
+    Raises: ValueError: a weight is out of range, or brackets are nested too deeply.
     """
     parser = _Parser(prompt)
     heaviest = max((abs(weight) for weight in parser.weights), default=0.0)
@@ -58,41 +58,42 @@ def passages(prompt: str) -> tuple[Passage, ...]:
 
 
 def has_numbers(prompt: str) -> bool:
-    """Return whether a prompt has a weight in numbers, `(a:1.2)`, which hardly is plain text."""
+    """Return whether a prompt has a numeric weight, `(a:1.2)`, unlikely in plain text."""
     parser = _parsed(prompt)
     return parser is not None and parser.has_numbers
 
 
 def has_edits(prompt: str) -> bool:
-    """Return whether a prompt has text for a part of the steps, `[a:b:0.5]`, `[a:5]` or `[a|b]`.
+    """Return whether a prompt has prompt editing, `[a:b:0.5]`, `[a:5]` or `[a|b]`.
 
-    AUTOMATIC1111 has such; here square brackets only weaken their text.
+    AUTOMATIC1111 applies each text in a part of the steps. Here square brackets only reduce the
+    weight of their text.
     """
     parser = _parsed(prompt)
     return parser is not None and parser.has_edits
 
 
 def has_lost_weights(prompt: str) -> bool:
-    """Return whether a weight is text since its bracket is not closed, `(a:1.2`, or not opened."""
+    """Return whether a weight is text because its bracket is unclosed, `(a:1.2`, or unopened."""
     parser = _parsed(prompt)
     return parser is not None and parser.has_lost_weights
 
 
 def has_compositions(prompt: str) -> bool:
-    """Return whether a prompt has several with an `AND` between them, `a :1.2 AND b`.
+    """Return whether a prompt combines several prompts with `AND`, `a :1.2 AND b`.
 
-    AUTOMATIC1111 denoises by each of them; here the word is text.
+    AUTOMATIC1111 denoises with each of them; here the word is text.
     """
     return _AND.search(prompt) is not None
 
 
 def escaped(prompt: str) -> str:
-    """Return a plain prompt as a weighted one that reads the same, but for a `BREAK`."""
+    """Escape a plain prompt so that the weighted syntax reads the same text, except `BREAK`."""
     return _SPECIAL.sub(r"\\\g<0>", prompt)
 
 
 def _parsed(prompt: str) -> _Parser | None:
-    """Return a prompt's parser; None: its brackets are too deep."""
+    """Return a prompt's parser; None: brackets are nested too deeply."""
     try:
         return _Parser(prompt)
     except ValueError:
@@ -100,11 +101,11 @@ def _parsed(prompt: str) -> _Parser | None:
 
 
 class _Parser:
-    """Texts of a prompt, each with its weight."""
+    """Parser that splits a prompt into texts with weights."""
 
     def __init__(self, prompt: str) -> None:
         self.texts: list[str | None] = []
-        """Texts in a row; None: a `BREAK`."""
+        """Texts in order; None: a `BREAK`."""
         self.weights: list[float] = []
         self.has_numbers = self.has_edits = self.has_lost_weights = False
         self._opened: dict[str, list[int]] = {"(": [], "[": []}
@@ -118,16 +119,16 @@ class _Parser:
                 self._weigh(first, _FACTORS[bracket])
 
     def passages(self) -> list[Passage]:
-        """Join neighbours of one weight, and cut at each `BREAK`."""
-        found: list[list[Part]] = [[]]
+        """Join adjacent texts of equal weight, and split at each `BREAK`."""
+        result: list[list[Part]] = [[]]
         pairs = zip(self.texts, self.weights, strict=True)
-        for (is_break, weight), run in groupby(pairs, lambda one: (one[0] is None, one[1])):
+        for (is_break, weight), run in groupby(pairs, lambda pair: (pair[0] is None, pair[1])):
             texts = [text for text, _ in run]
             if is_break:
-                found += [[] for _ in texts]
+                result += [[] for _ in texts]
             elif joined := "".join(filter(None, texts)):
-                found[-1].append(Part(joined, weight))
-        return [tuple(passage) for passage in found]
+                result[-1].append(Part(joined, weight))
+        return [tuple(passage) for passage in result]
 
     def _read(self, before: str, piece: str) -> None:
         if piece in self._opened:
@@ -149,13 +150,13 @@ class _Parser:
         self._opened[bracket].append(len(self.texts))
 
     def _number(self, before: str) -> float:
-        """Return the weight of a closed round bracket, and take its number out of the text."""
-        found = _number(before)
-        if found is None:
+        """Return the weight of a closed round bracket, and remove its number from the text."""
+        weight = _number(before)
+        if weight is None:
             return FACTOR
         self.has_numbers = True
         self.texts[-1] = (self.texts[-1] or "").rpartition(":")[0]
-        return found
+        return weight
 
     def _weigh(self, first: int, factor: float) -> None:
         for index in range(first, len(self.weights)):
@@ -166,7 +167,7 @@ class _Parser:
         self.weights.append(1.0)
 
     def _add_run(self, text: str) -> None:
-        """Add text without brackets, cut at each `BREAK` and the spaces around it."""
+        """Add text without brackets, split at each `BREAK` and the spaces around it."""
         first, *others = _BREAK.split(text)
         self._add(first.rstrip() if others else first)
         for index, other in enumerate(others, 1):
@@ -175,6 +176,6 @@ class _Parser:
 
 
 def _number(text: str) -> float | None:
-    """Return the number behind the last colon; None: none is there."""
+    """Return the number after the last colon; None if absent."""
     _, colon, number = text.rpartition(":")
     return float(number) if colon and _NUMBER.fullmatch(number.strip()) else None

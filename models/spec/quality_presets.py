@@ -1,9 +1,9 @@
-"""Presets of `quality`: levers that trade a little of an image's likeness for speed. No JAX.
+"""Presets of `quality`: optimizations that trade fidelity to the exact image for speed. No JAX.
 
-`exact` is the reference's image and is always there. A preset is a frozen value of levers, each
-of which stands for itself. Steps outside the interval of guidance run without the negative prompt;
-steps of which little would change take over the last one's work; matrix products have weights of 8
-bits, with exact activations or with rounded ones; the first steps draw a smaller image.
+`exact` runs without optimizations. A preset is a frozen value that combines independent
+optimizations. Guidance intervals run some steps without the negative prompt. Step caches reuse the
+last full step's residuals. 8-bit matrix products have rounded weights, and exact or rounded
+activations. Progressive size runs the first steps at a smaller size.
 """
 
 from __future__ import annotations
@@ -15,197 +15,207 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from models.spec.frozen import Frozen
+from models.spec.frozen import FrozenModel
 from models.spec.step_plan import PlannedCache, Weights
 
 EXACT = "exact"
-"""The preset without any lever."""
+"""Name of the preset without optimizations."""
 EightBit = Literal["beside", "instead"]
-"""Place of 8-bit weights in a model's blocks: beside their exact ones, or instead of them."""
+"""Storage of 8-bit weights: in addition to the exact weights, or instead of them."""
 
 EightBitProducts = Literal["w8a16", "w8a8"]
-"""Bits of a product's weights and activations: of weights alone, or of both. 16 stands for whatever
-activations are computed in. Named as in vLLM; weight-only and dynamic quantisation elsewhere."""
-OF_EIGHT_BITS: Mapping[EightBitProducts, str] = MappingProxyType(
+"""Bits of weights and activations of a matrix product, named as in vLLM: weight-only or dynamic
+quantization. `a16` means the activations' usual type."""
+EIGHT_BIT_PRESETS: Mapping[EightBitProducts, str] = MappingProxyType(
     {"w8a16": "eight-bit-weights", "w8a8": "eight-bit"}
 )
-"""The presets with that lever alone."""
+"""Names of the presets that consist of 8-bit products alone."""
 
 SignalKind = Literal["first-block", "teacache"]
 CacheKind = Literal["first-block", "teacache", "planned"]
-Lever = Literal["guidance", "step_cache", "planned_cache", "eight_bit", "progressive"]
-"""Field of a preset; of a step cache by a plan, which families have without one by a signal, too,
-`planned_cache`."""
-CACHES: frozenset[Lever] = frozenset({"step_cache", "planned_cache"})
-LEVERS: frozenset[Lever] = frozenset({"guidance", "eight_bit", "progressive", *CACHES})
+Optimization = Literal["guidance", "step_cache", "planned_cache", "eight_bit", "progressive"]
+"""Name of an optimization. `planned_cache` is a step cache with a plan; some families support it
+without supporting caches that measure a signal."""
+CACHES: frozenset[Optimization] = frozenset({"step_cache", "planned_cache"})
+OPTIMIZATIONS: frozenset[Optimization] = frozenset(
+    {"guidance", "eight_bit", "progressive", *CACHES}
+)
 FIELDS = frozenset({"guidance", "step_cache", "eight_bit", "progressive"})
 """Fields of a preset that change the image."""
 
 THRESHOLD, COEFFICIENTS, WEIGHTS = "cache_threshold", "cache_coefficients", "cache_weights"
-"""Values of a step that has a cache; `models.nn.layers.step_cache` reads them."""
+"""Inputs of a step with a step cache, read by `models.nn.layers.step_cache`."""
 
 LONGEST_NAME = 200
-"""Maximum length of a preset's name, which a request may give."""
+"""Maximum length of a preset's name in a request."""
 
 DEGREES = 5
-"""Coefficients of a rescaling, the constant among them."""
+"""Maximum number of polynomial coefficients, including the constant."""
 
 
-class GuidanceInterval(Frozen):
-    """Interval of guided steps, as shares of all of them; as diffusers' guiders have it.
+class GuidanceInterval(FrozenModel):
+    """Interval of guided steps, as shares of all steps, as in diffusers' guiders.
 
     Source: Kynkäänniemi et al. 2024 (Applying Guidance in a Limited Interval).
     """
 
     start: float = Field(default=0.0, ge=0, le=1)
-    """Share of the steps before the first guided one."""
+    """Share of the steps before the first guided step."""
     stop: float = Field(default=1.0, ge=0, le=1)
-    """Share of the steps before the first that is not guided again."""
+    """Share of the steps before guidance ends."""
 
     @model_validator(mode="after")
-    def _is_one(self) -> GuidanceInterval:
+    def _validate(self) -> GuidanceInterval:
         if self.start > self.stop:
-            raise ValueError(f"start {self.start} lies behind stop {self.stop}")
+            raise ValueError(f"start {self.start} must not be above stop {self.stop}")
         return self
 
-    def has(self, step: int, steps: int) -> bool:
+    def includes(self, step: int, steps: int) -> bool:
         """Return whether that step is guided."""
         return int(self.start * steps) <= step < int(self.stop * steps)
 
 
-class StepCache(Frozen):
-    """Step cache by a signal: when a step reuses what the last whole one added to the tokens.
+class StepCache(FrozenModel):
+    """Step cache that measures a signal to decide which steps reuse the last full step's residual.
 
-    `first-block`: where what the first block adds has changed by less than the threshold since
-    the last whole step, relative and in the mean. `teacache`: where what goes into the first
-    block, summed up over the steps since then, has.
+    `first-block`: reuse if the residual of the first block has changed by less than the threshold
+    since the last full step (relative mean). `teacache`: reuse while the accumulated changes of the
+    first block's input since the last full step stay below the threshold.
 
     Source: Cheng 2024 (ParaAttention, first block cache); Liu et al. 2024 (TeaCache), eq. 4 to 7.
     """
 
     kind: SignalKind
-    """Signal that the change is measured by."""
+    """Signal that measures the change."""
     threshold: float = Field(gt=0)
-    """Change below which a step takes over what the last whole one added; larger is faster and
-    farther from exact."""
+    """Change below which a step reuses the last full step's residual. Larger values are faster and
+    less exact."""
     coefficients: tuple[float, ...] = Field(default=(1.0, 0.0), min_length=1, max_length=DEGREES)
-    """Polynomial of TeaCache that rescales each change before it is summed up, the highest degree
-    first; fitted to one network."""
+    """Polynomial of TeaCache that rescales each change before accumulation, highest degree first;
+    fitted to one network."""
 
 
-class Progressive(Frozen):
-    """Size that grows: the first steps draw a smaller image, and the others go on from that.
+class Progressive(FrozenModel):
+    """Progressive size: the first steps run at a smaller size, the others at full size.
 
-    Where a request has images or hires fix, all steps have its size.
+    Requests with images or hires fix run all steps at full size.
     """
 
     scale: float = Field(gt=0, lt=1)
-    """Scale of both sides in the first steps, rounded to what the model draws."""
+    """Scale of both sides in the first steps, rounded to a size that the model supports."""
     until: float = Field(gt=0, lt=1)
-    """Share of the steps that are smaller."""
+    """Share of the steps that run at the smaller size."""
 
 
-def _in_full(eight_bit: object) -> object:
-    """Convert true and false, whose meaning dates from before weights could be rounded alone."""
+def _from_boolean(eight_bit: object) -> object:
+    """Convert the former boolean values: true meant `w8a8`."""
     return {True: "w8a8", False: None}[eight_bit] if isinstance(eight_bit, bool) else eight_bit
 
 
-class Measured(Frozen):
-    """Figures of a preset over a calibration set, against exact images of the same requests."""
+class Measured(FrozenModel):
+    """Measurements of a preset, compared with exact images of the same calibration requests."""
 
     steps: int = Field(ge=1)
     """Denoising steps of each image."""
     images: int = Field(ge=1)
-    """Number of images, each of a prompt and a seed of its own."""
+    """Number of images, each with its own prompt and seed."""
     worst_db: float
-    """PSNR of the image that is farthest from its exact one."""
+    """Lowest PSNR of an image."""
     operations: float = Field(gt=0)
-    """Operations of the steps, as a share of exact ones."""
+    """Operations of the steps, as a share of the exact steps' operations."""
     time: float = Field(gt=0)
-    """Time of the steps, as a share of exact ones', by the median: on the devices that measured."""
+    """Median time of the steps, as a share of the exact steps' time, on the measuring devices."""
 
 
-class Quality(Frozen):
-    """A preset: which levers are pulled, and how far."""
+class Quality(FrozenModel):
+    """Preset of `quality`: the optimizations that it enables, with their parameters."""
 
     guidance: GuidanceInterval | None = None
-    """The steps that are guided; null: all."""
+    """Interval of guided steps; null: all steps."""
     step_cache: Annotated[StepCache | PlannedCache, Field(discriminator="kind")] | None = None
-    """Null: every step runs whole."""
-    eight_bit: Annotated[EightBitProducts | None, BeforeValidator(_in_full)] = None
-    """Precision of the blocks' matrix products: 8 bits of the weights alone (`w8a16`) or of
-    activations, too (`w8a8`); int8 or, where the chip has them and no faster int8, floats. Null:
-    exact."""
+    """Step cache; null: every step runs in full."""
+    eight_bit: Annotated[EightBitProducts | None, BeforeValidator(_from_boolean)] = None
+    """Precision of the blocks' matrix products: 8-bit weights (`w8a16`), or 8-bit weights and
+    activations (`w8a8`). Values are int8, or 8-bit floats where the chip supports them and has no
+    faster int8. Null: exact."""
     progressive: Progressive | None = None
-    """The first steps, which draw a smaller image; null: all have the image's size."""
+    """Smaller size of the first steps; null: all steps have the full size."""
     psnr_db: float | None = None
-    """Median PSNR of its images against those of exact, where somebody has measured it: `about`
-    says what was measured."""
+    """Median PSNR of the preset's images compared with exact images, if measured; `about` describes
+    the measurement."""
     measured: Measured | None = None
-    """Further figures, where `atelier calibrate` has measured them."""
+    """Further measurements by `atelier calibrate`, if any."""
     about: str = ""
-    """Notes for operators and clients, such as how `psnr_db` was measured."""
+    """Notes for operators and clients, for example how `psnr_db` was measured."""
 
     @property
-    def levers(self) -> frozenset[Lever]:
-        """Levers that are set."""
-        cache: Lever = "planned_cache" if self.depth else "step_cache"
-        pulled: dict[Lever, Any] = {
+    def optimizations(self) -> frozenset[Optimization]:
+        """Optimizations that the preset enables."""
+        cache: Optimization = "planned_cache" if self.depth else "step_cache"
+        enabled: dict[Optimization, Any] = {
             "guidance": self.guidance,
             cache: self.step_cache,
             "eight_bit": self.eight_bit,
             "progressive": self.progressive,
         }
-        return frozenset(lever for lever, how in pulled.items() if how)
+        return frozenset(name for name, options in enabled.items() if options)
 
-    def only(self, levers: Collection[Lever]) -> Quality:
-        """Return the preset with only these levers."""
-        fields = {"step_cache" if lever in CACHES else lever for lever in self.levers & set(levers)}
+    def restricted_to(self, optimizations: Collection[Optimization]) -> Quality:
+        """Return the preset restricted to these optimizations."""
+        kept = self.optimizations & set(optimizations)
+        fields = {"step_cache" if name in CACHES else name for name in kept}
         return Quality(**{name: getattr(self, name) for name in fields})
 
     @property
     def key(self) -> str:
-        """Equal for rows that may share batches: thresholds and plans are each row's own."""
+        """Batch key: rows with equal keys may share batches.
+
+        Thresholds and plans belong to each row, so the key excludes them.
+        """
         cache = f"{self.cache}-{self.depth}" if self.depth > 1 else self.cache
-        levers = "+".join(lever for lever in (self.eight_bit, cache) if lever)
-        return ",".join(part for part in ("guided in part" * bool(self.guidance), levers) if part)
+        parts = "+".join(part for part in (self.eight_bit, cache) if part)
+        return ",".join(part for part in ("guided in part" * bool(self.guidance), parts) if part)
 
     @property
     def cache(self) -> CacheKind | None:
-        """The kind of the step cache."""
+        """Kind of the step cache."""
         return self.step_cache.kind if self.step_cache else None
 
     @property
     def depth(self) -> int:
-        """Number of whole steps that a plan looks back to; 0: there is none."""
+        """Number of earlier full steps that a planned cache uses; 0: no planned cache."""
         return self.step_cache.depth if isinstance(self.step_cache, PlannedCache) else 0
 
     def guided(self, steps: int) -> list[bool]:
-        """Return for each step whether it is guided where the request has guidance at all."""
-        return [self.guidance is None or self.guidance.has(step, steps) for step in range(steps)]
+        """Return for each step whether the preset guides it. Applies to requests with guidance."""
+        return [
+            self.guidance is None or self.guidance.includes(step, steps) for step in range(steps)
+        ]
 
-    def thresholds(self, phases: Sequence[Hashable]) -> list[float]:
-        """Return the threshold of each step; 0 has it run whole.
+    def thresholds(self, step_kinds: Sequence[Hashable]) -> list[float]:
+        """Return the threshold of each step; 0 forces a full step.
 
-        The first, the last, and those where the phase turns run whole, since what was kept is
-        another network's or another prompt's then.
+        The first step, the last step and the first step of each step kind run in full: cached
+        residuals of another network or prompt do not apply.
         """
         if not isinstance(self.step_cache, StepCache):
-            return [0.0] * len(phases)
-        turns = self.turns(phases)
-        loose = [not turned and 0 < i < len(phases) - 1 for i, turned in enumerate(turns)]
-        return [self.step_cache.threshold if may else 0.0 for may in loose]
+            return [0.0] * len(step_kinds)
+        changes = self.step_kind_changes(step_kinds)
+        may_reuse = [
+            not is_changed and 0 < i < len(step_kinds) - 1 for i, is_changed in enumerate(changes)
+        ]
+        return [self.step_cache.threshold if is_allowed else 0.0 for is_allowed in may_reuse]
 
-    def weights(self, phases: Sequence[Hashable]) -> list[Weights]:
-        """Return the weights by which each step estimates what it leaves out; where none: ()."""
+    def weights(self, step_kinds: Sequence[Hashable]) -> list[Weights]:
+        """Return each step's weights of earlier residuals; empty tuples without a plan."""
         if not isinstance(self.step_cache, PlannedCache):
-            return [()] * len(phases)
-        return self.step_cache.weights(self.turns(phases))
+            return [()] * len(step_kinds)
+        return self.step_cache.weights(self.step_kind_changes(step_kinds))
 
     @staticmethod
-    def turns(phases: Sequence[Hashable]) -> list[bool]:
-        """Return for each step whether it is of another phase than the one before."""
-        return [False, *(a != b for a, b in itertools.pairwise(phases))][: len(phases)]
+    def step_kind_changes(step_kinds: Sequence[Hashable]) -> list[bool]:
+        """Return for each step whether its kind differs from that of the step before."""
+        return [False, *(a != b for a, b in itertools.pairwise(step_kinds))][: len(step_kinds)]
 
 
 PRESETS: Mapping[str, Quality] = MappingProxyType(
@@ -221,54 +231,55 @@ PRESETS: Mapping[str, Quality] = MappingProxyType(
         "guidance-interval": Quality(guidance=GuidanceInterval(stop=0.6)),
         "first-block-cache": Quality(step_cache=StepCache(kind="first-block", threshold=0.1)),
         "teacache": Quality(step_cache=StepCache(kind="teacache", threshold=0.15)),
-        **{name: Quality(eight_bit=products) for products, name in OF_EIGHT_BITS.items()},
+        **{name: Quality(eight_bit=products) for products, name in EIGHT_BIT_PRESETS.items()},
     }
 )
-"""Two of several levers, and every lever alone by names of its own; a family has of each what
-levers it has. docs/performance/quality.md says what they cost."""
+"""Built-in presets: two combinations, and each optimization alone. A family gets the optimizations
+that it supports. docs/performance/quality.md lists their costs."""
 
 
 def presets(
-    levers: Collection[Lever],
+    optimizations: Collection[Optimization],
     *given: Mapping[str, Quality],
 ) -> dict[str, Quality]:
     """Return the presets of a model.
 
-    Every family's, as far as this one has their levers, then the given ones; the last of a name
-    wins.
+    Built-in presets are reduced to the supported optimizations. Given presets follow, and later
+    presets replace earlier ones of the same name.
 
-    Raises: ValueError: a given preset pulls a lever that there is not, or has no name of its own
-        that a request could give.
+    Raises: ValueError: a given preset has an unsupported optimization, or a name that requests
+        cannot use.
     """
-    own = {name: preset.only(levers) for name, preset in PRESETS.items()}
-    found = {name: preset for name, preset in own.items() if preset.levers}
-    for name, preset in ((n, p) for some in given for n, p in some.items()):
-        if missing := sorted(preset.levers - set(levers)):
-            has = ", ".join(sorted(levers)) or "none"
-            hint = '; eight_bit = "beside" gives it that one' if "eight_bit" in missing else ""
+    supported = {name: preset.restricted_to(optimizations) for name, preset in PRESETS.items()}
+    result = {name: preset for name, preset in supported.items() if preset.optimizations}
+    for name, preset in ((n, p) for mapping in given for n, p in mapping.items()):
+        if missing := sorted(preset.optimizations - set(optimizations)):
+            has = ", ".join(sorted(optimizations)) or "none"
+            hint = '; set eight_bit = "beside" to enable it' if "eight_bit" in missing else ""
             raise ValueError(
-                f"quality.{name} pulls {', '.join(missing)}; "
-                f"the levers of this model are: {has}{hint}"
+                f"quality.{name} uses {', '.join(missing)}; this model supports: {has}{hint}"
             )
         if not (name and name.isprintable() and name == name.strip() and len(name) <= LONGEST_NAME):
             raise ValueError(
-                f"quality: {name!r} is no name for a preset; take one of 1 to {LONGEST_NAME} "
-                "letters without spaces around them"
+                f"quality: {name!r} is not a valid name of a preset; use 1 to {LONGEST_NAME} "
+                "printable characters without leading or trailing spaces"
             )
         if name == EXACT:
-            raise ValueError(f"quality.{EXACT} is the reference's own image: name it otherwise")
-        found[name] = preset
-    return found
+            raise ValueError(
+                f"quality.{EXACT} is reserved for images without optimizations; use another name"
+            )
+        result[name] = preset
+    return result
 
 
 NEWER = frozenset({"measured", "progressive"})
-"""Fields of a written preset that the last release cannot read."""
+"""Fields of a serialized preset that the previous release cannot read."""
 
 
-def as_once(presets: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return written presets as a release knows them that has neither plans nor their figures.
+def for_previous_release(presets: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return serialized presets in the format of the previous release.
 
-    Nor sizes that grow.
+    Planned caches, progressive sizes and measurements are removed.
     """
     return {
         name: {key: value for key, value in preset.items() if key not in NEWER}

@@ -1,4 +1,4 @@
-"""Refiner of a request: the model beside the first one that takes the last steps."""
+"""Refiner of a request: a second model that runs the last steps."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Annotated
 from pydantic import Field
 
 FIELD = "refiner"
-"""Request field that says from where."""
+"""Request field of the refiner, which contains the switch point."""
 SWITCH = 0.8
-"""Default share of the noise schedule that is the first model's."""
+"""Default share of the noise schedule that the first model runs."""
 
 Switch = Annotated[float, Field(gt=0, le=1)]

@@ -1,7 +1,7 @@
-"""Images of a request, wherever they lie in it: fields of their own, and members of lists.
+"""Input images of a request, in top-level fields and in list entries, addressed by path.
 
-A path names one: `image`, `reference_images.0`, `control.1.image`. Videos travel as images do: each
-is one file, as `control_video`, or an image a frame, as `control_video.0`.
+Examples of paths: `image`, `reference_images.0`, `control.1.image`. Videos are handled like images:
+a video is one file, `control_video`, or one image per frame, `control_video.0`.
 """
 
 from __future__ import annotations
@@ -10,34 +10,34 @@ import itertools
 from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
-PICTURE_FIELDS = ("image", "mask_image", "last_image", "control_image")
-"""Request fields that hold an image; the store keeps it and the job its key."""
+SINGLE_IMAGE_FIELDS = ("image", "mask_image", "last_image", "control_image")
+"""Request fields that contain an image. The image is stored, and the job contains its key."""
 LISTED_IMAGES: Mapping[str, str] = {
     "reference_images": "",
     "control": "image",
     "image_prompts": "image",
 }
-"""Request fields that hold a list, and the member of an entry that is its image; empty: the entry
-itself is."""
+"""Request fields that contain a list, and the key of an entry's image; empty: the entry itself is
+the image."""
 VIDEO_FIELDS = ("control_video", "pose_video", "face_video", "background_video", "mask_video")
-"""Request fields that hold a video: its file, or a list of its frames."""
-IMAGE_FIELDS = frozenset({*PICTURE_FIELDS, *LISTED_IMAGES, *VIDEO_FIELDS})
+"""Request fields that contain a video: a file, or a list of frames."""
+IMAGE_FIELDS = frozenset({*SINGLE_IMAGE_FIELDS, *LISTED_IMAGES, *VIDEO_FIELDS})
 
-Replaced = Callable[[str, Any], Any]
-"""Function of an image's path and value → what lies there instead."""
+ReplaceImage = Callable[[str, Any], Any]
+"""Function from an image's path and value to its replacement."""
 
 
 def image_values(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a request's images by path: files in base64, addresses, or keys in the store."""
-    found: dict[str, Any] = {}
-    with_images(fields, lambda path, value: found.setdefault(path, value))
-    return found
+    """Return a request's images by path: files in base64, URLs, or keys in the store."""
+    images: dict[str, Any] = {}
+    with_images(fields, lambda path, value: images.setdefault(path, value))
+    return images
 
 
-def with_images(fields: Mapping[str, Any], replaced: Replaced) -> dict[str, Any]:
-    """Return a request with something else in place of each image."""
+def with_images(fields: Mapping[str, Any], replaced: ReplaceImage) -> dict[str, Any]:
+    """Return a copy of a request with each image replaced."""
     changed = dict(fields)
-    for name in PICTURE_FIELDS:
+    for name in SINGLE_IMAGE_FIELDS:
         if fields.get(name) is not None:
             changed[name] = replaced(name, fields[name])
     for name in VIDEO_FIELDS:
@@ -52,29 +52,29 @@ def with_images(fields: Mapping[str, Any], replaced: Replaced) -> dict[str, Any]
 
 
 def without_images(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a request without its images; what lies beside one in a list stays."""
-    whole = {*PICTURE_FIELDS, *VIDEO_FIELDS}
-    kept = {name: value for name, value in fields.items() if name not in whole}
+    """Return a request without its images; other keys of list entries remain."""
+    removed = {*SINGLE_IMAGE_FIELDS, *VIDEO_FIELDS}
+    rest = {name: value for name, value in fields.items() if name not in removed}
     for name, member in LISTED_IMAGES.items():
-        if kept.get(name) is None:
+        if rest.get(name) is None:
             continue
         if member:
-            kept[name] = [
+            rest[name] = [
                 {key: value for key, value in entry.items() if key != member}
-                for entry in kept[name]
+                for entry in rest[name]
             ]
         else:
-            del kept[name]
-    return kept
+            del rest[name]
+    return rest
 
 
 def field_of(path: str) -> str:
-    """Return the request field that a path begins with."""
+    """Return the request field of a path: its first part."""
     return path.partition(".")[0]
 
 
 def listed_paths(images: Container[str], field: str) -> list[str]:
-    """Return the paths of a list's images, in their order; none: it was not sent.
+    """Return the paths of a list's images, in order; empty: the field is absent.
 
     Args:
         images: paths of all images of a request.
@@ -83,7 +83,7 @@ def listed_paths(images: Container[str], field: str) -> list[str]:
     return list(itertools.takewhile(images.__contains__, paths))
 
 
-def _entries(name: str, member: str, entries: Any, replaced: Replaced) -> Iterator[Any]:
+def _entries(name: str, member: str, entries: Any, replaced: ReplaceImage) -> Iterator[Any]:
     for index, entry in enumerate(entries):
         path = f"{name}.{index}"
         if not member:

@@ -1,4 +1,4 @@
-"""Steps that the strength of image to image leaves."""
+"""Number of steps that the strength of image-to-image runs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Literal
 def denoising_steps(
     num_inference_steps: int, strength: float, rounds: Literal["down", "up"] = "up"
 ) -> int:
-    """Steps that run of those asked for.
+    """Return how many of the requested steps run at a strength.
 
-    Source: Meng et al. 2022 (SDEdit), section 3; rounded as in diffusers' get_timesteps, of which
-    Flux's cuts off the steps that are skipped, and SDXL's those that run.
+    Source: Meng et al. 2022 (SDEdit), section 3. Rounding as in diffusers' get_timesteps: Flux
+    rounds the skipped steps down, SDXL the steps that run.
     """
     run = min(num_inference_steps * strength, num_inference_steps)
     if rounds == "down":

@@ -1,7 +1,7 @@
-"""Upscalers as front ends and workers know them. No JAX in here: the front end imports it.
+"""Upscalers in requests and model specs, with tile geometry. No JAX.
 
-An upscaler draws a finished image larger, in squares that overlap. Operators name them; a request
-names one, and how many times as large a side it wants.
+An upscaler enlarges a finished image in overlapping square tiles. Operators name upscalers; a
+request names one, and the scale of the sides.
 """
 
 from __future__ import annotations
@@ -13,36 +13,36 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 FIELD = "upscale"
-"""Request field that asks for one."""
+"""Request field of upscaling."""
 OVERLAP = 8
-"""Tiles share this part of a side with their neighbours: an eighth."""
+"""Inverse of the share of a side that adjacent tiles overlap: an eighth."""
 MAX_SIDE_PX = 16_383
-"""Maximum side of an upscaled image: the most that WebP holds."""
+"""Maximum side of an upscaled image, which is the limit of WebP."""
 BUCKET = "upscaler="
-"""Beginning of the name under which a pool reports what a tile takes."""
+"""Prefix of the bucket under which a worker reports the time per tile."""
 
 
 class Upscaler(BaseModel):
-    """Upscaler of finished images."""
+    """Upscaler of finished images, as listed in a model's spec."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     scale: int = Field(ge=1)
-    """Sides that it draws, relative to the image's; smaller scales are made of that."""
+    """Scale of the network's output sides; smaller scales are resized from that output."""
     tile: int = Field(gt=0)
-    """Side of the squares that it draws an image in, in pixels of the image."""
+    """Side of a tile, in pixels of the input image."""
     digest: str = ""
-    """SHA-256 of its file, in hexadecimal."""
+    """SHA-256 of the file, in hexadecimal."""
 
 
-def with_defaults(asked: Mapping[str, Any], known: Mapping[str, Upscaler]) -> dict[str, Any]:
-    """Return a request's field with the only name that there is, and with its upscaler's scale."""
-    name = asked.get("name")
-    if name is None and len(known) == 1:
-        name = next(iter(known))
-    scale = asked.get("scale")
-    if scale is None and (one := known.get(str(name))):
-        scale = one.scale
+def with_defaults(options: Mapping[str, Any], upscalers: Mapping[str, Upscaler]) -> dict[str, Any]:
+    """Return the request's `upscale` field with the only name as default, and a default scale."""
+    name = options.get("name")
+    if name is None and len(upscalers) == 1:
+        name = next(iter(upscalers))
+    scale = options.get("scale")
+    if scale is None and (upscaler := upscalers.get(str(name))):
+        scale = upscaler.scale
     return {"name": name, "scale": scale}
 
 
@@ -52,11 +52,11 @@ def upscaled(side: int, scale: float) -> int:
 
 
 def tile_starts(side: int, tile: int, multiple: int = 1) -> list[int]:
-    """Return where tiles begin along a side, so that the last one ends with it.
+    """Return the offsets of tiles along a side; the last tile ends with the side.
 
     Args:
-        side, tile: in pixels; a shorter side is one tile.
-        multiple: of which each start is a whole multiple, as side and tile have to be.
+        side, tile: in pixels; a side up to `tile` has one tile.
+        multiple: unit of each start; side and tile must be whole multiples of it.
     """
     if side <= tile:
         return [0]
@@ -66,13 +66,13 @@ def tile_starts(side: int, tile: int, multiple: int = 1) -> list[int]:
 
 
 def tiles_of(width: int, height: int, upscaler: Upscaler) -> float:
-    """Return how many whole tiles' work an image is: of one below a tile's size, a part of one."""
+    """Return an image's work in tiles; an image smaller than a tile counts as a fraction."""
     tile = upscaler.tile
     count = len(tile_starts(width, tile)) * len(tile_starts(height, tile))
     return count * min(width, tile) * min(height, tile) / tile**2
 
 
-def upscaler_of(request: Mapping[str, Any], known: Mapping[str, Upscaler]) -> Upscaler | None:
-    """Return the upscaler that a resolved request names; None: it asks for none."""
-    asked = request.get(FIELD)
-    return known.get(asked["name"]) if asked else None
+def upscaler_of(request: Mapping[str, Any], upscalers: Mapping[str, Upscaler]) -> Upscaler | None:
+    """Return the upscaler that a resolved request names; None: no upscaling."""
+    options = request.get(FIELD)
+    return upscalers.get(options["name"]) if options else None

@@ -1,7 +1,7 @@
-"""Video files of clients: which ones are read, and the frames in them.
+"""Video files of clients: validation and decoding, without JAX.
 
-Front ends check a file by the very function that pools decode it with, as they do image files.
-Nothing here needs JAX; FFmpeg is loaded when a file is read.
+Front ends validate a file with the same function that workers decode it with. FFmpeg is imported
+when a file is read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from models.spec.image_files import ImageFile, ImageFileError
 
 
 class Container(NamedTuple):
-    """Container format that is read: FFmpeg's name of it, and its media type."""
+    """Accepted container format: FFmpeg's demuxer name, and the media type."""
 
     demuxer: str
     media_type: str
@@ -26,20 +26,20 @@ class Container(NamedTuple):
 
 MP4, WEBM = Container("mp4", "video/mp4"), Container("matroska", "video/webm")
 CODECS = frozenset({"h264", "hevc", "mpeg4", "vp8", "vp9", "libvpx-vp9", "libdav1d", "av1"})
-"""Decoders that a file may want, by FFmpeg's names."""
+"""Accepted decoders, by FFmpeg's names."""
 IMAGES = (b"\x89PNG", b"\xff\xd8", b"RIFF")
-"""First bytes of the images that count as a video of one frame."""
+"""First bytes of the image formats that count as a video of one frame."""
 EDGES = 2**18
-"""Pixels that decoders lay around a small frame, at most."""
+"""Maximum padding pixels that decoders add around a small frame."""
 FRAME_PIXELS = 4096 * 2160
-"""Pixels of a frame that may be sent, by default: decoders keep up to 17 of them."""
+"""Default maximum pixels of a frame; decoders hold up to 17 frames."""
 OPTIONS: Mapping[str, str] = {"protocol_whitelist": "", "enable_drefs": "0"}
-"""Options of demuxers: nothing but the file itself is opened, whatever it names."""
+"""Options of demuxers. They prevent a file from opening other files or URLs."""
 
 
 @dataclass(frozen=True)
 class VideoBounds:
-    """Bounds of one video."""
+    """Limits for one video."""
 
     max_frames: int
     max_pixels: int
@@ -48,7 +48,7 @@ class VideoBounds:
 
 
 def check(data: bytes, bounds: VideoBounds) -> ImageFile:
-    """Check a file by decoding it, frame by frame: a video, or an image as one of one frame.
+    """Validate a file by decoding it frame by frame: a video, or an image as a single frame.
 
     Raises: ImageFileError.
     """
@@ -61,21 +61,23 @@ def check(data: bytes, bounds: VideoBounds) -> ImageFile:
     for frame in frames(data, bounds.max_frame_pixels):
         count, (width, height) = count + 1, frame.size
         if count > bounds.max_frames:
-            said = f"has more than {bounds.max_frames} frames, which is num_frames"
-            raise ImageFileError(said)
+            message = f"has more than {bounds.max_frames} frames, which is num_frames"
+            raise ImageFileError(message)
         if count * width * height > bounds.max_pixels:
-            said = f"has more than {bounds.max_pixels} pixels in all; send fewer or smaller frames"
-            raise ImageFileError(said)
+            message = (
+                f"has more than {bounds.max_pixels} pixels in all; send fewer or smaller frames"
+            )
+            raise ImageFileError(message)
     return ImageFile(container.media_type, width, height, count)
 
 
 def frames(
     data: bytes, max_pixels: int | None = None, is_mask: bool = False
 ) -> Iterator[Image.Image]:
-    """Yield a file's frames: upright, in RGB; an image is one of one frame.
+    """Yield a file's frames, upright and in RGB; an image yields a single frame.
 
     Args:
-        max_pixels: of one frame; None: it has been checked.
+        max_pixels: of one frame; None: already validated.
 
     Raises: ImageFileError.
     """
@@ -91,7 +93,7 @@ def frames(
         raise
     except (MemoryError, av.error.MemoryError):
         raise MemoryError from None
-    except Exception as error:  # decoders raise what they like on a hostile file
+    except Exception as error:  # decoders raise arbitrary exceptions on hostile files
         raise ImageFileError(f"is broken and cannot be decoded ({type(error).__name__})") from error
 
 
@@ -101,14 +103,17 @@ def is_video(data: bytes) -> bool:
 
 
 def _container(data: bytes) -> Container | None:
-    """Return the container that a file begins as; None: neither of those."""
+    """Identify the container by the first bytes; None: neither MP4 nor WebM."""
     if data[4:8] == b"ftyp":
         return MP4
     return WEBM if data.startswith(b"\x1a\x45\xdf\xa3") else None
 
 
 def _decoded(data: bytes, demuxer: str, max_pixels: int | None) -> Iterator[Image.Image]:
-    """Raises: ImageFileError, and what FFmpeg raises."""
+    """Yield the frames of a video's first stream.
+
+    Raises: ImageFileError, and FFmpeg's own exceptions.
+    """
     import av
 
     with av.open(io.BytesIO(data), "r", format=demuxer, options=dict(OPTIONS)) as file:
@@ -120,7 +125,7 @@ def _decoded(data: bytes, demuxer: str, max_pixels: int | None) -> Iterator[Imag
         for frame in file.decode(stream):
             if max_pixels is not None:
                 _check_size(frame.width, frame.height, max_pixels)
-            image = _upright(frame)
+            image = _oriented(frame)
             first = first or image.size
             if image.size != first:
                 raise ImageFileError("changes its size; send frames of one size")
@@ -130,10 +135,10 @@ def _decoded(data: bytes, demuxer: str, max_pixels: int | None) -> Iterator[Imag
 
 
 def _prepare(context: Any, max_pixels: int | None) -> None:
-    """Set a decoder up. Raises: ImageFileError: it is none that is served, or too large."""
+    """Configure a decoder. Raises: ImageFileError: unsupported codec, or too large."""
     if context.name not in CODECS:
-        said = f"is encoded as {context.name}; send H.264, H.265, VP8, VP9 or AV1"
-        raise ImageFileError(said)
+        message = f"is encoded as {context.name}; send H.264, H.265, VP8, VP9 or AV1"
+        raise ImageFileError(message)
     if max_pixels is not None:
         _check_size(context.width, context.height, max_pixels)
         context.options = {"max_pixels": f"{2 * max_pixels + EDGES}"}
@@ -141,14 +146,14 @@ def _prepare(context: Any, max_pixels: int | None) -> None:
 
 
 def _check_size(width: int, height: int, max_pixels: int) -> None:
-    """Raises: ImageFileError: a frame has more pixels."""
+    """Enforce the pixel limit of a frame. Raises: ImageFileError."""
     if width * height > max_pixels:
-        said = f"has {width} x {height} pixels a frame; {max_pixels} are allowed"
-        raise ImageFileError(said)
+        message = f"has {width} x {height} pixels a frame; {max_pixels} are allowed"
+        raise ImageFileError(message)
 
 
-def _upright(frame: Any) -> Image.Image:
-    """Return a frame as players show it."""
+def _oriented(frame: Any) -> Image.Image:
+    """Return a frame rotated as players display it."""
     from av.video.reformatter import Interpolation
 
     exactly = Interpolation.BICUBIC | Interpolation.ACCURATE_RND | Interpolation.BITEXACT

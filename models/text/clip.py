@@ -1,4 +1,4 @@
-"""CLIP's text tower, with and without the projection on top.
+"""CLIP's text tower, with and without the final projection.
 
 Source: Radford et al. 2021, section 2.4; transformers' CLIPTextModel for the conventions.
 """
@@ -19,15 +19,15 @@ from models.nn.attention.attention import Attention, default_attention
 from models.nn.layers.parameterised import embed, linear
 from models.nn.layers.scanned import scan, stack
 from models.text.clip_encoder import ClipBlock, check_tower, layer_renames, tower_norm
-from models.text.config import check_numbers, known
+from models.text.config import check_numbers, known_fields
 
 LEGACY_EOS = 2
-"""Old configs say 2 whatever the tokenizer says; the end of text is then the largest id."""
+"""End-of-text id in old configs, regardless of the tokenizer; the actual id is then the largest."""
 
 
 @dataclass(frozen=True)
 class ClipConfig:
-    """`text_encoder/config.json` of a CLIP; the defaults are those of transformers.
+    """Config of a CLIP text encoder (`text_encoder/config.json`), with transformers' defaults.
 
     Raises:
         ValueError: a value that the network cannot have, by name.
@@ -50,8 +50,8 @@ class ClipConfig:
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> ClipConfig:
-        """Read a parsed `config.json`; keys that do not shape the network are passed over."""
-        return cls(**known(cls, config))
+        """Read a parsed `config.json`; ignore keys that do not shape the network."""
+        return cls(**known_fields(cls, config))
 
 
 class ClipOutput(NamedTuple):
@@ -60,13 +60,13 @@ class ClipOutput(NamedTuple):
     last_hidden_state: Float[Array, "batch tokens hidden"]
     """Hidden state after the final layer norm."""
     pooled: Float[Array, "batch features"]
-    """Hidden state at the end-of-text token; projected where the model has a projection."""
+    """Hidden state at the end-of-text token; projected if the model has a projection."""
     hidden_states: Float[Array, "layers_and_one batch tokens hidden"]
-    """The embeddings, then the output of each layer, before the final layer norm."""
+    """Embeddings, then the output of each layer, before the final layer norm."""
 
 
 class ClipTextModel(nnx.Module):
-    """Tokens → features: pre-norm transformer with causal attention."""
+    """CLIP text encoder: pre-norm transformer with causal attention."""
 
     def __init__(
         self,
@@ -89,7 +89,10 @@ class ClipTextModel(nnx.Module):
         self.final_norm = tower_norm(config, rngs=rngs, param_dtype=param_dtype)
 
     def __call__(self, tokens: Int[Array, "batch tokens"]) -> ClipOutput:
-        """Raises: ValueError: more tokens than the model has positions for."""
+        """Encode tokens.
+
+        Raises: ValueError: more tokens than the model has positions.
+        """
         count, most = tokens.shape[1], self.config.max_position_embeddings
         if count > most:
             raise ValueError(f"{count} tokens are more than this CLIP's {most} positions")
@@ -103,7 +106,7 @@ class ClipTextModel(nnx.Module):
 
 
 class ClipTextModelWithProjection(ClipTextModel):
-    """The same tower; `pooled` goes through a linear map into the space shared with images."""
+    """CLIP text encoder whose `pooled` is projected into the space shared with images."""
 
     def __init__(
         self,
@@ -130,12 +133,12 @@ class ClipTextModelWithProjection(ClipTextModel):
 
 
 def _causal(tokens: int) -> Float[Array, "1 1 tokens tokens"]:
-    seen = jnp.tril(jnp.ones((tokens, tokens), bool))
-    return jnp.where(seen, 0.0, -jnp.inf).astype(jnp.float32)[None, None]
+    is_visible = jnp.tril(jnp.ones((tokens, tokens), bool))
+    return jnp.where(is_visible, 0.0, -jnp.inf).astype(jnp.float32)[None, None]
 
 
 def _end_of_text(tokens: Int[Array, "batch tokens"], eos: int) -> Int[Array, " batch"]:
-    """Position of the token to pool at: the largest id (legacy configs) or the first `eos`."""
+    """Return the pooled token's position: the largest id (legacy configs) or the first `eos`."""
     return jnp.argmax(tokens if eos == LEGACY_EOS else tokens == eos, axis=1)
 
 
@@ -150,10 +153,10 @@ RENAMES: tuple[tuple[str, str], ...] = (
     (rf"{_PREFIX}final_layer_norm\.bias", "final_norm.bias"),
     (r"text_projection\.weight", "text_projection.kernel"),
 )
-"""Checkpoint key → path, for files of transformers 4 (with `text_model.`) and 5 (without)."""
+"""Rename rules of files of transformers 4 (with `text_model.`) and 5 (without)."""
 
 UNPROJECTED_RENAMES: tuple[tuple[str, str], ...] = (
     (r"(?:text_projection\.weight|logit_scale)", ""),
     *RENAMES,
 )
-"""The same of an encoder without a projection, whose files may hold one that nothing reads."""
+"""Rename rules of an encoder without a projection, which ignore one in the files."""

@@ -1,4 +1,4 @@
-"""The transformer that CLIP's text and vision towers, and SigLIP's, are made of.
+"""Transformer layers that CLIP's text and vision towers and SigLIP's share.
 
 Source: Radford et al. 2021, section 2.4; transformers' CLIPEncoderLayer for the conventions.
 """
@@ -36,7 +36,7 @@ ACTIVATIONS: Mapping[str, Activation] = {
 
 @runtime_checkable
 class Tower(Protocol):
-    """Config of either tower, as far as its layers go."""
+    """Part of a tower's config that shapes its layers."""
 
     @property
     def hidden_size(self) -> int:
@@ -80,7 +80,7 @@ def check_tower(config: Tower, network: str = "CLIP") -> None:
 
 
 class ClipBlock(nnx.Module):
-    """Self-attention and feed-forward, each behind a layer norm."""
+    """Pre-norm transformer layer: self-attention, then feed-forward."""
 
     def __init__(
         self, config: Tower, attention: Attention, *, rngs: nnx.Rngs, param_dtype: DTypeLike
@@ -116,7 +116,7 @@ def _split_heads(x: Array, heads: int) -> Array:
 
 
 def tower_norm(config: Tower, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> nnx.LayerNorm:
-    """A layer norm of the tower's width."""
+    """Build a layer norm of the tower's width."""
     return nnx.LayerNorm(
         config.hidden_size,
         epsilon=config.layer_norm_eps,
@@ -129,7 +129,7 @@ def tower_norm(config: Tower, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> nnx.
 
 
 def layer_renames(prefix: str) -> tuple[tuple[str, str], ...]:
-    """Names of the layers in a transformers checkpoint → paths in stacked `blocks`."""
+    """Return rename rules from transformers' layers to stacked `blocks`."""
     layer = rf"{prefix}encoder\.layers\.(\d+)\."
     names = (
         ("layer_norm1", "norm1", "scale"),

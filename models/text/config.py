@@ -1,4 +1,4 @@
-"""Base of the text encoders' configs: reading and checking their numbers."""
+"""Helpers for the text encoders' configs: read known fields and check their numbers."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 @runtime_checkable
 class Config(Protocol):
-    """Dataclass of any kind."""
+    """Type of any dataclass."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
 
-def known(kind: type[Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a parsed `config.json` that this class has fields for."""
+def known_fields(kind: type[Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Select the keys of a parsed `config.json` for which this class has fields."""
     names = {field.name for field in fields(kind)}
     return {name: value for name, value in config.items() if name in names}
 
@@ -24,7 +24,7 @@ def known(kind: type[Any], config: Mapping[str, Any]) -> dict[str, Any]:
 def check_numbers(network: str, config: Config) -> None:
     """Check the numbers of a config.
 
-    Raises: ValueError: a size, epsilon or token id that cannot be one; names the field.
+    Raises: ValueError: an invalid size, epsilon or token id; names the field.
     """
     for field in fields(config):
         value = getattr(config, field.name)
@@ -45,9 +45,9 @@ def rope_theta(
     transformers 4 writes `rope_theta` and `rope_scaling`, 5 both as `rope_parameters`.
 
     Args:
-        kinds: of positions that the network takes, as `rope_type` calls them.
+        kinds: supported values of `rope_type`.
 
-    Raises: ValueError: positions of another kind.
+    Raises: ValueError: another `rope_type`.
     """
     given = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
     kind = given.get("rope_type", given.get("type", "default"))

@@ -1,4 +1,4 @@
-"""Weights of tokens on what an encoder makes of them."""
+"""Prompt weights, applied to the features of an encoder."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from jaxtyping import Array, Float
 def emphasized(
     hidden: Float[Array, "batch tokens hidden"], weights: Float[Array, "batch tokens"]
 ) -> Float[Array, "batch tokens hidden"]:
-    """Multiply each token's features by its weight, then all by what restores their mean.
+    """Multiply each token's features by its weight, then restore the mean of all features.
 
-    In float32. A text without any weight but 1 is left as it is, to the bit.
+    Computed in float32. A text whose weights are all 1 is unchanged to the bit.
 
     Source: AUTOMATIC1111's stable-diffusion-webui, EmphasisOriginal in modules/sd_emphasis.py.
     """
@@ -24,13 +24,13 @@ def emphasized(
 def scaled(
     hidden: Float[Array, "batch tokens hidden"], weights: Float[Array, "batch tokens"] | None
 ) -> Float[Array, "batch tokens hidden"]:
-    """Multiply each token's features by its weight, of which there may be none.
+    """Multiply each token's features by its weight; None: no weights.
 
-    This is for T5, with which programs differ: AUTOMATIC1111 drops its weights (its
-    modules/models/sd3/sd3_cond.py); ComfyUI starts from the features of an empty text and goes that
-    far towards the prompt's (comfy/sd1_clip.py); Forge multiplies and by default restores the mean
-    (backend/text_processing/t5_engine.py). The mean is left out here, as in Forge's "No norm": to
-    restore it is to divide by it, and T5's last norm, which has no bias, lets it be near zero.
+    For T5, which programs handle differently. AUTOMATIC1111 drops its weights (its
+    modules/models/sd3/sd3_cond.py). ComfyUI interpolates from the features of an empty text towards
+    the prompt's (comfy/sd1_clip.py). Forge multiplies, and by default restores the mean
+    (backend/text_processing/t5_engine.py). Here the mean is not restored, as in Forge's "No norm":
+    that divides by the mean, which may be near zero because T5's last norm has no bias.
     """
     if weights is None:
         return hidden

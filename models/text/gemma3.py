@@ -1,7 +1,7 @@
-"""Gemma 3's language model as an encoder: the hidden states of all layers.
+"""Gemma 3's language model as an encoder that returns the hidden states of all layers.
 
-Norms before and behind attention and feed-forward, and layers of two kinds: most see a window of
-tokens, some see all, each kind with frequencies of its own.
+Norms are before and after attention and feed-forward. Most layers attend to a window of tokens,
+some to all; each kind has frequencies of its own.
 
 Source: Gemma Team 2025 (Gemma 3), section 2; transformers' Gemma3TextModel for the conventions.
 """
@@ -26,36 +26,36 @@ from models.nn.layers.norms import OffsetRMSNorm
 from models.nn.layers.parameterised import embed, linear
 from models.nn.layers.scanned import scan, stack
 from models.parallel.placement import split
-from models.text.config import check_numbers, known
+from models.text.config import check_numbers, known_fields
 from models.text.qwen import (
     Decoder,
     GroupedAttention,
+    RotaryTable,
     Tokens,
-    Turns,
     causal_bias,
     renames,
-    turns_of,
+    rotary_table,
 )
 
 KINDS = ("sliding_attention", "full_attention")
 
 
 class RopeBase(NamedTuple):
-    """Positions of one kind of layer."""
+    """RoPE parameters of one kind of layer."""
 
     rope_theta: float
-    """Base of the frequencies."""
+    """Base of the RoPE frequencies."""
     factor: float = 1.0
-    """Number that positions are divided by."""
+    """Divisor of positions."""
 
 
 SLIDING, FULL = RopeBase(10_000.0), RopeBase(1_000_000.0)
-"""Positions of both kinds where a config says nothing."""
+"""Default RoPE parameters of both kinds of layers."""
 
 
 @dataclass(frozen=True)
 class Gemma3Config:
-    """`text_config` of a Gemma 3; the defaults are those of transformers.
+    """Config of a Gemma 3's language model (`text_config`), with transformers' defaults.
 
     Raises:
         ValueError: a value that the network cannot have, by name.
@@ -70,9 +70,9 @@ class Gemma3Config:
     head_dim: int = 256
     rms_norm_eps: float = 1e-6
     query_pre_attn_scalar: int = 256
-    """Number whose root the attention's logits are divided by."""
+    """Attention logits are divided by the root of this number."""
     sliding_window: int = 4096
-    """Tokens that one sees in a sliding layer, itself among them."""
+    """Tokens that a token attends to in a sliding layer, including itself."""
     layer_types: tuple[str, ...] = ()
     """Kind of each layer, one of `KINDS`."""
     sliding: RopeBase = SLIDING
@@ -96,7 +96,7 @@ class Gemma3Config:
 
     @property
     def decoder(self) -> Decoder:
-        """Shape of its layers."""
+        """Dimensions of its layers."""
         return Decoder(
             self.hidden_size,
             self.intermediate_size,
@@ -113,10 +113,10 @@ class Gemma3Config:
     def from_dict(cls, config: Mapping[str, Any]) -> Gemma3Config:
         """Read a parsed `config.json`: of the language model alone, or of the whole model.
 
-        transformers 4 writes bases of positions as fields and kinds of layers as a pattern, 5 all
-        of them out. Keys that do not shape the network are passed over.
+        transformers 4 writes RoPE bases as fields and kinds of layers as a pattern, 5 lists all of
+        them. Keys that do not shape the network are ignored.
 
-        Raises: ValueError: soft caps, attention to both sides, or positions of another kind.
+        Raises: ValueError: soft caps, bidirectional attention, or an unsupported `rope_type`.
         """
         given = {**config, **(config.get("text_config") or {})}
         for name in ("attn_logit_softcapping", "use_bidirectional_attention"):
@@ -125,11 +125,13 @@ class Gemma3Config:
         layers = given.get("num_hidden_layers", cls.num_hidden_layers)
         pattern = given.get("sliding_window_pattern", 6)
         kinds = given.get("layer_types") or [KINDS[n % pattern == 0] for n in range(1, layers + 1)]
-        return cls(**known(cls, {**given, "layer_types": tuple(kinds), **_positions_of(given)}))
+        return cls(
+            **known_fields(cls, {**given, "layer_types": tuple(kinds), **_positions_of(given)})
+        )
 
 
 def _positions_of(config: Mapping[str, Any]) -> dict[str, RopeBase]:
-    """Return both kinds of positions of a parsed config."""
+    """Return the RoPE parameters of both kinds of layers from a parsed config."""
     stated = config.get("rope_parameters") or {}
     full = {"rope_theta": config.get("rope_theta"), **(config.get("rope_scaling") or {})}
     sliding = {"rope_theta": config.get("rope_local_base_freq")}
@@ -148,7 +150,7 @@ def _positions(stated: Mapping[str, Any], default: RopeBase) -> RopeBase:
 
 
 class SandwichBlock(nnx.Module):
-    """Self-attention and feed-forward, each between two norms."""
+    """Transformer layer with norms before and after self-attention and feed-forward."""
 
     def __init__(
         self, shape: Decoder, attention: Attention, *, rngs: nnx.Rngs, param_dtype: DTypeLike
@@ -165,15 +167,15 @@ class SandwichBlock(nnx.Module):
         self.up = dense(shape.width, shape.inner, ("embed", "mlp"))
         self.down = dense(shape.inner, shape.width, ("mlp", "embed"))
 
-    def __call__(self, x: Tokens, bias: Array, turns: Turns) -> Tokens:
+    def __call__(self, x: Tokens, bias: Array, rope: RotaryTable) -> Tokens:
         """Attend, then feed forward."""
-        x = x + self.attended_norm(self.attention(self.attention_norm(x), bias, turns))
+        x = x + self.attended_norm(self.attention(self.attention_norm(x), bias, rope))
         normed = self.feed_forward_norm(x)
         return x + self.fed_norm(self.down(tanh_gelu(self.gate(normed)) * self.up(normed)))
 
 
 class Gemma3Encoder(nnx.Module):
-    """Tokens → the embeddings and the hidden states behind each layer, the last one normed."""
+    """Encoder from tokens to the embeddings and each layer's hidden states, the last one normed."""
 
     def __init__(
         self,
@@ -199,20 +201,22 @@ class Gemma3Encoder(nnx.Module):
     def __call__(
         self, tokens: Int[Array, "batch tokens"], mask: Bool[Array, "batch tokens"] | None = None
     ) -> Float[Array, "batch tokens width states"]:
-        """Encode; a token sees those before it, of which `mask` is True (left out: all are).
+        """Encode tokens; each attends to earlier tokens for which `mask` is True (None: all).
 
-        Features of masked tokens mean nothing. Positions count from the first token, masked or
+        Features of masked tokens are meaningless. Positions count from the first token, masked or
         not, as in the reference.
 
         Args:
-            mask: of texts that are padded on either side.
+            mask: for texts that are padded on either side.
         """
-        seen = jnp.ones(tokens.shape, bool) if mask is None else mask
-        biases = jnp.stack([causal_bias(seen, self.config.sliding_window), causal_bias(seen)])
-        turns = jax.tree.map(lambda *kinds: jnp.stack(kinds), *self._turns(tokens.shape[1]))
+        is_visible = jnp.ones(tokens.shape, bool) if mask is None else mask
+        biases = jnp.stack(
+            [causal_bias(is_visible, self.config.sliding_window), causal_bias(is_visible)]
+        )
+        rope = jax.tree.map(lambda *kinds: jnp.stack(kinds), *self._rotary_tables(tokens.shape[1]))
 
         def apply(block: SandwichBlock, x: Array, kind: Array) -> Array:
-            return block(x, biases[kind], jax.tree.map(lambda part: part[kind], turns))
+            return block(x, biases[kind], jax.tree.map(lambda part: part[kind], rope))
 
         kinds = jnp.array([KINDS.index(kind) for kind in self.config.layer_types])
         last, given = scan(self.blocks, self.embedded(tokens), apply, kinds)
@@ -224,11 +228,11 @@ class Gemma3Encoder(nnx.Module):
         scale = jnp.asarray(self.config.hidden_size**0.5, table.dtype)
         return split(table[tokens] * scale, None, None, None)
 
-    def _turns(self, tokens: int) -> list[Turns]:
-        """Turns of both kinds of layers."""
+    def _rotary_tables(self, tokens: int) -> list[RotaryTable]:
+        """Compute the rotations of both kinds of layers."""
         places = np.arange(tokens, dtype=np.float32)
         return [
-            turns_of(places / np.float32(kind.factor), self.config.head_dim, kind.rope_theta)
+            rotary_table(places / np.float32(kind.factor), self.config.head_dim, kind.rope_theta)
             for kind in (self.config.sliding, self.config.full)
         ]
 
@@ -242,7 +246,7 @@ _NORMS = {
 
 
 def renames_of(config: Gemma3Config) -> tuple[tuple[str, str], ...]:
-    """Checkpoint key → path in the encoder; what reads images is passed over."""
+    """Return rename rules from checkpoint keys to encoder paths; the vision part is ignored."""
     layers = config.num_hidden_layers
     return (
         (r"(?:model\.)?(?:vision_tower|multi_modal_projector)\..+", ""),

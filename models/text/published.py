@@ -1,4 +1,4 @@
-"""Published text encoders that several families have, as their config files say."""
+"""Config values of published text encoders that several families share."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Decoder layers that Qwen's language models share, run as an encoder; Gemma has their attention.
+"""Decoder layers of Qwen's language models, run as an encoder; Gemma uses their attention.
 
-Grouped queries, rotary positions in half-split pairs, a gated feed-forward, and a causal mask. The
-models differ in whether queries and keys are normed or have biases, which is data of `Decoder`.
+They have grouped queries, rotary positions in half-split pairs, a gated feed-forward, and a causal
+mask. `Decoder` states whether queries and keys are normed or have biases.
 
 Source: Yang et al. 2025 (Qwen3), section 2; Bai et al. 2025 (Qwen2.5-VL), section 2; transformers'
 Qwen3DecoderLayer for the conventions.
@@ -27,12 +27,12 @@ from models.nn.layers.parameterised import linear
 Tokens = Float[Array, "batch tokens width"]
 Norm = Callable[[Array], Array]
 Names = tuple[tuple[str, str, Mapping[str, str]], ...]
-"""Arrays of a layer: the checkpoint's name, ours, and the leaves."""
+"""Arrays of a layer: the checkpoint's name, the path here, and the leaves."""
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """Shape of one layer.
+    """Dimensions and options of one layer.
 
     Raises:
         ValueError: heads that the groups do not divide, or heads of odd size.
@@ -40,19 +40,19 @@ class Decoder:
 
     width: int
     inner: int
-    """Features in the middle of the feed-forward."""
+    """Hidden features of the feed-forward."""
     heads: int
     key_heads: int
-    """Heads of keys and values; each serves `heads / key_heads` heads of queries."""
+    """Heads of keys and values; each serves `heads / key_heads` query heads."""
     head_dim: int
     epsilon: float
     """Epsilon of the norms."""
     normed_heads: bool = True
-    """True if queries and keys are normed by head (Qwen3)."""
+    """Whether queries and keys are normed by head (Qwen3)."""
     biased_inputs: bool = False
-    """True if queries, keys and values have biases (Qwen2.5)."""
+    """Whether queries, keys and values have biases (Qwen2.5)."""
     biased_output: bool = False
-    """True if the attention's output has one."""
+    """Whether the attention's output has a bias."""
     logit_scale: float | None = None
     """Factor of the attention's logits; None: head_dim ** -0.5."""
 
@@ -63,21 +63,21 @@ class Decoder:
                 "keys and values"
             )
         if self.head_dim % 2:
-            raise ValueError(f"head_dim {self.head_dim} must be even: positions turn pairs")
+            raise ValueError(f"head_dim {self.head_dim} must be even: RoPE rotates pairs")
 
 
-class Turns(NamedTuple):
-    """Cosines and sines of the angles of every position, [*batch, tokens, head_dim / 2], float32.
+class RotaryTable(NamedTuple):
+    """Rotations of every position: cosines and sines, [*batch, tokens, head_dim / 2], float32.
 
-    Without a batch where all texts have the same positions.
+    There is no batch axis if all texts have the same positions.
     """
 
     cos: Array
     sin: Array
 
 
-def turns_of(positions: np.ndarray | Array, head_dim: int, theta: float) -> Turns:
-    """Return the turns of positions that are whole numbers, [*batch, tokens].
+def rotary_table(positions: np.ndarray | Array, head_dim: int, theta: float) -> RotaryTable:
+    """Compute the rotations of integer positions, [*batch, tokens].
 
     Frequencies are rounded to float32 as in the reference. Source: Su et al. 2021, eq. 15.
     """
@@ -85,12 +85,12 @@ def turns_of(positions: np.ndarray | Array, head_dim: int, theta: float) -> Turn
     angles = jnp.asarray(positions, jnp.float32)[..., None] * jnp.asarray(
         theta**-exponents, jnp.float32
     )
-    return Turns(jnp.cos(angles), jnp.sin(angles))
+    return RotaryTable(jnp.cos(angles), jnp.sin(angles))
 
 
-def turned(x: Float[Array, "batch tokens heads dim"], turns: Turns) -> Array:
-    """Turn each pair (i, i + dim / 2) by its token's angle, in float32."""
-    cos, sin = (jnp.expand_dims(part, -2) for part in turns)
+def rotate_half(x: Float[Array, "batch tokens heads dim"], rope: RotaryTable) -> Array:
+    """Rotate each pair (i, i + dim / 2) by its token's angle, in float32."""
+    cos, sin = (jnp.expand_dims(part, -2) for part in rope)
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     both = (first * cos - second * sin, second * cos + first * sin)
     return jnp.concatenate(both, axis=-1).astype(x.dtype)
@@ -99,20 +99,20 @@ def turned(x: Float[Array, "batch tokens heads dim"], turns: Turns) -> Array:
 def causal_bias(
     mask: Bool[Array, "batch tokens"], window: int | None = None
 ) -> Float[Array, "batch 1 tokens tokens"]:
-    """Return the bias of the logits: the minimum for keys ahead of their query, and for padding.
+    """Build the logit bias: the minimum for keys after their query, and for padding.
 
     Args:
-        window: tokens that one sees, itself the last of them; None: all before it.
+        window: tokens that a token attends to, including itself; None: all before it.
     """
     tokens = np.arange(mask.shape[1])
-    behind = tokens[:, None] - tokens
-    near = (behind >= 0) & (behind < (mask.shape[1] if window is None else window))
-    seen = near & mask[:, None, :]
-    return jnp.where(seen, 0.0, jnp.finfo(jnp.float32).min)[:, None]
+    distance = tokens[:, None] - tokens
+    near = (distance >= 0) & (distance < (mask.shape[1] if window is None else window))
+    is_visible = near & mask[:, None, :]
+    return jnp.where(is_visible, 0.0, jnp.finfo(jnp.float32).min)[:, None]
 
 
 class DecoderBlock(nnx.Module):
-    """Self-attention and feed-forward, each behind a norm."""
+    """Pre-norm transformer layer: self-attention, then gated feed-forward."""
 
     def __init__(
         self, shape: Decoder, attention: Attention, *, rngs: nnx.Rngs, param_dtype: DTypeLike
@@ -127,15 +127,15 @@ class DecoderBlock(nnx.Module):
         self.up = dense(shape.width, shape.inner, ("embed", "mlp"))
         self.down = dense(shape.inner, shape.width, ("mlp", "embed"))
 
-    def __call__(self, x: Tokens, bias: Array, turns: Turns) -> Tokens:
+    def __call__(self, x: Tokens, bias: Array, rope: RotaryTable) -> Tokens:
         """Attend, then feed forward."""
-        x = x + self.attention(self.attention_norm(x), bias, turns)
+        x = x + self.attention(self.attention_norm(x), bias, rope)
         normed = self.feed_forward_norm(x)
         return x + self.down(jax.nn.silu(self.gate(normed)) * self.up(normed))
 
 
 class GroupedAttention(nnx.Module):
-    """Attention whose keys and values serve several heads of queries each.
+    """Attention in which each key and value head serves several query heads.
 
     Source: Ainslie et al. 2023 (GQA), section 2.2.
     """
@@ -149,10 +149,10 @@ class GroupedAttention(nnx.Module):
         rngs: nnx.Rngs,
         param_dtype: DTypeLike,
     ) -> None:
-        """Build it.
+        """Create the layers.
 
         Args:
-            norm: what queries and keys are normed by, where they are; None: `rms_norm`.
+            norm: builds the norms of queries and keys, if they are normed; None: `rms_norm`.
         """
         norm = norm or rms_norm
         dense = partial(linear, rngs=rngs, param_dtype=param_dtype)
@@ -170,8 +170,8 @@ class GroupedAttention(nnx.Module):
             for _ in range(2)
         )
 
-    def __call__(self, x: Tokens, bias: Array, turns: Turns) -> Tokens:
-        """Attend to the tokens that the bias leaves."""
+    def __call__(self, x: Tokens, bias: Array, rope: RotaryTable) -> Tokens:
+        """Attend with a logit bias as mask."""
         q, k, v = (
             layer(x).reshape(*x.shape[:2], -1, self.shape.head_dim)
             for layer in (self.q, self.k, self.v)
@@ -179,9 +179,9 @@ class GroupedAttention(nnx.Module):
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         group = self.shape.heads // self.shape.key_heads
-        k, v = (jnp.repeat(part, group, axis=2) for part in (turned(k, turns), v))
-        found = self.kernel(turned(q, turns), k, v, bias, self.shape.logit_scale)
-        return self.out(found.reshape(*x.shape[:2], -1))
+        k, v = (jnp.repeat(part, group, axis=2) for part in (rotate_half(k, rope), v))
+        attended = self.kernel(rotate_half(q, rope), k, v, bias, self.shape.logit_scale)
+        return self.out(attended.reshape(*x.shape[:2], -1))
 
 
 def rms_norm(
@@ -192,7 +192,7 @@ def rms_norm(
     rngs: nnx.Rngs,
     param_dtype: DTypeLike,
 ) -> nnx.RMSNorm:
-    """A norm without a mean or a bias."""
+    """Build an RMS norm with a scale."""
     return nnx.RMSNorm(
         features,
         epsilon=epsilon,
@@ -210,24 +210,24 @@ def renames(
     prefix: str = r"(?:model\.)?",
     norms: Mapping[str, str] | None = None,
 ) -> tuple[tuple[str, str], ...]:
-    """Checkpoint key → path in an encoder with `token_embedding`, `blocks` and `final_norm`.
+    """Return rename rules for an encoder with `token_embedding`, `blocks` and `final_norm`.
 
     Args:
-        read: layers that the encoder has.
-        layers: of the checkpoint; those behind the ones that are read are passed over.
-        normed: whether the encoder has the norm behind the last layer.
-        prefix: regular expression of what the keys begin with.
-        norms: of a layer, the checkpoint's names and ours; None: Qwen's.
+        read: number of the encoder's layers.
+        layers: number of the checkpoint's layers; those after the encoder's are ignored.
+        normed: whether the encoder has the norm after the last layer.
+        prefix: regular expression of the keys' prefix.
+        norms: names of a layer's norms in the checkpoint → here; None: Qwen's.
     """
-    scales = tuple((theirs, ours, _SCALE) for theirs, ours in (norms or _NORMS).items())
-    behind = "|".join(map(str, range(read, layers)))
+    scales = tuple((source, target, _SCALE) for source, target in (norms or _NORMS).items())
+    after = "|".join(map(str, range(read, layers)))
     return (
-        *(((rf"{prefix}layers\.(?:{behind})\..+", ""),) if behind else ()),
+        *(((rf"{prefix}layers\.(?:{after})\..+", ""),) if after else ()),
         (rf"{prefix}embed_tokens\.weight", "token_embedding.embedding"),
         *(
-            (rf"{prefix}layers\.(\d+)\.{name}\.{theirs}", rf"blocks.{path}.{ours}[\1]")
+            (rf"{prefix}layers\.(\d+)\.{name}\.{source}", rf"blocks.{path}.{target}[\1]")
             for name, path, leaves in (*_LAYER, *scales)
-            for theirs, ours in leaves.items()
+            for source, target in leaves.items()
         ),
         (rf"{prefix}norm\.weight", "final_norm.scale" if normed else ""),
         (r"lm_head\.weight", ""),
@@ -241,9 +241,9 @@ _NORMS = {
     "post_attention_layernorm": "feed_forward_norm",
 }
 _LAYER: Names = (
-    *((rf"self_attn\.{one}_proj", f"attention.{one}", _MATRIX) for one in "qkv"),
+    *((rf"self_attn\.{name}_proj", f"attention.{name}", _MATRIX) for name in "qkv"),
     (r"self_attn\.o_proj", "attention.out", _MATRIX),
-    *((rf"self_attn\.{one}_norm", f"attention.{one}_norm", _SCALE) for one in "qk"),
-    *((rf"mlp\.{one}_proj", one, _MATRIX) for one in ("gate", "up", "down")),
+    *((rf"self_attn\.{name}_norm", f"attention.{name}_norm", _SCALE) for name in "qk"),
+    *((rf"mlp\.{name}_proj", name, _MATRIX) for name in ("gate", "up", "down")),
 )
-"""Arrays of a layer but its norms."""
+"""Arrays of a layer except its norms."""

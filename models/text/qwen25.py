@@ -1,4 +1,4 @@
-"""Language model of Qwen2.5-VL as an encoder of texts, and of images among them.
+"""Language model of Qwen2.5-VL as an encoder of texts that may contain images.
 
 Source: Bai et al. 2025 (Qwen2.5-VL), section 2; transformers' Qwen2_5_VLTextModel.
 """
@@ -13,17 +13,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from models.text.config import check_numbers, known, rope_theta
-from models.text.qwen import Decoder, Turns, turns_of
+from models.text.config import check_numbers, known_fields, rope_theta
+from models.text.qwen import Decoder, RotaryTable, rotary_table
 from models.text.qwen_encoder import QwenEncoder, layers_to, renames_up_to
 
 POSITIONS = ("default", "mrope")
-"""Kinds of positions: of three numbers a token, which are one and the same in a text."""
+"""Supported values of `rope_type`; mrope has three numbers per token, which are equal in a text."""
 
 
 @dataclass(frozen=True)
 class Qwen25Config:
-    """`text_encoder/config.json` of a Qwen2.5-VL; the defaults are those of transformers.
+    """Config of a Qwen2.5-VL (`text_encoder/config.json`), with transformers' defaults.
 
     Raises:
         ValueError: a value that the network cannot have, by name.
@@ -39,7 +39,7 @@ class Qwen25Config:
     rope_theta: float = 1_000_000.0
     hidden_act: str = "silu"
     mrope_section: tuple[int, ...] = ()
-    """Pairs of a head that each of a token's three positions turns; empty: texts alone are read."""
+    """Pairs of a head that each of a token's three positions rotates; empty: no images."""
 
     def __post_init__(self) -> None:
         check_numbers("Qwen2.5", self)
@@ -54,7 +54,7 @@ class Qwen25Config:
 
     @property
     def decoder(self) -> Decoder:
-        """Shape of its layers."""
+        """Dimensions of its layers."""
         return Decoder(
             self.hidden_size,
             self.intermediate_size,
@@ -70,10 +70,10 @@ class Qwen25Config:
     def from_dict(cls, config: Mapping[str, Any]) -> Qwen25Config:
         """Read a parsed `config.json`: of the language model alone, or of the whole model.
 
-        The whole model's has the fields on top, as transformers 4 wrote it, or in `text_config`,
-        as 5 does. Keys that do not shape the network are passed over.
+        The whole model's has the fields at top level in transformers 4, or in `text_config` in 5.
+        Keys that do not shape the network are ignored.
 
-        Raises: ValueError: scaled positions or a sliding window, which are not served.
+        Raises: ValueError: scaled positions or a sliding window, which are not supported.
         """
         given = {**config, **(config.get("text_config") or {})}
         if given.get("use_sliding_window") or "sliding_attention" in (
@@ -85,57 +85,62 @@ class Qwen25Config:
         given["rope_theta"] = rope_theta("Qwen2.5", given, cls.rope_theta, POSITIONS)
         if given.get("num_key_value_heads") is None:
             given["num_key_value_heads"] = given.get("num_attention_heads", cls.num_attention_heads)
-        return cls(**known(cls, given))
+        return cls(**known_fields(cls, given))
 
     def state(self, index: int) -> int:
-        """Number of layers in front of a hidden state.
+        """Return the number of layers before a hidden state.
 
         Args:
             index: in transformers' `hidden_states`, negative from the end. The first state is the
-                embedding, which no layer leads to; the last is behind all layers and the norm.
+                embedding, which needs no layer; the last is after all layers and the norm.
 
         Raises: ValueError: there is no such state.
         """
         return layers_to("Qwen2.5", index, self.num_hidden_layers)
 
 
-class ImagePlace(NamedTuple):
-    """Place of an image in a text."""
+class ImagePosition(NamedTuple):
+    """Position and size of an image in a text."""
 
     first: int
-    """Number of tokens in front of it."""
+    """Number of tokens before it."""
     grid: tuple[int, int]
-    """Rows and columns of its tokens."""
+    """Rows and columns of the image's tokens."""
 
 
 class Qwen25Encoder(QwenEncoder):
-    """Qwen2.5's tokens → hidden states of chosen layers, side by side."""
+    """Encoder from Qwen2.5's tokens to the concatenated hidden states of chosen layers."""
 
-    def around_images(
+    def encode_with_images(
         self,
         tokens: Int[Array, "batch tokens"],
         mask: Bool[Array, "batch tokens"],
         images: Sequence[Float[Array, "_image_tokens width"]],
-        places: Sequence[ImagePlace],
+        places: Sequence[ImagePosition],
     ) -> Float[Array, "batch tokens features"]:
         """Encode texts that all have the same images at the same places.
 
         Args:
-            mask: of texts that are padded on the right.
-            images: features of each, in place of the tokens at its place.
+            mask: for texts that are padded on the right.
+            images: features of each image, which replace the tokens at its place.
         """
         x = self.embedded(tokens)
         for image, (first, _) in zip(images, places, strict=True):
             features = jnp.broadcast_to(image.astype(x.dtype), (len(x), *image.shape))
             x = jnp.concatenate([x[:, :first], features, x[:, first + len(image) :]], axis=1)
-        return self.encoded(x, mask, self._turns(positions_around(tokens.shape[1], places)))
+        return self.encoded(
+            x, mask, self._rotary_table(positions_with_images(tokens.shape[1], places))
+        )
 
-    def _turns(self, positions: Int[np.ndarray, "3 tokens"]) -> Turns:
-        """Each of three positions turns pairs of its own. Source: Wang et al. 2024 (Qwen2-VL)."""
+    def _rotary_table(self, positions: Int[np.ndarray, "3 tokens"]) -> RotaryTable:
+        """Rotate different pairs by each of three positions.
+
+        Source: Wang et al. 2024 (Qwen2-VL).
+        """
         config: Qwen25Config = self.config  # type: ignore[assignment]
-        every = turns_of(positions, config.decoder.head_dim, config.rope_theta)
+        every = rotary_table(positions, config.decoder.head_dim, config.rope_theta)
         ends = np.cumsum(config.mrope_section)[:-1]
-        return Turns(
+        return RotaryTable(
             *(
                 jnp.concatenate(
                     [of[axis] for axis, of in enumerate(jnp.split(part, ends, axis=-1))], axis=-1
@@ -145,8 +150,10 @@ class Qwen25Encoder(QwenEncoder):
         )
 
 
-def positions_around(tokens: int, places: Sequence[ImagePlace]) -> Int[np.ndarray, "3 tokens"]:
-    """Positions of a text with images in it: on a grid there, and behind it beyond its sides."""
+def positions_with_images(
+    tokens: int, places: Sequence[ImagePosition]
+) -> Int[np.ndarray, "3 tokens"]:
+    """Return positions of a text with images: a grid in an image, then on from its longer side."""
     parts, read, position = [], 0, 0
     for first, (rows, columns) in places:
         parts.append(_of_words(position, first - read))
@@ -163,6 +170,6 @@ def _of_words(first: int, count: int) -> Int[np.ndarray, "3 tokens"]:
 
 
 def renames_of(config: Qwen25Config, states: tuple[int, ...]) -> tuple[tuple[str, str], ...]:
-    """Checkpoint key → path in the encoder of those states; what reads images is passed over."""
+    """Return rename rules for the encoder of those states; the vision part is ignored."""
     prefix = r"(?:model\.)?(?:language_model\.)?(?:model\.)?"
     return ((r"(?:model\.)?visual\..+", ""), *renames_up_to(config, states, prefix))

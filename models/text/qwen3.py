@@ -1,4 +1,4 @@
-"""Qwen3 as an encoder: the hidden states behind chosen layers, and no layer behind the last one.
+"""Qwen3 as an encoder: the hidden states of chosen layers, without the layers after them.
 
 Source: Yang et al. 2025 (Qwen3), section 2; transformers' Qwen3Model for the conventions.
 """
@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from models.text.config import check_numbers, known, rope_theta
+from models.text.config import check_numbers, known_fields, rope_theta
 from models.text.qwen import Decoder
 from models.text.qwen_encoder import QwenEncoder, layers_to, renames_up_to
 
 
 @dataclass(frozen=True)
 class Qwen3Config:
-    """`text_encoder/config.json` of a Qwen3; the defaults are those of transformers.
+    """Config of a Qwen3 (`text_encoder/config.json`), with transformers' defaults.
 
     Raises:
         ValueError: a value that the network cannot have, by name.
@@ -42,7 +42,7 @@ class Qwen3Config:
 
     @property
     def decoder(self) -> Decoder:
-        """Shape of its layers."""
+        """Dimensions of its layers."""
         return Decoder(
             self.hidden_size,
             self.intermediate_size,
@@ -57,11 +57,11 @@ class Qwen3Config:
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> Qwen3Config:
-        """Read a parsed `config.json`, as transformers 4 wrote it or as 5 does.
+        """Read a parsed `config.json` of transformers 4 or 5.
 
-        Keys that do not shape the network are passed over.
+        Keys that do not shape the network are ignored.
 
-        Raises: ValueError: scaled positions or a sliding window, which are not served.
+        Raises: ValueError: scaled positions or a sliding window, which are not supported.
         """
         kinds = config.get("layer_types") or ()
         if config.get("use_sliding_window") or "sliding_attention" in kinds:
@@ -69,14 +69,14 @@ class Qwen3Config:
         given = {**config, "rope_theta": rope_theta("Qwen3", config, cls.rope_theta)}
         if given.get("num_key_value_heads") is None:
             given["num_key_value_heads"] = given.get("num_attention_heads", cls.num_attention_heads)
-        return cls(**known(cls, given))
+        return cls(**known_fields(cls, given))
 
     def state(self, index: int) -> int:
-        """Number of layers in front of a hidden state.
+        """Return the number of layers before a hidden state.
 
         Args:
             index: in transformers' `hidden_states`, negative from the end. The first state is the
-                embedding, which no layer leads to; the last is behind all layers and the norm.
+                embedding, which needs no layer; the last is after all layers and the norm.
 
         Raises: ValueError: there is no such state.
         """
@@ -84,9 +84,9 @@ class Qwen3Config:
 
 
 class Qwen3Encoder(QwenEncoder):
-    """Qwen3's tokens → hidden states of chosen layers, side by side."""
+    """Encoder from Qwen3's tokens to the concatenated hidden states of chosen layers."""
 
 
 def renames_of(config: Qwen3Config, states: tuple[int, ...]) -> tuple[tuple[str, str], ...]:
-    """Checkpoint key → path in the encoder of those states."""
+    """Return rename rules for the encoder of those states."""
     return renames_up_to(config, states)

@@ -1,4 +1,4 @@
-"""Qwen's language models as encoders: the hidden states behind chosen layers, and no layer more."""
+"""Base of Qwen's encoders: the hidden states of chosen layers, without the layers after them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ from models.nn.attention.attention import Attention, default_attention
 from models.nn.layers.parameterised import embed
 from models.nn.layers.scanned import scan, stack
 from models.parallel.placement import split
-from models.text.qwen import Decoder, DecoderBlock, Turns, causal_bias, renames, rms_norm, turns_of
+from models.text.qwen import (
+    Decoder,
+    DecoderBlock,
+    RotaryTable,
+    causal_bias,
+    renames,
+    rms_norm,
+    rotary_table,
+)
 
 
 @runtime_checkable
@@ -35,16 +43,19 @@ class QwenSizes(Protocol):
 
     @property
     def decoder(self) -> Decoder:
-        """Shape of its layers."""
+        """Dimensions of its layers."""
 
     def state(self, index: int) -> int:
-        """Number of layers in front of a hidden state. Raises: ValueError: there is none."""
+        """Return the number of layers before a hidden state.
+
+        Raises: ValueError: there is no such state.
+        """
 
 
 class QwenEncoder(nnx.Module):
-    """Tokens → hidden states of chosen layers, side by side.
+    """Encoder from tokens to the concatenated hidden states of chosen layers.
 
-    It has only the layers that lead to them.
+    It has only the layers before them.
 
     Args:
         states: indices in transformers' `hidden_states`, in the order of the features.
@@ -78,16 +89,16 @@ class QwenEncoder(nnx.Module):
     def __call__(
         self, tokens: Int[Array, "batch tokens"], mask: Bool[Array, "batch tokens"] | None = None
     ) -> Float[Array, "batch tokens features"]:
-        """Encode; a token sees those before it, of which `mask` is True (left out: all are).
+        """Encode tokens; each attends to earlier tokens for which `mask` is True (None: all).
 
-        Features of masked tokens are given too: they see the others, as in the reference.
+        Masked tokens get features too: they attend to the others, as in the reference.
 
         Args:
-            mask: of texts that are padded on the right.
+            mask: for texts that are padded on the right.
         """
         head_dim = self.config.decoder.head_dim
-        turns = turns_of(np.arange(tokens.shape[1]), head_dim, self.config.rope_theta)
-        return self.encoded(self.embedded(tokens), mask, turns)
+        rope = rotary_table(np.arange(tokens.shape[1]), head_dim, self.config.rope_theta)
+        return self.encoded(self.embedded(tokens), mask, rope)
 
     def embedded(self, tokens: Int[Array, "batch tokens"]) -> Float[Array, "batch tokens width"]:
         """Return the embeddings of tokens."""
@@ -97,37 +108,37 @@ class QwenEncoder(nnx.Module):
         self,
         x: Float[Array, "batch tokens width"],
         mask: Bool[Array, "batch tokens"] | None,
-        turns: Turns,
+        rope: RotaryTable,
     ) -> Float[Array, "batch tokens features"]:
-        """Encode embeddings that stand at positions of their own."""
+        """Encode embeddings with the given rotations."""
         bias = causal_bias(jnp.ones(x.shape[:2], bool) if mask is None else mask)
-        last, given = scan(self.blocks, x, lambda block, x: block(x, bias, turns))
+        last, given = scan(self.blocks, x, lambda block, x: block(x, bias, rope))
         if self.final_norm is not None:
             last = self.final_norm(last)
-        behind = max(self.states)
+        last_state = max(self.states)
         return jnp.concatenate(
-            [last if state == behind else given[state] for state in self.states], axis=-1
+            [last if state == last_state else given[state] for state in self.states], axis=-1
         )
 
 
 def layers_to(network: str, index: int, layers: int) -> int:
-    """Return the number of layers in front of a hidden state of a model with so many.
+    """Return the number of layers before a hidden state of a model with `layers` layers.
 
     Raises: ValueError: there is no such state.
     """
-    found = index if index >= 0 else index + layers + 1
-    if not 1 <= found <= layers:
-        raise ValueError(f"{network} has hidden states 1 to {layers}, none of them is {index}")
-    return found
+    state = index if index >= 0 else index + layers + 1
+    if not 1 <= state <= layers:
+        raise ValueError(f"{network} has hidden states 1 to {layers}, but not {index}")
+    return state
 
 
 def renames_up_to(
     config: QwenSizes, states: tuple[int, ...], prefix: str = r"(?:model\.)?"
 ) -> tuple[tuple[str, str], ...]:
-    """Checkpoint key → path in the encoder of those states.
+    """Return rename rules for the encoder of those states.
 
     Args:
-        prefix: regular expression of what the keys begin with.
+        prefix: regular expression of the keys' prefix.
     """
     read, layers = max(map(config.state, states)), config.num_hidden_layers
     return renames(read, layers, normed=read == layers, prefix=prefix)

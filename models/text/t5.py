@@ -23,14 +23,14 @@ from models.nn.attention.attention import Attention, default_attention
 from models.nn.layers.parameterised import embed, linear
 from models.nn.layers.scanned import scan, stack
 from models.parallel.placement import split
-from models.text.config import check_numbers, known
+from models.text.config import check_numbers, known_fields
 
 FEED_FORWARDS = ("relu", "gated-gelu")
 
 
 @dataclass(frozen=True)
 class T5Config:
-    """`text_encoder_2/config.json` of a T5; the defaults are those of transformers.
+    """Config of a T5 (`text_encoder_2/config.json`), with transformers' defaults.
 
     Raises:
         ValueError: a value that the network cannot have, by name.
@@ -67,12 +67,12 @@ class T5Config:
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> T5Config:
-        """Read a parsed `config.json`; keys that do not shape the network are passed over."""
-        return cls(**known(cls, config))
+        """Read a parsed `config.json`; ignore keys that do not shape the network."""
+        return cls(**known_fields(cls, config))
 
 
 class T5Encoder(nnx.Module):
-    """Tokens → features: a pre-norm transformer; one relative position bias serves all layers."""
+    """T5 encoder: pre-norm transformer whose layers share one relative position bias."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class T5Encoder(nnx.Module):
     def __call__(
         self, tokens: Int[Array, "batch tokens"], mask: Bool[Array, "batch tokens"] | None = None
     ) -> Float[Array, "batch tokens d_model"]:
-        """Encodes; keys where `mask` is False are not attended to (left out: all are)."""
+        """Encode tokens; only keys for which `mask` is True are attended to (None: all)."""
         x = split(self.token_embedding.embedding[...][tokens], None, None, None)
         bias = position_bias(self.relative_bias, self.config, tokens.shape[1], mask)
         x, _ = scan(self.blocks, x, lambda block, x: block(x, bias))
@@ -108,7 +108,7 @@ class T5Encoder(nnx.Module):
 def position_bias(
     table: nnx.Embed, config: T5Config, tokens: int, mask: Bool[Array, "batch tokens"] | None
 ) -> Float[Array, "... heads tokens tokens"]:
-    """Return the bias of the logits: the table's values by distance, the minimum where masked."""
+    """Build the logit bias: the table's values by distance, the minimum for masked keys."""
     buckets = relative_buckets(
         tokens, config.relative_attention_num_buckets, config.relative_attention_max_distance
     )
@@ -119,10 +119,11 @@ def position_bias(
 
 
 def relative_buckets(tokens: int, buckets: int, max_distance: int) -> Int[np.ndarray, "q k"]:
-    """The bucket of each key as seen from each query, both directions.
+    """Return the bucket of each key relative to each query, in both directions.
 
-    Half of the buckets look back, half ahead. Of each half, the first half holds one distance a
-    bucket, the rest grow with the logarithm of the distance up to `max_distance`.
+    Half of the buckets are for keys before the query, half for keys after. In each half, the first
+    half has one distance per bucket. The rest grow with the logarithm of the distance up to
+    `max_distance`.
     Source: Raffel et al. 2020, section 2.1.
     """
     ahead = np.arange(tokens)[None, :] - np.arange(tokens)[:, None]
@@ -136,11 +137,13 @@ def relative_buckets(tokens: int, buckets: int, max_distance: int) -> Int[np.nda
 
 
 class T5Block(nnx.Module):
-    """Self-attention and feed-forward, each behind a norm. Source: Raffel et al. 2020, 2.1.
+    """Pre-norm transformer layer: self-attention, then feed-forward.
+
+    Source: Raffel et al. 2020, 2.1.
 
     Args:
-        out_dtype: of the feed-forward's last kernel; left out: of all others. Where it is wider,
-            so is the stream.
+        out_dtype: dtype of the feed-forward's last kernel; None: that of all others. If it is
+            wider, so is the residual stream.
     """
 
     def __init__(
@@ -223,7 +226,7 @@ class _GatedGelu(_Relu):
 
 
 def rms_norm(config: T5Config, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> nnx.RMSNorm:
-    """A norm of the stream's width, without a mean or a bias."""
+    """Build an RMS norm of the stream's width."""
     return nnx.RMSNorm(
         config.d_model,
         epsilon=config.layer_norm_epsilon,
@@ -259,4 +262,4 @@ RENAMES: tuple[tuple[str, str], ...] = (
         "relative_bias.embedding",
     ),
 )
-"""Checkpoint key → path. One path may be named twice: tied arrays, the first one serves."""
+"""Rename rules of checkpoint keys. For a path with two keys (tied arrays) the first is used."""

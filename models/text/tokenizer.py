@@ -1,4 +1,4 @@
-"""Prompts → token ids, by the checkpoint's own tokenizer, as diffusers' pipelines do it."""
+"""Tokenization of prompts by the checkpoint's tokenizer, as in diffusers' pipelines."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from models.checkpoint.folder import CheckpointError
 from models.interface.pipeline import RequestWarning
 
 SHOWN_CHARS = 200
-"""Maximum characters shown of the words that were cut."""
+"""Maximum characters of dropped text in a warning."""
 VERY_LARGE_INTEGER = 10**30
-"""Length that transformers gives a tokenizer that names none."""
+"""Maximum length that transformers sets for a tokenizer without one."""
 
 
 class Tokens(NamedTuple):
-    """Prompts of one length."""
+    """Ids and masks of prompts padded to one length."""
 
     ids: Int[np.ndarray, "prompts tokens"]
     mask: Bool[np.ndarray, "prompts tokens"]
-    """False where there is only padding."""
+    """False for padding."""
 
 
 class ReadTexts(NamedTuple):
-    """Texts of one request, tokenized."""
+    """Tokenized texts of one request, with warnings."""
 
     inputs: Mapping[str, np.ndarray]
-    """Tokens, and what else the encoders read."""
+    """Tokens and the encoders' other inputs."""
     warnings: tuple[RequestWarning, ...]
-    """Warnings of what they do not read."""
+    """Warnings of text that the encoders do not read."""
 
 
 class Piece(NamedTuple):
-    """Token of a text that is not cut."""
+    """Token of an untruncated text."""
 
     id: int
     start: int
-    """Offset of its word in the text, in characters."""
+    """Offset of the token's word in the text, in characters."""
 
 
 class Tokenizer:
-    """Cuts prompts to a length and pads them to it. Serves any number of threads."""
+    """Tokenizer that truncates prompts to a length and pads them to it. Thread-safe."""
 
     def __init__(self, kind: str, folder: Path, *choices: tuple[str, ...]) -> None:
-        """Read the tokenizer of a folder that holds all files of one of the choices.
+        """Read the tokenizer of a folder that contains all files of at least one choice.
 
         Args:
             kind: its class in transformers.
@@ -56,11 +56,11 @@ class Tokenizer:
         Raises:
             CheckpointError: the folder or a file of it is missing or damaged.
         """
-        # The library would make an empty vocabulary of an empty folder.
+        # The library would return an empty vocabulary for an empty folder.
         if not any(all((folder / name).is_file() for name in names) for names in choices):
-            wanted = " or ".join(" and ".join(names) for names in choices)
-            raise CheckpointError(f"{folder}: no tokenizer in it; it should hold {wanted}")
-        import transformers  # half a second, which only processes with a model need to spend
+            required = " or ".join(" and ".join(names) for names in choices)
+            raise CheckpointError(f"{folder}: no tokenizer in it; it should hold {required}")
+        import transformers  # takes half a second; only processes with a model need it
 
         tokenizers = getattr(transformers, kind)
         try:
@@ -71,21 +71,21 @@ class Tokenizer:
 
     @property
     def max_length(self) -> int:
-        """Tokens that the checkpoint says its encoder takes; huge where it does not say."""
+        """Maximum tokens of the encoder by the checkpoint; very large if it states none."""
         return int(self._tokenizer.model_max_length)
 
     def encode(
         self, texts: Sequence[str], max_length: int | None = None
     ) -> Int[np.ndarray, "prompts tokens"]:
-        """Ids, int32 [len(texts), max_length]; longer texts lose their end, not its marker.
+        """Return ids, int32 [len(texts), max_length]; longer texts lose their end, not the marker.
 
         Args:
-            max_length: in tokens, markers included; left out: the tokenizer's own.
+            max_length: in tokens, markers included; None: the tokenizer's own.
         """
         return self.encode_with_mask(texts, max_length).ids
 
     def encode_with_mask(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
-        """The same with the attention mask."""
+        """Return the ids of `encode` with the attention mask."""
         with self._lock:
             encoded = self._tokenizer(
                 list(texts),
@@ -98,7 +98,7 @@ class Tokenizer:
         return Tokens(np.asarray(encoded["input_ids"], np.int32), mask)
 
     def pieces(self, texts: Sequence[str]) -> list[list[Piece]]:
-        """Return the tokens of texts of any length, without markers."""
+        """Return the tokens of untruncated texts, without markers."""
         if not texts:
             return []
         with self._lock:
@@ -107,7 +107,7 @@ class Tokenizer:
                 add_special_tokens=False,
                 truncation=False,
                 return_offsets_mapping=True,
-                verbose=False,  # that one is longer than the encoder reads is what this is for
+                verbose=False,  # no warning of texts longer than the encoder reads
             )
         return [
             [Piece(id, start) for id, (start, _) in zip(ids, offsets, strict=True)]
@@ -116,20 +116,20 @@ class Tokenizer:
 
     @property
     def markers(self) -> tuple[list[int], list[int]]:
-        """Tokens before and behind each text."""
+        """Tokens before and after each text."""
         with self._lock:
-            *before, behind = self._tokenizer("")["input_ids"]
-        return before, [behind]
+            *before, after = self._tokenizer("")["input_ids"]
+        return before, [after]
 
     @property
     def padding(self) -> int:
-        """Token that fills up what is behind the marker."""
+        """Token that fills the positions after the end marker."""
         return int(self._tokenizer.pad_token_id)
 
     def unread(self, text: str, max_length: int | None = None) -> str:
-        """Return the end of a text that `encode` drops.
+        """Return the end of a text that `encode` drops, from the beginning of its first word.
 
-        From the word on that it begins in; empty where it reads all of it.
+        Empty if `encode` reads the whole text.
         """
         end = self._chars_read(text, max_length)
         if end is None:
@@ -137,7 +137,7 @@ class Tokenizer:
         return text[end:].strip() if text[end : end + 1].isspace() else from_word(text, end)
 
     def _chars_read(self, text: str, max_length: int | None) -> int | None:
-        """Return how much of a text `encode` reads, in characters; None: all of it."""
+        """Return the number of characters of a text that `encode` reads; None: all."""
         with self._lock:
             encoded = self._tokenizer(
                 text,
@@ -154,12 +154,12 @@ class Tokenizer:
 def cut_prompts(
     encoder: str, tokenizer: Tokenizer, texts: Mapping[str, str], max_length: int | None = None
 ) -> tuple[RequestWarning, ...]:
-    """Warn of prompts that are longer than an encoder reads, with the words that it leaves out.
+    """Warn of prompts that are longer than an encoder reads, with the dropped words.
 
     Args:
-        encoder: what people call it.
+        encoder: display name.
         texts: by request field.
-        max_length: in tokens, markers included; left out: the tokenizer's own.
+        max_length: in tokens, markers included; None: the tokenizer's own.
     """
     limit = max_length or tokenizer.max_length
     unread = {field: tokenizer.unread(text, limit) for field, text in texts.items()}
@@ -171,20 +171,20 @@ def cut_prompts(
 
 
 def from_word(text: str, start: int) -> str:
-    """Return a text from the word on that `start` is in or behind."""
+    """Return a text from the beginning of the word at `start`."""
     head = text[:start]
     word = head.rsplit(maxsplit=1)[-1] if head and not head[-1].isspace() else ""
     return text[start - len(word) :].strip()
 
 
 def shortened(text: str) -> str:
-    """The text, or its beginning and how many characters follow."""
+    """Return the text, or its beginning and the number of further characters."""
     rest = len(text) - SHOWN_CHARS
     return text if rest <= 0 else f"{text[:SHOWN_CHARS]}… ({rest} more characters)"
 
 
 class ClipTokenizer(Tokenizer):
-    """CLIP's byte pairs."""
+    """Tokenizer of CLIP's byte pairs."""
 
     def __init__(self, folder: Path) -> None:
         choices = (("tokenizer.json",), ("vocab.json", "merges.txt"))
@@ -192,14 +192,14 @@ class ClipTokenizer(Tokenizer):
 
 
 class T5Tokenizer(Tokenizer):
-    """T5's sentence pieces."""
+    """Tokenizer of T5's sentence pieces."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__("T5TokenizerFast", folder, ("tokenizer.json",), ("spiece.model",))
 
 
 class GemmaTokenizer(Tokenizer):
-    """Gemma's sentence pieces; padding goes before the text."""
+    """Tokenizer of Gemma's sentence pieces, padded on the left."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__("GemmaTokenizerFast", folder, ("tokenizer.json",), ("tokenizer.model",))
@@ -209,35 +209,35 @@ class GemmaTokenizer(Tokenizer):
 
 
 class BlankTokenizer(Tokenizer):
-    """Padding alone, whatever the prompt: the shape of tokens where no vocabulary is at hand."""
+    """Tokenizer that returns only padding, for token shapes without a vocabulary."""
 
     def __init__(self) -> None:
-        """Skip the files that others read."""
+        """Read no files."""
 
     @property
     def max_length(self) -> int:
-        """Longest prompt; there is none."""
+        """Maximum tokens: unlimited."""
         return VERY_LARGE_INTEGER
 
     def pieces(self, texts: Sequence[str]) -> list[list[Piece]]:
-        """Return no tokens: texts are but padding."""
+        """Return no tokens for each text."""
         return [[] for _ in texts]
 
     @property
     def markers(self) -> tuple[list[int], list[int]]:
-        """Tokens before and behind each text, of which there are none."""
+        """Tokens before and after each text: none."""
         return [], []
 
     @property
     def padding(self) -> int:
-        """Token that all texts are made of."""
+        """Padding token, which fills all texts."""
         return 0
 
     def unread(self, text: str, max_length: int | None = None) -> str:
-        """Return no text: none is left unread."""
+        """Return an empty text: nothing is dropped."""
         return ""
 
     def encode_with_mask(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
-        """Return tokens of zeros, all of which count."""
+        """Return ids of zeros, with a mask that is True everywhere."""
         shape = (len(texts), max_length or self.max_length)
         return Tokens(np.zeros(shape, np.int32), np.ones(shape, bool))

@@ -1,7 +1,6 @@
 """UMT5's encoder: T5 with a relative position bias in every block.
 
-Source: Chung et al. 2023 (UniMax), section 4.2; transformers' UMT5EncoderModel for the
-conventions.
+Source: Chung et al. 2023 (UniMax), section 4.2; transformers' UMT5EncoderModel for the conventions.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from models.nn.attention.attention import Attention, default_attention
 from models.nn.layers.parameterised import embed
 from models.nn.layers.scanned import scan, stack
 from models.parallel.placement import split
-from models.text.config import known
+from models.text.config import known_fields
 from models.text.t5 import SHARED_RENAMES, T5Block, T5Config, position_bias, rms_norm
 
 
 @dataclass(frozen=True)
 class UMT5Config(T5Config):
-    """`text_encoder/config.json` of a UMT5; the defaults are those of transformers.
+    """Config of a UMT5 (`text_encoder/config.json`), with transformers' defaults.
 
     Raises:
         ValueError: a value that the network cannot have, by name.
@@ -39,15 +38,15 @@ class UMT5Config(T5Config):
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> UMT5Config:
-        """Read a parsed `config.json`; keys that do not shape the network are passed over."""
-        return cls(**known(cls, config))
+        """Read a parsed `config.json`; ignore keys that do not shape the network."""
+        return cls(**known_fields(cls, config))
 
 
 class UMT5Encoder(nnx.Module):
-    """Tokens → features: a pre-norm transformer; every layer has its own relative position bias.
+    """UMT5 encoder: pre-norm transformer whose layers each have a relative position bias.
 
-    In float16 the feed-forwards' last kernels and the stream are float32, as in transformers:
-    their sums leave float16's range.
+    In float16 the feed-forwards' last kernels and the residual stream are float32, as in
+    transformers: their sums exceed float16's range.
     """
 
     def __init__(
@@ -76,9 +75,9 @@ class UMT5Encoder(nnx.Module):
     def __call__(
         self, tokens: Int[Array, "batch tokens"], mask: Bool[Array, "batch tokens"] | None = None
     ) -> Float[Array, "batch tokens d_model"]:
-        """Encodes; keys where `mask` is False are not attended to (left out: all are).
+        """Encode tokens; only keys for which `mask` is True are attended to (None: all).
 
-        Features of masked tokens are given too; whoever wants none puts zeros in their place.
+        Masked tokens get features too; callers that need none replace them by zeros.
         """
         table = self.token_embedding.embedding[...]
         x = split(table[tokens], None, None, None).astype(stream_dtype(table.dtype))
@@ -87,7 +86,7 @@ class UMT5Encoder(nnx.Module):
 
 
 class BiasedBlock(T5Block):
-    """A T5 block with a bias table of its own."""
+    """T5 block with a relative position bias of its own."""
 
     def __init__(
         self, config: UMT5Config, attention: Attention, *, rngs: nnx.Rngs, param_dtype: DTypeLike
@@ -122,4 +121,4 @@ RENAMES: tuple[tuple[str, str], ...] = (
         r"blocks.relative_bias.embedding[\1]",
     ),
 )
-"""Checkpoint key → path. One path may be named twice: tied arrays, the first one serves."""
+"""Rename rules of checkpoint keys. For a path with two keys (tied arrays) the first is used."""

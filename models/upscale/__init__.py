@@ -1,4 +1,4 @@
-"""Upscalers of finished images: networks that draw an image larger, whatever drew it.
+"""Upscalers of finished images: tiled super-resolution networks (ESRGAN, Real-ESRGAN).
 
 May import `checkpoint`, `nn`, `spec`, `weights`, `loading`.
 """

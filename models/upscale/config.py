@@ -1,4 +1,4 @@
-"""Sizes of an upscaler, read from the shapes of its weights: its files come without a config."""
+"""Sizes of an upscaler, derived from its weights' shapes, since its files have no config."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ COLOURS = 3
 
 
 class Style(NamedTuple):
-    """Spelling of the layers' names: expressions, of which the blocks' has the block's number."""
+    """Naming scheme of an RRDBNet's layers: expressions; the blocks' captures the block number."""
 
     first: str
     block: str
     dense: str
-    """Behind a block: number of the dense block, number of its convolution."""
+    """Suffix after a block: number of the dense block, number of its convolution."""
     body: str
     up: tuple[str, ...]
     high: str
@@ -35,7 +35,7 @@ class RrdbConfig:
     """Sizes of an RRDBNet.
 
     Raises:
-        ValueError: a value that the network cannot have, by name.
+        ValueError: an invalid value, by name.
     """
 
     blocks: int
@@ -43,9 +43,9 @@ class RrdbConfig:
     growth: int
     """Channels that each convolution of a dense block adds."""
     doublings: int
-    """Times that the features are enlarged by two."""
+    """Number of upsampling stages by a factor of two."""
     unshuffle: int
-    """Side of the squares of pixels that become channels first."""
+    """Side of the pixel squares that are converted to channels first."""
 
     def __post_init__(self) -> None:
         for name in ("blocks", "features", "growth", "unshuffle"):
@@ -59,14 +59,14 @@ class RrdbConfig:
 
     @property
     def scale(self) -> int:
-        """Sides of what it draws, relative to the image's."""
+        """Scale of the output's sides."""
         return int(2**self.doublings) // self.unshuffle
 
 
 def old_style(blocks: int, doublings: int) -> Style:
-    """Return the names of ESRGAN's first files: places in nested sequences of torch.
+    """Return the naming scheme of ESRGAN's first files: indices in nested torch sequences.
 
-    Source: xinntao's ESRGAN before 2020, whose layers without weights are counted, too.
+    Source: xinntao's ESRGAN before 2020, which also counts layers without weights.
     """
     return Style(
         first=r"model\.0",
@@ -80,7 +80,7 @@ def old_style(blocks: int, doublings: int) -> Style:
 
 
 def new_style(doublings: int) -> Style:
-    """Return the names of BasicSR, and of Real-ESRGAN's files."""
+    """Return the naming scheme of BasicSR, and of Real-ESRGAN's files."""
     return Style(
         first="conv_first",
         block=r"body\.(\d+)",
@@ -93,7 +93,7 @@ def new_style(doublings: int) -> Style:
 
 
 def trunk_style(doublings: int) -> Style:
-    """Return the names of ESRGAN's second files, and of BSRGAN's."""
+    """Return the naming scheme of ESRGAN's second files, and of BSRGAN's."""
     return Style(
         first="conv_first",
         block=r"RRDB_trunk\.(\d+)",
@@ -106,22 +106,22 @@ def trunk_style(doublings: int) -> Style:
 
 
 class ReadSizes(NamedTuple):
-    """Sizes of a network, and the spelling of its names in a file."""
+    """Sizes of a network, and the naming scheme of its file."""
 
     config: RrdbConfig
     style: Style
     prefix: str
-    """Beginning of its keys: trainers keep their running means under a name."""
+    """Prefix of its keys: trainers store moving averages under a prefix."""
 
 
 PREFIXES = ("params_ema.", "params.", "")
-"""Beginnings of keys; the first that a file has is read."""
+"""Possible prefixes of keys; the first one in the file is used."""
 
 
 def read_shapes(file: Path) -> ReadSizes:
-    """Read an upscaler's sizes from a safetensors file.
+    """Derive an upscaler's sizes from a safetensors file.
 
-    Raises: CheckpointError: pickled, damaged, or no RRDBNet; says what to do.
+    Raises: CheckpointError: pickled, damaged, or not an RRDBNet; contains the remedy.
     """
     if file.suffix in PICKLED:
         raise CheckpointError(
@@ -133,10 +133,10 @@ def read_shapes(file: Path) -> ReadSizes:
         )
     shapes = shapes_of(file)
     for prefix in PREFIXES:
-        own = {k.removeprefix(prefix): v for k, v in shapes.items() if k.startswith(prefix)}
-        if style := _style(own):
+        prefixed = {k.removeprefix(prefix): v for k, v in shapes.items() if k.startswith(prefix)}
+        if style := _style(prefixed):
             try:
-                return ReadSizes(_config(own, style), style, prefix)
+                return ReadSizes(_config(prefixed, style), style, prefix)
             except (KeyError, ValueError) as error:
                 raise CheckpointError(f"{file}: no RRDBNet that is served: {error}") from error
     raise CheckpointError(
@@ -146,29 +146,29 @@ def read_shapes(file: Path) -> ReadSizes:
 
 
 def _style(shapes: Shapes) -> Style | None:
-    """Return the spelling of a file's names; None: it is no RRDBNet."""
+    """Return the naming scheme of a file; None: not an RRDBNet."""
     if "body.0.rdb1.conv1.weight" in shapes:
         return new_style(_count(shapes, r"conv_up(\d+)\.weight"))
     if "RRDB_trunk.0.RDB1.conv1.weight" in shapes:
         return trunk_style(_count(shapes, r"upconv(\d+)\.weight"))
     if "model.1.sub.0.RDB1.conv1.0.weight" in shapes:
         blocks = _count(shapes, r"model\.1\.sub\.(\d+)\.RDB1\.conv1\.0\.weight")
-        behind = _count(shapes, r"model\.(\d+)\.weight") - 1
-        return old_style(blocks, behind - 2)
+        last = _count(shapes, r"model\.(\d+)\.weight") - 1
+        return old_style(blocks, last - 2)
     return None
 
 
 def _count(shapes: Shapes, expression: str) -> int:
-    """Return how many numbers the keys have there."""
+    """Return the number of distinct numbers that the expression captures in keys."""
     return len({match[1] for key in shapes if (match := re.fullmatch(expression, key))})
 
 
 def _config(shapes: Shapes, style: Style) -> RrdbConfig:
-    """Read the sizes. Raises: KeyError: a layer is not there; ValueError: it cannot be served."""
+    """Derive the sizes. Raises: KeyError: a missing layer; ValueError: unsupported sizes."""
     features, channels = _shape(shapes, style.first)[:2]
-    drawn = _shape(shapes, style.last)[0]
-    if drawn != COLOURS:
-        raise ValueError(f"it draws {drawn} channels; images have {COLOURS}")
+    outputs = _shape(shapes, style.last)[0]
+    if outputs != COLOURS:
+        raise ValueError(f"it draws {outputs} channels; images have {COLOURS}")
     unshuffle = math.isqrt(channels // COLOURS)
     if unshuffle**2 * COLOURS != channels:
         raise ValueError(f"it reads {channels} channels, which are no squares of {COLOURS} colours")

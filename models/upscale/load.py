@@ -1,4 +1,4 @@
-"""Upscalers from files."""
+"""Loading of upscalers from files."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ class LoadedUpscaler:
 
     @property
     def unshuffle(self) -> int:
-        """Sides of what it reads are whole multiples of this."""
+        """Divisor of the input's sides."""
         return self.network.config.unshuffle
 
 
 def load_upscaler(file: Path, dtype: str, tile: int, device: jax.Device) -> LoadedUpscaler:
-    """Load an RRDBNet, in any of the three ways that its layers are named.
+    """Load an RRDBNet with any of the three naming schemes.
 
     Args:
-        dtype: of its weights, and what it computes in.
-        tile: side of the squares that images are drawn in, in pixels.
+        dtype: of its weights and computation.
+        tile: side of the tiles, in pixels.
 
-    Raises: CheckpointError: it cannot be read, or is another network; says what to do.
+    Raises: CheckpointError: unreadable or another network; contains the remedy.
     """
     read = read_shapes(file)
     module = abstract_upscaler(file, dtype)
-    place = jax.sharding.SingleDeviceSharding(device)
+    sharding = jax.sharding.SingleDeviceSharding(device)
     network = loader.load(
         module,
         ComponentFiles(f"upscaler in {file.name}", (file,), read.prefix),
         renames_of(read.style),
-        sharding=lambda path, leaf: place,
+        sharding=lambda path, leaf: sharding,
     )
     check_finite(file.name, network)
     spec = Upscaler(scale=read.config.scale, tile=tile, digest=_digest(file))
@@ -57,17 +57,17 @@ def load_upscaler(file: Path, dtype: str, tile: int, device: jax.Device) -> Load
 
 
 def abstract_upscaler(file: Path, dtype: str) -> RrdbNet:
-    """Return the network of a file without its weights. Raises: CheckpointError."""
+    """Return the abstract network of a file. Raises: CheckpointError."""
     return abstract_module(RrdbNet, read_shapes(file).config, param_dtype=jnp.dtype(dtype))
 
 
 def renames_of(style: Style) -> Renames:
-    """Return the table of a file's keys."""
+    """Return the rename table of a naming scheme."""
 
-    def both(theirs: str, ours: str, place: str = "") -> Renames:
+    def both(name: str, module: str, index: str = "") -> Renames:
         return (
-            (rf"{theirs}\.weight", f"{ours}.kernel{place}"),
-            (rf"{theirs}\.bias", f"{ours}.bias{place}"),
+            (rf"{name}\.weight", f"{module}.kernel{index}"),
+            (rf"{name}\.bias", f"{module}.bias{index}"),
         )
 
     return (

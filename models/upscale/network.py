@@ -1,7 +1,7 @@
-"""RRDBNet: an image → the same image, larger.
+"""RRDBNet, the super-resolution network of ESRGAN and Real-ESRGAN.
 
 Source: Wang et al. 2018 (ESRGAN), section 3.1; Wang et al. 2021 (Real-ESRGAN), section 4.1, for the
-squares of pixels that become channels. Names and order as in BasicSR's archs/rrdbnet_arch.py.
+pixel squares that become channels. Names and order as in BasicSR's archs/rrdbnet_arch.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from models.upscale.config import COLOURS, RrdbConfig
 SLOPE = 0.2
 """Slope of the leaky ReLUs below 0."""
 RESIDUAL = 0.2
-"""Share of what a block computes in what it gives."""
+"""Scale of a block's residual."""
 WINDOW = (3, 3)
 
 
@@ -34,7 +34,7 @@ def _leaky(x: Array) -> Array:
 
 
 class DenseConvolutions(nnx.Module):
-    """Five convolutions, each of which reads what all before it gave."""
+    """Five convolutions; each reads the input and all previous outputs."""
 
     def __init__(self, config: RrdbConfig, **kinds: Any) -> None:
         features, growth = config.features, config.growth
@@ -45,15 +45,15 @@ class DenseConvolutions(nnx.Module):
         self.conv5 = _conv(features + 4 * growth, features, **kinds)
 
     def __call__(self, x: Float[Array, "n h w features"]) -> Float[Array, "n h w features"]:
-        """Convolve, and add a share of that to the input."""
-        seen = x
+        """Apply the convolutions, and add the scaled result to the input."""
+        features = x
         for layer in (self.conv1, self.conv2, self.conv3, self.conv4):
-            seen = jnp.concatenate([seen, _leaky(layer(seen))], axis=-1)
-        return x + RESIDUAL * self.conv5(seen)
+            features = jnp.concatenate([features, _leaky(layer(features))], axis=-1)
+        return x + RESIDUAL * self.conv5(features)
 
 
 class ResidualInResidual(nnx.Module):
-    """Three dense blocks with a residual around them."""
+    """Three dense blocks with an outer residual connection."""
 
     def __init__(self, config: RrdbConfig, **kinds: Any) -> None:
         self.rdb1 = DenseConvolutions(config, **kinds)
@@ -61,12 +61,12 @@ class ResidualInResidual(nnx.Module):
         self.rdb3 = DenseConvolutions(config, **kinds)
 
     def __call__(self, x: Float[Array, "n h w features"]) -> Float[Array, "n h w features"]:
-        """Run them, and add a share of that to the input."""
+        """Apply the dense blocks, and add the scaled result to the input."""
         return x + RESIDUAL * self.rdb3(self.rdb2(self.rdb1(x)))
 
 
 class RrdbNet(nnx.Module):
-    """Pixels of 0 to 1 → pixels `config.scale` times as large a side, which may go beyond."""
+    """Network that enlarges images by `config.scale`: pixels in [0, 1] → unclipped pixels."""
 
     def __init__(
         self, config: RrdbConfig, *, rngs: nnx.Rngs, param_dtype: DTypeLike = jnp.float32
@@ -88,7 +88,7 @@ class RrdbNet(nnx.Module):
         self.conv_last = _conv(features, COLOURS, **kinds)
 
     def __call__(self, image: Float[Array, "n h w 3"]) -> Float[Array, "n up_h up_w 3"]:
-        """Draw images larger.
+        """Enlarge images.
 
         Args:
             image: sides are whole multiples of `config.unshuffle`.
@@ -102,12 +102,12 @@ class RrdbNet(nnx.Module):
 
 
 def unshuffled(x: Float[Array, "n h w c"], side: int) -> Float[Array, "n h_less w_less more"]:
-    """Return squares of pixels as channels, ordered channel, row, column, as torch has them."""
+    """Convert pixel squares to channels, ordered channel, row, column, as in torch."""
     n, h, w, c = x.shape
     squares = x.reshape(n, h // side, side, w // side, side, c)
     return squares.transpose(0, 1, 3, 5, 2, 4).reshape(n, h // side, w // side, c * side**2)
 
 
 def doubled(x: Float[Array, "n h w c"]) -> Float[Array, "n two_h two_w c"]:
-    """Return images twice as large, each pixel four times."""
+    """Double both sides by nearest-neighbour interpolation."""
     return jnp.repeat(jnp.repeat(x, 2, axis=1), 2, axis=2)

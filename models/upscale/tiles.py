@@ -1,7 +1,7 @@
-"""Images in overlapping tiles that fade into one another, a band of tiles in memory at a time.
+"""Blending of overlapping tiles into an image, with a band of tiles in memory at a time.
 
-A tile's outermost pixels, which lack their neighbours, count least; at the image's own edges
-nothing fades. On the host, in float32: the same tiles give the same bytes.
+A tile's outermost pixels lack context and have the lowest weight. Weights do not decrease at the
+edges of the image. Blending runs on the host in float32, so equal tiles give equal bytes.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from jaxtyping import Float, UInt8
 from models.spec.upscalers import tile_starts
 
 TOP = 255
-"""Highest value of a colour."""
+"""Maximum value of a colour."""
 EDGE = 0.375
-"""Part of an overlap, at a tile's edge, that is left to the neighbour: a tile fades within the
-middle quarter."""
+"""Part of an overlap, at a tile's edge, that the adjacent tile fills alone. Weights change within
+the middle quarter."""
 LEAST = 1e-6
-"""Share that is as good as nothing, where no neighbour is near enough."""
+"""Minimum weight, negligible except where no adjacent tile covers a pixel."""
 
 
 @dataclass(frozen=True)
@@ -33,23 +33,23 @@ class TiledSide:
 
     @classmethod
     def of(cls, side: int, tile: int, multiple: int) -> TiledSide:
-        """Return the tiles of a side, which is a whole multiple, too."""
+        """Return the tiles of a side, which must be a multiple of `multiple`."""
         return cls(tuple(tile_starts(side, tile, multiple)), min(side, tile))
 
     def weights(self, scale: int) -> list[np.ndarray]:
-        """Return each tile's share of its pixels, `scale` times as many; they add up to 1."""
+        """Return each tile's weights along the side, scaled by `scale`; they add up to 1."""
         size, starts = self.size * scale, [start * scale for start in self.starts]
         ramps = [self._ramp(number, starts, size) for number in range(len(starts))]
-        whole = np.zeros(starts[-1] + size, np.float32)
+        total = np.zeros(starts[-1] + size, np.float32)
         for start, ramp in zip(starts, ramps, strict=True):
-            whole[start : start + size] += ramp
+            total[start : start + size] += ramp
         return [
-            ramp / whole[start : start + size] for start, ramp in zip(starts, ramps, strict=True)
+            ramp / total[start : start + size] for start, ramp in zip(starts, ramps, strict=True)
         ]
 
     @staticmethod
     def _ramp(number: int, starts: list[int], size: int) -> np.ndarray:
-        """Rise within what is shared with the tile before, fall within what is with the next."""
+        """Return a tile's unnormalized weights: ramps in the overlaps, 1 elsewhere."""
         ramp = np.ones(size, np.float32)
         if number:
             ramp = np.minimum(ramp, _rise(size, starts[number - 1] + size - starts[number]))
@@ -60,20 +60,20 @@ class TiledSide:
 
 
 def _rise(size: int, shared: int) -> np.ndarray:
-    """Return shares that rise from all but nothing to 1 in the middle of the first `shared`."""
+    """Return weights that rise from `LEAST` to 1 within the middle of the first `shared` pixels."""
     edge = shared * EDGE
     inside = np.arange(size, dtype=np.float32) + np.float32(0.5)
     return np.clip((inside - edge) / max(1.0, shared - 2 * edge), LEAST, 1).astype(np.float32)
 
 
 class Canvas:
-    """Image under way: tiles go in row by row, and pixels are rounded as soon as they are whole.
+    """Output image that accepts tiles row by row, and rounds pixels once they are complete.
 
     Args:
         pixels: uint8 [height, width, 3].
         tile: side of a tile, in pixels.
-        scale: of what is drawn.
-        multiple: of which a tile's sides are whole multiples, as `tile` is.
+        scale: of the output.
+        multiple: unit of a tile's sides and of `tile`.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Canvas:
         return self._rows.size, self._columns.size
 
     def tiles(self) -> Iterator[tuple[int, int]]:
-        """Yield the tiles, as numbers of row and column, in the order to draw them."""
+        """Yield the row and column of each tile, in processing order."""
         for row in range(len(self._rows.starts)):
             for column in range(len(self._columns.starts)):
                 yield row, column
@@ -104,17 +104,17 @@ class Canvas:
         top, left = self._rows.starts[row], self._columns.starts[column]
         return self._pixels[top : top + self._rows.size, left : left + self._columns.size]
 
-    def write(self, row: int, column: int, drawn: Float[np.ndarray, "up_h up_w 3"]) -> None:
-        """Take in what was drawn of a tile, of 0 to 1."""
+    def write(self, row: int, column: int, tile: Float[np.ndarray, "up_h up_w 3"]) -> None:
+        """Add an upscaled tile with values in [0, 1]."""
         down, across = self._shares[0][row], self._shares[1][column]
         left = self._columns.starts[column] * self._scale
         share = down[:, None, None] * across[None, :, None]
-        self._band[:, left : left + len(across)] += drawn * share
+        self._band[:, left : left + len(across)] += tile * share
         if column + 1 == len(self._columns.starts):
             self._settle(row)
 
     def _settle(self, row: int) -> None:
-        """Round the pixels of a row of tiles that no further one changes."""
+        """Round the rows of pixels that later tiles cannot change."""
         starts = self._rows.starts
         top, height = starts[row] * self._scale, len(self._band)
         is_last = row + 1 == len(starts)
@@ -124,21 +124,21 @@ class Canvas:
             self._band = np.concatenate([self._band[done:], np.zeros_like(self._band[:done])])
 
     def image(self) -> UInt8[np.ndarray, "up_h up_w 3"]:
-        """Return the whole image, when all tiles are in."""
+        """Return the complete image, after all tiles have been written."""
         height, width = (side * self._scale for side in self._size)
         return np.ascontiguousarray(self._drawn[:height, :width])
 
 
 def _filled_up(pixels: np.ndarray, multiple: int) -> np.ndarray:
-    """Return an image whose sides are whole multiples: mirrored at its right and lower edge.
+    """Pad an image to whole multiples, mirrored at its right and lower edges.
 
     Source: Real-ESRGAN, realesrgan/utils.py, RealESRGANer.pre_process.
     """
-    below, beside = (-int(side) % multiple for side in pixels.shape[:2])
-    return np.pad(pixels, ((0, below), (0, beside), (0, 0)), "reflect")
+    below, right = (-int(side) % multiple for side in pixels.shape[:2])
+    return np.pad(pixels, ((0, below), (0, right), (0, 0)), "reflect")
 
 
-def rounded(drawn: Float[np.ndarray, "*shape"]) -> UInt8[np.ndarray, "*shape"]:
-    """Return colours of 0 to 1 as bytes, the nearest ones."""
-    nearest: np.ndarray = np.rint(np.clip(drawn, 0, 1) * np.float32(TOP)).astype(np.uint8)
+def rounded(pixels: Float[np.ndarray, "*shape"]) -> UInt8[np.ndarray, "*shape"]:
+    """Round colours in [0, 1] to bytes."""
+    nearest: np.ndarray = np.rint(np.clip(pixels, 0, 1) * np.float32(TOP)).astype(np.uint8)
     return nearest

@@ -1,4 +1,4 @@
-"""Autoencoders of images and video, whole, in tiles or split over devices.
+"""Autoencoders of images and video, run at once, in tiles or split over devices.
 
 May import `checkpoint`, `interface`, `nn`, `parallel`, `spec`.
 """

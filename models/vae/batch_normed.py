@@ -1,4 +1,4 @@
-"""The image autoencoder of FLUX.2: an AutoencoderKL whose packed latents are normed by channel.
+"""Image autoencoder of FLUX.2: an AutoencoderKL with packed latents normalized by channel.
 
 Source: diffusers autoencoder_kl_flux2.py, AutoencoderKLFlux2, and its pipelines for the use of the
 statistics; Ioffe and Szegedy 2015, algorithm 2.
@@ -19,16 +19,16 @@ from models.vae import key_mapping
 from models.vae.config import VaeConfig
 from models.vae.image import AutoencoderKL
 from models.vae.original_keys import vae_renames
-from models.vae.sharded import over_positions
+from models.vae.sharded import attend_by_positions
 
 DOWN, UP = ("DownEncoderBlock2D",) * 4, ("UpDecoderBlock2D",) * 4
 PATCH = (2, 2)
-"""Latents that a token packs: diffusers' pipelines have no others."""
+"""Latents that a token packs: the only size in diffusers' pipelines."""
 
 
 @dataclass(frozen=True)
 class BatchNormedVaeConfig(VaeConfig):
-    """diffusers' AutoencoderKLFlux2, with its defaults.
+    """Config of diffusers' AutoencoderKLFlux2, with its defaults.
 
     Raises:
         ValueError: as of `VaeConfig`; or tokens of other patches.
@@ -38,7 +38,7 @@ class BatchNormedVaeConfig(VaeConfig):
     up_block_types: tuple[str, ...] = UP
     block_out_channels: tuple[int, ...] = (128, 256, 512, 512)
     decoder_block_out_channels: tuple[int, ...] | None = None
-    """Widths of the decoder, where they are not the encoder's."""
+    """Widths of the decoder; None: those of the encoder."""
     layers_per_block: int = 2
     latent_channels: int = 32
     sample_size: int = 1024
@@ -55,7 +55,7 @@ class BatchNormedVaeConfig(VaeConfig):
 
     @property
     def of_decoder(self) -> VaeConfig:
-        """Config that the decoder is built by."""
+        """Config of the decoder."""
         widths = self.decoder_block_out_channels
         if widths is None:
             return self
@@ -63,7 +63,7 @@ class BatchNormedVaeConfig(VaeConfig):
 
     @property
     def packed_channels(self) -> int:
-        """Channels of a token."""
+        """Channels of a token of packed latents."""
         return PATCH[0] * PATCH[1] * self.latent_channels
 
 
@@ -76,11 +76,11 @@ class LatentStatistics(nnx.Module):
         self.epsilon = epsilon
 
     def normed(self, packed: Float[Array, "tokens packed"]) -> Float[Array, "tokens packed"]:
-        """Packed latents of the encoder → those that the denoising network has, float32."""
+        """Normalize the encoder's packed latents for the denoising network, in float32."""
         return (packed.astype(jnp.float32) - self.mean[...]) / self._deviation
 
     def restored(self, packed: Float[Array, "tokens packed"]) -> Float[Array, "tokens packed"]:
-        """The inverse of `normed`."""
+        """Undo `normed`."""
         return packed.astype(jnp.float32) * self._deviation + self.mean[...]
 
     @property
@@ -89,7 +89,7 @@ class LatentStatistics(nnx.Module):
 
 
 class BatchNormedAutoencoder(AutoencoderKL):
-    """An AutoencoderKL with the statistics of its packed latents."""
+    """AutoencoderKL with the statistics of its packed latents."""
 
     config: BatchNormedVaeConfig
 
@@ -99,7 +99,7 @@ class BatchNormedAutoencoder(AutoencoderKL):
         *,
         rngs: nnx.Rngs,
         param_dtype: DTypeLike = jnp.float32,
-        attention: CrossAttention = over_positions,
+        attention: CrossAttention = attend_by_positions,
     ) -> None:
         super().__init__(config, rngs=rngs, param_dtype=param_dtype, attention=attention)
         self.statistics = LatentStatistics(config.packed_channels, config.batch_norm_eps)
@@ -110,13 +110,13 @@ STATISTICS = (
     (r"bn\.running_var", "statistics.variance"),
     (r"bn\.num_batches_tracked", ""),
 )
-"""Names of the statistics, in diffusers' checkpoints and in the authors' own."""
+"""Rename rules of the statistics, in diffusers' checkpoints and the authors' files."""
 RENAMES: Renames = (*STATISTICS, *key_mapping.RENAMES)
-"""Names of the autoencoder's arrays in diffusers' checkpoints."""
+"""Rename rules of the autoencoder's arrays in diffusers' checkpoints."""
 
 
 def authors_renames(config: BatchNormedVaeConfig) -> Renames:
-    """Return the authors' names of the autoencoder's arrays, which single files have."""
+    """Return the rename rules of the authors' names, which single files use."""
     return (
         *STATISTICS,
         *layer_renames({r"(?:encoder\.)?quant_conv": "quant_conv"}),

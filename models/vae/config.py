@@ -1,4 +1,4 @@
-"""Config of an AutoencoderKL: the values of its `config.json`, checked on construction."""
+"""Config of an AutoencoderKL, checked on construction, and of tiles."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ Config = TypeVar("Config", bound="VaeConfig")
 
 @dataclass(frozen=True)
 class Tiling:
-    """Squares that an image is encoded or decoded in, one at a time, where memory is short.
+    """Square tiles in which an image is encoded or decoded one at a time, to save memory.
 
-    diffusers' tiles are as large as `sample_size` and begin every three quarters of it; Wan's are
-    256 and 192 pixels.
+    diffusers' tiles have the size `sample_size` and start every three quarters of it; Wan's are 256
+    and 192 pixels.
 
     Raises:
-        ValueError: tiles that leave gaps between them.
+        ValueError: tiles with gaps between them.
     """
 
     side: int
-    """Pixels."""
+    """Pixels of a tile's side."""
     stride: int
-    """Pixels from where one begins to where the next one does; what they share is blended."""
+    """Pixels between the starts of adjacent tiles; their overlap is blended."""
 
     def __post_init__(self) -> None:
         if not 0 < self.stride <= self.side:
@@ -34,9 +34,9 @@ class Tiling:
             )
 
     def smaller(self, factor: int) -> Tiling:
-        """The same tiles, counted in squares of so many pixels.
+        """Divide side and stride by a factor, to count in latents.
 
-        Raises: ValueError: they are not whole ones.
+        Raises: ValueError: they are not multiples of it.
         """
         if self.side % factor or self.stride % factor:
             raise ValueError(
@@ -46,14 +46,14 @@ class Tiling:
         return Tiling(self.side // factor, self.stride // factor)
 
     def larger(self, factor: int) -> Tiling:
-        """Tiles of so many times the side."""
+        """Multiply side and stride by a factor."""
         return Tiling(self.side * factor, self.stride * factor)
 
 
 def check_tiling(tiling: Tiling | None, downsampling: int) -> None:
     """Check that tiles are whole latents.
 
-    Raises: ValueError: tiles that are not whole latents, so many pixels wide.
+    Raises: ValueError: a side or stride that is not a multiple of `downsampling`.
     """
     if tiling is not None:
         tiling.smaller(downsampling)
@@ -61,11 +61,10 @@ def check_tiling(tiling: Tiling | None, downsampling: int) -> None:
 
 @dataclass(frozen=True)
 class VaeConfig:
-    """diffusers' AutoencoderKL. Defaults are those that diffusers takes for an absent key.
+    """Config of diffusers' AutoencoderKL. Defaults are diffusers' for absent keys.
 
     Raises:
-        ValueError: the checkpoint asks for a part that this network does not have, or its sizes
-            contradict each other; names the key.
+        ValueError: an unsupported part, or sizes that contradict each other; names the key.
     """
 
     in_channels: int = 3
@@ -81,7 +80,7 @@ class VaeConfig:
     scaling_factor: float = 0.18215
     shift_factor: float | None = None
     latents_mean: tuple[float, ...] | None = None
-    """Means by channel; read by SDXL alone, and only together with latents_std."""
+    """Means by channel; read by SDXL only, and only together with latents_std."""
     latents_std: tuple[float, ...] | None = None
     force_upcast: bool = True
     use_quant_conv: bool = True
@@ -90,18 +89,18 @@ class VaeConfig:
 
     @classmethod
     def from_dict(cls: type[Config], config: Mapping[str, Any]) -> Config:
-        """Build from the parsed `config.json`; keys that shape no network are left aside."""
-        known = {field.name for field in fields(cls)} & config.keys()
-        return cls(**{name: frozen(config[name]) for name in known})
+        """Build from the parsed `config.json`; ignore keys that do not shape the network."""
+        names = {field.name for field in fields(cls)} & config.keys()
+        return cls(**{name: frozen(config[name]) for name in names})
 
     @property
     def downsampling(self) -> int:
-        """Pixels a latent, along each side."""
+        """Pixels per latent, along each side."""
         return 2 ** (len(self.block_out_channels) - 1)
 
     @property
     def of_decoder(self) -> VaeConfig:
-        """Config that the decoder is built by."""
+        """Config of the decoder."""
         return self
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The image autoencoder of Flux and SDXL: diffusers' AutoencoderKL, channels last.
+"""Image autoencoder of Flux and SDXL: diffusers' AutoencoderKL, channels last.
 
 Source: Rombach et al. 2022, appendix E.1, as diffusers' `AutoencoderKL` computes it.
 """
@@ -18,20 +18,26 @@ from models.nn.layers.convolution import convolved
 from models.nn.layers.norms import GroupNorm
 from models.nn.layers.parameterised import conv, linear
 from models.vae.config import VaeConfig
-from models.vae.sharded import cut_positions, over_positions, split_image, spread_in_strips, whole
+from models.vae.sharded import (
+    attend_by_positions,
+    image_strip_layout,
+    replicated,
+    split_image,
+    split_positions,
+)
 
 EPSILON = 1e-6
 _SAME = ((1, 1), (1, 1))
 _HALVE = ((0, 1), (0, 1))
 
 Features = Float[Array, "batch _height _width _channels"]
-"""Feature maps. Most layers change some of these sizes: only the batch is held together."""
+"""Feature maps. Most layers change some of these sizes, so only the batch has a fixed name."""
 
 
 class AutoencoderKL(nnx.Module):
-    """Pixels in [-1, 1] ↔ latents, `config.downsampling` times smaller along each side.
+    """Autoencoder of pixels in [-1, 1] and latents with 1 / `config.downsampling` of each side.
 
-    Latents here are as the encoder leaves them: the pipeline applies shift and scaling factor.
+    Latents are unscaled: the pipeline applies shift and scaling factor.
     """
 
     def __init__(
@@ -40,7 +46,7 @@ class AutoencoderKL(nnx.Module):
         *,
         rngs: nnx.Rngs,
         param_dtype: DTypeLike = jnp.float32,
-        attention: CrossAttention = over_positions,
+        attention: CrossAttention = attend_by_positions,
     ) -> None:
         self.config = config
         make: dict[str, Any] = {"rngs": rngs, "param_dtype": param_dtype}
@@ -55,37 +61,37 @@ class AutoencoderKL(nnx.Module):
     def encode(
         self, pixels: Float[Array, "batch height width colours"]
     ) -> tuple[Float[Array, "batch h w latent"], Float[Array, "batch h w latent"]]:
-        """Mean and log-variance, the latter clipped to [-30, 20], of the latents of `pixels`."""
+        """Return mean and log-variance, clipped to [-30, 20], of the latents of `pixels`."""
         return self.posterior(self.moments(pixels))
 
     def moments(
         self, pixels: Float[Array, "batch height width colours"]
     ) -> Float[Array, "batch h w moments"]:
-        """Mean and log-variance as one, the latter not clipped."""
+        """Return mean and unclipped log-variance in one array."""
         factor = self.config.downsampling
-        with spread_in_strips(pixels.shape[1] // factor, pixels.shape[2] // factor):
+        with image_strip_layout(pixels.shape[1] // factor, pixels.shape[2] // factor):
             moments = join_strips(self.encoder(split_strips(pixels)))
         return self.quant_conv(moments) if self.config.use_quant_conv else moments
 
     def posterior(
         self, moments: Float[Array, "batch h w moments"]
     ) -> tuple[Float[Array, "batch h w latent"], Float[Array, "batch h w latent"]]:
-        """Return what `encode` does, of these moments."""
+        """Split moments into mean and clipped log-variance."""
         mean, log_variance = jnp.split(moments, 2, axis=-1)
         return mean, jnp.clip(log_variance, -30.0, 20.0)
 
     def decode(
         self, latents: Float[Array, "batch h w latent"]
     ) -> Float[Array, "batch height width colours"]:
-        """Pixels, about in [-1, 1] and not clipped."""
+        """Return pixels, about in [-1, 1] and not clipped."""
         if self.config.use_post_quant_conv:
             latents = self.post_quant_conv(latents)
-        with spread_in_strips(*latents.shape[1:3]):
+        with image_strip_layout(*latents.shape[1:3]):
             return join_strips(self.decoder(split_strips(latents)))
 
 
 class ImageEncoder(nnx.Module):
-    """Pixels → moments [batch, h, w, 2 · latent]."""
+    """Encoder from pixels to moments [batch, h, w, 2 · latent]."""
 
     def __init__(self, config: VaeConfig, *, attention: CrossAttention, **make) -> None:
         widths = config.block_out_channels
@@ -114,7 +120,7 @@ class ImageEncoder(nnx.Module):
 
 
 class ImageDecoder(nnx.Module):
-    """Latents → pixels."""
+    """Decoder from latents to pixels."""
 
     def __init__(self, config: VaeConfig, *, attention: CrossAttention, **make) -> None:
         widths = config.block_out_channels[::-1]
@@ -143,7 +149,7 @@ class ImageDecoder(nnx.Module):
 
 
 class ImageDownBlock(nnx.Module):
-    """Residual blocks, then half the size: padded at the right and bottom edge only."""
+    """Residual blocks, then halved size: padded at the right and bottom edge only."""
 
     def __init__(
         self, in_width: int, width: int, depth: int, groups: int, *, downsample: bool, **make
@@ -160,7 +166,7 @@ class ImageDownBlock(nnx.Module):
 
 
 class ImageUpBlock(nnx.Module):
-    """Residual blocks, then twice the size: nearest neighbour and a convolution."""
+    """Residual blocks, then doubled size: nearest neighbour and a convolution."""
 
     def __init__(
         self, in_width: int, width: int, depth: int, groups: int, *, upsample: bool, **make
@@ -177,7 +183,7 @@ class ImageUpBlock(nnx.Module):
 
 
 class ImageMidBlock(nnx.Module):
-    """Two residual blocks, with attention over all positions between them where there is one."""
+    """Two residual blocks, with optional attention over all positions between them."""
 
     def __init__(self, width: int, config: VaeConfig, *, attention: CrossAttention, **make) -> None:
         groups = config.norm_num_groups
@@ -196,7 +202,10 @@ class ImageMidBlock(nnx.Module):
 
 
 class ImageResnetBlock(nnx.Module):
-    """x + conv(silu(norm(conv(silu(norm(x)))))), a 1x1 convolution where the width changes."""
+    """Residual block x + conv(silu(norm(conv(silu(norm(x)))))).
+
+    A 1x1 convolution projects x if the width changes.
+    """
 
     def __init__(self, in_width: int, width: int, groups: int, **make) -> None:
         self.norm1 = GroupNorm(in_width, groups, EPSILON, **make)
@@ -212,7 +221,7 @@ class ImageResnetBlock(nnx.Module):
 
 
 class SpatialAttention(nnx.Module):
-    """Residual attention of one head over all positions of the image."""
+    """Residual attention with one head over all positions of the image."""
 
     def __init__(self, width: int, groups: int, *, attention: CrossAttention, **make) -> None:
         axes = ("conv_in", "conv_out")
@@ -224,12 +233,12 @@ class SpatialAttention(nnx.Module):
         self.attend = attention
 
     def __call__(self, x: Features) -> Features:
-        picture = whole(join_strips(self.group_norm(x)))
-        batch, height, width, channels = picture.shape
-        tokens = cut_positions(picture.reshape(batch, height * width, 1, channels))
-        keys, values = whole(self.to_k(tokens)), whole(self.to_v(tokens))
-        out = cut_positions(self.attend(self.to_q(tokens), keys, values))
-        return split_image(x + split_strips(whole(self.to_out(out)).reshape(picture.shape)))
+        features = replicated(join_strips(self.group_norm(x)))
+        batch, height, width, channels = features.shape
+        tokens = split_positions(features.reshape(batch, height * width, 1, channels))
+        keys, values = replicated(self.to_k(tokens)), replicated(self.to_v(tokens))
+        out = split_positions(self.attend(self.to_q(tokens), keys, values))
+        return split_image(x + split_strips(replicated(self.to_out(out)).reshape(features.shape)))
 
 
 def _resnets(in_width: int, width: int, depth: int, groups: int, **make) -> nnx.List:

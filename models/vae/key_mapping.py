@@ -1,6 +1,6 @@
-"""Checkpoint key → parameter path of the AutoencoderKL, in diffusers' names and in its older ones.
+"""Rename rules from checkpoint keys to AutoencoderKL paths, for diffusers' current and older names.
 
-The first expression that matches a whole key renames it. Kernels are transposed by the loader.
+The first expression that matches a whole key renames it. The loader transposes kernels.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pipelines of images that are a video autoencoder's packed latents of one frame."""
+"""Image pipelines whose packed latents are one frame of a video autoencoder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from models.vae.video_config import VideoVaeConfig
 
 
 class LatentFramePipeline(PackedLatentPipeline[Networks]):
-    """Pipeline whose latents are normalised by channel."""
+    """Pipeline with one frame of a video VAE, whose latents are normalized by channel."""
 
     def __init__(
         self, spec: ModelSpec, modules: Networks, dtype: Any, vae_tiling: Tiling | None
@@ -29,7 +29,7 @@ class LatentFramePipeline(PackedLatentPipeline[Networks]):
         self.normalisation = Normalisation.of(config)
 
     def decode(self, weights: Networks, row: PyTree) -> jax.Array:
-        """Decode the latents by the VAE."""
+        """Decode the latents with the VAE."""
         latents = self.normalisation.undo(self.unpack(row["latents"], *row["grid"].shape[:2]))
         decoded = self._vae(weights).decode(latents[None, None].astype(self.dtype), to_uint8)
         return decoded[0, 0]
@@ -37,10 +37,10 @@ class LatentFramePipeline(PackedLatentPipeline[Networks]):
     def encode_image(
         self, weights: Networks, pixels: Array, noise: Array | None
     ) -> Float[Array, "h w c"]:
-        """A sample of the VAE's posterior, normalised as the denoising network wants it.
+        """Sample the VAE's posterior, and normalize the sample for the denoising network.
 
         Args:
-            noise: None: the posterior's mean.
+            noise: None: return the posterior's mean.
         """
         mean, log_variance = self._vae(weights).encode(pixels[None, None].astype(self.dtype))
         mean, log_variance = (x[0, 0].astype(jnp.float32) for x in (mean, log_variance))

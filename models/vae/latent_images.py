@@ -1,4 +1,4 @@
-"""Pipelines of images that are packed latents of an `AutoencoderKL` while they are denoised."""
+"""Image pipelines whose packed latents are those of an `AutoencoderKL`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from models.vae.packed_latents import PackedLatentPipeline
 
 
 class LatentImagePipeline(PackedLatentPipeline[Networks]):
-    """Pipeline whose latents are shifted and scaled by one number each."""
+    """Pipeline with an `AutoencoderKL`, whose latents have one shift and one scaling factor."""
 
     def __init__(
         self, spec: ModelSpec, modules: Networks, dtype: Any, vae_tiling: Tiling | None
@@ -26,7 +26,7 @@ class LatentImagePipeline(PackedLatentPipeline[Networks]):
         super().__init__(spec, modules, dtype, vae_tiling)
 
     def decode(self, weights: Networks, row: PyTree) -> jax.Array:
-        """Decode the latents by the VAE."""
+        """Decode the latents with the VAE."""
         latents = self.unpacked(row, row["latents"])
         latents = latents / self.vae_config.scaling_factor + (self.vae_config.shift_factor or 0)
         return to_uint8(self._vae(weights).decode(latents[None].astype(self.dtype))[0])
@@ -34,10 +34,10 @@ class LatentImagePipeline(PackedLatentPipeline[Networks]):
     def encode_image(
         self, weights: Networks, pixels: Array, noise: Array | None
     ) -> Float[Array, "h w c"]:
-        """A sample of the VAE's posterior, shifted and scaled as the denoising network wants it.
+        """Sample the VAE's posterior; shift and scale the sample for the denoising network.
 
         Args:
-            noise: None: the posterior's mean.
+            noise: None: return the posterior's mean.
         """
         mean, log_variance = self._vae(weights).encode(pixels[None].astype(self.dtype))
         mean, log_variance = (x[0].astype(jnp.float32) for x in (mean, log_variance))

@@ -1,4 +1,4 @@
-"""Pipelines of images that are packed latents, normed by the autoencoder's own statistics."""
+"""Image pipelines whose packed latents are normalized by statistics in the autoencoder."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from models.vae.patches import pack, unpack
 
 
 class NormedLatentPipeline(LatentImagePipeline[Networks]):
-    """Pipeline whose packed latents are normed by channel, as `batch_normed` says."""
+    """Pipeline whose packed latents are normalized by channel (`batch_normed`)."""
 
     unpack = staticmethod(unpack)
 
     def decode(self, weights: Networks, row: PyTree) -> jax.Array:
-        """Decode the latents by the VAE."""
+        """Decode the latents with the VAE."""
         latents = self._restored(weights, row, "latents")
         return to_uint8(self._vae(weights).decode(latents[None].astype(self.dtype))[0])
 
     def preview(self, weights: Networks, row: PyTree) -> jax.Array:
-        """Decode the estimate of the clean latents by a linear map."""
+        """Decode the estimate of the clean latents with a linear map."""
         latents = self._restored(weights, row, "denoised")
         return to_uint8(self.network(weights, "preview")(latents))
 
     def packed(
         self, weights: Networks, latents: Float[jax.Array, "h w c"]
     ) -> Float[jax.Array, "tokens patch"]:
-        """Pack latents, normed as the denoising network has them."""
-        found: jax.Array = self.network(weights, "vae").statistics.normed(pack(latents))
-        return found
+        """Pack latents and normalize them for the denoising network."""
+        output: jax.Array = self.network(weights, "vae").statistics.normed(pack(latents))
+        return output
 
     def _restored(self, weights: Networks, row: PyTree, name: str) -> Float[jax.Array, "h w c"]:
-        """Return latents of a row as the VAE has them."""
+        """Return a row's latents unpacked and denormalized, for the VAE."""
         statistics = self.network(weights, "vae").statistics
         return self.unpack(statistics.restored(row[name]), *row["grid"].shape[:2])

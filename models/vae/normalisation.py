@@ -1,4 +1,4 @@
-"""Latents as a denoising network has them: by channel, of the encoder's mean and deviation."""
+"""Normalization of latents for a denoising network: by channel, with config values."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from models.vae.video_config import VideoVaeConfig
 
 @dataclass(frozen=True)
 class Normalisation:
-    """Normalisation between the VAE's latents and the transformer's: by channel, float32."""
+    """Conversion between the VAE's latents and normalized ones, by channel, in float32."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
     @classmethod
     def of(cls, vae: VideoVaeConfig) -> Normalisation:
-        """Return the normalisation of a VAE's latents."""
+        """Return the normalization of a VAE's latents."""
         return cls(vae.latents_mean, vae.latents_std)
 
     def apply(self, latents: Float[Array, "*batch c"]) -> Float[Array, "*batch c"]:
-        """Return normalised latents."""
+        """Normalize latents."""
         return (latents.astype(jnp.float32) - np.asarray(self.mean, np.float32)) * self._inverse
 
     def undo(self, latents: Float[Array, "*batch c"]) -> Float[Array, "*batch c"]:
-        """Return latents as the VAE has them."""
+        """Denormalize latents."""
         return latents / self._inverse + np.asarray(self.mean, np.float32)
 
     @property
     def _inverse(self) -> np.ndarray:
-        """1 / std, rounded once: the reference multiplies and divides by this one."""
+        """1 / std, rounded once: the reference multiplies and divides by this value."""
         return np.float32(1) / np.asarray(self.std, np.float32)

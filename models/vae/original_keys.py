@@ -1,4 +1,4 @@
-"""Names of the autoencoder's arrays in single files → paths in `AutoencoderKL`, by its config.
+"""Rename rules of the autoencoder's arrays in single files, by its config.
 
 Source: Rombach et al., latent-diffusion (ldm/modules/diffusionmodules/model.py).
 """
@@ -9,12 +9,12 @@ from models.checkpoint.key_mapping import Renames
 from models.vae.config import VaeConfig
 
 
-def _both(theirs: str, ours: str, leaf: str = "kernel") -> Renames:
-    return ((rf"{theirs}\.weight", f"{ours}.{leaf}"), (rf"{theirs}\.bias", f"{ours}.bias"))
+def _both(source: str, target: str, leaf: str = "kernel") -> Renames:
+    return ((rf"{source}\.weight", f"{target}.{leaf}"), (rf"{source}\.bias", f"{target}.bias"))
 
 
 def vae_renames(config: VaeConfig) -> Renames:
-    """Keys of the autoencoder → paths. The decoder's levels are numbered from the top."""
+    """Return the rename rules; in files the decoder's levels are numbered from the top."""
     last = len(config.block_out_channels) - 1
     mid = r"(encoder|decoder)\.mid"
     levels = [
@@ -29,7 +29,7 @@ def vae_renames(config: VaeConfig) -> Renames:
     ]
     return (
         (r"(?:loss|model_ema)\..+", ""),
-        *(rule for theirs, ours in levels for rule in _vae_level(theirs, ours)),
+        *(rule for source, target in levels for rule in _vae_level(source, target)),
         *_vae_resnet(rf"{mid}\.block_1", r"\1.mid_block.resnets.0", r"\2"),
         *_vae_resnet(rf"{mid}\.block_2", r"\1.mid_block.resnets.1", r"\2"),
         *_both(rf"{mid}\.attn_1\.norm", r"\1.mid_block.attention.group_norm", "scale"),
@@ -42,17 +42,21 @@ def vae_renames(config: VaeConfig) -> Renames:
     )
 
 
-def _vae_level(theirs: str, ours: str) -> Renames:
+def _vae_level(source: str, target: str) -> Renames:
     return (
-        *_vae_resnet(rf"{theirs}\.block\.(\d+)", rf"{ours}.resnets.\1", r"\2"),
-        *_both(rf"{theirs}\.(down|up)sample\.conv", rf"{ours}.\1sample"),
+        *_vae_resnet(rf"{source}\.block\.(\d+)", rf"{target}.resnets.\1", r"\2"),
+        *_both(rf"{source}\.(down|up)sample\.conv", rf"{target}.\1sample"),
     )
 
 
-def _vae_resnet(theirs: str, ours: str, number: str) -> Renames:
-    """`number`: of the group behind those of `theirs`."""
+def _vae_resnet(source: str, target: str, number: str) -> Renames:
+    """Return the rename rules of a residual block.
+
+    Args:
+        number: reference to the regular expression group after those of `source`.
+    """
     return (
-        *_both(rf"{theirs}\.(norm\d)", f"{ours}.{number}", "scale"),
-        *_both(rf"{theirs}\.(conv\d)", f"{ours}.{number}"),
-        *_both(rf"{theirs}\.nin_shortcut", f"{ours}.conv_shortcut"),
+        *_both(rf"{source}\.(norm\d)", f"{target}.{number}", "scale"),
+        *_both(rf"{source}\.(conv\d)", f"{target}.{number}"),
+        *_both(rf"{source}\.nin_shortcut", f"{target}.conv_shortcut"),
     )

@@ -1,4 +1,4 @@
-"""Pipelines of images that are packed latents of any autoencoder while they are denoised."""
+"""Image pipelines with packed latents of any autoencoder."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from models.vae.tiled import tiled
 
 
 class PackedLatentPipeline(DenoisingPipeline[Networks]):
-    """Part of a family's pipeline that its autoencoder makes: the networks `vae` and `preview`.
+    """Base pipeline for the networks `vae` and `preview`.
 
-    A row has latents and denoised [tokens, patch], and grid [h, w], the shape of the VAE's latents
-    as an array without values; or as of `models.interface.token_buckets`.
+    A row has latents and denoised [tokens, patch], and grid [h, w], an array without values in the
+    shape of the VAE's latents; or the leaves of `models.interface.token_buckets`.
 
     Args:
-        dtype: that the networks compute in.
+        dtype: dtype in which the networks compute.
     """
 
     def __init__(
@@ -36,21 +36,21 @@ class PackedLatentPipeline(DenoisingPipeline[Networks]):
         super().__init__(spec, modules)
         self.dtype, self.vae_tiling = dtype, vae_tiling
         self.downsampling: int = modules.vae.config.downsampling  # type: ignore[attr-defined]
-        """Pixels a latent, along each side."""
+        """Pixels per latent, along each side."""
 
     @staticmethod
     @abstractmethod
     def unpack(packed: Float[Array, "tokens patch"], h: int, w: int) -> Float[Array, "h w c"]:
-        """Unpack the tokens of latents."""
+        """Unpack tokens into latents."""
 
     @abstractmethod
     def encode_image(
         self, weights: Networks, pixels: Array, noise: Array | None
     ) -> Float[Array, "h w c"]:
-        """A sample of the VAE's posterior, as the denoising network wants it.
+        """Sample the VAE's posterior, for the denoising network.
 
         Args:
-            noise: None: the posterior's mean.
+            noise: None: return the posterior's mean.
         """
 
     def references(
@@ -59,13 +59,13 @@ class PackedLatentPipeline(DenoisingPipeline[Networks]):
         inputs: Mapping[str, jax.Array],
         pack: Callable[[Float[Array, "h w c"]], Float[Array, "tokens patch"]],
     ) -> dict[str, Any]:
-        """Part of a row, as of `reference_latents`: references are the posterior's means."""
+        """Encode references as `reference_latents`, by the posterior's means."""
         return reference_latents(
             inputs, lambda pixels: self.encode_image(weights, pixels, None), pack
         )
 
     def preview(self, weights: Networks, row: PyTree) -> jax.Array:
-        """Decode the estimate of the clean latents by a linear map."""
+        """Decode the estimate of the clean latents with a linear map."""
         latents = self.unpacked(row, row["denoised"])
         return to_uint8(self.network(weights, "preview")(latents))
 
@@ -74,13 +74,16 @@ class PackedLatentPipeline(DenoisingPipeline[Networks]):
         return self.unpacked(row, row["latents"])
 
     def unpacked(self, row: PyTree, packed: Float[Array, "tokens patch"]) -> Float[Array, "h w c"]:
-        """Unpack tokens of a row, without what its bucket of tokens has padded."""
+        """Unpack tokens of a row, without padding of its token bucket."""
         h, w = grid_of(row)
-        own = h * w // PATCH**2
-        return self.unpack(packed[:own] if len(packed) > own else packed, h, w)
+        count = h * w // PATCH**2
+        return self.unpack(packed[:count] if len(packed) > count else packed, h, w)
 
     def grid_of(self, *, width: int, height: int) -> tuple[int, int]:
-        """Rows and columns of the VAE's latents. Raises: RequestError for a size between two."""
+        """Return rows and columns of the VAE's latents.
+
+        Raises: RequestError: a size that is not a positive multiple.
+        """
         multiple, down = self.spec.limits.size_multiple_px, self.downsampling
         for name, size in (("width", width), ("height", height)):
             if size < multiple or size % multiple:

@@ -1,7 +1,6 @@
 """Packed latents: 2 x 2 patches of the VAE's latents, one token each.
 
 A patch is ordered channel, row, column; or by pixel: row, column, channel.
-
 Source: diffusers pipeline_flux.py, FluxPipeline._pack_latents; by pixel: transformer_z_image.py,
 ZImageTransformer2DModel._patchify_image.
 """
@@ -20,37 +19,37 @@ PATCH = 2
 
 
 def pack(latents: Float[Array, "h w c"]) -> Float[Array, "tokens patch"]:
-    """[h, w, c] → [h/2 · w/2, 4c]."""
+    """Pack [h, w, c] into [h/2 · w/2, 4c]."""
     packed: Array = _packed(latents, (0, 2, 4, 1, 3))
     return packed
 
 
 def pack_on_host(latents: Float32[np.ndarray, "h w c"]) -> Float32[np.ndarray, "tokens patch"]:
-    """`pack` in NumPy."""
+    """Run `pack` in NumPy."""
     packed: np.ndarray = _packed(latents, (0, 2, 4, 1, 3))
     return packed
 
 
 def unpack(packed: Float[Array, "tokens patch"], h: int, w: int) -> Float[Array, "h w c"]:
-    """The inverse of `pack`."""
+    """Undo `pack`."""
     c = packed.shape[-1] // PATCH**2
     return _unpacked(packed, (h, w), (c, PATCH, PATCH), (0, 3, 1, 4, 2))
 
 
 def pack_by_pixel(latents: Float[Array, "h w c"]) -> Float[Array, "tokens patch"]:
-    """The same, a patch ordered by pixel."""
+    """Pack with patches ordered by pixel."""
     packed: Array = _packed(latents, (0, 2, 1, 3, 4))
     return packed
 
 
 def unpack_by_pixel(packed: Float[Array, "tokens patch"], h: int, w: int) -> Float[Array, "h w c"]:
-    """The inverse of `pack_by_pixel`."""
+    """Undo `pack_by_pixel`."""
     c = packed.shape[-1] // PATCH**2
     return _unpacked(packed, (h, w), (PATCH, PATCH, c), (0, 2, 1, 3, 4))
 
 
 def _packed(latents: Any, order: Axes) -> Any:
-    """Pack latents; `order`: of (token's row, row in it, token's column, column in it, channel)."""
+    """Pack latents; `order` is of (token row, row in it, token column, column in it, channel)."""
     h, w, c = latents.shape
     patches = latents.reshape(h // PATCH, PATCH, w // PATCH, PATCH, c).transpose(order)
     return patches.reshape(h // PATCH * (w // PATCH), PATCH**2 * c)
@@ -59,7 +58,7 @@ def _packed(latents: Any, order: Axes) -> Any:
 def _unpacked(
     packed: Float[Array, "tokens patch"], size: tuple[int, int], patch: Axes, order: Axes
 ) -> Float[Array, "h w c"]:
-    """Unpack tokens of a patch of that shape; `order` brings rows, columns and channels back."""
+    """Unpack tokens of patches of that shape; `order` restores rows, columns and channels."""
     h, w = size
     patches = packed.reshape(h // PATCH, w // PATCH, *patch).transpose(order)
     return patches.reshape(h, w, -1)

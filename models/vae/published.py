@@ -1,4 +1,4 @@
-"""Published autoencoders of images and single frames, as their config files say."""
+"""Config values of published autoencoders of images and single frames."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FLUX_1: Mapping[str, Any] = {
     "use_quant_conv": False,
     "use_post_quant_conv": False,
 }
-"""Autoencoder of 16 channels, the first that had as many."""
+"""Autoencoder with 16 latent channels, the first with that many."""
 
 FLUX_2: Mapping[str, Any] = {
     "down_block_types": ["DownEncoderBlock2D"] * 4,
@@ -33,7 +33,7 @@ FLUX_2: Mapping[str, Any] = {
     "batch_norm_eps": 0.0001,
     "patch_size": [2, 2],
 }
-"""Autoencoder of 32 channels whose packed latents are normed by channel."""
+"""Autoencoder with 32 latent channels and packed latents normalized by channel."""
 
 WAN_2_1: Mapping[str, Any] = {
     "base_dim": 96,
@@ -43,4 +43,4 @@ WAN_2_1: Mapping[str, Any] = {
     "attn_scales": [],
     "temperal_downsample": [False, True, True],
 }
-"""Video autoencoder of Wan 2.1, which Qwen-Image has, too."""
+"""Video autoencoder of Wan 2.1 and Qwen-Image."""

@@ -1,4 +1,4 @@
-"""Images that a network reads as tokens behind those of the image that it draws."""
+"""Reference images, which a network reads as tokens after those of the generated image."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from models.interface.pipeline import PyTree
 from models.spec.request_images import listed_paths
 from models.vae.patches import PATCH
 
-IMAGE, FURTHER = "image", "reference_images"
-"""Request fields: the first reference, and those behind it."""
+IMAGE, REFERENCE_IMAGES = "image", "reference_images"
+"""Request fields of the first reference and of further ones."""
 INPUT = "reference."
-"""Beginning of the names of references among a request's inputs; their index follows."""
+"""Prefix of references among a request's inputs, before their index."""
 
 Grid = tuple[int, int]
 """Rows and columns of an image's tokens."""
 
 
 def reference_paths(images: Mapping[str, bytes]) -> list[str]:
-    """Return the paths of a request's references, in their order."""
-    return [*([IMAGE] if IMAGE in images else []), *listed_paths(images, FURTHER)]
+    """Return the field paths of a request's references, in order."""
+    return [*([IMAGE] if IMAGE in images else []), *listed_paths(images, REFERENCE_IMAGES)]
 
 
 def open_references(images: Mapping[str, bytes]) -> dict[str, Image.Image]:
-    """Return a request's references by their paths, in their order.
+    """Open a request's references; return them by field path, in order.
 
     Raises: RequestError: an image that cannot be read.
     """
@@ -39,7 +39,7 @@ def open_references(images: Mapping[str, bytes]) -> dict[str, Image.Image]:
 
 
 def inputs_of(references: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-    """Return references among a request's inputs."""
+    """Return the request inputs of references."""
     return {f"{INPUT}{index}": pixels for index, pixels in enumerate(references)}
 
 
@@ -48,9 +48,9 @@ def reference_latents(
     encode: Callable[[jax.Array], Float[Array, "h w c"]],
     pack: Callable[[Float[Array, "h w c"]], Float[Array, "tokens patch"]],
 ) -> dict[str, Any]:
-    """Part of a row: the references' tokens, and by index the shapes of their latents.
+    """Return the row's leaves of references: their tokens, and latent shapes by index.
 
-    Nothing where there are none.
+    Empty without references.
     """
     latents = {
         name.removeprefix(INPUT): encode(inputs[name])
@@ -60,15 +60,15 @@ def reference_latents(
     if not latents:
         return {}
     return {
-        "references": jnp.concatenate([pack(one) for one in latents.values()]),
-        "reference_grids": {index: as_grid(one) for index, one in latents.items()},
+        "references": jnp.concatenate([pack(image) for image in latents.values()]),
+        "reference_grids": {index: as_grid(image) for index, image in latents.items()},
     }
 
 
 def tokens_and_grids(
     rows: PyTree,
 ) -> tuple[Float[Array, "batch image_tokens patch"], tuple[Grid, ...]]:
-    """Return what the network reads of rows' images, and the grids of it."""
+    """Return the image tokens that the network reads for rows, and their grids."""
     tokens, grids = rows["latents"], [rows["grid"]]
     if "references" in rows:
         tokens = jnp.concatenate([tokens, rows["references"]], axis=1)

@@ -1,4 +1,4 @@
-"""Autoencoders that work in tiles: the same calls as those that see an image as a whole."""
+"""Autoencoders that work in tiles, with the same methods as those that work at once."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def tiled(vae: VideoAutoencoder, tiling: Tiling | None) -> VideoAutoencoder | Ti
 def tiled(
     vae: AutoencoderKL | VideoAutoencoder, tiling: Tiling | None
 ) -> AutoencoderKL | VideoAutoencoder | TiledImages | TiledVideos:
-    """The autoencoder, working in such tiles; None: as it is."""
+    """Wrap an autoencoder so that it works in tiles; None: return it unchanged."""
     if tiling is None:
         return vae
     return TiledImages(vae, tiling) if isinstance(vae, AutoencoderKL) else TiledVideos(vae, tiling)
 
 
 class TiledImages:
-    """An AutoencoderKL in tiles. Raises: ValueError: tiles that are not made of whole latents."""
+    """AutoencoderKL that works in tiles. Raises: ValueError: tiles that are not whole latents."""
 
     def __init__(self, vae: AutoencoderKL, tiling: Tiling) -> None:
         self.vae, self.pixels = vae, tiling
@@ -39,7 +39,7 @@ class TiledImages:
 
     @property
     def config(self) -> VaeConfig:
-        """Configuration of the VAE."""
+        """Config of the VAE."""
         return self.vae.config
 
     def encode(
@@ -57,9 +57,9 @@ class TiledImages:
 
 
 class TiledVideos:
-    """A VideoAutoencoder in tiles, each a video of its own; patches are what is blended.
+    """VideoAutoencoder that works in tiles, each a video; patches are blended.
 
-    Raises: ValueError: tiles that are not made of whole latents.
+    Raises: ValueError: tiles that are not whole latents.
     """
 
     def __init__(self, vae: VideoAutoencoder, tiling: Tiling) -> None:
@@ -68,7 +68,7 @@ class TiledVideos:
 
     @property
     def config(self) -> VideoVaeConfig:
-        """Configuration of the VAE."""
+        """Config of the VAE."""
         return self.vae.config
 
     def encode(
@@ -84,7 +84,7 @@ class TiledVideos:
         latents: Float[Array, "batch f h w latent"],
         finish: Callable[[Frames], Array] = lambda pixels: pixels,
     ) -> Shaped[Array, "batch frames ..."]:
-        """Decode as `VideoAutoencoder.decode`, but that all frames wait for `finish` together."""
+        """Decode as `VideoAutoencoder.decode`, except that `finish` gets all frames at once."""
         patches = in_tiles(
             self.vae.patches, latents, self.latents, self.tiling.smaller(self.config.patch)
         )

@@ -1,7 +1,7 @@
-"""The video autoencoder of Wan 2.1 and 2.2: diffusers' AutoencoderKLWan, channels last.
+"""Video autoencoder of Wan 2.1 and 2.2: diffusers' AutoencoderKLWan, channels last.
 
-A video of 1 + 4k frames becomes 1 + k frames of latents. Chunk by chunk with a feature cache, the
-memory for activations does not grow with the video's length; the numbers are those of the whole
+A video of 1 + 4k frames becomes 1 + k frames of latents. It is processed in chunks with a feature
+cache, so that activation memory does not grow with its length. The results equal those of the whole
 video at once.
 
 Source: Wan 2025, section 4.1, as diffusers' `AutoencoderKLWan` computes it.
@@ -20,15 +20,15 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Shaped
 
-from models.interface.finite import Notes, note, taking_notes
+from models.interface.finite import FiniteRecords, collecting_records, merge_records
 from models.nn.attention.attention import CrossAttention
 from models.nn.layers.parameterised import linear
-from models.vae.sharded import over_positions, split_image, spread
+from models.vae.sharded import attend_by_positions, image_split_layout, split_image
 from models.vae.video_blocks import (
+    CachedFeatures,
     FeatureCache,
     FrameAttention,
     Frames,
-    Kept,
     ResidualBlock,
     RmsNorm,
     VideoMidBlock,
@@ -46,16 +46,16 @@ from models.vae.video_resample import (
 )
 
 CHUNK = 4
-"""Frames that are encoded at once after the first, whatever the compression in time."""
+"""Frames that are encoded at once after the first, for any compression in time."""
 
 Pass = Callable[[Frames, FeatureCache], Frames]
 
 
 class VideoAutoencoder(nnx.Module):
-    """Pixels in [-1, 1] ↔ latents.
+    """Autoencoder of video pixels in [-1, 1] and latents.
 
-    Latents here are as the encoder leaves them: the pipeline normalises them by the config's
-    `latents_mean` and `latents_std`.
+    Latents are unnormalized: the pipeline normalizes them by the config's `latents_mean` and
+    `latents_std`.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class VideoAutoencoder(nnx.Module):
         *,
         rngs: nnx.Rngs,
         param_dtype: DTypeLike = jnp.float32,
-        attention: CrossAttention = over_positions,
+        attention: CrossAttention = attend_by_positions,
     ) -> None:
         self.config = config
         make: dict[str, Any] = {"rngs": rngs, "param_dtype": param_dtype}
@@ -77,41 +77,41 @@ class VideoAutoencoder(nnx.Module):
     def encode(
         self, pixels: Float[Array, "batch frames height width colours"]
     ) -> tuple[Float[Array, "batch f h w latent"], Float[Array, "batch f h w latent"]]:
-        """Mean and log-variance, the latter clipped to [-30, 20]: the first frame, then by fours.
+        """Return mean and log-variance, clipped to [-30, 20]: the first frame, then groups of four.
 
-        Frames behind the last whole four are left out.
+        Frames after the last whole group are dropped.
 
         Raises:
-            ValueError: more than two halvings in time, which four frames do not stand.
+            ValueError: more than two halvings in time, which four frames do not allow.
         """
         return self.posterior(self.moments(pixels))
 
     def moments(
         self, pixels: Float[Array, "batch frames height width colours"]
     ) -> Float[Array, "batch f h w moments"]:
-        """Mean and log-variance as one, the latter not clipped. Raises: as `encode` does."""
+        """Return mean and unclipped log-variance in one array. Raises: as `encode`."""
         if pixels.shape[1] > CHUNK and sum(self.config.downsamples) > 2:
             raise ValueError(
                 f"temperal_downsample {self.config.temperal_downsample} halves four frames more "
                 "than twice: this VAE decodes videos, but encodes single frames only"
             )
-        whole = 1 + (pixels.shape[1] - 1) // CHUNK * CHUNK
+        encoded_frames = 1 + (pixels.shape[1] - 1) // CHUNK * CHUNK
         length = CHUNK // 2 ** sum(self.config.downsamples)
         factor = self.config.downsampling
-        with spread(pixels.shape[2] // factor, pixels.shape[3] // factor):
-            return in_chunks(self._moments, pixels[:, :whole], CHUNK, length)
+        with image_split_layout(pixels.shape[2] // factor, pixels.shape[3] // factor):
+            return in_chunks(self._moments, pixels[:, :encoded_frames], CHUNK, length)
 
     def posterior(
         self, moments: Float[Array, "batch f h w moments"]
     ) -> tuple[Float[Array, "batch f h w latent"], Float[Array, "batch f h w latent"]]:
-        """Return what `encode` does, of these moments."""
+        """Split moments into mean and clipped log-variance."""
         mean, log_variance = jnp.split(moments, 2, axis=-1)
         return mean, jnp.clip(log_variance, -30.0, 20.0)
 
     def encode_whole(
         self, pixels: Float[Array, "batch frames height width colours"]
     ) -> tuple[Float[Array, "batch f h w latent"], Float[Array, "batch f h w latent"]]:
-        """The same at once, as a training step wants it: faster, memory grows with the video."""
+        """Encode all frames at once, for training: faster, but memory grows with the video."""
         return self.posterior(self._moments(pixels, FeatureCache()))
 
     def decode(
@@ -119,11 +119,13 @@ class VideoAutoencoder(nnx.Module):
         latents: Float[Array, "batch f h w latent"],
         finish: Callable[[Frames], Array] = lambda pixels: pixels,
     ) -> Shaped[Array, "batch frames ..."]:
-        """Pixels [batch, frames, height, width, colours], clipped to [-1, 1], frame by frame.
+        """Return pixels [batch, frames, height, width, colours], clipped to [-1, 1].
+
+        Frames are decoded one latent frame at a time.
 
         Args:
-            finish: what becomes of each chunk's pixels before they are put together: bytes, say,
-                which take a quarter of the memory. Each pixel stays where it is.
+            finish: converts each chunk's pixels before they are concatenated, for example to bytes,
+                which take a quarter of the memory. Must keep each pixel's position.
         """
 
         def finished(latents: Frames, cache: FeatureCache) -> Array:
@@ -135,13 +137,13 @@ class VideoAutoencoder(nnx.Module):
     def patches(
         self, latents: Float[Array, "batch f h w latent"]
     ) -> Float[Array, "batch frames rows columns channels"]:
-        """The same before it is pixels, not clipped."""
+        """Decode to patches instead of pixels, not clipped."""
         return self._frame_by_frame(self._patches, latents)
 
     def decode_whole(
         self, latents: Float[Array, "batch f h w latent"]
     ) -> Float[Array, "batch frames height width colours"]:
-        """The same at once and not clipped, as a training step wants it."""
+        """Decode all frames at once, not clipped, for training."""
         return from_patches(self._patches(latents, FeatureCache()), self.config.patch)
 
     def _moments(self, pixels: Frames, cache: FeatureCache) -> Frames:
@@ -152,56 +154,58 @@ class VideoAutoencoder(nnx.Module):
         return self.decoder(self.post_quant_conv(split_image(latents)), cache)
 
     def _frame_by_frame(self, apply: Pass, latents: Frames) -> Array:
-        with spread(*latents.shape[2:4]):
+        with image_split_layout(*latents.shape[2:4]):
             return in_chunks(apply, latents, 1, 2 ** sum(self.config.upsamples))
 
 
 def in_chunks(apply: Pass, x: Frames, size: int, length: int) -> Array:
-    """`apply` to the first frame, then to chunks of frames, each result put behind the last.
+    """Apply a function to the first frame, then to chunks of frames; concatenate the results.
 
-    Each result is written in place: nothing but that array grows with the video. The first frame
-    goes as a chunk with blanks in front, so that there is one program and not two: a TPU's compiler
-    takes seconds for each convolution. It costs what a chunk costs.
+    Each result is written in place: only that array grows with the video. The first frame runs as a
+    chunk with blanks before it, at the cost of a chunk. So there is one program instead of two: a
+    TPU's compiler takes seconds for each convolution.
 
     Args:
         size: frames of a chunk.
-        length: frames that `apply` makes of a chunk; of the first frame it makes one.
+        length: frames that `apply` returns for a chunk; for the first frame it returns one.
     """
     chunks = 1 + (x.shape[1] - 1) // size
     if chunks == 1:
         return apply(x[:, :1], FeatureCache())
     x = split_image(jnp.pad(x, ((0, 0), (size - 1, 0), *((0, 0),) * (x.ndim - 2))))
 
-    def one(earlier: Kept | None, number: Array) -> tuple[Kept, Array, Notes]:
+    def run_chunk(
+        earlier: CachedFeatures | None, number: Array
+    ) -> tuple[CachedFeatures, Array, FiniteRecords]:
         cache = FeatureCache(earlier, number == 0)
         chunk = jax.lax.dynamic_slice_in_dim(x, number * size, size, axis=1)
-        with taking_notes() as notes:
+        with collecting_records() as notes:
             result = apply(chunk, cache)
-        return cache.kept, result, notes
+        return cache.features, result, notes
 
-    def put(carry: tuple[Kept, Array, Notes], number: Array) -> tuple[Any, None]:
+    def put(carry: tuple[CachedFeatures, Array, FiniteRecords], number: Array) -> tuple[Any, None]:
         earlier, out, finite = carry
-        cache_now, result, notes = one(earlier, number)
+        cache_now, result, notes = run_chunk(earlier, number)
         finite = {part: finite[part] & is_finite for part, is_finite in notes.items()}
-        # Of the first chunk the last frame goes in front; what lies behind is written over.
+        # The first chunk's last frame goes first; the frames after it are overwritten.
         result = jnp.where(number == 0, jnp.flip(result, axis=1), result)
         place = jnp.maximum(0, 1 + (number - 1) * length)
         out = jax.lax.dynamic_update_slice_in_dim(out, result, place, axis=1)
         return (cache_now, split_image(out), finite), None
 
-    first = jax.eval_shape(partial(one, None), jax.ShapeDtypeStruct((), jnp.int32))
+    first = jax.eval_shape(partial(run_chunk, None), jax.ShapeDtypeStruct((), jnp.int32))
     cache_now, result, notes = first
-    nothing = tuple(split_image(jnp.zeros(known.shape, known.dtype)) for known in cache_now)
+    nothing = tuple(split_image(jnp.zeros(leaf.shape, leaf.dtype)) for leaf in cache_now)
     frames = 1 + (chunks - 1) * length
     frames_out = jnp.zeros((len(x), frames, *result.shape[2:]), result.dtype)
     start = (nothing, split_image(frames_out), dict.fromkeys(notes, jnp.bool_(True)))
     (_, out, finite), _ = jax.lax.scan(put, start, jnp.arange(chunks))
-    note(finite)
+    merge_records(finite)
     return out
 
 
 class VideoEncoder(nnx.Module):
-    """Patches → moments [batch, f, h, w, 2 · latent]."""
+    """Encoder from patches to moments [batch, f, h, w, 2 · latent]."""
 
     def __init__(self, config: VideoVaeConfig, *, attention: CrossAttention, **make) -> None:
         widths = config.encoder_widths
@@ -221,7 +225,7 @@ class VideoEncoder(nnx.Module):
 
 
 class VideoDecoder(nnx.Module):
-    """Latents → patches, not clipped."""
+    """Decoder from latents to patches, not clipped."""
 
     def __init__(self, config: VideoVaeConfig, *, attention: CrossAttention, **make) -> None:
         widths = config.decoder_widths
@@ -238,7 +242,7 @@ class VideoDecoder(nnx.Module):
 
 
 def _plain_down_layers(config: VideoVaeConfig, *, attention: CrossAttention, **make) -> nnx.List:
-    """2.1's blocks, as its checkpoints have them: one list of layers."""
+    """Build Wan 2.1's down blocks as one list of layers, as its checkpoints have them."""
     widths = config.encoder_widths
     layers: list[nnx.Module] = []
     for level, (in_width, width) in enumerate(pairwise(widths)):
@@ -260,7 +264,10 @@ def _shortcut_down_blocks(config: VideoVaeConfig, **make) -> nnx.List:
 
 
 def _up_blocks(config: VideoVaeConfig, **make) -> nnx.List:
-    """2.1 halves the width where it doubles the size; 2.2 leaves that to the next block."""
+    """Build the decoder's up blocks.
+
+    2.1 halves the width where it doubles the size; in 2.2 the next block does.
+    """
     widths, resampled = config.decoder_widths, (*config.upsamples, None)
     kind, shrink = (ShortcutUpBlock, 1) if config.is_residual else (VideoUpBlock, 2)
     return nnx.List(
@@ -278,7 +285,7 @@ def _up_blocks(config: VideoVaeConfig, **make) -> nnx.List:
 
 
 class ShortcutDownBlock(nnx.Module):
-    """Residual blocks, then half the size; and past them the means of what they bring together.
+    """Residual blocks, then halved size, plus a shortcut of means (Wan 2.2).
 
     Args:
         in_time: whether frames are halved with the size; None: neither is.
@@ -299,7 +306,7 @@ class ShortcutDownBlock(nnx.Module):
 
 
 class VideoUpBlock(nnx.Module):
-    """Residual blocks, then twice the size and half the width.
+    """Residual blocks, then doubled size and halved width (Wan 2.1).
 
     Args:
         in_time: whether frames are doubled with the size; None: neither is.
@@ -319,7 +326,7 @@ class VideoUpBlock(nnx.Module):
 
 
 class ShortcutUpBlock(nnx.Module):
-    """Residual blocks, then twice the size; and past them the input, repeated.
+    """Residual blocks, then doubled size, plus a shortcut of the repeated input (Wan 2.2).
 
     Args:
         in_time: whether frames are doubled with the size; None: neither is.
@@ -337,13 +344,13 @@ class ShortcutUpBlock(nnx.Module):
         if self.resample is None:
             return hidden
         hidden = self.resample(hidden, cache)
-        # The video's first frame stays one: the last of those that it is repeated to.
+        # The video's first frame is not doubled: only its last repetition is used.
         past = repeat_up(x, hidden.shape[-1], self.factors)
         return split_image(hidden + past[:, past.shape[1] - hidden.shape[1] :])
 
 
 def _factors(in_time: bool | None) -> tuple[int, int]:
-    """Frames and side of what a resampling makes one."""
+    """Return the frames and the side that a resampling merges into one."""
     return (2 if in_time else 1), (1 if in_time is None else 2)
 
 

@@ -1,7 +1,7 @@
-"""Layers of the video autoencoder that keep the size, and the cache that carries time over.
+"""Layers of the video autoencoder that keep the size, and the cache of earlier frames.
 
-Time is causal: a frame sees itself and the frames before it. So a video can be run in chunks of
-frames, as long as each layer that looks back is given the last frames of the chunk before.
+Time is causal: a frame depends on itself and the frames before it. So a video can run in chunks of
+frames, if each layer that looks back receives the last frames of the chunk before.
 """
 
 from __future__ import annotations
@@ -17,56 +17,56 @@ from jaxtyping import Array, Bool, Float
 
 from models.nn.attention.attention import CrossAttention
 from models.nn.layers.parameterised import conv, linear
-from models.vae.sharded import cut_positions, split_image, whole
+from models.vae.sharded import replicated, split_image, split_positions
 
 Frames = Float[Array, "batch _frames _height _width _channels"]
-"""Feature maps. Most layers change some of these sizes: only the batch is held together."""
+"""Feature maps. Most layers change some of these sizes, so only the batch has a fixed name."""
 
 Kernel = Float[Array, "_time _rows _columns _in _out"]
 
-Kept = tuple[Array, ...]
-"""The last frames that every layer which looks back has seen, in the order in which they run."""
+CachedFeatures = tuple[Array, ...]
+"""Last input frames of every layer that looks back, in the order in which the layers run."""
 
 
 class FeatureCache:
-    """Cache of the frames before a pass for its layers, and of those it leaves for the next.
+    """Cache of the layers' earlier frames in one pass, and of the frames for the next pass.
 
-    A video starts with a single frame, and three ways give the same numbers: a pass over that frame
-    alone, one over the whole video, or one over a chunk as long as the later ones, with blanks in
-    front of the frame. The last is what one program for all chunks needs.
+    A video starts with a single frame, and three ways give the same results: a pass over that frame
+    alone, one over the whole video, or one over a full chunk with blanks before the frame. The last
+    lets one program run all chunks.
 
     Args:
-        earlier: what the pass before left; None: nothing was before.
-        is_first: whether this is a chunk that has only its last frame; None: a pass of the other
-            two ways, or a later chunk.
+        earlier: features of the pass before; None: there was none.
+        is_first: whether this is a chunk with only its last frame; None: one of the other two ways,
+            or a later chunk.
     """
 
     def __init__(
-        self, earlier: Kept | None = None, is_first: Bool[Array, ""] | None = None
+        self, earlier: CachedFeatures | None = None, is_first: Bool[Array, ""] | None = None
     ) -> None:
         self.starts = earlier is None and is_first is None
-        """The video's first frame is the first of this pass."""
+        """Whether the video's first frame is the first of this pass."""
         self._is_first = is_first
         self._earlier = None if earlier is None else iter(earlier)
-        self._kept: list[Array] = []
+        self._features: list[Array] = []
 
     @property
-    def kept(self) -> Kept:
-        """Features for the next frames."""
-        return tuple(self._kept)
+    def features(self) -> CachedFeatures:
+        """Features of this pass for the next one."""
+        return tuple(self._features)
 
     def prepend(self, x: Frames, count: int) -> Frames:
-        """The `count` frames before `x`, zeros in front of the video, then `x`; keeps the last."""
+        """Prepend the `count` frames before `x`, or zeros at the start; store the last frames."""
         if self._earlier is None:
             before = jnp.zeros_like(x, shape=(x.shape[0], count, *x.shape[2:]))
         else:
             before = next(self._earlier)
         x = split_image(jnp.concatenate([before, self.blanked(x)], axis=1))
-        self._kept.append(split_image(x[:, x.shape[1] - count :]))
+        self._features.append(split_image(x[:, x.shape[1] - count :]))
         return x
 
     def blanked(self, x: Frames) -> Frames:
-        """Return a first chunk's last frame, and zeros for those that are none."""
+        """Set all but the last frame of a first chunk to zero; return other chunks unchanged."""
         is_last = jnp.arange(x.shape[1]) == x.shape[1] - 1
         return self.pick(jnp.where(is_last[:, None, None, None], x, 0), x)
 
@@ -76,9 +76,9 @@ class FeatureCache:
 
 
 class TimeConv(nnx.Module):
-    """A convolution over frames, rows and columns; rows and columns are padded to stay as many.
+    """Convolution over frames, rows and columns; rows and columns are padded to keep their number.
 
-    Frames are not padded: what is in front of the first one is for the caller to say.
+    Frames are not padded: the caller prepends earlier ones.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class TimeConv(nnx.Module):
         self.stride = stride
 
     def __call__(self, x: Frames) -> Frames:
-        """Convolve over time."""
+        """Convolve over frames, rows and columns."""
         kernel, bias = self.kernel[...].astype(x.dtype), self.bias[...].astype(x.dtype)
         frames = max(0, (x.shape[1] - kernel.shape[0]) // self.stride + 1)
         if not frames:
@@ -106,10 +106,11 @@ class TimeConv(nnx.Module):
 
 
 def over_time(x: Frames, kernel: Kernel, stride: int) -> Frames:
-    """The convolution in the form that is fast where it runs.
+    """Convolve in the form that is fast on the platform.
 
-    XLA's three-dimensional one takes five times as long on a CPU as one over images, forwards
-    and backwards; accelerators have it in hardware, and copying frames would only cost memory.
+    XLA's three-dimensional convolution takes five times as long on a CPU as one over images,
+    forwards and backwards. Accelerators support it in hardware, and copying frames would only cost
+    memory.
     """
     return jax.lax.platform_dependent(
         x,
@@ -128,34 +129,34 @@ def by_volumes(x: Frames, kernel: Kernel, stride: int) -> Frames:
 
 
 def convolve_frames(x: Frames, kernel: Kernel, stride: int) -> Frames:
-    """Convolve over two axes, the frames that the kernel spans being channels of one image."""
+    """Convolve over two axes, with the kernel's frames as channels of one image."""
     batch, count, height, width, _ = x.shape
     time, rows, columns, in_width, out_width = kernel.shape
     frames = (count - time) // stride + 1
     spans = [x[:, at : at + stride * (frames - 1) + 1 : stride] for at in range(time)]
-    pictures = jnp.concatenate(spans, axis=-1).reshape(-1, height, width, time * in_width)
+    images = jnp.concatenate(spans, axis=-1).reshape(-1, height, width, time * in_width)
     flat = kernel.transpose(1, 2, 0, 3, 4).reshape(rows, columns, time * in_width, out_width)
     out = jax.lax.conv_general_dilated(
-        pictures, flat, (1, 1), _sides(kernel), dimension_numbers=("NHWC", "HWIO", "NHWC")
+        images, flat, (1, 1), _sides(kernel), dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
     return out.reshape(batch, frames, height, width, out_width)
 
 
 def _sides(kernel: Kernel) -> list[tuple[int, int]]:
-    """Padding of rows and columns, so that they stay as many."""
+    """Return the padding of rows and columns that keeps their number."""
     return [(size // 2, size // 2) for size in kernel.shape[1:3]]
 
 
 def causal_conv(in_width: int, width: int, **make) -> TimeConv:
-    """3 x 3 x 3, which is to be given the two frames before as well."""
+    """Build a 3 x 3 x 3 convolution; its input includes the two frames before."""
     return TimeConv(in_width, width, (3, 3, 3), **make)
 
 
 class RmsNorm(nnx.Module):
-    """x / |x| · sqrt(width) · gamma over the channels, the quotient in float32.
+    """RMS norm over channels, x / |x| · sqrt(width) · gamma, with the quotient in float32.
 
     Args:
-        window: how many axes of size one the checkpoint's gamma has behind its channels.
+        window: number of axes of size one after the channels of the checkpoint's gamma.
     """
 
     EPSILON = 1e-12
@@ -168,9 +169,9 @@ class RmsNorm(nnx.Module):
         self.gamma = nnx.Param(ones, axes=("conv_out", *(None,) * window))
 
     def __call__(self, x: Frames) -> Frames:
-        """Norm each pixel's channels by their root mean square."""
+        """Normalize each pixel's channels by their root mean square."""
         wide = x.astype(jnp.float32)
-        # The root of zero has no gradient: the floor is under the square.
+        # The root of zero has no gradient, so the lower bound applies to the square.
         square = jnp.square(wide).sum(axis=-1, keepdims=True)
         normed = wide * jax.lax.rsqrt(jnp.maximum(square, self.EPSILON**2))
         gamma = self.gamma[...].reshape(-1).astype(x.dtype)
@@ -178,7 +179,10 @@ class RmsNorm(nnx.Module):
 
 
 class ResidualBlock(nnx.Module):
-    """x + conv(silu(norm(conv(silu(norm(x)))))), a 1x1x1 convolution where the width changes."""
+    """Residual block x + conv(silu(norm(conv(silu(norm(x)))))).
+
+    A 1x1x1 convolution projects x if the width changes.
+    """
 
     def __init__(self, in_width: int, width: int, **make) -> None:
         self.norm1 = RmsNorm(in_width, 3, **make)
@@ -190,14 +194,14 @@ class ResidualBlock(nnx.Module):
         )
 
     def __call__(self, x: Frames, cache: FeatureCache) -> Frames:
-        """Convolve twice, and add the input."""
+        """Apply both convolutions, and add the input."""
         hidden = self.conv1(cache.prepend(nnx.silu(self.norm1(x)), 2))
         hidden = self.conv2(cache.prepend(nnx.silu(self.norm2(hidden)), 2))
         return split_image(hidden + (x if self.conv_shortcut is None else self.conv_shortcut(x)))
 
 
 class FrameAttention(nnx.Module):
-    """Residual attention of one head over all positions of each frame by itself."""
+    """Residual attention with one head over all positions of each frame separately."""
 
     def __init__(self, width: int, *, attention: CrossAttention, **make) -> None:
         axes = ("conv_in", "conv_out")
@@ -209,10 +213,10 @@ class FrameAttention(nnx.Module):
     def __call__(self, x: Frames, cache: FeatureCache) -> Frames:
         """Attend over the pixels of each frame."""
         batch, frames, height, width, channels = x.shape
-        tokens = whole(self.norm(x)).reshape(batch * frames, height * width, 1, channels)
-        q, k, v = jnp.split(self.to_qkv(cut_positions(tokens)), 3, axis=-1)
-        out = cut_positions(self.attend(q, whole(k), whole(v)))
-        return split_image(x + whole(self.proj(out)).reshape(x.shape))
+        tokens = replicated(self.norm(x)).reshape(batch * frames, height * width, 1, channels)
+        q, k, v = jnp.split(self.to_qkv(split_positions(tokens)), 3, axis=-1)
+        out = split_positions(self.attend(q, replicated(k), replicated(v)))
+        return split_image(x + replicated(self.proj(out)).reshape(x.shape))
 
 
 class VideoMidBlock(nnx.Module):
@@ -229,7 +233,7 @@ class VideoMidBlock(nnx.Module):
 
 
 def run(layers: Sequence[nnx.Module], x: Frames, cache: FeatureCache) -> Frames:
-    """The layers in order, all with one cache."""
+    """Run the layers in order with one cache."""
     for layer in layers:
         x = layer(x, cache)
     return x

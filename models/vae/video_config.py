@@ -1,4 +1,4 @@
-"""Config of a video autoencoder: the values of its `config.json`, checked on construction."""
+"""Config of a video autoencoder, checked on construction."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from models.checkpoint.config_fields import arguments
 
 WITHOUT_EFFECT = frozenset({"dropout", "clip_output"})
-"""Keys of published configs that change nothing when the network runs: diffusers has no dropout
-outside training, and videos the pixels whatever `clip_output` says."""
+"""Keys of published configs without effect at inference: diffusers has no dropout outside training,
+and clips the pixels for any `clip_output`."""
 
 _WAN_MEAN = (
     *(-0.7571, -0.7089, -0.9113, 0.1075, -0.1745, 0.9653, -0.1517, 1.5508),
@@ -29,16 +29,16 @@ _SIZES = (
 
 @dataclass(frozen=True)
 class VideoVaeConfig:
-    """The fields of diffusers' AutoencoderKLWan config, with its defaults (Wan 2.1's).
+    """Fields of diffusers' AutoencoderKLWan config, with its defaults (Wan 2.1's).
 
     Raises:
         ValueError: a value that no such network can have; names the key and the rule.
     """
 
     base_dim: int = 96
-    """Channels of the encoder's first block; `dim_mult` times this in the others."""
+    """Base width of the encoder; blocks have `dim_mult` times as many channels."""
     decoder_base_dim: int | None = None
-    """The same for the decoder's last block; None: as the encoder."""
+    """Base width of the decoder; None: the encoder's."""
     z_dim: int = 16
     dim_mult: tuple[int, ...] = (1, 2, 4, 4)
     num_res_blocks: int = 2
@@ -46,21 +46,22 @@ class VideoVaeConfig:
     """Sizes relative to the input at which the encoder's residual blocks are followed by attention
     (2.1 only; the decoder has none)."""
     temperal_downsample: tuple[bool, ...] = (False, True, True)
-    """Whether a block's halving of the size halves the frames too."""
+    """Whether each halving of the size also halves the frames."""
     latents_mean: tuple[float, ...] = _WAN_MEAN
     latents_std: tuple[float, ...] = _WAN_STD
-    """Deviations of the encoder's latents by channel; the denoising network works on normalised
-    ones."""
+    """Deviations of the encoder's latents by channel; the denoising network uses normalized
+    latents."""
     is_residual: bool = False
     """Whether blocks have shortcuts around their resampling (2.2)."""
     in_channels: int = 3
     out_channels: int = 3
     """Channels of the patches: colours times `patch_size` squared."""
     patch_size: int | None = None
-    """Side of the square of pixels that becomes one position's channels; None: 1."""
+    """Side of the square of pixels that forms one position's channels; None: 1."""
     scale_factor_temporal: int = 4
     scale_factor_spatial: int = 8
-    """Divisor of a request's frames and sides that sizes the latents."""
+    """Divisor of a request's sides, as `scale_factor_temporal` of its frames, that gives the
+    latents' size."""
 
     def __post_init__(self) -> None:
         for name in _SIZES:
@@ -96,7 +97,7 @@ class VideoVaeConfig:
             )
 
     def _check_shortcuts(self) -> None:
-        """A shortcut averages or repeats whole groups of channels."""
+        """Check that shortcuts average or repeat whole groups of channels."""
         widths, resampled = self.encoder_widths, (*self.downsamples, None)
         for narrow, wide, in_time in zip(widths[:-1], widths[1:], resampled, strict=True):
             _check_group(narrow * _positions(in_time), wide, "base_dim")
@@ -106,7 +107,7 @@ class VideoVaeConfig:
 
     @property
     def patch(self) -> int:
-        """Side of the square of pixels that becomes one."""
+        """Side of the square of pixels that forms one position."""
         return self.patch_size or 1
 
     @property
@@ -116,27 +117,27 @@ class VideoVaeConfig:
 
     @property
     def downsampling(self) -> int:
-        """Pixels a latent, along each side."""
+        """Pixels per latent, along each side."""
         return self.patch * 2**self.halvings
 
     @property
     def downsamples(self) -> tuple[bool, ...]:
-        """Return for each halving of the encoder, in order, whether it halves the frames too."""
+        """Halvings of the encoder, in order: whether each also halves the frames."""
         return self.temperal_downsample[: self.halvings]
 
     @property
     def upsamples(self) -> tuple[bool, ...]:
-        """Return for each doubling of the decoder, in order, whether it doubles the frames too."""
+        """Doublings of the decoder, in order: whether each also doubles the frames."""
         return self.temperal_downsample[::-1][: self.halvings]
 
     @property
     def encoder_widths(self) -> tuple[int, ...]:
-        """Channels in front of the first block and after each."""
+        """Channels before the encoder's first block and after each block."""
         return tuple(self.base_dim * m for m in (1, *self.dim_mult))
 
     @property
     def decoder_widths(self) -> tuple[int, ...]:
-        """Channels in front of the first block and after each."""
+        """Channels before the decoder's first block and after each block."""
         base = self.base_dim if self.decoder_base_dim is None else self.decoder_base_dim
         return tuple(base * m for m in (self.dim_mult[-1], *self.dim_mult[::-1]))
 
@@ -144,9 +145,9 @@ class VideoVaeConfig:
     def from_dict(cls, config: Mapping[str, Any]) -> VideoVaeConfig:
         """Read a checkpoint's config, of an AutoencoderKLWan or an AutoencoderKLQwenImage.
 
-        The latter is the former's 2.1, and has the colours that go in and come out in one field.
+        The latter is Wan 2.1's, with one field for input and output colours.
 
-        Raises: ValueError for a key that this network does not know, or a wrong value.
+        Raises: ValueError: an unknown key or a wrong value.
         """
         given = dict(config)
         if "input_channels" in given:
@@ -155,7 +156,7 @@ class VideoVaeConfig:
 
 
 def _positions(in_time: bool | None) -> int:
-    """Return how many positions a resampling makes one; None: there is none."""
+    """Return how many positions a resampling merges into one; None: no resampling."""
     return 1 if in_time is None else 8 if in_time else 4
 
 

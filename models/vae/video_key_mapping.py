@@ -1,6 +1,6 @@
-"""Checkpoint key → parameter path of the video autoencoder, in diffusers' names.
+"""Rename rules from diffusers' checkpoint keys to paths of the video autoencoder.
 
-The first expression that matches a whole key renames it. Kernels are transposed by the loader.
+The first expression that matches a whole key renames it. The loader transposes kernels.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Names of Wan 2.1's autoencoder in its authors' files → paths in `VideoAutoencoder`.
+"""Rename rules from the authors' names of Wan 2.1's autoencoder to `VideoAutoencoder` paths.
 
-Source: Wan 2.1 (wan/modules/vae.py); ComfyUI has the same names, of Qwen-Image's too.
+Source: Wan 2.1 (wan/modules/vae.py); ComfyUI has the same names, also for Qwen-Image.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _RESIDUAL = {
     "shortcut": "conv_shortcut",
 }
 _RESAMPLE = {r"resample\.1": "resample", "time_conv": "time_conv"}
-_ATTENTION = {one: one for one in ("norm", "to_qkv", "proj")}
+_ATTENTION = {name: name for name in ("norm", "to_qkv", "proj")}
 
 
 def original_renames(config: VideoVaeConfig) -> Renames:
-    """Keys of the autoencoder → paths. The decoder's layers are one list there.
+    """Return the rename rules; in files the decoder's layers form one list.
 
     Raises: ValueError: a network of another kind, whose files have other names.
     """
@@ -51,7 +51,7 @@ def _up(number: int, layer: tuple[str, dict[str, str]]) -> Renames:
 
 
 def _ends(coder: str) -> Renames:
-    """First, middle and last layers."""
+    """Return the rename rules of the first, middle and last layers."""
     middle = rf"{coder}\.middle"
     return (
         *_both(rf"{coder}\.conv1", f"{coder}.conv_in"),
@@ -63,13 +63,13 @@ def _ends(coder: str) -> Renames:
     )
 
 
-def _layer(theirs: str, ours: str, names: dict[str, str]) -> Renames:
+def _layer(source: str, target: str, names: dict[str, str]) -> Renames:
     return tuple(
-        rule for old, new in names.items() for rule in _both(rf"{theirs}\.{old}", f"{ours}.{new}")
+        rule for old, new in names.items() for rule in _both(rf"{source}\.{old}", f"{target}.{new}")
     )
 
 
-def _both(theirs: str, ours: str) -> Renames:
-    """Arrays of a layer: a convolution's two, or a norm's one."""
+def _both(source: str, target: str) -> Renames:
+    """Return the rename rules of a layer's arrays: a convolution's two, or a norm's one."""
     leaves = (("weight", "kernel"), ("bias", "bias"), ("gamma", "gamma"))
-    return tuple((rf"{theirs}\.{leaf}", f"{ours}.{own}") for leaf, own in leaves)
+    return tuple((rf"{source}\.{leaf}", f"{target}.{path}") for leaf, path in leaves)

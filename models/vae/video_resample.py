@@ -1,6 +1,6 @@
-"""Half and twice the size, in space and in time, and the shortcuts around them that Wan 2.2 has.
+"""Resampling by two in space and time, and Wan 2.2's shortcuts around it.
 
-The first frame stands alone in time: one frame of latents at the start, then one for every group.
+The first frame is not merged in time: one frame of latents at the start, then one per group.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FRAMES_ONLY = (3, 1, 1)
 
 
 class Downsample(nnx.Module):
-    """Half the size, padded at the right and bottom edge only; then half the frames but the first.
+    """Halve the size, padded at the right and bottom edge only; then the frames except the first.
 
     Args:
         in_time: whether frames are halved too: each pair with the frame before it becomes one.
@@ -29,23 +29,23 @@ class Downsample(nnx.Module):
         self.time_conv = TimeConv(width, width, _FRAMES_ONLY, stride=2, **make) if in_time else None
 
     def __call__(self, x: Frames, cache: FeatureCache) -> Frames:
-        """Halve the resolution; of some levels that of time, too."""
+        """Halve the resolution, and at some levels the frames."""
         x = split_image(self.resample(x))
         if self.time_conv is None:
             return x
-        whole = cache.prepend(x, 1)
+        extended = cache.prepend(x, 1)
         if cache.starts:
             return jnp.concatenate([x[:, :1], self.time_conv(x)], axis=1)
-        halved = self.time_conv(whole)
+        halved = self.time_conv(extended)
         return cache.pick(x[:, x.shape[1] - halved.shape[1] :], halved)
 
 
 class Upsample(nnx.Module):
-    """Two frames for each but the first, then twice the size: nearest neighbour and convolution.
+    """Double the frames except the first, then the size: nearest neighbour and convolution.
 
     Args:
-        in_time: whether frames are doubled too. That looks back over two frames, but never at the
-            video's first one: for its neighbours it is as if nothing had been there.
+        in_time: whether frames are doubled too. This looks back over two frames, but ignores the
+            video's first frame.
     """
 
     def __init__(self, in_width: int, width: int, *, in_time: bool, **make) -> None:
@@ -53,17 +53,17 @@ class Upsample(nnx.Module):
         self.time_conv = TimeConv(in_width, 2 * in_width, _FRAMES_ONLY, **make) if in_time else None
 
     def __call__(self, x: Frames, cache: FeatureCache) -> Frames:
-        """Double the resolution; of some levels that of time, too."""
+        """Double the resolution, and at some levels the frames."""
         if self.time_conv is not None:
-            alone = 1 if cache.starts else 0
-            seen = cache.pick(jnp.zeros_like(x), x)[:, alone:]
-            pairs = _in_turn(self.time_conv(cache.prepend(seen, 2)))
-            twice = jnp.concatenate([x[:, :alone], pairs], axis=1)
+            skipped = 1 if cache.starts else 0
+            later = cache.pick(jnp.zeros_like(x), x)[:, skipped:]
+            pairs = _interleaved(self.time_conv(cache.prepend(later, 2)))
+            twice = jnp.concatenate([x[:, :skipped], pairs], axis=1)
             x = cache.pick(jnp.concatenate([x, x], axis=1), twice)
         return split_image(self.resample(_nearest_twice(x)))
 
 
-def _in_turn(x: Frames) -> Frames:
+def _interleaved(x: Frames) -> Frames:
     """Split each frame's channels into two frames: the first half, then the second."""
     batch, frames, height, width, channels = x.shape
     halves = x.reshape(batch, frames, height, width, 2, channels // 2)
@@ -80,12 +80,12 @@ def _nearest_twice(x: Frames) -> Frames:
 
 
 def average_down(x: Frames, channels: int, factors: tuple[int, int]) -> Frames:
-    """Blocks of positions become channels, and groups of those their mean.
+    """Move blocks of positions to channels, and average groups of channels.
 
     Args:
-        channels: that are left.
-        factors: frames and side of a block. Where frames do not come out even, as at the video's
-            start, zeros are put in front and count in the mean.
+        channels: number of channels of the result.
+        factors: frames and side of a block. If frames do not divide evenly, as at the video's
+            start, zeros are prepended and count in the mean.
     """
     time, side = factors
     x = jnp.pad(x, ((0, 0), (-x.shape[1] % time, 0), *((0, 0),) * 3))
@@ -96,10 +96,10 @@ def average_down(x: Frames, channels: int, factors: tuple[int, int]) -> Frames:
 
 
 def repeat_up(x: Frames, channels: int, factors: tuple[int, int]) -> Frames:
-    """The way back: channels, repeated to be enough, become blocks of positions.
+    """Repeat channels, and move them to blocks of positions: the reverse of `average_down`.
 
     Args:
-        channels: that are left.
+        channels: number of channels of the result.
         factors: frames and side of a block.
     """
     time, side = factors
@@ -111,14 +111,14 @@ def repeat_up(x: Frames, channels: int, factors: tuple[int, int]) -> Frames:
 
 
 def to_patches(pixels: Frames, side: int) -> Frames:
-    """Squares of pixels as channels: colour, then column, then row."""
+    """Move squares of pixels to channels, ordered by colour, then column, then row."""
     batch, frames, height, width, colours = pixels.shape
     x = pixels.reshape(batch, frames, height // side, side, width // side, side, colours)
     return x.transpose(0, 1, 2, 4, 6, 5, 3).reshape(*x.shape[:3], x.shape[4], -1)
 
 
 def from_patches(x: Frames, side: int) -> Frames:
-    """Channels as squares of pixels, the inverse of `to_patches`."""
+    """Undo `to_patches`."""
     batch, frames, height, width, _ = x.shape
     x = x.reshape(batch, frames, height, width, -1, side, side).transpose(0, 1, 2, 6, 3, 5, 4)
     return x.reshape(batch, frames, height * side, width * side, -1)

@@ -1,4 +1,4 @@
-"""Vision towers, CLIP's and SigLIP's, and their preprocessing.
+"""Vision encoders (CLIP, SigLIP, Qwen2.5-VL) and their image preprocessing.
 
 May import `checkpoint`, `nn`, `text`.
 """

@@ -1,4 +1,4 @@
-"""CLIP's vision tower: an image → features of its patches.
+"""CLIP's vision encoder: an image → features of its patches.
 
 Source: Radford et al. 2021, section 2.4, after Dosovitskiy et al. 2020 (ViT); transformers'
 CLIPVisionModel for the conventions.
@@ -19,15 +19,15 @@ from models.nn.attention.attention import Attention, default_attention
 from models.nn.layers.parameterised import conv, embed, linear
 from models.nn.layers.scanned import scan, stack
 from models.text.clip_encoder import ClipBlock, check_tower, layer_renames, tower_norm
-from models.text.config import check_numbers, known
+from models.text.config import check_numbers, known_fields
 
 
 @dataclass(frozen=True)
 class ClipVisionConfig:
-    """`image_encoder/config.json` of a CLIP; the defaults are those of transformers.
+    """Contents of a CLIP's `image_encoder/config.json`; the defaults are those of transformers.
 
     Raises:
-        ValueError: a value that the network cannot have, by name.
+        ValueError: an invalid value, by name.
     """
 
     hidden_size: int = 768
@@ -53,28 +53,28 @@ class ClipVisionConfig:
 
     @property
     def tokens(self) -> int:
-        """Whole patches and the class token."""
+        """Number of complete patches plus the class token."""
         return (self.image_size // self.patch_size) ** 2 + 1
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> ClipVisionConfig:
-        """Read a parsed `config.json`; keys that do not shape the network are passed over."""
-        return cls(**known(cls, config))
+        """Read a parsed `config.json`, ignoring keys that do not shape the network."""
+        return cls(**known_fields(cls, config))
 
 
 class ClipVisionOutput(NamedTuple):
-    """Output of the tower for images."""
+    """Output of CLIP's vision encoder."""
 
     last_hidden_state: Float[Array, "batch tokens hidden"]
     """Hidden state after the last layer."""
     pooled: Float[Array, "batch hidden"]
-    """The class token, normed."""
+    """Normalized class token."""
     hidden_states: Float[Array, "layers_and_one batch tokens hidden"]
-    """The normed embeddings, then the output of each layer."""
+    """Normalized embeddings, then the output of each layer."""
 
 
 class ClipVisionModel(nnx.Module):
-    """Pixels → features: a class token and patches through a pre-norm transformer."""
+    """CLIP's vision encoder: a class token and patches through a pre-norm transformer."""
 
     def __init__(
         self,
@@ -109,9 +109,9 @@ class ClipVisionModel(nnx.Module):
         self.pooled_norm = tower_norm(config, rngs=rngs, param_dtype=param_dtype)
 
     def __call__(self, pixels: Float[Array, "batch height width channels"]) -> ClipVisionOutput:
-        """Pixels as `preprocess` makes them, in the network's own size.
+        """Encode pixels from `preprocess`, in the network's image size.
 
-        Raises: ValueError: of another size.
+        Raises: ValueError: another size.
         """
         side = self.config.image_size
         if pixels.shape[1:3] != (side, side):
@@ -129,7 +129,7 @@ class ClipVisionModel(nnx.Module):
 
 
 class ClipVisionModelWithProjection(ClipVisionModel):
-    """The same tower; `pooled` goes through a linear map into the space shared with text."""
+    """CLIP's vision encoder with `pooled` projected into the space shared with text."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ RENAMES: tuple[tuple[str, str], ...] = (
     *layer_renames(_PREFIX),
     (rf"{_PREFIX}post_layernorm\.weight", "pooled_norm.scale"),
     (rf"{_PREFIX}post_layernorm\.bias", "pooled_norm.bias"),
-    # The map into the space shared with text: nothing here reads it.
+    # The projection into the space shared with text is unused.
     (r"visual_projection\.weight", ""),
 )
 """Checkpoint key → path, for files of transformers 4 (with `vision_model.`) and 5 (without)."""
@@ -175,4 +175,4 @@ PROJECTED_RENAMES: tuple[tuple[str, str], ...] = (
     *RENAMES[:-1],
     (r"visual_projection\.weight", "projection.kernel"),
 )
-"""The same with the map into the space shared with text."""
+"""`RENAMES` with the projection into the space shared with text."""

@@ -1,8 +1,8 @@
-"""An image of any size → the pixels that a vision tower sees.
+"""CLIP's and SigLIP's image preprocessing: an image of any size → the encoder's input pixels.
 
-By Pillow and NumPy alone, so that the pixels do not depend on which libraries are installed.
-Source: transformers image_processing_backends.py, PilBackend; the defaults are CLIPImageProcessor's
-and SiglipImageProcessor's.
+Uses Pillow and NumPy alone, so that pixels do not depend on installed libraries. Source:
+transformers image_processing_backends.py, PilBackend; the defaults are CLIPImageProcessor's and
+SiglipImageProcessor's.
 """
 
 from __future__ import annotations
@@ -21,44 +21,44 @@ from models.checkpoint.folder import CheckpointError
 
 FILE = "preprocessor_config.json"
 PROCESSOR_FILE, NESTED = "processor_config.json", "image_processor"
-"""File of a whole processor, and its key for images, which transformers 5 writes instead."""
+"""File of a combined processor, and its key for images, which transformers 5 writes instead."""
 
 Size = int | tuple[int, int]
-"""The shorter side, or height and width; in pixels."""
+"""Shorter side, or height and width; in pixels."""
 
 
 def read_preprocessor(folder: Path) -> dict[str, Any]:
-    """Read what a folder says of its images: nested in a processor's config, or in its own file.
+    """Read a folder's image preprocessing config: from a combined processor, or its own file.
 
-    Raises: CheckpointError: there is none in it, or it is not readable as JSON.
+    Raises: CheckpointError: no config, or invalid JSON.
 
     Source: transformers image_processing_base.py, get_image_processor_dict, for the order.
     """
-    found = (_read_json(folder / PROCESSOR_FILE) or {}).get(NESTED)
-    if found is None:
-        found = _read_json(folder / FILE)
-    if found is None:
+    config = (_read_json(folder / PROCESSOR_FILE) or {}).get(NESTED)
+    if config is None:
+        config = _read_json(folder / FILE)
+    if config is None:
         raise CheckpointError(f"{folder}: no {FILE} in it")
-    return dict(found)
+    return dict(config)
 
 
 def _read_json(file: Path) -> dict[str, Any] | None:
-    """Return what a file holds; None: it is not there. Raises: CheckpointError."""
+    """Return a file's contents; None: no such file. Raises: CheckpointError."""
     try:
-        found: dict[str, Any] = json.loads(file.read_bytes())
+        config: dict[str, Any] = json.loads(file.read_bytes())
     except FileNotFoundError:
         return None
     except json.JSONDecodeError as error:
         raise CheckpointError(f"{file}: not valid JSON ({error})") from error
-    return found
+    return config
 
 
 @dataclass(frozen=True)
 class ClipPreprocessor:
-    """Resize, crop the middle, scale, normalise; each where the checkpoint says so.
+    """Preprocessor that resizes, crops the centre, scales and normalizes, as configured.
 
     Raises:
-        ValueError: a value that is not served, by name.
+        ValueError: an unsupported value, by name.
     """
 
     do_resize: bool = True
@@ -75,20 +75,20 @@ class ClipPreprocessor:
 
     def __post_init__(self) -> None:
         if self.resample not in list(Image.Resampling):
-            raise ValueError(f"{FILE}: resample {self.resample!r} is none of Pillow's filters")
+            raise ValueError(f"{FILE}: resample {self.resample!r} is not one of Pillow's filters")
         for name in ("image_mean", "image_std"):
             if len(getattr(self, name)) != 3:
                 raise ValueError(f"{FILE}: {name} must be three numbers, of red, green and blue")
 
     def changed(self, config: Mapping[str, Any]) -> ClipPreprocessor:
-        """Return it with what a parsed `preprocessor_config.json` says.
+        """Return a copy with the values of a parsed `preprocessor_config.json`.
 
-        Keys that change no pixel are passed over.
+        Ignores keys that do not affect pixels.
         """
         if config.get("do_pad"):
             raise ValueError(f"{FILE}: do_pad is not served: images are cropped or resized")
-        known = {field.name for field in fields(self)}
-        values = {key: value for key, value in config.items() if key in known and value is not None}
+        names = {field.name for field in fields(self)}
+        values = {key: value for key, value in config.items() if key in names and value is not None}
         if "size" in values:
             values["size"] = _size(values["size"])
         if "crop_size" in values:
@@ -110,24 +110,24 @@ class ClipPreprocessor:
         """Read a component's folder (`…/image_processor`).
 
         Args:
-            default: what holds where its config says nothing; None: CLIP's.
+            default: values for keys that the config omits; None: CLIP's.
 
         Raises:
-            CheckpointError: no `preprocessor_config.json` in it, or not readable as JSON.
-            ValueError: a value that is not served, by name.
+            CheckpointError: no `preprocessor_config.json`, or invalid JSON.
+            ValueError: an unsupported value, by name.
         """
         return (default or cls()).changed(read_preprocessor(folder))
 
-    def __call__(self, picture: Image.Image) -> Float[np.ndarray, "height width 3"]:
-        """Float32 pixels of an RGB image."""
-        picture = picture.convert("RGB")
+    def __call__(self, image: Image.Image) -> Float[np.ndarray, "height width 3"]:
+        """Preprocess an image to float32 pixels."""
+        image = image.convert("RGB")
         if self.do_resize:
-            height, width = _resized(picture.height, picture.width, self.size)
-            picture = picture.resize((width, height), Image.Resampling(self.resample))
-        pixels = np.asarray(picture)
+            height, width = _resized(image.height, image.width, self.size)
+            image = image.resize((width, height), Image.Resampling(self.resample))
+        pixels = np.asarray(image)
         if self.do_center_crop:
             pixels = center_crop(pixels, *self.crop_size)
-        # In float64 and rounded once, as in the reference.
+        # Computed in float64 and rounded once, as in the reference.
         factor = self.rescale_factor if self.do_rescale else 1.0
         scaled = (pixels.astype(np.float64) * factor).astype(np.float32)
         if not self.do_normalize:
@@ -140,16 +140,16 @@ HALVES = (0.5, 0.5, 0.5)
 SIGLIP = ClipPreprocessor(
     size=(224, 224), do_center_crop=False, image_mean=HALVES, image_std=HALVES
 )
-"""Preprocessing of SigLIP's: stretched to a square, not cropped."""
+"""Preprocessing of SigLIP: stretched to a square, not cropped."""
 
 
 def center_crop(
     pixels: UInt8[np.ndarray, "rows columns 3"], height: int, width: int
 ) -> UInt8[np.ndarray, "height width 3"]:
-    """The middle of an image; where it is smaller, it stands in the middle of black."""
+    """Crop the centre of an image; smaller images are centred on black."""
     rows, columns = pixels.shape[:2]
     framed = np.zeros((max(rows, height), max(columns, width), 3), np.uint8)
-    # An odd rest goes above and to the left of a padded image, below and right of a cropped one.
+    # An odd remainder is above and left of padded images, below and right of cropped images.
     top, left = -(-(framed.shape[0] - rows) // 2), -(-(framed.shape[1] - columns) // 2)
     framed[top : top + rows, left : left + columns] = pixels
     top, left = top + (rows - height) // 2, left + (columns - width) // 2
@@ -164,7 +164,7 @@ def _resized(height: int, width: int, size: Size) -> tuple[int, int]:
 
 
 def _size(value: Any) -> Size:
-    """Parse one of the forms in which checkpoints give a size."""
+    """Parse a size in any format that checkpoints use."""
     if isinstance(value, Mapping):
         if set(value) == {"shortest_edge"}:
             return _size(value["shortest_edge"])

@@ -1,6 +1,6 @@
-"""Qwen2.5-VL's vision tower: an image of any size → features that its language model reads.
+"""Qwen2.5-VL's vision encoder: an image of any size → features for its language model.
 
-Most layers attend inside windows of the image, some to all of it. Source: Bai et al. 2025
+Most layers attend within windows of the image, some to the entire image. Source: Bai et al. 2025
 (Qwen2.5-VL), section 2.1; transformers' Qwen2_5_VisionTransformerPretrainedModel for the
 conventions.
 """
@@ -22,12 +22,12 @@ from jaxtyping import Array, Float
 from models.nn.attention.attention import Attention, default_attention
 from models.nn.layers.parameterised import Kinds, conv, linear
 from models.nn.layers.scanned import scan, stack
-from models.text.config import check_numbers, known
-from models.text.qwen import Turns, rms_norm, turned, turns_of
+from models.text.config import check_numbers, known_fields
+from models.text.qwen import RotaryTable, rms_norm, rotary_table, rotate_half
 from models.vision.windows import Windows
 
 EPSILON = 1e-6
-"""Epsilon of the norms; fixed in every Qwen2.5-VL."""
+"""Epsilon of the norms, constant in every Qwen2.5-VL."""
 THETA = 10_000.0
 Grid = tuple[int, int]
 """Rows and columns of an image's patches."""
@@ -38,7 +38,7 @@ class QwenVisionConfig:
     """`vision_config` of a Qwen2.5-VL's config; the defaults are those of transformers.
 
     Raises:
-        ValueError: a value that the network cannot have, by name.
+        ValueError: an invalid value, by name.
     """
 
     depth: int = 32
@@ -49,13 +49,13 @@ class QwenVisionConfig:
     in_channels: int = 3
     patch_size: int = 14
     spatial_merge_size: int = 2
-    """Side of the square of patches that the language model reads as one token."""
+    """Side of the square of patches that is merged into one token of the language model."""
     temporal_patch_size: int = 2
     window_size: int = 112
     """Side of a window, in pixels."""
     out_hidden_size: int = 3584
     fullatt_block_indexes: tuple[int, ...] = (7, 15, 23, 31)
-    """Layers that attend to the whole image."""
+    """Layers that attend to the entire image."""
 
     def __post_init__(self) -> None:
         check_numbers("Qwen2.5-VL vision", self)
@@ -64,7 +64,7 @@ class QwenVisionConfig:
         if self.hidden_size % (4 * self.num_heads):
             raise ValueError(
                 f"Qwen2.5-VL vision hidden_size {self.hidden_size} must be a multiple of four "
-                f"times num_heads {self.num_heads}: rows and columns turn pairs"
+                f"times num_heads {self.num_heads}: RoPE rotates pairs by row and by column"
             )
         if self.window_size < self.patch_size * self.spatial_merge_size:
             raise ValueError(
@@ -79,25 +79,25 @@ class QwenVisionConfig:
 
     @property
     def unit(self) -> int:
-        """Patches of a token."""
+        """Patches per token."""
         return self.spatial_merge_size**2
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> QwenVisionConfig:
-        """Read the config of the whole model; keys that do not shape the tower are passed over."""
+        """Read the complete model's config, ignoring keys that do not shape the vision encoder."""
         given = dict(config["vision_config"])
         full = given.get("fullatt_block_indexes", cls.fullatt_block_indexes)
-        return cls(**known(cls, {**given, "fullatt_block_indexes": tuple(full)}))
+        return cls(**known_fields(cls, {**given, "fullatt_block_indexes": tuple(full)}))
 
     def windows(self, grid: Grid) -> Windows:
-        """Return the windows of an image of so many patches."""
+        """Return the windows of an image with that patch grid."""
         merge = self.spatial_merge_size
         side = self.window_size // merge // self.patch_size
         return Windows.of((grid[0] // merge, grid[1] // merge), side, merge)
 
 
 class WindowedBlock(nnx.Module):
-    """Attention in windows, or to the whole image, and a gated feed-forward."""
+    """Transformer block: attention within windows or to the entire image, and a gated MLP."""
 
     def __init__(self, config: QwenVisionConfig, attention: Attention, **kinds: Any) -> None:
         width, inner = config.hidden_size, config.intermediate_size
@@ -115,31 +115,31 @@ class WindowedBlock(nnx.Module):
         x: Float[Array, "windows patches width"],
         to_all: Array,
         bias: Float[Array, "windows 1 1 patches"],
-        turns: Turns,
+        rope: RotaryTable,
     ) -> Float[Array, "windows patches width"]:
-        """Attend, then feed forward.
+        """Apply attention, then the MLP.
 
         Args:
-            to_all: whether to the whole image.
-            bias: of the logits of each patch as a key: the minimum for what fills up a window.
+            to_all: whether to attend to the entire image.
+            bias: of the logits of each patch as a key: the minimum for padding.
         """
         q, k, v = jnp.split(self.qkv(self.attention_norm(x)), 3, axis=-1)
         q, k, v = (part.reshape(*x.shape[:2], self.heads, -1) for part in (q, k, v))
-        q, k = turned(q, turns), turned(k, turns)
-        found = jax.lax.cond(to_all, self._to_all, self.attention, q, k, v, bias)
-        x = x + self.out(found.reshape(x.shape))
+        q, k = rotate_half(q, rope), rotate_half(k, rope)
+        attended = jax.lax.cond(to_all, self._to_all, self.attention, q, k, v, bias)
+        x = x + self.out(attended.reshape(x.shape))
         normed = self.feed_forward_norm(x)
         return x + self.down(jax.nn.silu(self.gate(normed)) * self.up(normed))
 
     def _to_all(self, q: Array, k: Array, v: Array, bias: Array) -> Array:
-        """Attend to all windows, by the queries of one after another."""
+        """Attend to all windows, with the queries of one window at a time."""
         k, v = (part.reshape(1, -1, *part.shape[2:]) for part in (k, v))
-        whole = bias.reshape(1, 1, 1, -1)
-        return jax.lax.map(lambda one: self.attention(one[None], k, v, whole)[0], q)
+        full_bias = bias.reshape(1, 1, 1, -1)
+        return jax.lax.map(lambda window: self.attention(window[None], k, v, full_bias)[0], q)
 
 
 class QwenVisionModel(nnx.Module):
-    """Patches → features, one of each square of patches."""
+    """Qwen2.5-VL's vision encoder: patches → features, one token per square of patches."""
 
     def __init__(
         self,
@@ -170,15 +170,15 @@ class QwenVisionModel(nnx.Module):
         """Encode one image.
 
         Args:
-            patches: of an image, as `QwenPreprocessor` makes them.
-            grid: rows and columns of them.
+            patches: of an image, from `QwenPreprocessor`.
+            grid: rows and columns of patches.
         """
         kernel = self.patch_in.kernel[...].transpose(3, 0, 1, 2, 4)
         x = patches.astype(kernel.dtype) @ kernel.reshape(patches.shape[-1], -1)
         windows = self.config.windows(grid)
         rows, columns = windows.cut(windows.places)
-        of_axis = partial(turns_of, head_dim=self.config.head_dim // 2, theta=THETA)
-        turns = Turns(
+        of_axis = partial(rotary_table, head_dim=self.config.head_dim // 2, theta=THETA)
+        rope = RotaryTable(
             *(
                 jnp.concatenate(pair, axis=-1)
                 for pair in zip(of_axis(rows), of_axis(columns), strict=True)
@@ -189,17 +189,17 @@ class QwenVisionModel(nnx.Module):
         x, _ = scan(
             self.blocks,
             windows.cut(x),
-            lambda block, x, to_all: block(x, to_all, bias, turns),
+            lambda block, x, to_all: block(x, to_all, bias, rope),
             jnp.asarray(full),
         )
         merged = windows.joined(self.merger_norm(x)).reshape(-1, self.merger_in.in_features)
         return self.merger_out(jax.nn.gelu(self.merger_in(merged), approximate=False))
 
 
-def _both(theirs: str, ours: str, layer: str = "") -> tuple[tuple[str, str], ...]:
+def _both(name: str, module: str, layer: str = "") -> tuple[tuple[str, str], ...]:
     return (
-        (rf"{_VISUAL}{theirs}\.weight", f"{ours}.kernel{layer}"),
-        (rf"{_VISUAL}{theirs}\.bias", f"{ours}.bias{layer}"),
+        (rf"{_VISUAL}{name}\.weight", f"{module}.kernel{layer}"),
+        (rf"{_VISUAL}{name}\.bias", f"{module}.bias{layer}"),
     )
 
 
@@ -207,14 +207,14 @@ _VISUAL = r"(?:model\.)?visual\."
 _BLOCK = {
     r"attn\.qkv": "qkv",
     r"attn\.proj": "out",
-    **{rf"mlp\.{one}_proj": one for one in ("gate", "up", "down")},
+    **{rf"mlp\.{name}_proj": name for name in ("gate", "up", "down")},
 }
 RENAMES: tuple[tuple[str, str], ...] = (
     (rf"{_VISUAL}patch_embed\.proj\.weight", "patch_in.kernel"),
     *(
         rule
-        for theirs, ours in _BLOCK.items()
-        for rule in _both(rf"blocks\.(\d+)\.{theirs}", f"blocks.{ours}", r"[\1]")
+        for name, module in _BLOCK.items()
+        for rule in _both(rf"blocks\.(\d+)\.{name}", f"blocks.{module}", r"[\1]")
     ),
     (rf"{_VISUAL}blocks\.(\d+)\.norm1\.weight", r"blocks.attention_norm.scale[\1]"),
     (rf"{_VISUAL}blocks\.(\d+)\.norm2\.weight", r"blocks.feed_forward_norm.scale[\1]"),
@@ -223,4 +223,4 @@ RENAMES: tuple[tuple[str, str], ...] = (
     *_both(r"merger\.mlp\.2", "merger_out"),
     (r"(?:model|language_model|lm_head)\..+", ""),
 )
-"""Key in a checkpoint of the whole model → path in the tower; the language model is passed over."""
+"""Key in a checkpoint of the complete model → path in the encoder; skips the language model."""

@@ -1,6 +1,6 @@
-"""An image of any size → patches of pixels, as Qwen2.5-VL's vision tower reads them.
+"""Qwen2.5-VL's image preprocessing: an image of any size → patches of pixels.
 
-By Pillow and NumPy alone. Source: transformers image_processing_pil_qwen2_vl.py.
+Uses Pillow and NumPy alone. Source: transformers image_processing_pil_qwen2_vl.py.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from PIL import Image
 
 from models.vision.preprocess import FILE, ClipPreprocessor, read_preprocessor
 
-MOST_RATIO = 200
-"""Most that an image may be as long as wide."""
+MAX_RATIO = 200
+"""Maximum ratio of an image's sides."""
 UNCROPPED = ClipPreprocessor(do_center_crop=False)
 
 
 @dataclass(frozen=True)
 class QwenPreprocessor:
-    """Resize to whole tokens within bounds, scale, normalise, and cut into patches."""
+    """Preprocessor that resizes to whole tokens, scales, normalizes, and cuts patches."""
 
     pixels: ClipPreprocessor = UNCROPPED
-    """Scaling and normalising; sizes are found here."""
+    """Scaling and normalization; the size is computed by `size_of`."""
     min_pixels: int = 56 * 56
     max_pixels: int = 28 * 28 * 1280
     patch_size: int = 14
@@ -39,37 +39,37 @@ class QwenPreprocessor:
         """Read a checkpoint's `processor` folder.
 
         Raises:
-            CheckpointError: no `preprocessor_config.json` in it, or not readable as JSON.
-            ValueError: a value that is not served, by name.
+            CheckpointError: no `preprocessor_config.json`, or invalid JSON.
+            ValueError: an unsupported value, by name.
         """
         return cls.from_dict(read_preprocessor(folder))
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> QwenPreprocessor:
-        """Read a parsed `preprocessor_config.json`; keys that change no pixel are passed over."""
-        own = ("patch_size", "merge_size", "temporal_patch_size")
-        given = {name: config[name] for name in own if config.get(name) is not None}
+        """Read a parsed `preprocessor_config.json`, ignoring keys that do not affect pixels."""
+        names = ("patch_size", "merge_size", "temporal_patch_size")
+        values = {name: config[name] for name in names if config.get(name) is not None}
         size = config.get("size") or {}
         for name, edge in (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge")):
             value = config.get(name) or size.get(edge)
             if value is not None:
-                given[name] = value
-        for name, value in given.items():
+                values[name] = value
+        for name, value in values.items():
             if type(value) is not int or value < 1:
                 raise ValueError(f"{FILE}: {name} must be a positive integer, not {value!r}")
         if config.get("do_resize") is False:
             raise ValueError(f"{FILE}: do_resize must be true: images are made of whole patches")
         rest = {name: value for name, value in config.items() if name not in ("size", "crop_size")}
         pixels = UNCROPPED.changed({**rest, "do_center_crop": False})
-        return cls(pixels, **given)
+        return cls(pixels, **values)
 
     def size_of(self, width: int, height: int) -> tuple[int, int]:
-        """Width and height that an image is resized to.
+        """Return the width and height that an image is resized to.
 
-        Raises: ValueError: it is 200 times as long as wide, or more.
+        Raises: ValueError: a side is more than 200 times the other.
         """
-        if max(width, height) > MOST_RATIO * min(width, height):
-            raise ValueError(f"must not be more than {MOST_RATIO} times as long as wide")
+        if max(width, height) > MAX_RATIO * min(width, height):
+            raise ValueError(f"must have an aspect ratio of at most {MAX_RATIO}:1")
         token = self.patch_size * self.merge_size
         sides = [round(side / token) * token for side in (width, height)]
         if math.prod(sides) > self.max_pixels:
@@ -83,11 +83,11 @@ class QwenPreprocessor:
         return sides[0], sides[1]
 
     def __call__(
-        self, picture: Image.Image
+        self, image: Image.Image
     ) -> tuple[Float[np.ndarray, "patches pixels"], tuple[int, int]]:
-        """Patches of an RGB image, and their rows and columns. Raises: ValueError: its shape."""
-        width, height = self.size_of(*picture.size)
-        pixels = replace(self.pixels, size=(height, width))(picture)
+        """Return an RGB image's patches, and the patch grid. Raises: ValueError: invalid shape."""
+        width, height = self.size_of(*image.size)
+        pixels = replace(self.pixels, size=(height, width))(image)
         p, m = self.patch_size, self.merge_size
         rows, columns = height // p, width // p
         cut = pixels.reshape(rows // m, m, p, columns // m, m, p, 3)

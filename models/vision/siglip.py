@@ -1,4 +1,4 @@
-"""SigLIP's vision tower: an image → features of its patches.
+"""SigLIP's vision encoder: an image → features of its patches.
 
 Source: Zhai et al. 2023 (SigLIP), section 3, after Dosovitskiy et al. 2020 (ViT); transformers'
 SiglipVisionModel for the conventions.
@@ -19,15 +19,15 @@ from models.nn.attention.attention import Attention, default_attention
 from models.nn.layers.parameterised import conv, embed
 from models.nn.layers.scanned import scan, stack
 from models.text.clip_encoder import ClipBlock, check_tower, layer_renames, tower_norm
-from models.text.config import check_numbers, known
+from models.text.config import check_numbers, known_fields
 
 
 @dataclass(frozen=True)
 class SiglipVisionConfig:
-    """`image_encoder/config.json` of a SigLIP; the defaults are those of transformers.
+    """Contents of a SigLIP's `image_encoder/config.json`; the defaults are those of transformers.
 
     Raises:
-        ValueError: a value that the network cannot have, by name.
+        ValueError: an invalid value, by name.
     """
 
     hidden_size: int = 768
@@ -52,20 +52,20 @@ class SiglipVisionConfig:
 
     @property
     def tokens(self) -> int:
-        """Whole patches; what is left of the image beside them is not seen."""
+        """Number of complete patches; the rest of the image is ignored."""
         return (self.image_size // self.patch_size) ** 2
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> SiglipVisionConfig:
-        """Read a parsed `config.json`, of the tower alone or of a SigLIP with its text tower.
+        """Read a parsed `config.json` of the vision encoder or of a complete SigLIP.
 
-        Keys that do not shape the network are passed over.
+        Ignores keys that do not shape the network.
         """
-        return cls(**known(cls, config.get("vision_config", config)))
+        return cls(**known_fields(cls, config.get("vision_config", config)))
 
 
 class SiglipVisionModel(nnx.Module):
-    """Pixels → features: patches through a pre-norm transformer, and a norm behind it."""
+    """SigLIP's vision encoder: patches, a pre-norm transformer, and a final norm."""
 
     def __init__(
         self,
@@ -92,12 +92,12 @@ class SiglipVisionModel(nnx.Module):
     def __call__(
         self, pixels: Float[Array, "batch height width channels"]
     ) -> Float[Array, "batch tokens hidden"]:
-        """Compute the normed hidden state after the last layer.
+        """Return the normalized hidden state of the last layer.
 
         Args:
-            pixels: as `models.vision.preprocess` makes them, in the network's own size.
+            pixels: from `models.vision.preprocess`, in the network's image size.
 
-        Raises: ValueError: of another size.
+        Raises: ValueError: another size.
         """
         side = self.config.image_size
         if pixels.shape[1:3] != (side, side):
@@ -120,9 +120,9 @@ RENAMES: tuple[tuple[str, str], ...] = (
     *layer_renames(_PREFIX),
     (rf"{_PREFIX}post_layernorm\.weight", "norm_out.scale"),
     (rf"{_PREFIX}post_layernorm\.bias", "norm_out.bias"),
-    # The pooling head, the text tower and the map between them: nothing here reads them.
+    # The pooling head, the text encoder and the logit parameters are unused.
     (rf"{_PREFIX}head\..*", ""),
     (r"text_model\..*", ""),
     (r"logit_(?:scale|bias)", ""),
 )
-"""Checkpoint key → path, for files of the tower alone and of a whole SigLIP."""
+"""Checkpoint key → path, for files of the vision encoder alone and of a complete SigLIP."""

@@ -1,6 +1,7 @@
-"""Windows of an image's patches, those at the right and bottom edge filled up to be equal.
+"""Attention windows over an image's patches, padded at the right and bottom edges.
 
-Patches come square by square, each square being what is merged to one token, row by row.
+Patches are ordered by square, then row by row. A square contains the patches that are merged into
+one token.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from jaxtyping import Bool, Int
 
 @dataclass(frozen=True)
 class Windows:
-    """Places of squares in windows, on the host: they are part of a program's shape."""
+    """Assignment of squares to windows, computed on the host as part of a program's shape."""
 
     index: Int[np.ndarray, "windows squares"]
-    """Square at each place; -1: none, the window is filled up."""
+    """Square at each position; -1: padding."""
     grid: tuple[int, int]
     """Rows and columns of squares."""
     merge: int
@@ -42,7 +43,7 @@ class Windows:
 
     @property
     def filled(self) -> Bool[np.ndarray, "windows patches"]:
-        """True at each place that has a patch."""
+        """True for patches, false for padding."""
         return np.repeat(self.index >= 0, self.merge**2, axis=1)
 
     @property
@@ -54,7 +55,10 @@ class Windows:
         return both.transpose(1, 3, 2, 4, 0).reshape(-1, 2)
 
     def cut(self, patches: Any) -> Any:
-        """[patches, …] → [windows, patches, …]; of places [2, windows, patches]."""
+        """Group patches by window: [patches, …] → [windows, patches, …].
+
+        NumPy arrays, such as `places`, have their last axis first: [2, windows, patches].
+        """
         if isinstance(patches, np.ndarray):
             return np.moveaxis(self._cut(np, patches), -1, 0)
         return self._cut(jnp, patches)
@@ -66,7 +70,7 @@ class Windows:
         return taken.reshape(len(self.index), -1, *rest)
 
     def joined(self, x: jax.Array) -> jax.Array:
-        """[windows, patches, width] → [squares, patches of a square, width], in order."""
+        """Undo `cut`: [windows, patches, width] → [squares, patches of a square, width]."""
         flat = x.reshape(self.index.size, self.merge**2, -1)
         order = np.argsort(self.index.reshape(-1), kind="stable")
         return flat[order[(self.index < 0).sum() :]]

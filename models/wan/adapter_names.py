@@ -1,4 +1,4 @@
-"""Names of Wan's layers in files of adapters."""
+"""Layer names of Wan in adapter files."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The Animate transformer: Wan's, which sees poses in its tokens and attends to a face.
+"""Animate transformer: Wan with pose latents added to its tokens and attention to a face.
 
-The first frame of its latents is the character's image. Poses are added to the tokens of all other
-frames; behind every few blocks each frame's tokens attend to that frame of the face.
+The first latent frame is the character's image. Poses are added to the tokens of all other frames.
+After every few blocks, each frame's tokens attend to the face tokens of that frame.
 
 Source: Cheng et al. 2025, "Wan-Animate: Unified Character Animation and Replacement with Holistic
 Replication", section 4, in the parametrisation of diffusers' WanAnimateTransformer3DModel.
@@ -26,7 +26,7 @@ from models.nn.layers.norms import RMSNorm, layer_norm
 from models.nn.layers.padded_tokens import Positions
 from models.nn.layers.parameterised import conv, from_heads, linear, to_heads
 from models.nn.layers.scanned import scan, stack
-from models.nn.layers.step_cache import CachedStep, Entered
+from models.nn.layers.step_cache import BlockInputs, CachedStep
 from models.parallel.placement import split
 from models.wan.animate_config import AnimateConfig
 from models.wan.network import SPLIT, BlockContext, Tokens, Video, WanBlock, WanTransformer
@@ -36,26 +36,26 @@ HEADS = ("batch", "tokens", "heads", None)
 
 
 class Guides(NamedTuple):
-    """Poses and face that the character takes on."""
+    """Pose and face inputs that drive the character."""
 
     pose: Video
-    """Latents of the poses: a frame fewer than the noisy ones."""
+    """Latents of the poses; one frame fewer than the noisy latents."""
     face: Face
-    """Tokens of the face, for each frame of latents."""
+    """Face tokens of each latent frame."""
 
 
-class Guided(NamedTuple):
-    """Tokens on their way through the blocks, and the face they attend to."""
+class GuidedTokens(NamedTuple):
+    """Video tokens between blocks, and the face tokens that they attend to."""
 
     x: Tokens
     face: Face
 
 
 class FaceAttention(nnx.Module):
-    """Attention of each token to the face's few tokens of its own frame.
+    """Attention of each video token to the few face tokens of its frame.
 
-    Keys and values are looked up for each token, one token of the face after the other, so that
-    tokens may be split anywhere.
+    Keys and values are gathered for each video token, one face token at a time, so that any split
+    of the tokens works.
     """
 
     def __init__(
@@ -75,27 +75,30 @@ class FaceAttention(nnx.Module):
         """Attend to the face.
 
         Args:
-            frames: of each token.
+            frames: frame index of each token.
         """
-        seen = layer_norm(face, self.epsilon).reshape(len(face), -1, face.shape[-1])
+        context = layer_norm(face, self.epsilon).reshape(len(face), -1, face.shape[-1])
         queries = to_heads(self.q, layer_norm(x, self.epsilon), self.heads)
-        keys, values = (to_heads(layer, seen, self.heads) for layer in (self.k, self.v))
+        keys, values = (to_heads(layer, context, self.heads) for layer in (self.k, self.v))
         queries, keys = self.q_norm(queries), self.k_norm(keys)
-        keys, values = (one.reshape(*face.shape[:3], self.heads, -1) for one in (keys, values))
+        keys, values = (
+            values_or_keys.reshape(*face.shape[:3], self.heads, -1)
+            for values_or_keys in (keys, values)
+        )
 
-        def of_tokens(one: Array, number: int) -> Array:
-            return split(one[:, frames, number], *HEADS)
+        def of_tokens(values_or_keys: Array, number: int) -> Array:
+            return split(values_or_keys[:, frames, number], *HEADS)
 
         count, scale = face.shape[2], queries.shape[-1] ** -0.5
         product = partial(jnp.einsum, "bthd,bthd->bth", preferred_element_type=jnp.float32)
         logits = [product(queries, of_tokens(keys, number)) * scale for number in range(count)]
         weights = jax.nn.softmax(jnp.stack(logits), axis=0).astype(values.dtype)
-        found = [weights[number, ..., None] * of_tokens(values, number) for number in range(count)]
-        return from_heads(self.out, sum(found[1:], found[0]))
+        terms = [weights[number, ..., None] * of_tokens(values, number) for number in range(count)]
+        return from_heads(self.out, sum(terms[1:], terms[0]))
 
 
 class AnimateTransformer(WanTransformer):
-    """Video latents, conditions, poses and a face to velocity."""
+    """Denoising transformer of Wan Animate: latents, conditioning, poses and a face to velocity."""
 
     config: AnimateConfig
 
@@ -128,11 +131,11 @@ class AnimateTransformer(WanTransformer):
         cache: CachedStep | None = None,
         guides: Guides | None = None,
     ) -> Float[Array, "batch frames rows columns out_channels"]:
-        """Velocity of the latents, as `WanTransformer` has it.
+        """Return the velocity of the latents, as `WanTransformer` does.
 
         Raises:
-            ValueError: there are no poses and no face, or not of the latents' frames; and what
-                `WanTransformer` raises.
+            ValueError: poses and face are missing, or their frames do not match the latents; and as
+                `WanTransformer` does.
         """
         if guides is None:
             raise ValueError("poses and a face are needed")
@@ -143,26 +146,26 @@ class AnimateTransformer(WanTransformer):
             )
         if guides.face.shape[1] != frames:
             raise ValueError(f"{guides.face.shape[1]} frames of a face for {frames} of latents")
-        inside = self.enter(latents, timestep, prompt_embeds, image_embeds)
-        pose = convolved(self.pose_patches_in, guides.pose.astype(inside.x.dtype))
+        step = self.embed_inputs(latents, timestep, prompt_embeds, image_embeds)
+        pose = convolved(self.pose_patches_in, guides.pose.astype(step.x.dtype))
         pose = self.padded(jnp.pad(pose, ((0, 0), (1, 0), *[(0, 0)] * 3)))
-        given = Guided(split(inside.x + pose, *SPLIT), guides.face.astype(inside.x.dtype))
-        of_frame = np.arange(given.x.shape[1]) // (inside.grid[1] * inside.grid[2])
-        run = self._facing if cache is None else partial(self._facing_cached, cache)
-        seen = np.minimum(of_frame, frames - 1)
-        return self.leave(inside, run(seen, given, inside.context, inside.positions))
+        guided = GuidedTokens(split(step.x + pose, *SPLIT), guides.face.astype(step.x.dtype))
+        of_frame = np.arange(guided.x.shape[1]) // (step.grid[1] * step.grid[2])
+        run = self._run_with_face if cache is None else partial(self._run_with_face_cached, cache)
+        frame_of_token = np.minimum(of_frame, frames - 1)
+        return self.project_output(step, run(frame_of_token, guided, step.context, step.positions))
 
-    def _facing(
+    def _run_with_face(
         self,
         frames: Int[np.ndarray, " tokens"],
-        given: Guided,
+        guided: GuidedTokens,
         context: BlockContext,
         positions: Positions,
-        behind: int = 0,
+        first_block: int = 0,
     ) -> Tokens:
-        """Run the blocks from `behind` on, which is 0 or 1: the first attention is behind 1."""
+        """Run the blocks from `first_block`, 0 or 1, on; face attention starts after block 0."""
         every, last = self.config.inject_face_latents_blocks, self.config.face_adapters - 1
-        x, face = given
+        x, face = guided
 
         def block(block: WanBlock, x: Tokens) -> Tokens:
             return block(x, *context, positions)
@@ -175,7 +178,7 @@ class AnimateTransformer(WanTransformer):
                 self.blocks, facing(adapter, x), block, between=(1, 1 + every), first=first
             )[0]
 
-        if not behind:
+        if not first_block:
             x, _ = scan(self.blocks, x, block, between=(0, 1))
         if last:
             firsts = every * jnp.arange(last + 1)
@@ -185,18 +188,20 @@ class AnimateTransformer(WanTransformer):
             x, _ = scan(self.blocks, x, block, between=(self.depth + 1 - every, self.depth))
         return x
 
-    def _facing_cached(
+    def _run_with_face_cached(
         self,
         cache: CachedStep,
         frames: Int[np.ndarray, " tokens"],
-        given: Guided,
+        guided: GuidedTokens,
         context: BlockContext,
         positions: Positions,
     ) -> Tokens:
-        """Run a step that may leave most blocks out, and with them the face."""
-        x, signal = self.signal(given.x, context, positions, cache.first)
+        """Run a step whose cache may skip most blocks, face attention included."""
+        x, signal = self.signal(guided.x, context, positions, cache.first)
         return cache.run(
-            Entered(given._replace(x=x), x, signal),
+            BlockInputs(guided._replace(x=x), x, signal),
             context,
-            lambda given, context: self._facing(frames, given, context, positions, cache.first),
+            lambda guided, context: self._run_with_face(
+                frames, guided, context, positions, cache.first
+            ),
         )

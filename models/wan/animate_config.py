@@ -1,4 +1,4 @@
-"""Config of an Animate transformer: Wan's, and its encoder of faces."""
+"""Animate transformer config: Wan's fields, and those of the face encoder."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ _SIZES = (
 )
 _CHANNELS = ((4, 512), (8, 512), (16, 512), (32, 512), (64, 256), (128, 128), (256, 64), (512, 32))
 FACE_FRAMES = 4
-"""Frames of a face that one of its tokens' frames stands for: two convolutions of stride 2."""
+"""Face video frames per latent frame: two convolutions of stride 2."""
 
 
 @dataclass(frozen=True)
 class AnimateConfig(WanConfig):
-    """The fields of diffusers' WanAnimateTransformer3DModel config, with its defaults (14B's).
+    """Fields of diffusers' WanAnimateTransformer3DModel config, with its defaults (14B's).
 
     Raises:
-        ValueError: a value that the network cannot have, by name.
+        ValueError: a value that the network does not support; names the field.
     """
 
     in_channels: int = 36
-    """Channels of the latents, and of the mask and the known latents beside them."""
+    """Channels of the noisy latents, the mask and the conditioning latents."""
     latent_channels: int = 16
     image_dim: int | None = 1280
     motion_encoder_channel_sizes: tuple[tuple[int, int], ...] | None = None
-    """Channels at each side of a face's image, in pixels; None: the usual ones."""
+    """Channels at each image side in pixels; None selects the defaults."""
     motion_encoder_size: int = 512
-    """Side of a face's image in pixels: a power of two."""
+    """Side of a face image in pixels: a power of two."""
     motion_style_dim: int = 512
     motion_dim: int = 20
-    """Directions that motion is made of."""
+    """Number of basis directions of motion."""
     motion_encoder_dim: int = 512
     face_encoder_hidden_dim: int = 1024
     face_encoder_num_heads: int = 4
-    """Tokens of a face in one frame of latents; a learned one comes behind them."""
+    """Face tokens per latent frame, excluding a learned token that follows them."""
     inject_face_latents_blocks: int = 5
-    """Blocks from one attention to the face to the next; the first is behind the first block."""
+    """Blocks between two face attentions; the first follows the first block."""
     motion_encoder_batch_size: int = 8
-    """Frames whose motion is read at once."""
+    """Number of frames per motion encoder batch."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,7 +66,7 @@ class AnimateConfig(WanConfig):
         if self.image_dim is None or self.pos_embed_seq_len is not None:
             raise ValueError(
                 f"image_dim {self.image_dim}, pos_embed_seq_len {self.pos_embed_seq_len}: Animate "
-                "sees one image, the character's"
+                "reads one image, the character's"
             )
         if self.patch_size[0] != 1:
             raise ValueError(
@@ -95,12 +95,12 @@ class AnimateConfig(WanConfig):
 
     @property
     def channels(self) -> tuple[tuple[int, int], ...]:
-        """Side of a face's image and its channels there."""
+        """Channels of the motion encoder, by image side."""
         return self.motion_encoder_channel_sizes or (*_CHANNELS, (1024, 16))
 
     @property
     def sides(self) -> tuple[int, ...]:
-        """Sides of a face's image on its way through the motion encoder: down to 4 pixels."""
+        """Image sides in the motion encoder, from the input size down to 4 pixels."""
         sides = [self.motion_encoder_size]
         while sides[-1] > 4:
             sides.append(sides[-1] // 2)
@@ -108,20 +108,20 @@ class AnimateConfig(WanConfig):
 
     @property
     def face_adapters(self) -> int:
-        """Number of attentions to the face."""
+        """Number of face attention layers."""
         return self.num_layers // self.inject_face_latents_blocks
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> AnimateConfig:
-        """Read a checkpoint's config.
+        """Parse the `transformer/config.json` of Wan Animate.
 
-        Raises: ValueError for a key that this network does not know, or a wrong value.
+        Raises: ValueError: an unknown key or an invalid value.
         """
         key = "motion_encoder_channel_sizes"
         channels = config.get(key)
         if isinstance(channels, Mapping):
             sides = sorted((int(side), count) for side, count in channels.items())
             config = {**config, key: sides}
-        made = super().from_dict(config)
-        assert isinstance(made, AnimateConfig)
-        return made
+        parsed = super().from_dict(config)
+        assert isinstance(parsed, AnimateConfig)
+        return parsed

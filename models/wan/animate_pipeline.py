@@ -1,4 +1,4 @@
-"""Animate as the engine runs it: Wan, with a character, poses and a face in every row."""
+"""Animate pipeline for the engine: Wan with a character image, poses and a face in every row."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from models.wan.request import WanRequest
 
 
 class AnimatePipeline(WanPipeline):
-    """Pipeline of Animate: one segment of a video.
+    """Pipeline of Animate, for one segment of a video.
 
-    A row: latents and denoised [1 + f, h, w, c], of the character's image first; condition
-    [1 + f, h, w, mask and c]; pose [f, h, w, c]; face_embeds [prompts, 1 + f, face_tokens, width];
-    and a Wan's row's prompt_embeds, image_embeds and step_cache.
+    Leaves of a row, in addition to prompt_embeds, image_embeds and step_cache of `WanPipeline`:
+    - latents and denoised [1 + f, h, w, c], with the character's image first;
+    - condition [1 + f, h, w, mask and c]; pose [f, h, w, c];
+    - face_embeds [prompts, 1 + f, face_tokens, width].
     """
 
     PROMPTS = ("prompt_embeds", "face_embeds")
@@ -31,8 +32,8 @@ class AnimatePipeline(WanPipeline):
     def read_images(self, request: WanRequest, images: Mapping[str, bytes]) -> dict[str, Any]:
         """Return the pixels of a request's images and videos.
 
-        Raises: RequestError: some are missing, do not go together, or cannot be read; or more
-            frames than RoPE reaches.
+        Raises: RequestError: inputs that are missing, inconsistent, cannot be decoded, or exceed
+        RoPE's reach.
         """
         config, preprocessor = self.checkpoint.transformer, self.tools.preprocessor
         assert isinstance(config, AnimateConfig) and preprocessor is not None
@@ -40,41 +41,43 @@ class AnimatePipeline(WanPipeline):
             raise RequestError("num_frames", f"must be at most {self.grid.max_frames - 4}")
         return animate_inputs(request, images, config.motion_encoder_size, preprocessor)
 
-    def kind_of(self, pictures: Mapping[str, Any]) -> str:
-        """Return whether the video has a background of its own."""
-        return "replace" if f"{BACKGROUND}_frames" in pictures else "animate"
+    def kind_of(self, image_inputs: Mapping[str, Any]) -> str:
+        """Return "replace" if the request has a background video, else "animate"."""
+        return "replace" if f"{BACKGROUND}_frames" in image_inputs else "animate"
 
-    def frames_in_front(self, pictures: Mapping[str, Any]) -> int:
-        """Return 1: the character's image."""
+    def leading_frames(self, image_inputs: Mapping[str, Any]) -> int:
+        """Return 1, for the character's image."""
         return 1
 
-    def conditioned(self, weights: WanNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
+    def encode_images(
+        self, weights: WanNetworks, inputs: Mapping[str, jax.Array]
+    ) -> dict[str, Any]:
         """Encode the character, the poses, the face and the background."""
-        vae, seen = self.vae(weights), self.network(weights, "image_encoder")
-        pose = self.encoded(vae, _pixels(inputs["pose_frames"]))
+        vae, encoder = self.vae(weights), self.network(weights, "image_encoder")
+        pose = self.encode_video(vae, _pixels(inputs["pose_frames"]))
         background, masks = inputs.get("background_frames"), inputs.get("background_masks")
-        clip = jnp.zeros(inputs["pose_frames"].shape, jnp.float32)
-        around = self.encoded(vae, clip if background is None else _pixels(background))
-        mask = mask_channels(masks, around.shape[:3], self.grid.frame)
-        character = self.encoded(vae, inputs["character"][None])
+        video = jnp.zeros(inputs["pose_frames"].shape, jnp.float32)
+        latents = self.encode_video(vae, video if background is None else _pixels(background))
+        mask = mask_channels(masks, latents.shape[:3], self.grid.frame)
+        character = self.encode_video(vae, inputs["character"][None])
         face = self.network(weights, "face_encoder")
-        features = seen(inputs["clip_pixels"][None]).hidden_states[-2][0]
-        found = {
-            "condition": conditioning(character, around, mask),
+        features = encoder(inputs["clip_pixels"][None]).hidden_states[-2][0]
+        leaves = {
+            "condition": conditioning(character, latents, mask),
             "pose": pose,
             "face_embeds": face(inputs["face_frames"], len(inputs["text_ids"])),
             "image_embeds": features,
         }
-        return {name: value.astype(self.dtype) for name, value in found.items()}
+        return {name: value.astype(self.dtype) for name, value in leaves.items()}
 
     def guides(self, rows: PyTree, prompts: int) -> dict[str, Any]:
-        """Return poses and face; the negative prompt has a face of its own."""
+        """Return poses and face tokens; the negative prompt has separate face tokens."""
         face = rows["face_embeds"]
         pose = jnp.repeat(rows["pose"], prompts, axis=0)
         return {"guides": Guides(pose, face.reshape(-1, *face.shape[2:]))}
 
-    def of_video(self, row: PyTree, name: str) -> Float[Array, "f h w c"]:
-        """Return a row's latents without that of the character's image."""
+    def video_latents(self, row: PyTree, name: str) -> Float[Array, "f h w c"]:
+        """Return a row's latents without those of the character's image."""
         latents: Array = row[name][1:]
         return latents
 

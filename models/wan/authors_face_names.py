@@ -1,9 +1,9 @@
-"""The authors' names of the arrays of Animate's encoder of faces, which single files have.
+"""Original array names of Animate's face encoder, as used in single files.
 
-Biases of the motion encoder's convolutions have the shape [1, channels, 1, 1] there.
+There, biases of the motion encoder's convolutions have the shape [1, channels, 1, 1].
 
-Source: Alibaba Wan Team, Wan2.2 (wan/modules/animate), as ComfyUI's
-comfy/ldm/wan/model_animate.py has it.
+Source: Alibaba Wan Team, Wan2.2 (wan/modules/animate), as ComfyUI's comfy/ldm/wan/model_animate.py
+has it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _HALVING = (
     (r"conv2\.2\.bias", "second.layer.bias"),
     (r"skip\.1\.weight", "skip.layer.kernel"),
 )
-"""Arrays of a block that halves an image. What blurs before them is no array of ours."""
+"""Arrays of a downsampling block. The blur kernels of the file are constants here."""
 
 
 def authors_face_renames(halvings: int) -> Renames:
-    """Return the rename table of a motion encoder with so many blocks that halve an image."""
+    """Return the renames of a motion encoder with this number of downsampling blocks."""
     return (
         *authors_renames(_LAYERS, FACE_RENAMES),
         (r"face_encoder\.padding_tokens", "learned"),

@@ -1,4 +1,4 @@
-"""The authors' names of the Wan transformer's arrays, which single files have.
+"""Original array names of the Wan transformer, as used in single files.
 
 Source: Alibaba Wan Team, Wan2.1 (wan/modules/model.py).
 """
@@ -12,7 +12,7 @@ from models.wan.key_mapping import RENAMES
 _PROJECTIONS = {"q": "to_q", "k": "to_k", "v": "to_v", "o": "to_out.0"}
 _CONDITIONS = "condition_embedder"
 
-_OWN: Fused = {
+_LAYERS: Fused = {
     **{f"blocks.{{}}.self_attn.{a}": (f"blocks.{{}}.attn1.{b}",) for a, b in _PROJECTIONS.items()},
     **{f"blocks.{{}}.cross_attn.{a}": (f"blocks.{{}}.attn2.{b}",) for a, b in _PROJECTIONS.items()},
     "blocks.{}.cross_attn.k_img": ("blocks.{}.attn2.add_k_proj",),
@@ -43,17 +43,17 @@ _NORMS: Fused = {
 
 
 def _control(layers: Fused) -> Fused:
-    """Names in VACE's control blocks: those in the main stack's."""
+    """Return the layer names of VACE's control blocks, derived from the main blocks'."""
     return {
-        f"vace_{theirs}": tuple(f"vace_{one}" for one in ours)
-        for theirs, ours in layers.items()
-        if theirs.startswith("blocks.")
+        f"vace_{source}": tuple(f"vace_{target}" for target in targets)
+        for source, targets in layers.items()
+        if source.startswith("blocks.")
     }
 
 
 LAYERS: Fused = {
-    **_OWN,
-    **_control(_OWN),
+    **_LAYERS,
+    **_control(_LAYERS),
     "vace_blocks.0.before_proj": ("vace_blocks.0.proj_in",),
     "vace_blocks.{}.after_proj": ("vace_blocks.{}.proj_out",),
     "face_adapter.fuser_blocks.{}.linear1_q": ("face_adapter.{}.to_q",),
@@ -71,5 +71,5 @@ AUTHORS_RENAMES: Renames = (
     (r"vace_blocks\.(\d+)\.modulation", r"control_blocks.scale_shift_table[\1]"),
     (r"head\.modulation", "scale_shift_table"),
     (r"img_emb\.emb_pos", "image_in.positions"),
-    (r"(?:motion|face)_encoder\..+", ""),  # a network of its own
+    (r"(?:motion|face)_encoder\..+", ""),  # a separate network
 )

@@ -1,4 +1,4 @@
-"""Parts of a Wan checkpoint: its index and configs, read and checked against each other."""
+"""Index and configs of a Wan checkpoint, checked against each other."""
 
 from __future__ import annotations
 
@@ -22,43 +22,43 @@ FROM_IMAGE = "WanImageToVideoPipeline"
 VACE = "WanVACEPipeline"
 ANIMATE = "WanAnimatePipeline"
 KINDS: Mapping[str, type[WanConfig]] = {VACE: VaceConfig, ANIMATE: AnimateConfig}
-"""Class of a pipeline → the config of its transformers; of all others Wan's own."""
+"""Pipeline class → config class of its transformers; others use `WanConfig`."""
 SHARED = ("patch_size", "in_channels", "velocity_channels", "text_dim", "image_dim")
 SHARED_HINTS = ("vace_in_channels", "vace_layers")
-"""Fields that both experts must have in common: they take turns at the same latents."""
+"""Fields that must be equal in both experts, since they denoise the same latents."""
 
 
 @dataclass(frozen=True)
 class WanCheckpoint:
-    """The configs of one checkpoint. diffusers' names.
+    """Configs of one Wan checkpoint, named as in diffusers.
 
     Raises:
-        ValueError: parts that do not fit each other; names them, with both values.
+        ValueError: configs that do not match; names both fields and values.
     """
 
     transformers: Mapping[Expert, WanConfig]
     t5: UMT5Config
     vae: VideoVaeConfig
     image_encoder: ClipVisionConfig | None = None
-    """Config of the image encoder; None where the transformer takes no image embedding, either."""
+    """Config of the image encoder; None if the transformer takes no image embedding."""
     from_image: bool = False
     """Whether the index names diffusers' image-to-video class."""
     boundary_ratio: float | None = None
     expand_timesteps: bool = False
-    """A timestep for each token (TI2V): serves text and images alike."""
+    """Whether each token has its own timestep (TI2V); supports text and image input."""
 
     def __post_init__(self) -> None:
         self._check_experts()
         self._check_channels()
         self._check_control()
         self._check_animation()
-        self._check_text_and_picture()
+        self._check_text_and_image()
 
     @classmethod
     def read(cls, folder: Path) -> WanCheckpoint:
-        """Read the configs of a checkpoint's folder.
+        """Read the configs of a Wan checkpoint folder.
 
-        Raises: ValueError, CheckpointError: a config that cannot be served, or is not there.
+        Raises: ValueError, CheckpointError: an unsupported or missing config.
         """
         index = read_model_index(folder)
         ratio = index.get("boundary_ratio")
@@ -67,9 +67,9 @@ class WanCheckpoint:
         transformers = {
             name: kind.from_dict(read_config(folder, name)) for name in names if has(index, name)
         }
-        pictured = any(config.image_dim is not None for config in transformers.values())
+        takes_image = any(config.image_dim is not None for config in transformers.values())
         encoder = None
-        if pictured and has(index, "image_encoder"):
+        if takes_image and has(index, "image_encoder"):
             encoder = ClipVisionConfig.from_dict(read_config(folder, "image_encoder"))
         return cls(
             transformers=transformers,
@@ -83,47 +83,47 @@ class WanCheckpoint:
 
     @property
     def transformer(self) -> WanConfig:
-        """The first expert's; where it matters, both have the same."""
+        """Config of the first expert; the second's relevant fields are equal."""
         return next(iter(self.transformers.values()))
 
     def experts(self, num_train_timesteps: int) -> Experts:
-        """Return which expert serves when, for a scheduler of so many training timesteps."""
+        """Return the assignment of timesteps to experts, for this number of training timesteps."""
         ratio = self.boundary_ratio
         boundary = None if ratio is None else ratio * num_train_timesteps
         return Experts(frozenset(self.transformers), boundary)
 
     @property
-    def joins_picture(self) -> bool:
-        """Return whether mask and image latents are further channels beside the noisy ones."""
+    def concatenates_image(self) -> bool:
+        """Return whether mask and image latents are concatenated to the noisy channels."""
         return self.from_image and not self.expand_timesteps
 
     @property
     def reads_control(self) -> bool:
-        """Return whether it reads control videos and references: VACE."""
+        """Return whether the model is VACE, with control videos and reference images."""
         return isinstance(self.transformer, VaceConfig)
 
     @property
     def animates(self) -> bool:
-        """Return whether it moves a character by videos of poses and of a face: Animate."""
+        """Return whether the model is Animate, driven by a pose video and a face video."""
         return isinstance(self.transformer, AnimateConfig)
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """Tasks that the checkpoint can do."""
+        """Tasks that the checkpoint supports."""
         if self.expand_timesteps or self.reads_control:
             return ("text-to-video", "image-to-video")
         return ("image-to-video",) if self.from_image else ("text-to-video",)
 
     @property
     def takes_last_image(self) -> bool:
-        """Return whether it takes a last image; with an embedding, if that has two positions."""
-        joins = self.joins_picture
+        """Return whether a last image is supported; an image embedding needs two positions."""
+        joins = self.concatenates_image
         by_channels = joins and (self.transformer.image_dim is None or self.needs_last_image)
         return by_channels or self.reads_control
 
     @property
     def needs_last_image(self) -> bool:
-        """Return whether it goes from a first image to a last one."""
+        """Return whether the model requires a last image in addition to the first."""
         return self.transformer.pos_embed_seq_len is not None
 
     def _check_experts(self) -> None:
@@ -139,11 +139,11 @@ class WanCheckpoint:
 
     def _check_channels(self) -> None:
         config, z_dim = self.transformer, self.vae.z_dim
-        beside = z_dim + self.vae.scale_factor_temporal if self.joins_picture else 0
-        reason = " + mask and image latents" if beside else ""
+        extra = z_dim + self.vae.scale_factor_temporal if self.concatenates_image else 0
+        reason = " + mask and image latents" if extra else ""
         _check_equal(
             ("transformer in_channels", config.in_channels),
-            (f"vae z_dim{reason}", z_dim + beside),
+            (f"vae z_dim{reason}", z_dim + extra),
         )
         _check_equal(("transformer out_channels", config.velocity_channels), ("vae z_dim", z_dim))
         if self.expand_timesteps and config.patch_size != (1, 2, 2):
@@ -176,14 +176,14 @@ class WanCheckpoint:
         if self.expand_timesteps or "transformer_2" in self.transformers:
             raise ValueError("expand_timesteps or transformer_2: Animate has neither")
 
-    def _check_text_and_picture(self) -> None:
+    def _check_text_and_image(self) -> None:
         config, vision = self.transformer, self.image_encoder
         _check_equal(
             ("transformer text_dim", config.text_dim), ("text_encoder d_model", self.t5.d_model)
         )
         if config.image_dim is None:
             return
-        if not self.joins_picture or "transformer" not in self.transformers:
+        if not self.concatenates_image or "transformer" not in self.transformers:
             raise ValueError(
                 f"transformer image_dim {config.image_dim}: only {FROM_IMAGE} with a transformer "
                 "and without expand_timesteps has image embeddings"
@@ -204,12 +204,12 @@ class WanCheckpoint:
 
 
 def has(index: Mapping[str, Any], component: str) -> bool:
-    """Return whether model_index.json names that component, and not as [null, null]."""
+    """Return whether model_index.json lists a component with a value other than [null, null]."""
     return index.get(component) not in (None, [None, None])
 
 
-def _check_equal(ours: tuple[str, Any], theirs: tuple[str, Any]) -> None:
-    if ours[1] != theirs[1]:
+def _check_equal(actual: tuple[str, Any], expected: tuple[str, Any]) -> None:
+    if actual[1] != expected[1]:
         raise ValueError(
-            f"{ours[0]} is {ours[1]}, but {theirs[0]} is {theirs[1]}: the parts do not fit"
+            f"{actual[0]} is {actual[1]}, but {expected[0]} is {expected[1]}: the parts do not fit"
         )

@@ -1,4 +1,4 @@
-"""A request's images: which of them a checkpoint takes, and what the networks see of them."""
+"""First and last images of a request: validation against a checkpoint, and preprocessing."""
 
 from __future__ import annotations
 
@@ -18,44 +18,50 @@ FIRST, LAST = "image", "last_image"
 
 @dataclass(frozen=True)
 class ConditioningImages:
-    """Handling of first and last images by one checkpoint."""
+    """Validates and preprocesses first and last images for one checkpoint."""
 
     checkpoint: WanCheckpoint
     preprocessor: ClipPreprocessor | None
-    """Preprocessor of the image encoder; None: the checkpoint has none."""
+    """Preprocessor for the image encoder; None without an image encoder."""
 
     def inputs(self, request: WanRequest, images: Mapping[str, bytes]) -> dict[str, np.ndarray]:
         """Return the pixels of a request's images.
 
-        Image and last_image [height, width, 3] in [-1, 1], resized as in diffusers, and clip_pixels
-        [images, side, side, 3]; whichever there are.
+        Keys are image and last_image [height, width, 3] in [-1, 1], resized as in diffusers, and
+        clip_pixels [images, side, side, 3]. Absent images have no key.
 
-        Raises: RequestError: an image is missing, not taken, or no image.
+        Raises: RequestError: an image is missing, unsupported, or cannot be decoded.
         """
         self._check(request, images)
-        given = [name for name in (FIRST, LAST) if name in images]
+        names = [name for name in (FIRST, LAST) if name in images]
         size = request.width, request.height
-        inputs = {name: read_image(images[name], *size, field=name) for name in given}
-        if given and self.preprocessor is not None:
-            seen = [self.preprocessor(open_image(images[name], name)) for name in given]
-            inputs["clip_pixels"] = np.stack(seen)
+        inputs = {name: read_image(images[name], *size, field=name) for name in names}
+        if names and self.preprocessor is not None:
+            pixels = [self.preprocessor(open_image(images[name], name)) for name in names]
+            inputs["clip_pixels"] = np.stack(pixels)
         return inputs
 
     def _check(self, request: WanRequest, images: Mapping[str, bytes]) -> None:
-        made = self.checkpoint
-        if FIRST in images and "image-to-video" not in made.tasks:
-            raise RequestError(FIRST, "is not taken: this model makes videos from text alone")
-        if FIRST not in images and "text-to-video" not in made.tasks:
-            raise RequestError(FIRST, "is needed: this model makes videos from a first frame")
+        checkpoint = self.checkpoint
+        if FIRST in images and "image-to-video" not in checkpoint.tasks:
+            raise RequestError(
+                FIRST, "is not supported: this model generates videos from text only"
+            )
+        if FIRST not in images and "text-to-video" not in checkpoint.tasks:
+            raise RequestError(FIRST, "is needed: this model generates videos from a first frame")
         if LAST in images:
             self._check_last(request, images)
-        elif made.needs_last_image:
-            raise RequestError(LAST, "is needed: this model goes from a first frame to a last one")
+        elif checkpoint.needs_last_image:
+            raise RequestError(
+                LAST, "is needed: this model generates videos from a first and a last frame"
+            )
 
     def _check_last(self, request: WanRequest, images: Mapping[str, bytes]) -> None:
         if FIRST not in images:
             raise RequestError(FIRST, "is needed with last_image")
         if not self.checkpoint.takes_last_image:
-            raise RequestError(LAST, "is not taken: this model goes from a first frame alone")
+            raise RequestError(
+                LAST, "is not supported: this model generates videos from a first frame only"
+            )
         if request.num_frames < 2:
             raise RequestError("num_frames", "must be more than 1 with last_image")

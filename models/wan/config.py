@@ -1,4 +1,4 @@
-"""Config of a Wan transformer: its `transformer/config.json`, checked."""
+"""Wan transformer config (`transformer/config.json`), with validation."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _OPTIONAL_SIZES = ("out_channels", "image_dim", "added_kv_proj_dim", "pos_embed_
 
 @dataclass(frozen=True)
 class WanConfig:
-    """The fields of diffusers' WanTransformer3DModel config, with its defaults (2.1 T2V 14B's).
+    """Fields of diffusers' WanTransformer3DModel config, with its defaults (2.1 T2V 14B's).
 
     Raises:
-        ValueError: a value that the network cannot have, by name.
+        ValueError: a value that the network does not support; names the field.
     """
 
     patch_size: tuple[int, ...] = (1, 2, 2)
@@ -35,8 +35,7 @@ class WanConfig:
     num_attention_heads: int = 40
     attention_head_dim: int = 128
     in_channels: int = 16
-    """Channels of the latents and, for image to video, of the mask and image latents beside
-    them."""
+    """Channels of the latents; for image-to-video, plus those of the mask and the image latents."""
     out_channels: int | None = 16
     text_dim: int = 4096
     """Width of UMT5's embeddings."""
@@ -45,20 +44,20 @@ class WanConfig:
     ffn_dim: int = 13824
     num_layers: int = 40
     cross_attn_norm: bool = True
-    """Whether the cross attention has a norm before it; it has scale and bias of its own."""
+    """Whether cross-attention has a preceding norm, with scale and bias."""
     qk_norm: str | None = "rms_norm_across_heads"
-    """Read by nothing in diffusers: queries and keys are normed over all heads in any case."""
+    """Ignored, as in diffusers: queries and keys are always normalized over all heads."""
     eps: float = 1e-6
     image_dim: int | None = None
-    """Width of the image embedding (2.1 image to video); None: the network takes none."""
+    """Width of the image embedding (2.1 image-to-video); None if the network takes no image
+    embedding."""
     added_kv_proj_dim: int | None = None
-    """Width from which the image tokens' own keys and values are made; None: they are read
-    with the text's."""
+    """Input width of separate key and value projections for image tokens; None if image tokens
+    share the text's."""
     rope_max_seq_len: int = 1024
-    """Tokens along one axis, at most."""
+    """Maximum tokens along one axis."""
     pos_embed_seq_len: int | None = None
-    """Image tokens, of all images together, that have a learned position (first and last
-    frame)."""
+    """Number of image tokens with a learned position, over all images (first and last frame)."""
 
     def __post_init__(self) -> None:
         self._check_numbers()
@@ -69,7 +68,7 @@ class WanConfig:
             )
         if self.attention_head_dim % 2:
             raise ValueError(
-                f"attention_head_dim {self.attention_head_dim} must be even: RoPE turns pairs"
+                f"attention_head_dim {self.attention_head_dim} must be even: RoPE rotates pairs"
             )
         if self.added_kv_proj_dim not in (None, self.width):
             raise ValueError(
@@ -94,24 +93,24 @@ class WanConfig:
 
     @property
     def width(self) -> int:
-        """Features of a token: those of all heads."""
+        """Width of a token, over all heads."""
         return self.num_attention_heads * self.attention_head_dim
 
     @property
     def velocity_channels(self) -> int:
-        """Channels of the output: `out_channels`, or as many as come in."""
+        """Output channels: `out_channels`, by default `in_channels`."""
         return self.out_channels or self.in_channels
 
     @property
     def axes_dims_rope(self) -> tuple[int, int, int]:
-        """Head dimensions turned by frame, row and column: a third each, time takes the rest."""
+        """Head dimensions rotated by frame, row and column: about a third each."""
         side = 2 * (self.attention_head_dim // 6)
         return self.attention_head_dim - 2 * side, side, side
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> WanConfig:
-        """Read a checkpoint's config.
+        """Parse the `transformer/config.json` of Wan.
 
-        Raises: ValueError for a key that this network does not know, or a wrong value.
+        Raises: ValueError: an unknown key or an invalid value.
         """
         return cls(**arguments(cls, config, "transformer/config.json"))

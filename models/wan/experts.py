@@ -1,4 +1,4 @@
-"""Wan 2.2's two experts: which denoises when, and whether both fit into the device's memory."""
+"""Two experts of Wan 2.2: assignment of steps, and whether both fit in device memory."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from typing import Literal
 import numpy as np
 
 Expert = Literal["transformer", "transformer_2"]
-"""High noise, low noise: diffusers' names of the components."""
+"""High-noise and low-noise expert, named as components in diffusers."""
 
 RESERVE = 0.2
-"""Share of the device's memory for activations, the decoder's chunks and compiled programs."""
+"""Fraction of device memory reserved for activations, the decoder's chunks and compiled
+programs."""
 
 
 @dataclass(frozen=True)
 class Experts:
-    """Experts of a checkpoint, and which one denoises at which timestep.
+    """Experts of a checkpoint, and their ranges of timesteps.
 
     Source: diffusers pipeline_wan.py, the denoising loop.
     """
 
     present: frozenset[Expert]
     boundary: float | None
-    """The lowest timestep of the high-noise expert; None: it does all steps."""
+    """Lowest timestep of the high-noise expert; None assigns it all steps."""
 
     def at(self, timestep: np.float32) -> Expert:
-        """The expert of a step. Raises: ValueError: the checkpoint does not have it."""
-        # In float32, as torch compares a tensor with a number.
+        """Return the expert for a timestep. Raises: ValueError: the checkpoint does not have it."""
+        # Compares in float32, as torch does for a tensor and a number.
         high = self.boundary is None or bool(timestep >= np.float32(self.boundary))
         expert: Expert = "transformer" if high else "transformer_2"
         if expert not in self.present:
@@ -40,12 +41,12 @@ class Experts:
 
 
 def must_swap(experts_bytes: Sequence[int], rest_bytes: int, limit_bytes: int | None) -> bool:
-    """Return whether the experts have to take turns on the device.
+    """Return whether the device is too small to hold all experts at once.
 
     Args:
-        experts_bytes: of each expert's weights; a single one has nobody to take turns with.
-        rest_bytes: of all other weights.
-        limit_bytes: what the device can hold; None: it does not say, as a CPU does not.
+        experts_bytes: size of each expert's weights; a single expert is never swapped.
+        rest_bytes: size of all other weights.
+        limit_bytes: memory of the device; None if unknown, as on CPUs.
     """
     if len(experts_bytes) < 2 or limit_bytes is None:
         return False

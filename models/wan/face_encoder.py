@@ -1,7 +1,7 @@
-"""Animate's encoder of faces: frames of a face → tokens for each frame of latents.
+"""Face encoder of Animate: frames of a face video to tokens for each latent frame.
 
-Motion is read frame by frame, as a sum of few orthogonal directions; convolutions in time that see
-no later frame make tokens of it.
+Each frame's motion is encoded as a combination of few orthogonal directions. Causal convolutions
+over time turn motions into tokens.
 
 Source: Wang et al. 2022, "Latent Image Animator", section 3.2 and eq. 3, for the motion; Cheng et
 al. 2025, "Wan-Animate", section 4.2; in the parametrisation of diffusers'
@@ -28,23 +28,23 @@ Image = Float[Array, "batch _rows _columns _channels"]
 Series = Float[Array, "batch _frames _channels"]
 
 BLUR = (1.0, 3.0, 3.0, 1.0)
-"""Weights of neighbouring pixels before an image shrinks."""
+"""Weights of the blur filter before downsampling."""
 SLOPE, GAIN = 0.2, 2**0.5
 EPSILON = 1e-6
-"""Epsilon of the norms over time; fixed in every Animate."""
+"""Epsilon of the norms in the temporal layers; the same in every Animate."""
 KERNEL, STRIDES = 3, (1, 2, 2)
-"""Convolutions in time."""
+"""Kernel size and strides of the temporal convolutions."""
 
 
 def scaled(kernel: nnx.Param) -> Array:
-    """Return a kernel divided by the root of its inputs' number."""
+    """Return a kernel divided by the square root of its number of inputs."""
     value = kernel[...]
     scale: Array = value / math.sqrt(math.prod(value.shape[:-1]))
     return scale
 
 
 def convolved(x: Image, kernel: Array, stride: int = 1, padding: int = 0, groups: int = 1) -> Image:
-    """Convolve images, which every device has whole."""
+    """Convolve images that are replicated on every device."""
     return jax.lax.conv_general_dilated(
         x,
         kernel,
@@ -56,7 +56,7 @@ def convolved(x: Image, kernel: Array, stride: int = 1, padding: int = 0, groups
 
 
 def blurred(x: Image, padding: int) -> Image:
-    """Blur each channel."""
+    """Blur each channel of an image with the filter `BLUR`."""
     weights = jnp.outer(jnp.asarray(BLUR), jnp.asarray(BLUR)).astype(x.dtype)
     kernel = jnp.broadcast_to(
         (weights / weights.sum())[..., None, None], (*weights.shape, 1, x.shape[-1])
@@ -65,7 +65,7 @@ def blurred(x: Image, padding: int) -> Image:
 
 
 class MotionConv(nnx.Module):
-    """Convolution by a scaled kernel; one that halves an image blurs it first."""
+    """Convolution with a scaled kernel; downsampling ones blur first."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class MotionConv(nnx.Module):
         self.halves = halves
 
     def __call__(self, x: Image, padding: int = 0) -> Image:
-        """Convolve; where there is a bias, add it and rectify, leaking."""
+        """Convolve; with a bias, add it and apply leaky ReLU."""
         kernel = scaled(self.layer.kernel)
         if self.halves:
             border = (len(BLUR) - 2 + len(kernel) - 1) // 2
@@ -95,7 +95,7 @@ class MotionConv(nnx.Module):
 
 
 class HalvingBlock(nnx.Module):
-    """Residual block that halves an image."""
+    """Residual block that halves an image's sides."""
 
     def __init__(self, sizes: tuple[int, int], *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> None:
         make = partial(MotionConv, rngs=rngs, param_dtype=param_dtype)
@@ -104,13 +104,13 @@ class HalvingBlock(nnx.Module):
         self.skip = make(sizes, 1, halves=True, activated=False)
 
     def __call__(self, x: Image) -> Image:
-        """Halve the image's sides."""
+        """Downsample an image by two along both sides."""
         halved = self.second(self.first(x, padding=1))
         return (halved + self.skip(x)) / math.sqrt(2)
 
 
 class MotionEncoder(nnx.Module):
-    """Image of a face to its motion."""
+    """Encoder of a face image to a motion vector."""
 
     def __init__(
         self, config: AnimateConfig, *, rngs: nnx.Rngs, param_dtype: DTypeLike = jnp.float32
@@ -133,7 +133,7 @@ class MotionEncoder(nnx.Module):
         self.directions = nnx.Param(directions, axes=("embed", None))
 
     def __call__(self, faces: Image) -> Float[Array, "batch motion"]:
-        """Motion of each image, pixels in [-1, 1]."""
+        """Return the motion of each image; pixels in [-1, 1]."""
         x = self.image_in(faces)
         for block in self.halving:
             x = block(x)
@@ -148,9 +148,9 @@ class MotionEncoder(nnx.Module):
 
 
 class FaceEncoder(nnx.Module):
-    """Frames of a face to tokens.
+    """Encoder of face frames to tokens for Wan Animate.
 
-    Tokens of a frame of latents are the heads', and a learned one behind them.
+    Each latent frame has one token per head, followed by a learned token.
     """
 
     def __init__(
@@ -174,28 +174,28 @@ class FaceEncoder(nnx.Module):
     def __call__(
         self, frames: UInt8[Array, "frames side side 3"], prompts: int
     ) -> Float[Array, "prompts latent_frames face_tokens width"]:
-        """Tokens of a face for each frame of latents, the character's image, without a face, first.
+        """Return the face tokens per latent frame; those of the character's image are zero.
 
         Args:
-            prompts: 2 where the video is guided: the negative prompt sees a black face.
+            prompts: 2 with guidance; the negative prompt uses a black face.
         """
         dtype = self.out.kernel.dtype
         pixels = frames.astype(jnp.float32) / 255 * 2 - 1
         black = -jnp.ones((1, *frames.shape[1:]), jnp.float32)
-        seen = [self.motions(pixels.astype(dtype))]
+        motions = [self.motions(pixels.astype(dtype))]
         if prompts > 1:
-            seen.append(jnp.broadcast_to(self.motion(black.astype(dtype)), seen[0].shape))
-        return self.tokens(jnp.stack(seen))
+            motions.append(jnp.broadcast_to(self.motion(black.astype(dtype)), motions[0].shape))
+        return self.tokens(jnp.stack(motions))
 
     def motions(self, pixels: Image) -> Float[Array, "batch motion"]:
-        """Motion of many images, some at a time."""
+        """Return the motion of many images, processed in batches."""
         motions: Array = jax.lax.map(
             lambda face: self.motion(face[None])[0], pixels, batch_size=self.at_once
         )
         return motions
 
     def tokens(self, motion: Series) -> Float[Array, "batch latent_frames face_tokens width"]:
-        """Tokens of motions frame by frame, with none in front for the character's image."""
+        """Return tokens of motions, preceded by zeros for the character's image."""
         x = _in_time(self.convs[0], motion)
         batch, frames, _ = x.shape
         x = x.reshape(batch, frames, self.heads, -1).transpose(0, 2, 1, 3)
@@ -210,7 +210,7 @@ class FaceEncoder(nnx.Module):
 
 
 def _in_time(layer: nnx.Conv, x: Series) -> Series:
-    """Convolve over frames, the first one repeated before it: no frame sees a later one."""
+    """Convolve causally over frames, padded with copies of the first frame."""
     out: Array = layer(jnp.pad(x, ((0, 0), (KERNEL - 1, 0), (0, 0)), mode="edge"))
     return out
 

@@ -1,4 +1,4 @@
-"""Names in a diffusers checkpoint of the Wan transformer → paths in `WanTransformer`."""
+"""Maps keys of diffusers' Wan checkpoints to paths in `WanTransformer` and `FaceEncoder`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ Renames = tuple[tuple[str, str], ...]
 
 
 def _both(name: str, path: str, kind: str = "kernel") -> Renames:
-    """A layer's two arrays; `[layer]` in the path stays behind the leaf's name."""
+    """Return renames of a layer's weight and bias; moves `[layer]` after the leaf's name."""
     path, bracket, layer = path.partition("[")
     return (
         (rf"{name}\.weight", f"{path}.{kind}{bracket}{layer}"),
@@ -18,9 +18,9 @@ _BLOCK = r"blocks\.(\d+)\."
 _CONDITIONS = r"condition_embedder\."
 
 
-def _attention(theirs: str, ours: str, keys_values: str) -> Renames:
-    """Renames that self and cross attention have in common."""
-    name, path = f"{_BLOCK}{theirs}", f"blocks.{ours}"
+def _attention(source: str, target: str, keys_values: str) -> Renames:
+    """Return the renames shared by self-attention and cross-attention."""
+    name, path = f"{_BLOCK}{source}", f"blocks.{target}"
     return (
         *_both(rf"{name}\.to_q", rf"{path}.queries.q[\1]"),
         *_both(rf"{name}\.to_k", rf"{path}.{keys_values}.k[\1]"),
@@ -31,7 +31,7 @@ def _attention(theirs: str, ours: str, keys_values: str) -> Renames:
     )
 
 
-_OWN: Renames = (
+_TRANSFORMER: Renames = (
     *_both("patch_embedding", "patches_in"),
     *_both(rf"{_CONDITIONS}time_embedder\.linear_1", "time_in.first"),
     *_both(rf"{_CONDITIONS}time_embedder\.linear_2", "time_in.second"),
@@ -48,7 +48,7 @@ _OWN: Renames = (
     *_both(rf"{_BLOCK}attn2\.add_k_proj", r"blocks.cross_attention.image.k[\1]"),
     *_both(rf"{_BLOCK}attn2\.add_v_proj", r"blocks.cross_attention.image.v[\1]"),
     (rf"{_BLOCK}attn2\.norm_added_k\.weight", r"blocks.cross_attention.image.k_norm.scale[\1]"),
-    # Early conversions hold a norm that nothing reads; diffusers passes it over too.
+    # Early conversions contain an unused norm, which diffusers ignores as well.
     (rf"{_BLOCK}attn2\.norm_added_q\.weight", ""),
     *_both(rf"{_BLOCK}norm2", r"blocks.cross_norm[\1]", "scale"),
     *_both(rf"{_BLOCK}ffn\.net\.0\.proj", r"blocks.feed_forward.up[\1]"),
@@ -60,7 +60,7 @@ _OWN: Renames = (
 
 
 def _control(rules: Renames) -> Renames:
-    """Rules of VACE's control blocks: those of the main stack's blocks."""
+    """Return renames of VACE's control blocks, derived from the main blocks'."""
     return tuple(
         (f"vace_{name}", path.replace("blocks.", "control_blocks.", 1))
         for name, path in rules
@@ -69,30 +69,34 @@ def _control(rules: Renames) -> Renames:
 
 
 def _face_adapters(*layers: str) -> Renames:
-    """Rules of Animate's attentions to a face."""
+    """Return renames of Animate's face attention layers."""
     name = r"face_adapter\.(\d+)\."
     return (
-        *(rule for one in layers for rule in _both(f"{name}to_{one}", rf"face_adapters.{one}[\1]")),
+        *(
+            rule
+            for layer in layers
+            for rule in _both(f"{name}to_{layer}", rf"face_adapters.{layer}[\1]")
+        ),
         (rf"{name}norm_q\.weight", r"face_adapters.q_norm.scale[\1]"),
         (rf"{name}norm_k\.weight", r"face_adapters.k_norm.scale[\1]"),
     )
 
 
 RENAMES: Renames = (
-    *_OWN,
+    *_TRANSFORMER,
     *_both("vace_patch_embedding", "control_patches_in"),
     *_both(r"vace_blocks\.0\.proj_in", "control_in"),
     *_both(rf"vace_{_BLOCK}proj_out", r"control_blocks.hint_out[\1]"),
-    *_control(_OWN),
+    *_control(_TRANSFORMER),
     *_both("pose_patch_embedding", "pose_patches_in"),
     *_face_adapters("q", "k", "v", "out"),
-    (r"(?:motion|face)_encoder\..+", ""),  # a network of its own
+    (r"(?:motion|face)_encoder\..+", ""),  # a separate network
 )
 _MOTION, _FACE = r"motion_encoder\.", r"face_encoder\."
 
 
 def _motion_conv(name: str, path: str) -> Renames:
-    """A convolution of the motion encoder, whose bias lies with what follows it."""
+    """Return renames of a motion encoder convolution, whose bias is stored with its activation."""
     return (
         (rf"{_MOTION}{name}\.weight", f"motion.{path}.layer.kernel"),
         (rf"{_MOTION}{name}\.act_fn\.bias", f"motion.{path}.layer.bias"),
@@ -114,4 +118,4 @@ FACE_RENAMES: Renames = (
     (rf"{_FACE}padding_tokens", "learned"),
     (r"(?!motion_encoder\.|face_encoder\.).+", ""),
 )
-"""Names in the same files → paths in Animate's `FaceEncoder`."""
+"""Keys in the same files → paths in Animate's `FaceEncoder`."""

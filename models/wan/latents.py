@@ -1,4 +1,4 @@
-"""A video's shape in latents, and its first noise."""
+"""Shape of a video's latents, their initial noise, and conversion to patches."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from models.wan.request import WanRequest
 
 @dataclass(frozen=True)
 class Grid:
-    """Sizes that a checkpoint can serve: what its VAE and its patches divide, up to RoPE's end."""
+    """Video sizes that a checkpoint supports, given by its VAE, its patches and RoPE's reach."""
 
     frame: int
-    """Frames that one latent frame stands for; the video's first one stands for itself."""
+    """Frames per latent frame; the video's first frame has a latent frame to itself."""
     pixel: int
-    """Side, in pixels, of the square that one latent stands for."""
+    """Side in pixels of the square that a latent covers."""
     patch: tuple[int, ...]
     """Latent frames, rows and columns of a token."""
     max_tokens: int
-    """Along each axis."""
+    """Maximum tokens along each axis."""
 
     @classmethod
     def of(cls, config: WanConfig, vae: VideoVaeConfig) -> Grid:
-        """Return the grid of a checkpoint's latents."""
+        """Return the grid of a Wan checkpoint."""
         return cls(
             vae.scale_factor_temporal,
             vae.scale_factor_spatial,
@@ -40,16 +40,16 @@ class Grid:
 
     @property
     def height_multiple(self) -> int:
-        """Multiple that heights must be of."""
+        """Factor by which heights must be divisible."""
         return self.pixel * self.patch[1]
 
     @property
     def width_multiple(self) -> int:
-        """Multiple that widths must be of."""
+        """Factor by which widths must be divisible."""
         return self.pixel * self.patch[2]
 
     def frames_near(self, count: int) -> tuple[int, int]:
-        """The numbers of frames around this one that make whole tokens; equal to it if it does."""
+        """Return the nearest valid frame counts below and above; both are `count` if valid."""
         step = self.frame * self.patch[0]
         first = step - self.frame + 1
         below = first + (count - first) // step * step
@@ -57,11 +57,14 @@ class Grid:
 
     @property
     def max_frames(self) -> int:
-        """Maximum frames that RoPE's table reaches."""
+        """Maximum number of frames within RoPE's reach."""
         return self.frame * (self.patch[0] * self.max_tokens - 1) + 1
 
     def latents(self, request: WanRequest) -> tuple[int, int, int]:
-        """Latent frames, rows and columns. Raises: RequestError for a size between two."""
+        """Return a request's latent frames, rows and columns.
+
+        Raises: RequestError: an unsupported size.
+        """
         below, above = self.frames_near(request.num_frames)
         if below != above:
             near = f"{below} or {above}" if below > 0 else f"{above}"
@@ -81,32 +84,33 @@ class Grid:
 
 def tokens_of(sizes: tuple[int, ...], patch: tuple[int, ...]) -> int:
     """Return the number of patches in latents of these sizes."""
-    return math.prod(size // of for size, of in zip(sizes, patch, strict=True))
+    return math.prod(size // factor for size, factor in zip(sizes, patch, strict=True))
 
 
 def patches(latents: Float[np.ndarray, "f h w c"], patch: tuple[int, ...]) -> np.ndarray:
-    """Return the patches of latents as a video that has them one behind the other, as tokens are.
+    """Rearrange latents into a sequence of patches, in token order.
 
-    Of a patch's height and width, on the host: what is of another size has the same shape then.
+    Each patch has the height and width of a token. Runs on the host, so that videos of different
+    sizes have the same shape on the device.
     """
-    counts = [size // of for size, of in zip(latents.shape, patch, strict=False)]
+    counts = [size // factor for size, factor in zip(latents.shape, patch, strict=False)]
     axes = [number for pair in zip(counts, patch, strict=True) for number in pair]
-    apart = latents.reshape(*axes, -1).transpose(0, 2, 4, 1, 3, 5, 6)
-    return apart.reshape(-1, *patch[1:], latents.shape[-1])
+    blocks = latents.reshape(*axes, -1).transpose(0, 2, 4, 1, 3, 5, 6)
+    return blocks.reshape(-1, *patch[1:], latents.shape[-1])
 
 
 def without_patches(
     video: Float[Array, "patches rows columns c"], sizes: tuple[int, ...], patch: tuple[int, ...]
 ) -> Float[Array, "f h w c"]:
-    """The inverse of `patches`, of a video that may have padding behind them."""
-    counts = [size // of for size, of in zip(sizes, patch, strict=True)]
-    own = video[: math.prod(counts) * patch[0]]
-    apart = own.reshape(*counts, *patch, -1).transpose(0, 3, 1, 4, 2, 5, 6)
-    return apart.reshape(*sizes, -1)
+    """Undo `patches`; ignores padding after the video's patches."""
+    counts = [size // factor for size, factor in zip(sizes, patch, strict=True)]
+    unpadded = video[: math.prod(counts) * patch[0]]
+    blocks = unpadded.reshape(*counts, *patch, -1).transpose(0, 3, 1, 4, 2, 5, 6)
+    return blocks.reshape(*sizes, -1)
 
 
 def draw_noise(
     generator: TorchGenerator, latents: tuple[int, int, int], channels: int
 ) -> Float[np.ndarray, "f h w c"]:
-    """Standard normal, float32 in every dtype, drawn channel by channel as in diffusers."""
+    """Draw standard normal noise, always float32, channel by channel as in diffusers."""
     return generator.randn((1, channels, *latents))[0].transpose(1, 2, 3, 0)

@@ -1,4 +1,4 @@
-"""A checkpoint folder in diffusers' layout → a `WanPipeline`, every size from its configs."""
+"""Loads a `WanPipeline` from a checkpoint folder in diffusers' layout."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from models.interface.apply_presets import with_presets
 from models.interface.token_buckets import with_token_buckets
 from models.loading.abstract import abstract_module
 from models.loading.preview import abstract_preview, flat_frame_encoder
-from models.loading.sources import AS_IT_IS, Reading
-from models.parallel.by_size import placed_by_size
+from models.loading.sources import DEFAULT_READING, Reading
+from models.parallel.by_size import rename_axes_by_size
 from models.sampling import registry
-from models.spec.quality_presets import LEVERS
+from models.spec.quality_presets import OPTIMIZATIONS
 from models.text import umt5
 from models.vae import video_key_mapping
 from models.vae.config import check_tiling
@@ -56,11 +56,11 @@ COMPONENTS: Mapping[str, tuple[str, loader.Renames]] = {
     "image_encoder": ("image_encoder", clip.RENAMES),
     "face_encoder": ("transformer", FACE_RENAMES),
 }
-"""Network → its folder in the checkpoint, and its names there."""
-Place = tuple[Path | ComponentFiles, loader.Renames]
-"""Files of a network's arrays, and the arrays' names there."""
-Places = Mapping[str, Place]
-"""Network → its place."""
+"""Network → its folder in the checkpoint, and the renames of its keys."""
+ArraySource = tuple[Path | ComponentFiles, loader.Renames]
+"""Path of a network's arrays, and the renames of their keys."""
+ArraySources = Mapping[str, ArraySource]
+"""Network → its `ArraySource`."""
 
 
 def load(
@@ -70,33 +70,32 @@ def load(
     defaults: Mapping[str, Any] | None = None,
     swap_experts: bool | None = None,
     file: Path | None = None,
-    reading: Reading = AS_IT_IS,
+    reading: Reading = DEFAULT_READING,
 ) -> WanPipeline:
-    """Read configs, tokenizer and weights; the weights go straight to the device.
+    """Load configs, tokenizer and weights of a Wan checkpoint; weights go directly to the device.
 
-    Transformer and text encoder in `dtype`, but for what diffusers keeps in float32; VAE and
-    encoders of images and faces in float32.
+    Transformer and text encoder have `dtype`, except for parameters that diffusers keeps in
+    float32. VAE, image encoder and face encoder are float32.
 
     Args:
-        defaults: of request fields, by the operator; they go before the checkpoint's own.
-        swap_experts: whether two experts stay on the host, for the engine to bring them to the
-            device by turns; None: only where the device does not hold both.
-        file: holds the transformer's weights, and with Animate the encoder's of faces; the folder's
-            are not read then.
-        reading: where the arrays go, and what the networks compute in.
+        defaults: operator defaults of request fields; override the checkpoint's.
+        swap_experts: whether experts stay on the host, and the engine moves one at a time to the
+            device; None: only if the device cannot hold both.
+        file: single file with the transformer's weights, and for Animate the face encoder's;
+            replaces those of the folder.
+        reading: placement of the arrays, and the networks' computation dtype.
 
     Raises:
-        ValueError: a config that these networks cannot have, with the file and the key; or tiles
-            that are not whole latents.
-        CheckpointError: files that are missing or damaged; arrays that are missing, stray or
-            misshapen, all of them at once.
+        ValueError: an unsupported config, with file and key; or tiles that are not whole latents.
+        CheckpointError: missing or damaged files; missing, unexpected or misshapen arrays, all of
+            them at once.
     """
     checkpoint = WanCheckpoint.read(folder)
     scheduler = _unshifted_scheduler(folder)
     check_tiling(reading.vae_tiling, checkpoint.vae.downsampling)
-    places = _places(folder, file, checkpoint)
+    places = _array_sources(folder, file, checkpoint)
     networks = _load_networks(checkpoint, places, dtype, swap_experts, reading)
-    pictured = checkpoint.image_encoder is not None
+    has_encoder = checkpoint.image_encoder is not None
     sources = (folder,) if file is None else (folder, file)
     spec = make_spec(name, sources, checkpoint, defaults or {})
     from_noise = "text-to-video" in checkpoint.tasks and not checkpoint.reads_control
@@ -104,20 +103,20 @@ def load(
         raise ValueError("token_buckets: videos of this model begin with images, of one size each")
     spec = with_token_buckets(spec, reading.token_buckets)
     return pipeline_of(checkpoint)(
-        with_presets(spec, folder, LEVERS, reading.qualities, reading.eight_bit),
+        with_presets(spec, folder, OPTIMIZATIONS, reading.qualities, reading.eight_bit),
         checkpoint,
         networks,
         Tools(
             scheduler,
             reading.reader.t5_tokenizer(folder / "tokenizer"),
-            ClipPreprocessor.read(folder / "image_processor") if pictured else None,
+            ClipPreprocessor.read(folder / "image_processor") if has_encoder else None,
         ),
         reading.vae_tiling,
     )
 
 
 def pipeline_of(checkpoint: WanCheckpoint) -> type[WanPipeline]:
-    """Return the pipeline that serves a checkpoint."""
+    """Return the pipeline class of a checkpoint: Animate, VACE or Wan."""
     if checkpoint.animates:
         return AnimatePipeline
     return VacePipeline if checkpoint.reads_control else WanPipeline
@@ -125,7 +124,7 @@ def pipeline_of(checkpoint: WanCheckpoint) -> type[WanPipeline]:
 
 def _unshifted_scheduler(folder: Path) -> dict[str, Any]:
     scheduler = read_scheduler(folder)
-    for config in (read_config(folder, "scheduler"), scheduler):  # refused by either name
+    for config in (read_config(folder, "scheduler"), scheduler):  # raises for either class name
         if getattr(registry.from_config(config), "use_dynamic_shifting", False):
             raise ValueError("use_dynamic_shifting: this pipeline has no tokens to shift by")
     return scheduler
@@ -133,7 +132,7 @@ def _unshifted_scheduler(folder: Path) -> dict[str, Any]:
 
 def _load_networks(
     checkpoint: WanCheckpoint,
-    places: Places,
+    places: ArraySources,
     dtype: DTypeLike,
     swap_experts: bool | None,
     reading: Reading,
@@ -160,7 +159,7 @@ def _load_networks(
 
 
 def abstract_modules(checkpoint: WanCheckpoint, dtype: DTypeLike) -> WanNetworks:
-    """The networks as shapes alone: what the loader fills, and what a planner compiles."""
+    """Build Wan's networks with shapes only, for the loader to fill and planners to compile."""
 
     def shapes(kind: Callable[..., nnx.Module], config: Any, dtype: DTypeLike) -> Any:
         if config is None:
@@ -179,10 +178,10 @@ def abstract_modules(checkpoint: WanCheckpoint, dtype: DTypeLike) -> WanNetworks
     return WanNetworks(
         transformer=shapes(transformer, transformers.get("transformer"), dtype),
         transformer_2=shapes(transformer, transformers.get("transformer_2"), dtype),
-        t5=placed_by_size(shapes(umt5.UMT5Encoder, checkpoint.t5, dtype)),
+        t5=rename_axes_by_size(shapes(umt5.UMT5Encoder, checkpoint.t5, dtype)),
         vae=shapes(VideoAutoencoder, checkpoint.vae, jnp.float32),
-        image_encoder=vision and placed_by_size(vision),
-        face_encoder=face_encoder and placed_by_size(face_encoder),
+        image_encoder=vision and rename_axes_by_size(vision),
+        face_encoder=face_encoder and rename_axes_by_size(face_encoder),
         preview=abstract_preview(checkpoint.vae.z_dim),
     )
 
@@ -194,32 +193,32 @@ def parameter_bytes(module: nnx.Module | None) -> int:
 
 
 def _swaps(networks: WanNetworks) -> bool:
-    """Return whether this machine's device is too small for both experts."""
+    """Return whether the local device is too small for both experts."""
     limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
     sizes = {name: parameter_bytes(module) for name, module in networks._asdict().items()}
     experts = [sizes.pop(name) for name in EXPERTS]
     return must_swap([size for size in experts if size], sum(sizes.values()), limit)
 
 
-def _places(folder: Path, file: Path | None, checkpoint: WanCheckpoint) -> Places:
-    """Return where each network's arrays lie. Raises: CheckpointError: not a file of Wan's."""
-    own: dict[str, Place] = {
+def _array_sources(folder: Path, file: Path | None, checkpoint: WanCheckpoint) -> ArraySources:
+    """Return the location of each network's arrays. Raises: CheckpointError: not a Wan file."""
+    locations: dict[str, ArraySource] = {
         name: (folder / component, names) for name, (component, names) in COMPONENTS.items()
     }
     if file is None:
-        return own
+        return locations
     transformers = tuple(checkpoint.transformers)
-    own[transformers[0]] = single_file.transformer(file, len(transformers))
+    locations[transformers[0]] = single_file.transformer(file, len(transformers))
     if isinstance(checkpoint.transformer, AnimateConfig):
-        own["face_encoder"] = single_file.face_encoder(file, checkpoint.transformer)
-    return own
+        locations["face_encoder"] = single_file.face_encoder(file, checkpoint.transformer)
+    return locations
 
 
 def _load_part(
     reading: Reading,
     part: str,
     modules: tuple[Any, Any],
-    place: Place,
+    place: ArraySource,
 ) -> Any:
     if modules[0] is None:
         return None

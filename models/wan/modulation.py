@@ -1,4 +1,4 @@
-"""Modulation of Wan's blocks by time: shifts, scales and gates."""
+"""Modulations of Wan's blocks by time: shifts, scales and gates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Tokens = Float[Array, "batch tokens width"]
 
 
 def modulation_table(count: int, width: int, rngs: nnx.Rngs) -> nnx.Param:
-    """`count` learned vectors, the modulation at a condition of zero; always float32."""
+    """Return `count` learned vectors, the modulations at a zero condition; always float32."""
     vectors = jax.random.normal(rngs.params(), (1, count, width), jnp.float32)
     return nnx.Param(vectors / width**0.5, axes=(None, None, "embed"))
 
@@ -21,7 +21,7 @@ def modulation_table(count: int, width: int, rngs: nnx.Rngs) -> nnx.Param:
 def modulation(
     table: nnx.Param, condition: Float[Array, "batch times count width"]
 ) -> list[Float[Array, "batch times width"]]:
-    """The vectors of the table moved by the condition's, float32.
+    """Add the condition's vectors to the table's, in float32.
 
     Source: Peebles and Xie 2022 (DiT), section 3.2, adaLN; Chen et al. 2023 (PixArt-α), section
     2.3, for the shared linear.
@@ -36,7 +36,7 @@ def modulate(
     scale: Float[Array, "batch times width"],
     epsilon: float,
 ) -> Tokens:
-    """Adaptive layer norm in float32, in the dtype of `x`; times are 1 or the tokens."""
+    """Apply adaptive layer norm in float32; returns the dtype of `x`. Times are 1 or the tokens."""
     normed = layer_norm(x.astype(jnp.float32), epsilon)
     return (normed * (1 + scale) + shift).astype(x.dtype)
 

@@ -1,9 +1,9 @@
-"""The Wan transformer: velocity of video latents from text, time and, for some, an image.
+"""Wan transformer: predicts the velocity of video latents from text, time and optionally an image.
 
 Source: Wan Team 2025, "Wan: Open and Advanced Large-Scale Video Generative Models", section 4.2, in
 the parametrisation of diffusers' WanTransformer3DModel. Blocks are stacked and scanned
-(models/nn/layers/scanned.py). Norms, the time embedding, the modulations and the gated residuals
-are computed in float32 whatever the weights' dtype, as there.
+(models/nn/layers/scanned.py). As in diffusers, norms, time embedding, modulations and gated
+residuals are computed in float32 for every weight dtype.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from models.nn.layers.parameterised import Conv, activated, conv, from_heads, li
 from models.nn.layers.rope import RopeTable, apply_rope, grid_rope_table
 from models.nn.layers.row_grids import RowGrids
 from models.nn.layers.scanned import scan, stack
-from models.nn.layers.step_cache import CachedStep, Entered
+from models.nn.layers.step_cache import BlockInputs, CachedStep
 from models.parallel.placement import split
 from models.wan.config import WanConfig
 from models.wan.modulation import gated, modulate, modulation, modulation_table
@@ -44,27 +44,26 @@ erf_gelu: Activation = partial(jax.nn.gelu, approximate=False)
 
 AXES = ("frames", "rows", "columns")
 SPLIT = ("batch", "tokens", None)
-"""Axes of the video's tokens that a layout may split."""
+"""Axes of the video tokens that a layout may split."""
 TEXT_TOKENS = 512
-"""Number of tokens that diffusers takes for the text, from the context's end, where images have
-keys and values of their own. With text of another length it so takes images for text, or text for
-images."""
+"""Number of context tokens, from the end, that diffusers treats as text if images have separate
+keys and values. With another text length, it misclassifies some text or image tokens."""
 IMAGE_NORM_EPSILON = 1e-5
-"""Epsilon of the image embedding's norms; fixed in every Wan."""
+"""Epsilon of the image embedding's norms; the same in every Wan."""
 
 
 class BlockContext(NamedTuple):
-    """Context of every block besides the video and its positions."""
+    """Inputs of every block in addition to the video tokens and their positions."""
 
     context: Float[Array, "batch context_tokens width"]
     condition: Float[Array, "batch times 6 width"]
 
 
-class Inside(NamedTuple):
-    """A step on its way through the blocks."""
+class EmbeddedStep(NamedTuple):
+    """Embedded inputs of a step, as passed to the blocks."""
 
     x: Tokens
-    """Padded for equal shares."""
+    """Video tokens, padded to divide evenly over devices."""
     time: Float[Array, "batch times width"]
     context: BlockContext
     positions: Positions
@@ -73,7 +72,7 @@ class Inside(NamedTuple):
 
 
 class WanFeedForward(nnx.Module):
-    """Linear, GELU, linear."""
+    """Feed-forward network: linear, activation, linear."""
 
     def __init__(
         self,
@@ -83,21 +82,21 @@ class WanFeedForward(nnx.Module):
         rngs: nnx.Rngs,
         param_dtype: DTypeLike,
     ) -> None:
-        wide, middle, out = sizes
+        features, hidden, out = sizes
         make = partial(linear, rngs=rngs, param_dtype=param_dtype)
         self.up, self.down = (
-            make(wide, middle, ("embed", "mlp")),
-            make(middle, out, ("mlp", "embed")),
+            make(features, hidden, ("embed", "mlp")),
+            make(hidden, out, ("mlp", "embed")),
         )
         self.activation = activation
 
     def __call__(self, x: Float[Array, "batch tokens in"]) -> Tokens:
-        """Apply the layers to each token."""
+        """Apply the feed-forward network to each token."""
         return self.down(activated(self.up, x, self.activation))
 
 
 class KeysValues(nnx.Module):
-    """Keys, normed over all heads, and values of one sequence."""
+    """Key and value projections of one sequence; keys are normalized over all heads."""
 
     def __init__(self, config: WanConfig, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> None:
         make = partial(linear, rngs=rngs, param_dtype=param_dtype)
@@ -107,13 +106,13 @@ class KeysValues(nnx.Module):
         self.heads = config.num_attention_heads
 
     def __call__(self, x: Tokens) -> tuple[Array, Array]:
-        """Project tokens to keys and values."""
+        """Project tokens to normalized keys, and values."""
         keys = self.k_norm.over_heads(to_heads(self.k, x, self.heads))
-        return keys, to_heads(self.v, x, self.heads, upright=True)
+        return keys, to_heads(self.v, x, self.heads, tokens_last=True)
 
 
 class Queries(nnx.Module):
-    """Queries, normed over all heads, and the projection of what they found."""
+    """Query projection, normalized over all heads, and the attention's output projection."""
 
     def __init__(self, config: WanConfig, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> None:
         make = partial(linear, rngs=rngs, param_dtype=param_dtype)
@@ -123,16 +122,16 @@ class Queries(nnx.Module):
         self.heads = config.num_attention_heads
 
     def __call__(self, x: Tokens) -> Float[Array, "batch tokens heads dim"]:
-        """Project tokens to queries."""
+        """Project tokens to normalized queries."""
         return self.q_norm.over_heads(to_heads(self.q, x, self.heads))
 
-    def finish(self, found: Float[Array, "batch tokens heads dim"]) -> Tokens:
-        """Join the heads, and project them."""
-        return from_heads(self.out, found)
+    def finish(self, heads: Float[Array, "batch tokens heads dim"]) -> Tokens:
+        """Join the attention heads and apply the output projection."""
+        return from_heads(self.out, heads)
 
 
 class SelfAttention(nnx.Module):
-    """Attention of every token of the video to every other, positions turned in by RoPE."""
+    """Self-attention over all video tokens, with RoPE."""
 
     def __init__(
         self,
@@ -154,9 +153,9 @@ class SelfAttention(nnx.Module):
 
 
 class VideoCrossAttention(nnx.Module):
-    """The video to the context: tokens of the image, where there is one, and then of the text.
+    """Cross-attention of video tokens to the context: image tokens, if any, then text tokens.
 
-    Padding of the text is attended to like words: Wan was trained so.
+    Text padding is not masked, as in Wan's training.
     """
 
     def __init__(
@@ -164,24 +163,27 @@ class VideoCrossAttention(nnx.Module):
     ) -> None:
         self.queries = Queries(config, rngs=rngs, param_dtype=param_dtype)
         self.text = KeysValues(config, rngs=rngs, param_dtype=param_dtype)
-        own = config.added_kv_proj_dim is not None
-        self.image = KeysValues(config, rngs=rngs, param_dtype=param_dtype) if own else None
+        has_image = config.added_kv_proj_dim is not None
+        self.image = KeysValues(config, rngs=rngs, param_dtype=param_dtype) if has_image else None
         self.attention = attention
 
     def __call__(self, x: Tokens, context: Float[Array, "batch context_tokens width"]) -> Tokens:
-        """Attend to the text, and to the image where there is one."""
+        """Attend to the text, and to the image if there is one."""
         queries = self.queries(x)
         if self.image is None:
             return self.queries.finish(self.attention(queries, *self.text(context)))
-        cut = context.shape[1] - TEXT_TOKENS  # below zero it counts from the end, as there
-        found = self.attention(queries, *self.text(context[:, cut:]))
+        cut = context.shape[1] - TEXT_TOKENS  # negative values index from the end, as in diffusers
+        output = self.attention(queries, *self.text(context[:, cut:]))
         if context[:, :cut].shape[1]:
-            found = found + self.attention(queries, *self.image(context[:, :cut]))
-        return self.queries.finish(found)
+            output = output + self.attention(queries, *self.image(context[:, :cut]))
+        return self.queries.finish(output)
 
 
 class WanBlock(nnx.Module):
-    """Self attention, cross attention and feed-forward; time modulates the first and the last."""
+    """Transformer block: self-attention, cross-attention and feed-forward.
+
+    Time modulates self-attention and feed-forward.
+    """
 
     def __init__(
         self,
@@ -213,7 +215,7 @@ class WanBlock(nnx.Module):
         condition: Float[Array, "batch times 6 width"],
         positions: Positions,
     ) -> Tokens:
-        """Attend to the video and to the context, then feed forward."""
+        """Apply self-attention, cross-attention and feed-forward."""
         shift, scale, gate, mlp_shift, mlp_scale, mlp_gate = modulation(
             self.scale_shift_table, condition
         )
@@ -224,14 +226,14 @@ class WanBlock(nnx.Module):
         normed = modulate(x, mlp_shift, mlp_scale, self.epsilon)
         return split(gated(x, self.feed_forward(normed), mlp_gate), *SPLIT)
 
-    def seen(self, x: Tokens, condition: Float[Array, "batch times 6 width"]) -> Tokens:
-        """Return the video as the block's first attention sees it."""
+    def attention_input(self, x: Tokens, condition: Float[Array, "batch times 6 width"]) -> Tokens:
+        """Return the modulated input of the block's self-attention."""
         shift, scale, *_ = modulation(self.scale_shift_table, condition)
         return modulate(x, shift, scale, self.epsilon)
 
 
 class ImageEmbedding(nnx.Module):
-    """CLIP's tokens of one image, or of several in a row, to the network's width."""
+    """Projection of CLIP tokens of one or several concatenated images to the network's width."""
 
     def __init__(self, config: WanConfig, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> None:
         assert config.image_dim is not None
@@ -245,9 +247,9 @@ class ImageEmbedding(nnx.Module):
         self.norm_out = LayerNorm(config.width, IMAGE_NORM_EPSILON, rngs=rngs)
 
     def __call__(self, x: Float[Array, "batch image_tokens features"]) -> Tokens:
-        """Embed the image's tokens.
+        """Embed image tokens.
 
-        Raises: ValueError: another number of them than there are positions for.
+        Raises: ValueError: the number of tokens differs from the number of learned positions.
         """
         if self.positions is not None:
             if x.shape[1] != self.positions.shape[1]:
@@ -260,10 +262,10 @@ class ImageEmbedding(nnx.Module):
 
 
 class WanTransformer(nnx.Module):
-    """Video latents and conditions to velocity.
+    """Denoising transformer of Wan: video latents and conditioning to velocity.
 
-    Parameters that stay float32 in every dtype are those that diffusers keeps so: the time
-    embedding, norms with scale and bias, and the tables that modulate.
+    The time embedding, norms with scale and bias, and modulation tables are always float32, as in
+    diffusers.
     """
 
     def __init__(
@@ -286,9 +288,9 @@ class WanTransformer(nnx.Module):
         self.text_in = WanFeedForward(
             (config.text_dim, width, width), tanh_gelu, rngs=rngs, param_dtype=param_dtype
         )
-        pictured = config.image_dim is not None
+        has_image = config.image_dim is not None
         self.image_in = (
-            ImageEmbedding(config, rngs=rngs, param_dtype=param_dtype) if pictured else None
+            ImageEmbedding(config, rngs=rngs, param_dtype=param_dtype) if has_image else None
         )
         self.blocks = stack(
             lambda rngs: WanBlock(
@@ -309,25 +311,24 @@ class WanTransformer(nnx.Module):
         image_embeds: Float[Array, "batch image_tokens image_dim"] | None = None,
         cache: CachedStep | None = None,
     ) -> Float[Array, "batch frames rows columns out_channels"]:
-        """Velocity of the latents, in the dtype of the weights.
+        """Return the velocity of the latents, in the dtype of the weights.
 
         Args:
-            latents: whole patches along each axis; for image to video with the mask and image
-                latents as further channels.
-            timestep: 0 to 1000, float32; of each row, or of each of its tokens (frame by frame,
-                row by row).
-            prompt_embeds: of UMT5, zero where there is only padding; any number of tokens.
-            image_embeds: CLIP's tokens of the image; of first and last frame: of both, in a
-                row. Only for networks with an image_dim.
-            cache: of earlier steps, where most blocks may be left out.
+            latents: whole patches along each axis; for image-to-video, with mask and image latents
+                as additional channels.
+            timestep: 0 to 1000, float32; per row, or per token (frame by frame, row by row).
+            prompt_embeds: UMT5 features, zero at padding; any number of tokens.
+            image_embeds: CLIP tokens of the image, or of first and last frame concatenated. Only
+                for networks with an image_dim.
+            cache: state of earlier steps; may replace most blocks.
 
         Raises:
-            ValueError: latents that do not divide into patches or are longer than RoPE reaches,
-                or image embeddings that the network cannot take.
+            ValueError: latents that do not divide into patches or exceed RoPE's reach, or image
+                embeddings that the network does not support.
         """
-        inside = self.enter(latents, timestep, prompt_embeds, image_embeds)
+        step = self.embed_inputs(latents, timestep, prompt_embeds, image_embeds)
         run = self._run if cache is None else partial(self._cached, cache)
-        return self.leave(inside, run(inside.x, inside.context, inside.positions))
+        return self.project_output(step, run(step.x, step.context, step.positions))
 
     def of_patches(
         self,
@@ -336,23 +337,23 @@ class WanTransformer(nnx.Module):
         prompt_embeds: Float[Array, "batch text_tokens text_dim"],
         grids: RowGrids,
     ) -> Float[Array, "batch frames rows columns out_channels"]:
-        """Velocity of latents that are patches in a row, with padding behind them.
+        """Return the velocity of latents stored as a sequence of patches, followed by padding.
 
         Args:
-            grids: of the rows' own patches.
+            grids: patch grids of the rows.
         """
-        inside = self.enter(latents, timestep, prompt_embeds, None, grids)
-        return self.leave(inside, self._run(inside.x, inside.context, inside.positions))
+        step = self.embed_inputs(latents, timestep, prompt_embeds, None, grids)
+        return self.project_output(step, self._run(step.x, step.context, step.positions))
 
-    def enter(
+    def embed_inputs(
         self,
         latents: Video,
         timestep: Float[Array, " batch *tokens"],
         prompt_embeds: Float[Array, "batch text_tokens text_dim"],
         image_embeds: Float[Array, "batch image_tokens image_dim"] | None,
         grids: RowGrids | None = None,
-    ) -> Inside:
-        """Make tokens of a step's inputs. Raises: ValueError: as a call does."""
+    ) -> EmbeddedStep:
+        """Embed a step's inputs as tokens. Raises: ValueError: as `__call__`."""
         if grids is None:
             grid = self._grid(latents.shape[1:4])
             positions = self.positions(grid)
@@ -366,29 +367,29 @@ class WanTransformer(nnx.Module):
         condition = self.time_modulation(jax.nn.silu(time))
         condition = condition.reshape(*time.shape[:2], 6, -1)
         x = self.tokens(self.patches_in, latents)
-        return Inside(x, time, BlockContext(context, condition), positions, grid)
+        return EmbeddedStep(x, time, BlockContext(context, condition), positions, grid)
 
     def tokens(self, patches_in: Conv, video: Video) -> Tokens:
-        """Return a video's patches as padded tokens."""
+        """Embed a video's patches as padded tokens."""
         return self.padded(convolved(patches_in, video.astype(patches_in.kernel.dtype)))
 
     def padded(self, patches: Float[Array, "batch frames rows columns width"]) -> Tokens:
-        """Return patches in a row, padded."""
+        """Flatten patches into a padded token sequence."""
         return split(
             padded_tokens.pad(patches.reshape(len(patches), -1, self.config.width)), *SPLIT
         )
 
-    def leave(
-        self, inside: Inside, x: Tokens
+    def project_output(
+        self, step: EmbeddedStep, x: Tokens
     ) -> Float[Array, "batch frames rows columns out_channels"]:
-        """Make a velocity of the tokens behind the last block."""
-        shift, scale = modulation(self.scale_shift_table, inside.time[:, :, None])
+        """Project the last block's tokens to a velocity."""
+        shift, scale = modulation(self.scale_shift_table, step.time[:, :, None])
         x = self.patches_out(modulate(x, shift, scale, self.config.eps))
-        return unpatch(x[:, : math.prod(inside.grid)], inside.grid, self.config.patch_size)
+        return unpatch(x[:, : math.prod(step.grid)], step.grid, self.config.patch_size)
 
     @property
     def depth(self) -> int:
-        """Number of blocks."""
+        """Number of transformer blocks."""
         return self.config.num_layers
 
     def _run(
@@ -408,7 +409,7 @@ class WanTransformer(nnx.Module):
         x, signal = self.signal(x, context, positions, cache.first)
         between = (cache.first, self.depth)
         return cache.run(
-            Entered(x, x, signal),
+            BlockInputs(x, x, signal),
             context,
             lambda x, context: self._run(x, context, positions, between),
         )
@@ -416,25 +417,28 @@ class WanTransformer(nnx.Module):
     def signal(
         self, x: Tokens, context: BlockContext, positions: Positions, first: int
     ) -> tuple[Tokens, Tokens]:
-        """Run the first blocks, and return the tokens behind them and a cache's signal."""
+        """Run the first blocks; return their output tokens and the step cache's signal."""
         if first:
-            behind = self._run(x, context, positions, (0, first))
-            return behind, behind - x
+            output = self._run(x, context, positions, (0, first))
+            return output, output - x
         signal, _ = scan(
-            self.blocks, x, lambda block, x: block.seen(x, context.condition), between=(0, 1)
+            self.blocks,
+            x,
+            lambda block, x: block.attention_input(x, context.condition),
+            between=(0, 1),
         )
         return x, signal
 
     def positions(self, grid: tuple[int, ...]) -> Positions:
-        """Return positions of a grid's padded tokens, the last axis running fastest."""
+        """Return the positions of a grid's padded tokens; the last axis varies fastest."""
         rope = grid_rope_table(grid, self.config.axes_dims_rope)
         count = math.prod(grid)
-        behind = ((0, padded_tokens.padding(count)), (0, 0))
-        padded = RopeTable(*(jnp.pad(part, behind) for part in rope))
+        padding = ((0, padded_tokens.padding(count)), (0, 0))
+        padded = RopeTable(*(jnp.pad(part, padding) for part in rope))
         return Positions(padded, padded_tokens.counted(count))
 
     def time(self, timestep: Float[Array, " batch *tokens"]) -> Float[Array, "batch times width"]:
-        """The vector of each timestep, embedded in float32; one a row, or one a token."""
+        """Embed the timesteps in float32, one per row or one per token."""
         features = sinusoid(timestep.reshape(-1), self.config.freq_dim)
         vectors = self.time_in(features).astype(self.time_modulation.kernel.dtype)
         return vectors.reshape(len(timestep), -1, self.config.width)
@@ -444,7 +448,7 @@ class WanTransformer(nnx.Module):
         prompt_embeds: Float[Array, "batch text_tokens text_dim"],
         image_embeds: Float[Array, "batch image_tokens image_dim"] | None,
     ) -> Float[Array, "batch context_tokens width"]:
-        """Image and text in the network's width."""
+        """Project image and text features to the network's width, and concatenate them."""
         text = self.text_in(prompt_embeds)
         if image_embeds is None:
             return text
@@ -453,7 +457,7 @@ class WanTransformer(nnx.Module):
         return jnp.concatenate([self.image_in(image_embeds.astype(text.dtype)), text], axis=1)
 
     def _grid(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
-        """Tokens along each axis."""
+        """Return the number of patches of latents along each axis; validates the sizes."""
         for axis, size, patch in zip(AXES, sizes, self.config.patch_size, strict=True):
             if size % patch:
                 raise ValueError(f"{size} {axis} of latents do not divide into patches of {patch}")
@@ -470,7 +474,7 @@ class WanTransformer(nnx.Module):
 def unpatch(
     x: Float[Array, "batch tokens features"], grid: tuple[int, ...], patch: tuple[int, ...]
 ) -> Video:
-    """Tokens to the latents they stand for."""
+    """Rearrange a transformer's output tokens into video latents."""
     frames, rows, columns = grid
     x = x.reshape(len(x), frames, rows, columns, *patch, -1).transpose(0, 1, 4, 2, 5, 3, 6, 7)
     return x.reshape(len(x), frames * patch[0], rows * patch[1], columns * patch[2], -1)

@@ -1,4 +1,4 @@
-"""Prompts as Wan reads them: cleaned text, and UMT5's features with zeros where there is none."""
+"""Prompts of Wan: text cleaning, and UMT5 features with zeros at padding."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from models.wan.request import WanRequest
 
 
 def clean(prompt: str) -> str:
-    """Return a prompt cleaned as diffusers does.
+    """Clean a prompt as diffusers does: repair Unicode, unescape HTML, collapse whitespace.
 
-    Repaired Unicode, HTML entities as characters (twice: some texts are escaped twice), and single
-    spaces. Source: diffusers pipeline_wan.py, prompt_clean.
+    HTML is unescaped twice, since some texts are escaped twice. Source: diffusers pipeline_wan.py,
+    prompt_clean.
     """
     text = html.unescape(html.unescape(ftfy.fix_text(prompt)))
     return re.sub(r"\s+", " ", text.strip()).strip()
 
 
 def read_texts(request: WanRequest, tokenizer: Tokenizer) -> ReadTexts:
-    """Tokenize all prompts: `text_ids`, `text_mask` and, of weighted ones, `token_weights`.
+    """Tokenize all prompts: `text_ids`, `text_mask`, and `token_weights` of weighted prompts.
 
     Raises: RequestError: weights out of range; names the field.
     """
@@ -61,7 +61,7 @@ def prompt_embeds(
     mask: Bool[Array, "batch tokens"],
     weights: Float[Array, "batch tokens"] | None = None,
 ) -> Float[Array, "batch tokens d_model"]:
-    """Features of the tokens, zero behind each prompt's last: the transformer sees no mask.
+    """Return the text features, zero after each prompt's last token; there is no attention mask.
 
     Source: diffusers pipeline_wan.py, _get_t5_prompt_embeds.
     """

@@ -1,4 +1,4 @@
-"""The published checkpoints' configs, as in their `config.json`: for planning and for tests.
+"""Configs of the published Wan checkpoints, as in `config.json`, for planning and tests.
 
 Source: the `-Diffusers` repositories of Wan-AI.
 """
@@ -31,19 +31,19 @@ T2V_14B: Config = {
     "rope_max_seq_len": 1024,
     "text_dim": 4096,
 }
-"""Wan 2.1 T2V 14B; also each of the two experts of Wan 2.2 T2V A14B."""
+"""Wan 2.1 T2V 14B, and both experts of Wan 2.2 T2V A14B."""
 
 T2V_1_3B: Config = {**T2V_14B, "ffn_dim": 8960, "num_attention_heads": 12, "num_layers": 30}
 """Wan 2.1 T2V 1.3B."""
 
 I2V_14B: Config = {**T2V_14B, "in_channels": 36, "image_dim": 1280, "added_kv_proj_dim": 5120}
-"""Wan 2.1 I2V 14B, 480p and 720p: 16 latents, 4 of the mask, 16 of the image."""
+"""Wan 2.1 I2V 14B, 480p and 720p; input channels: 16 latents, 4 mask, 16 image."""
 
 FLF2V_14B: Config = {**I2V_14B, "pos_embed_seq_len": 514}
 """Wan 2.1 FLF2V 14B: first and last frame, 257 tokens each."""
 
 I2V_A14B: Config = {**T2V_14B, "in_channels": 36}
-"""Config of each of Wan 2.2 I2V A14B's two experts: no image embedding."""
+"""Both experts of Wan 2.2 I2V A14B, without image embedding."""
 
 TI2V_5B: Config = {
     **T2V_14B,
@@ -53,7 +53,7 @@ TI2V_5B: Config = {
     "num_layers": 30,
     "out_channels": 48,
 }
-"""Wan 2.2 TI2V 5B, over the VAE of 48 channels."""
+"""Wan 2.2 TI2V 5B, for the VAE with 48 channels."""
 
 VACE_14B: Config = {
     **T2V_14B,
@@ -98,7 +98,7 @@ UMT5_XXL: Config = {
     "relative_attention_num_buckets": 32,
     "vocab_size": 256384,
 }
-"""The text encoder of every Wan."""
+"""Text encoder of all Wan models."""
 
 CLIP_VIT_H: Config = {
     "architectures": ["CLIPVisionModel"],
@@ -114,10 +114,10 @@ CLIP_VIT_H: Config = {
     "patch_size": 14,
     "projection_dim": 1024,
 }
-"""The image encoder of Wan 2.1 I2V and FLF2V."""
+"""Image encoder of Wan 2.1 I2V and FLF2V."""
 
 VAE_2_1: Config = WAN_2_1
-"""The autoencoder of Wan 2.1, and of 2.2's 14B models."""
+"""Autoencoder of Wan 2.1, and of the 14B models of 2.2."""
 
 VAE_2_2: Config = {
     **VAE_2_1,
@@ -132,5 +132,5 @@ VAE_2_2: Config = {
     "latents_mean": [0.0] * 48,
     "latents_std": [1.0] * 48,
 }
-"""The autoencoder of Wan 2.2 TI2V 5B. Its shape alone: zeros and ones stand for the statistics,
-which are no size."""
+"""Autoencoder of Wan 2.2 TI2V 5B. Zeros and ones replace the statistics, which do not affect
+shapes."""

@@ -1,4 +1,4 @@
-"""Schedulers that Wan runs under: those that know a flow, from the checkpoint or the request."""
+"""Flow-matching schedulers that Wan supports, selected by the checkpoint or the request."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ EULER = "FlowMatchEulerDiscreteScheduler"
 OPTIONS: Mapping[str, Mapping[str, Option]] = {
     name: registry.OPTIONS[name] for name in (*NAMES, *CLASSES, EULER)
 }
-"""Options of the names that a request may use, for the spec."""
+"""Options of each scheduler name that a request may use, for the spec."""
 
 FLOW: Mapping[str, Any] = {"prediction_type": "flow_prediction", "use_flow_sigmas": True}
-"""Fields that Euler's config takes for granted and others have to be given."""
+"""Fields that are implicit in Euler's config and that other schedulers need explicitly."""
 
 
 @runtime_checkable
 class FlowScheduler(Scheduler, Protocol):
-    """A scheduler that says how far its timesteps count."""
+    """Scheduler protocol with the number of training timesteps, which bounds Wan's experts."""
 
     @property
     def num_train_timesteps(self) -> int:
-        """Number of steps in training."""
+        """Number of timesteps in training."""
 
 
 def scheduler_of(config: Mapping[str, Any], chosen: Mapping[str, Any] | None) -> FlowScheduler:
-    """The checkpoint's own scheduler, or what the request wishes in its place.
+    """Return the request's scheduler, or the checkpoint's by default.
 
     Args:
         config: the checkpoint's `scheduler_config.json`.
-        chosen: the scheduler of the request; None: none.
+        chosen: the request's scheduler; None if not given.
 
-    Raises: RequestError, naming the option that is wrong.
+    Raises: RequestError: an invalid option; names the option.
     """
     if chosen is None:
         return registry.from_config(config)  # type: ignore[return-value]
     name = chosen.get("name")
     if name is not None and name not in OPTIONS:
-        raise RequestError("scheduler", f"{name!r} is none of {sorted(OPTIONS)}, which know a flow")
+        raise RequestError("scheduler", f"{name!r} must be one of {sorted(OPTIONS)}")
     if config["_class_name"] == EULER:
         config = {**FLOW, **config}
     try:

@@ -1,6 +1,6 @@
-"""Wan's transformer in one `.safetensors` file; all else comes from a folder in diffusers' layout.
+"""Wan transformer in one `.safetensors` file; other parts are read from a diffusers folder.
 
-Animate's file has its encoder of faces, too.
+Files of Animate also contain the face encoder.
 
 Source: ComfyUI (comfy/supported_models.py, class WAN21_T2V) for the prefixes.
 """
@@ -28,35 +28,35 @@ NAMINGS = (
 
 
 def transformer(file: Path, count: int) -> NetworkFile:
-    """Return where the transformer lies in a file.
+    """Return the location of the transformer in a file.
 
     Args:
-        count: of the base's transformers.
+        count: number of transformers in the base.
 
     Raises:
-        UnsupportedCheckpoint: there is none of Wan's in it, or the base has two.
-        CheckpointError: pickled, damaged or not there.
+        UnsupportedCheckpoint: the file has no Wan transformer, or the base has two.
+        CheckpointError: the file is pickled, damaged or missing.
     """
-    found = parts_of(file, {"transformer": NAMINGS})
-    if "transformer" not in found:
+    parts = parts_of(file, {"transformer": NAMINGS})
+    if "transformer" not in parts:
         raise UnsupportedCheckpoint(
-            f"{file}: no Wan transformer in it; it would have head.modulation, behind "
-            "model.diffusion_model or nothing"
+            f"{file}: no Wan transformer in it; it must contain the key head.modulation, with the "
+            "prefix model.diffusion_model or without a prefix"
         )
     if count != 1:
         raise UnsupportedCheckpoint(
             f"{file}: one transformer, but its base has {count} experts; give a folder in "
             "diffusers' layout with both"
         )
-    return found["transformer"]
+    return parts["transformer"]
 
 
 def face_encoder(file: Path, config: AnimateConfig) -> NetworkFile:
-    """Return where Animate's encoder of faces lies in a file.
+    """Return the location of Animate's face encoder in a file.
 
     Raises:
-        UnsupportedCheckpoint: there is none in it: it is not Animate's.
-        CheckpointError: pickled, damaged or not there.
+        UnsupportedCheckpoint: the file has no face encoder, so it is not Animate.
+        CheckpointError: the file is pickled, damaged or missing.
     """
     namings = (
         Naming(
@@ -66,9 +66,9 @@ def face_encoder(file: Path, config: AnimateConfig) -> NetworkFile:
         ),
         Naming(TRANSFORMER_PREFIXES, "motion_encoder.motion_synthesis_weight", FACE_RENAMES),
     )
-    found = parts_of(file, {"face_encoder": namings})
-    if "face_encoder" not in found:
+    parts = parts_of(file, {"face_encoder": namings})
+    if "face_encoder" not in parts:
         raise UnsupportedCheckpoint(
             f"{file}: no motion_encoder in it, but its base is Wan Animate; give a file of Animate"
         )
-    return found["face_encoder"]
+    return parts["face_encoder"]

@@ -1,4 +1,4 @@
-"""Spec of a Wan checkpoint for the API: tasks, fields, defaults and limits."""
+"""Builds the `ModelSpec` of a Wan checkpoint: tasks, request fields, defaults and limits."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from models.wan.schedulers import OPTIONS
 from models.wan.vace_config import VaceConfig
 
 WIDTH_PX, HEIGHT_PX, FRAMES = 832, 480, 81
-"""The video of a request that names no size, as in diffusers' Wan pipelines."""
+"""Default size of a video, as in diffusers' Wan pipelines."""
 SIDES, AREAS, LENGTHS = 2, 4, 4
-"""Multiples of that video's width, area and length that a request may ask for."""
+"""Limits of width, area and length, as multiples of the default size."""
 FPS, FPS_TI2V = 16, 24
-"""Frame rates of the videos that the networks were trained on."""
+"""Frame rates of the training videos: of Wan, and of TI2V."""
 
 ANIMATE: Mapping[str, Any] = {
     "width": 1280,
@@ -34,20 +34,20 @@ ANIMATE: Mapping[str, Any] = {
     "num_inference_steps": 20,
     "guidance_scale": 1.0,
 }
-"""Defaults of Animate's requests: diffusers' call, and the authors' frame rate."""
+"""Defaults of Animate requests: diffusers' arguments, and the authors' frame rate."""
 SEGMENT = 77
-"""Frames that Animate was trained on, and draws at most; longer videos are several segments, of
-which one is drawn."""
-COVERING, MOST_RATIO = ("control_video", "mask_video", "image", "last_image"), 8
-"""Images and frames that are cut to the video's proportions, and what theirs may be."""
+"""Maximum frames of an Animate video, as in training. Longer videos need several segments, and only
+one is supported."""
+COVERING, MAX_RATIO = ("control_video", "mask_video", "image", "last_image"), 8
+"""Fields whose images are cropped to the video's proportions, and their maximum aspect ratio."""
 MAX_REFERENCES = 8
-"""References of one video; each takes as long as four frames."""
+"""Reference images per video; each adds the work of four frames."""
 
 _GUIDED = (Need(field="guidance_scale", above=1),)
 NEEDS: Mapping[str, tuple[Need, ...]] = dict.fromkeys(
     ("negative_prompt", "guidance_scale_2"), _GUIDED
 )
-"""Conditions as in diffusers: the first expert's scale decides for both."""
+"""Conditions of request fields, as in diffusers: the first expert's scale decides for both."""
 
 
 def make_spec(
@@ -56,10 +56,12 @@ def make_spec(
     checkpoint: WanCheckpoint,
     defaults: Mapping[str, Any],
 ) -> ModelSpec:
-    """Defaults are diffusers' own, then the folder's `atelier.json`, then the operator's.
+    """Build the `ModelSpec` of a Wan checkpoint.
+
+    The folder's `atelier.json`, then the operator's values, override diffusers' defaults.
 
     Args:
-        sources: the folder, and the file of weights if there is one.
+        sources: the folder, and the file of weights, if any.
     """
     grid = Grid.of(checkpoint.transformer, checkpoint.vae)
     limits = _with_control(limits_of(grid), checkpoint)
@@ -71,7 +73,7 @@ def make_spec(
         tasks=checkpoint.tasks,
         fields=fields,
         needed=needed_of(checkpoint),
-        defaults={**_own_defaults(checkpoint, limits), **chosen},
+        defaults={**_defaults_of(checkpoint, limits), **chosen},
         needs={name: needs for name, needs in NEEDS.items() if name in fields},
         limits=limits,
         schedulers=OPTIONS,
@@ -85,7 +87,7 @@ def make_spec(
 
 
 def fields_of(checkpoint: WanCheckpoint) -> frozenset[str]:
-    """Request fields; those of a second expert and of images where there are any."""
+    """Return the request fields that a Wan checkpoint supports."""
     served = {
         "guidance_scale_2": checkpoint.boundary_ratio is not None,
         "image": "image-to-video" in checkpoint.tasks,
@@ -98,14 +100,14 @@ def fields_of(checkpoint: WanCheckpoint) -> frozenset[str]:
 
 
 def most_ratio_of(checkpoint: WanCheckpoint) -> dict[str, int]:
-    """Return how much longer than wide images may be that are fitted into a video, by field."""
+    """Return the maximum aspect ratio of images that are fitted into a video, by field."""
     if checkpoint.reads_control:
-        return dict.fromkeys(COVERING, MOST_RATIO)
-    return {"image": MOST_RATIO} if checkpoint.animates else {}
+        return dict.fromkeys(COVERING, MAX_RATIO)
+    return {"image": MAX_RATIO} if checkpoint.animates else {}
 
 
 def frame_scaling_of(checkpoint: WanCheckpoint) -> Mapping[str, FrameScaling]:
-    """Return how the frames of videos are scaled, by field."""
+    """Return how input video frames are scaled, by field."""
     if checkpoint.reads_control:
         return {"control_video": vace_inputs.FRAMES, "mask_video": vace_inputs.MASKS}
     config = checkpoint.transformer
@@ -117,21 +119,21 @@ def frame_scaling_of(checkpoint: WanCheckpoint) -> Mapping[str, FrameScaling]:
 
 
 def needed_of(checkpoint: WanCheckpoint) -> frozenset[str]:
-    """Return the fields beside those of the task that no request can do without."""
+    """Return the required fields, in addition to those that the task requires."""
     if checkpoint.animates:
         return frozenset({"pose_video", "face_video"})
     return frozenset({"last_image"} if checkpoint.needs_last_image else ())
 
 
 def read_frames_of(checkpoint: WanCheckpoint, grid: Grid) -> Mapping[str, int]:
-    """Return the frames that each image of a field makes a video longer by, while it is drawn."""
+    """Return the frames by which each image of a field lengthens the denoised video."""
     if checkpoint.animates:
         return {"image": grid.frame}
     return {"reference_images": grid.frame} if checkpoint.reads_control else {}
 
 
 def limits_of(grid: Grid) -> Limits:
-    """Return the limits: what RoPE reaches, and what of that somebody may ask for by default."""
+    """Return Wan's request limits: the reach of RoPE, capped at multiples of the default size."""
     multiple = math.lcm(grid.width_multiple, grid.height_multiple)
     reach = grid.max_tokens * min(grid.width_multiple, grid.height_multiple)
     longest = min(grid.max_frames, LENGTHS * (FRAMES - 1) + 1)
@@ -150,7 +152,7 @@ def limits_of(grid: Grid) -> Limits:
 
 
 def _with_control(limits: Limits, checkpoint: WanCheckpoint) -> Limits:
-    """Return limits that have those of control videos, where the checkpoint reads them."""
+    """Return the limits, extended by those of control or pose videos if the checkpoint has any."""
     config = checkpoint.transformer
     if checkpoint.animates:
         return limits.model_copy(update={"max_frames": min(limits.max_frames, SEGMENT)})
@@ -164,11 +166,11 @@ def _with_control(limits: Limits, checkpoint: WanCheckpoint) -> Limits:
     )
 
 
-def _own_defaults(checkpoint: WanCheckpoint, limits: Limits) -> dict[str, Any]:
-    """Diffusers' call; sizes that the network cannot have make way for the next smaller one."""
+def _defaults_of(checkpoint: WanCheckpoint, limits: Limits) -> dict[str, Any]:
+    """Return diffusers' defaults for Wan; unsupported sizes are reduced to the next supported."""
     grid, multiple = Grid.of(checkpoint.transformer, checkpoint.vae), limits.size_multiple_px
 
-    own = ANIMATE if checkpoint.animates else {}
+    animate = ANIMATE if checkpoint.animates else {}
 
     def side(usual: int) -> int:
         return max(multiple, min(usual, limits.max_side_px) // multiple * multiple)
@@ -178,12 +180,12 @@ def _own_defaults(checkpoint: WanCheckpoint, limits: Limits) -> dict[str, Any]:
         "num_inference_steps": 50,
         "guidance_scale": 5.0,
         "max_sequence_length": MAX_SEQUENCE_LENGTH,
-        **own,
+        **animate,
     }
     return {
         **chosen,
-        "width": side(own.get("width", WIDTH_PX)),
-        "height": side(own.get("height", HEIGHT_PX)),
+        "width": side(animate.get("width", WIDTH_PX)),
+        "height": side(animate.get("height", HEIGHT_PX)),
         "num_frames": max(
             grid.frames_near(1)[1], grid.frames_near(min(FRAMES, limits.max_frames))[0]
         ),

@@ -1,4 +1,4 @@
-"""The table of steps: which expert takes each, and what it and the scheduler are told."""
+"""Step table of a video: expert, network inputs and scheduler inputs of each step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from models.wan.request import WanRequest
 def plan_of(request: WanRequest, scheduler: Scheduler) -> Plan:
     """Return the scheduler's plan for a request.
 
-    Raises: RequestError: the scheduler cannot divide its schedule into that many steps.
+    Raises: RequestError: the scheduler does not support this number of steps.
     """
     try:
         return scheduler.plan(request.num_inference_steps)
@@ -28,12 +28,12 @@ def plan_of(request: WanRequest, scheduler: Scheduler) -> Plan:
         raise RequestError(field, str(error)) from error
 
 
-def phases_of(
+def step_programs_of(
     request: WanRequest, plan: Plan, experts: Experts, solver: Solver
 ) -> tuple[StepProgram, ...]:
-    """Return the program of each step.
+    """Return the step program of each step, which names its expert.
 
-    Raises: RequestError: a step is that of an expert which the checkpoint does not have.
+    Raises: RequestError: a step needs an expert that the checkpoint does not have.
     """
     try:
         chosen = [experts.at(timestep) for timestep in plan.timesteps]
@@ -44,31 +44,31 @@ def phases_of(
 
 
 def steps_of(
-    request: WanRequest, plan: Plan, phases: tuple[StepProgram, ...], draw: Callable[[], NDArray]
+    request: WanRequest, plan: Plan, programs: tuple[StepProgram, ...], draw: Callable[[], NDArray]
 ) -> tuple[Step, ...]:
-    """Return an entry a step.
+    """Return one `Step` per program.
 
     Args:
-        draw: the generator's next noise, for schedulers that add some.
+        draw: returns the generator's next noise, for schedulers that add noise.
     """
     return tuple(
-        Step(phase, _values(request, plan, index, phase) | _noise(plan, index, draw))
-        for index, phase in enumerate(phases)
+        Step(program, _values(request, plan, index, program) | _noise(plan, index, draw))
+        for index, program in enumerate(programs)
     )
 
 
 def _values(
-    request: WanRequest, plan: Plan, index: int, phase: StepProgram
+    request: WanRequest, plan: Plan, index: int, program: StepProgram
 ) -> dict[str, NDArray | np.float32]:
     return {
         "timestep": plan.timesteps[index],
-        "guidance_scale": np.float32(request.scale_of(phase.network)),
+        "guidance_scale": np.float32(request.scale_of(program.network)),
         **step_values(plan, index),
     }
 
 
 def _noise(plan: Plan, index: int, draw: Callable[[], NDArray]) -> dict[str, NDArray | np.float32]:
-    """Noise for every step of a plan where any draws some, since all steps have equal names."""
+    """Return a step's noise; zeros if only other steps draw, since all steps have equal keys."""
     if not plan.draws.any():
         return {}
     noise = draw()

@@ -1,7 +1,7 @@
-"""The VACE transformer: Wan's, with hints from a stack of blocks that reads a control video.
+"""VACE transformer: Wan with hints from a second stack of blocks that processes a control video.
 
-The control blocks see the tokens of the noisy video once, then only each other. Each makes one
-hint, which is added to the tokens behind a block of the main stack, times its scale.
+The control blocks receive the noisy video's tokens once, at the first block. Each control block
+outputs one hint. The hint, times its scale, is added to the output of a block of the main stack.
 
 Source: Jiang et al. 2025, "VACE: All-in-One Video Creation and Editing", section 3.3, in the
 parametrisation of diffusers' WanVACETransformer3DModel.
@@ -22,33 +22,33 @@ from models.nn.attention.attention import TokenAttention, cross_attention, token
 from models.nn.layers.padded_tokens import Positions
 from models.nn.layers.parameterised import conv, linear
 from models.nn.layers.scanned import at, scan, stack
-from models.nn.layers.step_cache import CachedStep, Entered
+from models.nn.layers.step_cache import BlockInputs, CachedStep
 from models.parallel.placement import split
 from models.wan.network import SPLIT, BlockContext, Tokens, Video, WanBlock, WanTransformer
 from models.wan.vace_config import VaceConfig
 
 
 class Control(NamedTuple):
-    """Control video and the strength of its hints."""
+    """Control video, and the strength of its hints."""
 
     video: Video
-    """Latents of the noisy video's size, with `vace_in_channels`."""
+    """Control latents of the noisy latents' size, with `vace_in_channels`."""
     scales: Float[Array, "batch hints"]
-    """Factor of each hint."""
+    """Scale of each hint."""
 
 
-class Controlled(NamedTuple):
-    """Tokens on their way through the main stack, and what its hints are made of."""
+class ControlledTokens(NamedTuple):
+    """Video tokens between blocks, and the inputs of the control stack."""
 
     x: Tokens
     first: Tokens
-    """The same before any block."""
+    """Video tokens before any block."""
     control: Tokens
     scales: Float[Array, "batch hints"]
 
 
 class ControlBlock(WanBlock):
-    """Block of the control stack, and the projection of its tokens to a hint."""
+    """Block of the control stack, with the output projection of its hint."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class ControlBlock(WanBlock):
 
 
 class VaceTransformer(WanTransformer):
-    """Video latents, conditions and a control video to velocity."""
+    """Denoising transformer of VACE: latents, conditioning and a control video to velocity."""
 
     config: VaceConfig
 
@@ -102,35 +102,39 @@ class VaceTransformer(WanTransformer):
         cache: CachedStep | None = None,
         control: Control | None = None,
     ) -> Float[Array, "batch frames rows columns out_channels"]:
-        """Velocity of the latents, as `WanTransformer` has it.
+        """Return the velocity of the latents, as `WanTransformer` does.
 
         Raises:
-            ValueError: there is no control video, or not of the latents' size, or another number
-                of scales than of hints; and what `WanTransformer` raises.
+            ValueError: the control video is missing or of another size, or the number of scales
+                differs from that of hints; and as `WanTransformer` does.
         """
         if control is None or control.video.shape[1:4] != latents.shape[1:4]:
-            there = "none" if control is None else control.video.shape[1:4]
-            raise ValueError(f"a control video of {latents.shape[1:4]} latents is needed: {there}")
+            actual = "none" if control is None else control.video.shape[1:4]
+            raise ValueError(f"a control video of {latents.shape[1:4]} latents is needed: {actual}")
         if control.scales.shape[1] != len(self.config.vace_layers):
             raise ValueError(
                 f"{control.scales.shape[1]} scales for {len(self.config.vace_layers)} hints"
             )
-        inside = self.enter(latents, timestep, prompt_embeds, image_embeds)
+        step = self.embed_inputs(latents, timestep, prompt_embeds, image_embeds)
         read = self.tokens(self.control_patches_in, control.video)
-        scales = control.scales.astype(inside.x.dtype)
-        given = Controlled(inside.x, inside.x, read, scales)
+        scales = control.scales.astype(step.x.dtype)
+        controlled = ControlledTokens(step.x, step.x, read, scales)
         run = self._with_hints if cache is None else partial(self._with_hints_cached, cache)
-        return self.leave(inside, run(given, inside.context, inside.positions))
+        return self.project_output(step, run(controlled, step.context, step.positions))
 
     def _with_hints(
-        self, given: Controlled, context: BlockContext, positions: Positions, behind: int = 0
+        self,
+        controlled: ControlledTokens,
+        context: BlockContext,
+        positions: Positions,
+        first_block: int = 0,
     ) -> Tokens:
-        """Run the main stack from block `behind` on; hints of the blocks before it come first."""
-        layers, scales = self.config.vace_layers, given.scales.T[:, :, None, None]
-        hints, x = self._hints(given, context, positions), given.x
-        for number in range(sum(layer < behind for layer in layers)):
+        """Run the main stack from `first_block` on, after adding the hints of earlier blocks."""
+        layers, scales = self.config.vace_layers, controlled.scales.T[:, :, None, None]
+        hints, x = self._hints(controlled, context, positions), controlled.x
+        for number in range(sum(layer < first_block for layer in layers)):
             x = x + hints[number] * scales[number]
-        # Blocks without a hint take the last one, times nought.
+        # Blocks without a hint use the last hint with scale zero.
         scales = jnp.concatenate([scales, jnp.zeros_like(scales[:1])])
         numbers = [layers.index(n) if n in layers else len(layers) for n in range(self.depth)]
 
@@ -138,30 +142,36 @@ class VaceTransformer(WanTransformer):
             hint = at(hints, jnp.minimum(number, len(layers) - 1))
             return split(block(x, *context, positions) + hint * at(scales, number), *SPLIT)
 
-        between = (behind, self.depth) if behind else None
+        between = (first_block, self.depth) if first_block else None
         return scan(self.blocks, x, block, jnp.asarray(numbers, jnp.int32), between=between)[0]
 
     def _hints(
-        self, given: Controlled, context: BlockContext, positions: Positions
+        self, controlled: ControlledTokens, context: BlockContext, positions: Positions
     ) -> Float[Array, "hints batch tokens width"]:
-        """Every control block's hint."""
+        """Run the control stack, and return the hint of each control block."""
 
         def block(block: ControlBlock, carry: tuple[Tokens, Tokens]) -> tuple[Tokens, Tokens]:
             control = block(carry[0], *context, positions)
             return control, split(block.hint_out(control), *SPLIT)
 
-        entered = split(self.control_in(given.control) + given.first, *SPLIT)
+        entered = split(self.control_in(controlled.control) + controlled.first, *SPLIT)
         carry = entered, jnp.zeros_like(entered)
         (_, last), (_, before) = scan(self.control_blocks, carry, block)
         return jnp.concatenate([before[1:], last[None]])
 
     def _with_hints_cached(
-        self, cache: CachedStep, given: Controlled, context: BlockContext, positions: Positions
+        self,
+        cache: CachedStep,
+        controlled: ControlledTokens,
+        context: BlockContext,
+        positions: Positions,
     ) -> Tokens:
-        """Run a step that may leave most blocks out, and with them all hints."""
-        x, signal = self.signal(given.x, context, positions, cache.first)
+        """Run a step whose cache may skip most blocks and all hints."""
+        x, signal = self.signal(controlled.x, context, positions, cache.first)
         return cache.run(
-            Entered(given._replace(x=x), x, signal),
+            BlockInputs(controlled._replace(x=x), x, signal),
             context,
-            lambda given, context: self._with_hints(given, context, positions, cache.first),
+            lambda controlled, context: self._with_hints(
+                controlled, context, positions, cache.first
+            ),
         )

@@ -1,4 +1,4 @@
-"""The control video in latents: what stays, what is drawn anew, and the mask.
+"""VACE's control video in latents: preserved pixels, generated pixels, and the mask.
 
 Source: Jiang et al. 2025 (VACE), section 3.2, "concept decoupling" and "context latent encode";
 diffusers pipeline_wan_vace.py, prepare_video_latents and prepare_masks.
@@ -17,11 +17,11 @@ Latents = Float[Array, "f h w c"]
 
 
 def control_channels(latents: int, pixel: int) -> int:
-    """Number of channels of the control video.
+    """Return the number of channels of the control video.
 
     Args:
-        latents: channels of the VAE's.
-        pixel: side, in pixels, of the square that one latent stands for.
+        latents: channels of the VAE's latents.
+        pixel: side of a latent in pixels.
     """
     return 2 * latents + pixel**2
 
@@ -34,28 +34,30 @@ def control_video(
     """Encode a control video.
 
     Args:
-        encode: gives the posterior's mode, as the transformer has latents.
-        frames: None: none is given, all is drawn anew.
-        masks: 255 where a pixel is drawn anew; more than half of that counts as such.
+        encode: returns the posterior's mode, normalized for the transformer.
+        frames: input frames; None if all pixels are generated.
+        masks: 255 where a pixel is generated; values above half count as generated.
     """
     levels = masks.astype(jnp.float32) / 255
-    clip = jnp.zeros((*levels.shape, 3)) if frames is None else frames.astype(jnp.float32) / 255
-    clip = clip if frames is None else clip * 2 - 1
-    anew = (levels > 0.5).astype(jnp.float32)[..., None]
-    stays, changes = encode(clip * (1 - anew)), encode(clip * anew)
-    return jnp.concatenate([stays, changes, mask_channels(levels, stays.shape[:3])], axis=-1)
+    video = jnp.zeros((*levels.shape, 3)) if frames is None else frames.astype(jnp.float32) / 255
+    video = video if frames is None else video * 2 - 1
+    generated = (levels > 0.5).astype(jnp.float32)[..., None]
+    preserved, replaced = encode(video * (1 - generated)), encode(video * generated)
+    return jnp.concatenate(
+        [preserved, replaced, mask_channels(levels, preserved.shape[:3])], axis=-1
+    )
 
 
 def mask_channels(
     levels: Float[Array, "frames height width"], latents: tuple[int, ...]
 ) -> Float[Array, "f h w pixels"]:
-    """A mask's pixels as channels of the latent that they lie under, row by row.
+    """Return a mask's pixels as channels of their latent, row by row.
 
-    Frames are chosen as if all latents stood for equally many ("nearest-exact"): with masks of the
-    first frame alone, or of the last, the network sees none.
+    Frames are sampled as if all latent frames covered equally many ("nearest-exact"). Hence masks
+    of the first or the last frame alone have no effect.
 
     Args:
-        latents: their frames, rows and columns.
+        latents: frames, rows and columns of the latents.
     """
     frames, height, width = levels.shape
     f, h, w = latents
@@ -67,7 +69,7 @@ def mask_channels(
 def with_references(
     control: Float[Array, "f h w channels"], references: Float[Array, "r h w c"]
 ) -> Float[Array, "all h w channels"]:
-    """Put references in front, the last one first: frames that stay, with a mask of nought."""
-    behind = control.shape[-1] - references.shape[-1]
-    padded = jnp.pad(references[::-1], ((0, 0), (0, 0), (0, 0), (0, behind)))
+    """Prepend reference images, the last one first, as preserved frames with a zero mask."""
+    missing = control.shape[-1] - references.shape[-1]
+    padded = jnp.pad(references[::-1], ((0, 0), (0, 0), (0, 0), (0, missing)))
     return jnp.concatenate([padded, control])

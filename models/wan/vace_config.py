@@ -1,4 +1,4 @@
-"""Config of a VACE transformer: Wan's, and where its hints go."""
+"""VACE transformer config: Wan's fields, and the blocks that receive hints."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from models.wan.config import WanConfig
 
 @dataclass(frozen=True)
 class VaceConfig(WanConfig):
-    """The fields of diffusers' WanVACETransformer3DModel config, with its defaults (14B's).
+    """Fields of diffusers' WanVACETransformer3DModel config, with its defaults (14B's).
 
     Raises:
-        ValueError: a value that the network cannot have, by name.
+        ValueError: a value that the network does not support; names the field.
     """
 
     vace_layers: tuple[int, ...] = (0, 5, 10, 15, 20, 25, 30, 35)
-    """Blocks behind which a hint is added, in rising order; a control block makes each."""
+    """Blocks after which a hint is added, in ascending order; each hint has its control block."""
     vace_in_channels: int = 96
-    """Channels of the control video: latents of what stays and of what is drawn anew, and the
-    mask."""
+    """Channels of the control video: preserved latents, generated latents, and the mask."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

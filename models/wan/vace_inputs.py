@@ -1,9 +1,9 @@
-"""Pictures of a request to VACE as its pixels: frames with masks, and references.
+"""Preprocessing of VACE's control frames, masks and reference images.
 
-Source: diffusers pipeline_wan_vace.py, preprocess_conditions. Frames keep their proportions: they
-cover the video's size, and what juts out is cut off on both sides, as in the authors'
-VaceVideoProcessor.resize_crop; in diffusers' arithmetic (VaeImageProcessor, resize_mode "crop"),
-whose pipeline takes only frames that come in the video's size.
+Source: diffusers pipeline_wan_vace.py, preprocess_conditions. Frames are scaled to cover the
+video's size, and the excess is cropped on both sides. This follows the authors'
+VaceVideoProcessor.resize_crop, with diffusers' arithmetic (VaeImageProcessor, resize_mode "crop").
+diffusers' pipeline accepts only frames of the video's size.
 """
 
 from __future__ import annotations
@@ -21,73 +21,77 @@ from models.spec.frame_scaling import FrameScaling
 
 FRAMES, MASKS = FrameScaling(fit="cover"), FrameScaling(fit="cover", is_grey=True)
 """Scaling of a control video's frames, and of its masks."""
-GREY, ANEW, KEPT = 128, 255, 0
-"""Level of a frame that is not given, and levels of a mask: drawn anew, or kept as given."""
+GREY, GENERATED, PRESERVED = 128, 255, 0
+"""Level of missing frames, and mask levels of generated and of preserved pixels."""
 
 
 class ControlFrames(NamedTuple):
-    """Pixels of a control video and its masks, a byte each."""
+    """Frames and masks of a control video, as bytes."""
 
     frames: UInt8[np.ndarray, "frames height width 3"]
     masks: UInt8[np.ndarray, "frames height width"]
 
 
 def read_frames(
-    pictures: Iterable[Image.Image], masks: Iterable[Image.Image], size: tuple[int, int]
+    images: Iterable[Image.Image], masks: Iterable[Image.Image], size: tuple[int, int]
 ) -> ControlFrames:
     """Resize a control video's frames and masks.
 
     Args:
-        masks: as many as frames; or one, which is every frame's; or none: all is drawn anew.
+        masks: as many as frames; or one for all frames; or none, to generate all pixels.
         size: width and height in pixels.
 
     Raises: RequestError: another number of masks.
     """
     width, height = size
-    frames = np.stack([np.asarray(FRAMES.scaled(picture, size)) for picture in pictures])
+    frames = np.stack([np.asarray(FRAMES.scaled(image, size)) for image in images])
     sent = [np.asarray(MASKS.scaled(mask, size)) for mask in masks]
-    levels = np.stack(sent) if sent else np.full((1, height, width), ANEW, np.uint8)
+    levels = np.stack(sent) if sent else np.full((1, height, width), GENERATED, np.uint8)
     if len(levels) not in (1, len(frames)):
         raise RequestError("mask_video", f"has {len(levels)} frames, the video {len(frames)}")
     return ControlFrames(frames, np.broadcast_to(levels, frames.shape[:3]))
 
 
-def extended(given: ControlFrames, frames: int, last: ControlFrames | None = None) -> ControlFrames:
-    """Put grey frames, to be drawn anew, behind what is given, and before `last`.
+def extended(
+    frames_given: ControlFrames, frames: int, last: ControlFrames | None = None
+) -> ControlFrames:
+    """Insert grey frames to be generated after the given frames, and before `last`.
 
-    Raises: RequestError: more frames than the video will have.
+    Raises: RequestError: more frames than the output video has.
     """
-    parts = [given] if last is None else [given, last]
+    parts = [frames_given] if last is None else [frames_given, last]
     missing = frames - sum(len(part.frames) for part in parts)
     if missing < 0:
-        raise RequestError("num_frames", f"must be {frames - missing} at least: so many are given")
-    shape = (missing, *given.frames.shape[1:])
-    grey = ControlFrames(np.full(shape, GREY, np.uint8), np.full(shape[:3], ANEW, np.uint8))
+        raise RequestError(
+            "num_frames", f"must be at least {frames - missing}, the number of input frames"
+        )
+    shape = (missing, *frames_given.frames.shape[1:])
+    grey = ControlFrames(np.full(shape, GREY, np.uint8), np.full(shape[:3], GENERATED, np.uint8))
     parts.insert(1, grey)
     return ControlFrames(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def kept(picture: Image.Image, size: tuple[int, int]) -> ControlFrames:
-    """Return a frame that stays as it is: the first or the last of a video to extend."""
-    frame = np.asarray(FRAMES.scaled(picture, size))[None]
-    return ControlFrames(frame, np.full(frame.shape[:3], KEPT, np.uint8))
+def preserved_frame(image: Image.Image, size: tuple[int, int]) -> ControlFrames:
+    """Return a preserved frame: the first or the last of a video to extend."""
+    frame = np.asarray(FRAMES.scaled(image, size))[None]
+    return ControlFrames(frame, np.full(frame.shape[:3], PRESERVED, np.uint8))
 
 
 def read_reference(
-    picture: Image.Image, size: tuple[int, int], multiple: int, field: str
+    image: Image.Image, size: tuple[int, int], multiple: int, field: str
 ) -> Float32[np.ndarray, "height width 3"]:
-    """Fit a whole picture into a size, on white: pixels in [-1, 1].
+    """Fit a reference image into a size, with white borders: pixels in [-1, 1].
 
     Args:
         size: width and height in pixels.
-        multiple: of pixels, which its sides are first cut down to.
+        multiple: number of pixels that the image's sides are first rounded down to a multiple of.
 
-    Raises: RequestError: it has fewer pixels than that on a side, or is too narrow to be seen.
+    Raises: RequestError: a side is shorter than `multiple`, or vanishes after scaling.
     """
-    sides = picture.width // multiple * multiple, picture.height // multiple * multiple
+    sides = image.width // multiple * multiple, image.height // multiple * multiple
     if not all(sides):
         raise RequestError(field, f"must have {multiple} pixels on each side at least")
-    pixels = pixels_of(picture.resize(sides, Image.Resampling.LANCZOS))
+    pixels = pixels_of(image.resize(sides, Image.Resampling.LANCZOS))
     scale = min(size[1] / sides[1], size[0] / sides[0])
     width, height = (int(side * scale) for side in sides)
     if not (width and height):
@@ -100,7 +104,7 @@ def read_reference(
 
 
 def _interpolated(pixels: np.ndarray, size: int, axis: int) -> np.ndarray:
-    """Interpolate linearly between pixel centres, without averaging where it gets smaller."""
+    """Resize one axis by linear interpolation between pixel centres, without antialiasing."""
     last = pixels.shape[axis] - 1
     places = np.clip((np.arange(size) + 0.5) * ((last + 1) / size) - 0.5, 0, last)
     below = places.astype(int)

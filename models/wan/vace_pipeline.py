@@ -1,4 +1,4 @@
-"""VACE as the engine runs it: Wan, with a control video and references in every row."""
+"""VACE pipeline for the engine: Wan with a control video and reference images in every row."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ from models.wan.vace import Control
 from models.wan.vace_conditions import control_video, with_references
 from models.wan.vace_config import VaceConfig
 from models.wan.vace_images import scales_of, vace_inputs
-from models.wan.vace_inputs import ANEW
+from models.wan.vace_inputs import GENERATED
 
 REFERENCES = "references"
-"""Input that has an image a latent frame more, in front of the video's."""
+"""Input and leaf of reference images, each of which is one latent frame before the video's."""
 
 
 class VacePipeline(WanPipeline):
     """Pipeline of VACE.
 
-    A row: latents and denoised [r + f, h, w, c], of references first; control [f, h, w, channels];
-    hint_scales [hints]; with references also references [r, h, w, c]; and a Wan's row's
-    prompt_embeds and step_cache.
+    Leaves of a row, in addition to prompt_embeds and step_cache of `WanPipeline`:
+    - latents and denoised [r + f, h, w, c], references first;
+    - control [f, h, w, channels]; hint_scales [hints];
+    - with references: references [r, h, w, c].
     """
 
     def read_images(self, request: WanRequest, images: Mapping[str, bytes]) -> dict[str, Any]:
-        """Return the pixels of a request's images, and the factors of its hints.
+        """Return the pixels of a request's images, and the scales of its hints.
 
-        Raises: RequestError: images that do not go together, or cannot be read; more of them than
-            RoPE reaches; or another number of factors than one, or one a hint.
+        Raises: RequestError: images that are inconsistent, cannot be decoded, or exceed RoPE's
+        reach; or a number of scales other than one or one per hint.
         """
         config = self.checkpoint.transformer
         assert isinstance(config, VaceConfig)
@@ -42,47 +43,49 @@ class VacePipeline(WanPipeline):
         inputs = vace_inputs(request, images, self.grid.pixel)
         frames = self.grid.latents(request)[0] + len(inputs.get(REFERENCES, ()))
         if frames > self.grid.max_tokens:
-            said = f"must be fewer, or num_frames: {frames} latent frames are more than"
-            raise RequestError("reference_images", f"{said} {self.grid.max_tokens}")
+            message = f"must be fewer, or num_frames: {frames} latent frames are more than"
+            raise RequestError("reference_images", f"{message} {self.grid.max_tokens}")
         return {**inputs, "hint_scales": scales}
 
-    def kind_of(self, pictures: Mapping[str, Any]) -> str:
-        """Return the number of references, each of which makes a row longer."""
-        return f"references={len(pictures.get(REFERENCES, ()))}"
+    def kind_of(self, image_inputs: Mapping[str, Any]) -> str:
+        """Return the number of references, which lengthen a row."""
+        return f"references={len(image_inputs.get(REFERENCES, ()))}"
 
-    def conditioned(self, weights: WanNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
+    def encode_images(
+        self, weights: WanNetworks, inputs: Mapping[str, jax.Array]
+    ) -> dict[str, Any]:
         """Encode the control video and the references."""
         vae = self.vae(weights)
 
-        def encode(clip: Float[Array, "frames height width 3"]) -> Float[Array, "f h w c"]:
-            return self.encoded(vae, clip)
+        def encode(video: Float[Array, "frames height width 3"]) -> Float[Array, "f h w c"]:
+            return self.encode_video(vae, video)
 
         references = inputs.get(REFERENCES, ())
         masks = inputs.get("control_masks")
         if masks is None:
             frames, *sides = inputs["noise"][len(references) :].shape[:3]
             sizes = (frames - 1) * self.grid.frame + 1, *(side * self.grid.pixel for side in sides)
-            masks = jnp.full(sizes, ANEW, jnp.uint8)
+            masks = jnp.full(sizes, GENERATED, jnp.uint8)
         control = control_video(encode, inputs.get("control_frames"), masks)
-        found = {"control": control.astype(self.dtype), "hint_scales": inputs["hint_scales"]}
+        leaves = {"control": control.astype(self.dtype), "hint_scales": inputs["hint_scales"]}
         if len(references):
-            encoded = jnp.concatenate([encode(one[None]) for one in references])
-            found[REFERENCES] = encoded.astype(self.dtype)
-        return found
+            encoded = jnp.concatenate([encode(reference[None]) for reference in references])
+            leaves[REFERENCES] = encoded.astype(self.dtype)
+        return leaves
 
-    def frames_in_front(self, pictures: Mapping[str, Any]) -> int:
-        """Return the number of references."""
-        return len(pictures.get(REFERENCES, ()))
+    def leading_frames(self, image_inputs: Mapping[str, Any]) -> int:
+        """Return the number of reference images, each of which is a latent frame."""
+        return len(image_inputs.get(REFERENCES, ()))
 
     def guides(self, rows: PyTree, prompts: int) -> dict[str, Any]:
-        """Return the control video, behind the references, and the factors of its hints."""
+        """Return the control video, with the references prepended, and the scales of its hints."""
         control = rows["control"]
         if REFERENCES in rows:
             control = jax.vmap(with_references)(control, rows[REFERENCES])
         each = Control(control, rows["hint_scales"])
         return {"control": jax.tree.map(lambda x: jnp.repeat(x, prompts, axis=0), each)}
 
-    def of_video(self, row: PyTree, name: str) -> Float[Array, "f h w c"]:
+    def video_latents(self, row: PyTree, name: str) -> Float[Array, "f h w c"]:
         """Return a row's latents without those of its references."""
         latents: Array = row[name][len(row.get(REFERENCES, ())) :]
         return latents

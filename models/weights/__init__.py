@@ -1,4 +1,4 @@
-"""Loading of weights: from a checkpoint's tensors to a network's parameters, each in its place.
+"""Weight loading: copies a checkpoint's tensors to the sharded parameters of a network.
 
 May import `checkpoint`, `nn.layers`, `nn.quant`, `spec`.
 """

@@ -1,4 +1,4 @@
-"""Assignment of a checkpoint's tensors to leaves: all of it is checked before anything is read."""
+"""Assignment of a checkpoint's tensors to parameters, completely validated before reading."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from models.checkpoint.key_mapping import Prepare, Renames, Target, source, spli
 from models.checkpoint.safetensors import READ, ComponentFiles, Filling, Shape, Slice, Tensor
 
 Slot = tuple[str, int | None]
-"""A leaf's path and the place on its leading axis (None: the whole leaf)."""
+"""A leaf's path and the index on its leading axis (None: the complete leaf)."""
 
 Sources = Mapping[int | None, Filling]
-"""Fillings of one leaf, by the index on its leading axis (None: the whole leaf)."""
+"""Fillings of a leaf by the index on its leading axis (None: the complete leaf)."""
 
 
 def assign(
@@ -27,7 +27,7 @@ def assign(
     leaves: dict[str, nnx.Variable],
     renames: Renames,
 ) -> Mapping[str, Sources]:
-    """Assign tensors to leaves, all of them checked.
+    """Assign tensors to leaves and validate all of them.
 
     Raises:
         WeightsError: names every key that is missing, stray, misshapen or of another type.
@@ -59,7 +59,7 @@ def assign(
 def _choose(
     tensors: dict[str, Tensor], leaves: dict[str, nnx.Variable], renames: Renames
 ) -> tuple[dict[Slot, Filling], list[str]]:
-    """Return what fills each slot, and the keys that fill none."""
+    """Choose the filling of each slot; also return the keys without a slot."""
     chosen: dict[Slot, Filling] = {}
     stray = []
     for key, tensor in tensors.items():
@@ -76,7 +76,7 @@ def _choose(
             rival = chosen.get(slot)
             if rival is None or goal.rule < rival.goal.rule:
                 chosen[slot] = filling
-            elif goal.rule == rival.goal.rule:  # not tied: the same name, in two spellings
+            elif goal.rule == rival.goal.rule:  # not tied: two spellings of one name
                 stray.append(tensor.key)
     return chosen, stray
 
@@ -84,7 +84,7 @@ def _choose(
 def _fillings(
     tensor: Tensor, goal: Target, prepare: Prepare | None, leaves: dict[str, nnx.Variable]
 ) -> Iterator[tuple[Slot, Filling]]:
-    """Yield what each leaf has of a tensor: all of it, or the slice behind those before."""
+    """Yield the filling of each leaf of a tensor: the tensor, or consecutive slices of it."""
     paths = split(goal.path)
     if len(paths) == 1:
         tensor = _vector(tensor, _slot_shape(leaves[goal.path], goal.layer))
@@ -97,7 +97,7 @@ def _fillings(
 
 
 def _vector(tensor: Tensor, shape: Shape) -> Tensor:
-    """Return a tensor without its axes of one where a vector is wanted: a bias [1, n, 1, 1]."""
+    """Drop a tensor's axes of length 1 if the leaf is a vector, for example a bias [1, n, 1, 1]."""
     if len(shape) == 1 and math.prod(tensor.shape) == max(tensor.shape, default=0) == shape[0]:
         return replace(tensor, shape=shape)
     return tensor
@@ -112,7 +112,7 @@ def _has_slot(leaves: dict[str, nnx.Variable], path: str, layer: int | None) -> 
 
 
 def _missing(chosen: Any, leaves: dict[str, nnx.Variable], renames: Renames) -> list[str]:
-    """Checkpoint keys (or, where none can be spelled, paths) of the slots that nothing fills."""
+    """Return the checkpoint keys (or paths, if no key can be built) of unfilled slots."""
     missing = []
     for path, leaf in leaves.items():
         if (path, None) in chosen:
@@ -132,18 +132,18 @@ def _slot_shape(leaf: nnx.Variable, layer: int | None) -> Shape:
 
 
 def _stored_shape(path: str, shape: Shape) -> Shape:
-    """A leaf's shape as torch lays it out."""
+    """Return a leaf's shape in torch's axis order."""
     if is_kernel(path):
         return (shape[-1], shape[-2], *shape[:-2])
     return shape
 
 
-def _fits(found: Shape, expected: Shape, path: str) -> bool:
-    if is_kernel(path) and len(expected) == 2 and set(found[2:]) <= {1}:
-        found = found[:2]
-    return found == expected
+def _fits(shape: Shape, expected: Shape, path: str) -> bool:
+    if is_kernel(path) and len(expected) == 2 and set(shape[2:]) <= {1}:
+        shape = shape[:2]
+    return shape == expected
 
 
 def is_kernel(path: str) -> bool:
-    """Return whether torch has this leaf's axes in another order."""
+    """Return whether the leaf's axis order differs from torch's."""
     return path.endswith("kernel")

@@ -1,8 +1,9 @@
-"""Transfer of a parameter: read its tensors, transpose them, put them on their devices.
+"""Transfer of a parameter: read its tensors, transpose them, place them on devices.
 
-Kernels turn from torch's layout (out, in, *window) to (*window, in, out). On a host they are turned
-into the memory that becomes the array; on an accelerator each tensor is sent as it is stored, and
-turned there into its place: the host only reads, and holds no more than what is being read.
+Kernels are transposed from torch's layout (out, in, *window) to (*window, in, out). For CPUs the
+host transposes directly into the memory of the final array. For accelerators each tensor is sent as
+stored and transposed on the device. The host then only reads, and holds only the tensors that are
+being read.
 """
 
 from __future__ import annotations
@@ -23,45 +24,45 @@ from models.checkpoint.safetensors import Filling, Shape
 from models.weights.assignment import Sources
 
 STRIPE = 128
-"""Rows turned at once: they stay in the cache. Measured: 1.3 GB/s of one core (Xeon, 2 MB of L2),
-1.1 with 64, 0.9 with 32."""
+"""Rows that are transposed together, which fit the cache. Measured: 1.3 GB/s per core (Xeon, 2 MB
+of L2), 1.1 with 64, 0.9 with 32."""
 PIECE = 8 << 20
-"""Bytes that one thread turns or copies on the host before it reads on."""
+"""Bytes that a thread transposes or copies on the host per task."""
 
 _scratch = threading.local()
 
 
 @dataclass(frozen=True)
 class Read:
-    """Thread's work: a part of a leaf."""
+    """Read task for part of a leaf, executed by a thread."""
 
     nbytes: int
-    """Bytes that it holds from here on."""
+    """Bytes that are allocated from now on."""
     freed: int
-    """Bytes of this leaf's reads that are free when this one is taken."""
+    """Bytes of this leaf that are released after this task's result is taken."""
     work: Callable[[], np.ndarray | None]
     layer: int | None
 
 
-class Laid(Protocol):
-    """Leaf on its way."""
+class LeafTransfer(Protocol):
+    """Protocol of a leaf that is being transferred."""
 
     def reads(self) -> Iterator[Read]:
-        """Yield the reads. In any threads, side by side."""
+        """Yield the read tasks, which may run concurrently."""
         ...
 
     def take(self, layer: int | None, read: np.ndarray | None) -> None:
-        """Take the result of a read. In one thread, in their order."""
+        """Process the result of a task. Called in one thread, in order."""
         ...
 
     def array(self) -> jax.Array:
-        """Return the leaf on its devices, when all are taken."""
+        """Return the leaf's array, after all results have been taken."""
         ...
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """Leaf to transfer."""
+    """Leaf to transfer: shape, dtype, sources and sharding."""
 
     shape: Shape
     dtype: np.dtype[Any]
@@ -70,13 +71,13 @@ class Leaf:
     place: Sharding | None
     """Sharding of the leaf; None: JAX's default device."""
 
-    def turns(self, filling: Filling) -> bool:
-        """Return whether that has its axes in another order."""
+    def needs_transpose(self, filling: Filling) -> bool:
+        """Return whether the filling must be transposed."""
         return self.is_kernel != filling.goal.transposed
 
 
-def laid(leaf: Leaf, pool: BufferPool) -> Laid:
-    """The way that is best for where it goes. `pool`: memory to read into."""
+def choose_transfer(leaf: Leaf, pool: BufferPool) -> LeafTransfer:
+    """Choose the transfer for the leaf's sharding. `pool`: memory for reads."""
     return OnDevice(leaf, pool) if _is_beyond_a_bus(leaf.place) else OnHost(leaf, pool)
 
 
@@ -86,16 +87,16 @@ def _is_beyond_a_bus(place: Sharding | None) -> bool:
     (platform,) = {device.platform for device in place.device_set}  # type: ignore[attr-defined]
     return (
         platform != "cpu"
-        and place.is_fully_addressable  # else all processes would have to run the same programs
+        and place.is_fully_addressable  # otherwise all processes must run the same programs
         and place.memory_kind in (None, "device")
     )
 
 
 class OnHost:
-    """A leaf transposed on the host, by the threads that read.
+    """Transfer that transposes on the host, in the reading threads.
 
-    For CPUs, for host memory beside a device's, and for slices of several processes, of which each
-    reads the rows that its devices need.
+    For CPUs, for host memory of accelerators, and for slices of several processes, where each
+    process reads only the rows of its devices.
     """
 
     def __init__(self, leaf: Leaf, pool: BufferPool) -> None:
@@ -103,20 +104,20 @@ class OnHost:
         self._parts: dict[Index, np.ndarray] = {}
 
     def reads(self) -> Iterator[Read]:
-        """Yield the reads that make the array."""
+        """Yield the read tasks of this process's parts."""
         for index in _own_indices(self._leaf):
             self._parts[index], works = part_of(self._leaf, index)
             yield from (Read(PIECE, PIECE, work, None) for work in works)
 
     def take(self, layer: int | None, read: np.ndarray | None) -> None:
-        """Do nothing: the reads write into their place."""
+        """Do nothing: tasks write directly to the final memory."""
 
     def array(self) -> jax.Array:
-        """Return the array, where it is to lie."""
+        """Return the array with its sharding."""
         place, shape = self._leaf.place, self._leaf.shape
         if place is None or place.is_fully_addressable:
-            (whole,) = self._parts.values()
-            array = jax.device_put(whole, place)
+            (host,) = self._parts.values()
+            array = jax.device_put(host, place)
         else:
             array = jax.make_array_from_callback(
                 shape, place, lambda index: self._parts[_index(index or (), shape)]
@@ -126,7 +127,10 @@ class OnHost:
 
 
 class OnDevice:
-    """Sent as it is stored, turned there: for accelerators of this process alone."""
+    """Transfer that sends tensors as stored and transposes on the device.
+
+    For accelerators that belong to this process alone.
+    """
 
     def __init__(self, leaf: Leaf, pool: BufferPool) -> None:
         self._leaf = leaf
@@ -134,26 +138,26 @@ class OnDevice:
         self._array: jax.Array | None = None
 
     def reads(self) -> Iterator[Read]:
-        """Yield the reads that make the array."""
+        """Yield the read tasks of the stored tensors."""
         for layer, filling in self._leaf.sources.items():
             nbytes = filling.rows * filling.tensor.row_bytes
             *before, last = filling.parts(self._pool.take)
-            yield from (Read(nbytes * (n == 0), 0, one, layer) for n, one in enumerate(before))
+            yield from (Read(nbytes * (n == 0), 0, work, layer) for n, work in enumerate(before))
             yield Read(0 if before else nbytes, nbytes, last, layer)
 
     def take(self, layer: int | None, read: np.ndarray | None) -> None:
-        """Put what was read into its place on the device."""
-        if read is None:  # a part of what is to come
+        """Send a tensor and write it to its position on the device."""
+        if read is None:  # the last part returns all rows
             return
         leaf, shape = self._leaf, self._leaf.shape
-        is_turned = leaf.turns(leaf.sources[layer])
+        is_transposed = leaf.needs_transpose(leaf.sources[layer])
         slot = shape if layer is None else shape[1:]
-        stored = read.reshape(read.shape[: len(slot)])  # windows of one that the leaf has not
-        there = stored_place(leaf.place, len(slot), layer is not None, is_turned)
-        sent = jax.device_put(stored, there)
-        programs = _programs(leaf.place, leaf.dtype.name, is_turned)
+        stored = read.reshape(read.shape[: len(slot)])  # drops windows of size 1
+        placement = stored_place(leaf.place, len(slot), layer is not None, is_transposed)
+        sent = jax.device_put(stored, placement)
+        programs = _programs(leaf.place, leaf.dtype.name, is_transposed)
         if layer is None:
-            self._array = programs.turn(sent)
+            self._array = programs.transpose(sent)
         else:
             if self._array is None:
                 self._array = programs.empty(shape)
@@ -163,73 +167,73 @@ class OnDevice:
             self._pool.give(stored)
 
     def array(self) -> jax.Array:
-        """Return the array, once all is taken."""
+        """Return the array, after all results have been taken."""
         assert self._array is not None
         return self._array
 
 
 def may_share(stored: np.ndarray, sent: jax.Array) -> bool:
-    """Return whether the array may be that memory itself: a CPU takes what is aligned as it is."""
+    """Return whether the array may alias the host memory, as aligned memory does on CPUs."""
     return any(device.platform == "cpu" for device in sent.devices())
 
 
 @dataclass(frozen=True)
 class TransferPrograms:
-    """Programs for leaves of one sharding and dtype."""
+    """Compiled programs for leaves of one sharding and dtype."""
 
     empty: Callable[[Shape], jax.Array]
-    turn: Callable[[jax.Array], jax.Array]
+    transpose: Callable[[jax.Array], jax.Array]
     write: Callable[[jax.Array, jax.Array, int], jax.Array]
-    """Write into an index on the leading axis of an array, which it takes over."""
+    """Write to an index on the leading axis of an array, which is donated."""
 
 
 @lru_cache
-def _programs(place: Sharding | None, dtype: str, is_turned: bool) -> TransferPrograms:
-    def turn(stored: jax.Array) -> jax.Array:
+def _programs(place: Sharding | None, dtype: str, is_transposed: bool) -> TransferPrograms:
+    def transpose(stored: jax.Array) -> jax.Array:
         array = stored.astype(dtype)
-        return array.transpose(*range(2, array.ndim), 1, 0) if is_turned else array
+        return array.transpose(*range(2, array.ndim), 1, 0) if is_transposed else array
 
     def write(array: jax.Array, stored: jax.Array, layer: int) -> jax.Array:
-        return jax.lax.dynamic_update_index_in_dim(array, turn(stored), layer, 0)
+        return jax.lax.dynamic_update_index_in_dim(array, transpose(stored), layer, 0)
 
     def empty(shape: Shape) -> jax.Array:
         return jax.numpy.zeros(shape, dtype)
 
     return TransferPrograms(
         jax.jit(empty, static_argnums=0, out_shardings=place),
-        jax.jit(turn, out_shardings=place),
+        jax.jit(transpose, out_shardings=place),
         jax.jit(write, donate_argnums=0, out_shardings=place),
     )
 
 
 def stored_place(
-    place: Sharding | None, ndim: int, is_layered: bool, is_turned: bool
+    place: Sharding | None, ndim: int, is_layered: bool, is_transposed: bool
 ) -> Sharding | None:
-    """Return a sharding of the tensor for which a transpose moves nothing between devices.
+    """Return a sharding of the stored tensor for which transposition needs no communication.
 
     Args:
         place: of the leaf.
         ndim: of the tensor.
-        is_layered: whether the leaf has many of them, on a leading axis.
+        is_layered: whether the leaf stacks several tensors on a leading axis.
     """
     if not isinstance(place, NamedSharding):
         return place
     spec = (*place.spec, *[None] * (ndim + is_layered - len(place.spec)))[is_layered:]
-    if is_turned:
+    if is_transposed:
         spec = (spec[-1], spec[-2], *spec[:-2])
     return NamedSharding(place.mesh, PartitionSpec(*spec))
 
 
 Index = tuple[tuple[int, int], ...]
-"""A part of an array: from where to where on each of its axes."""
+"""Part of an array: start and stop on each axis."""
 
 
 def _index(slices: tuple[slice, ...], shape: Shape) -> Index:
-    return tuple(one.indices(size)[:2] for one, size in zip(slices, shape, strict=True))
+    return tuple(bounds.indices(size)[:2] for bounds, size in zip(slices, shape, strict=True))
 
 
 def _own_indices(leaf: Leaf) -> list[Index]:
-    """The parts that this process lays; all in one where all devices are its own."""
+    """Return the parts that this process places; a single part if all devices are local."""
     if leaf.place is None or leaf.place.is_fully_addressable:
         return [tuple((0, size) for size in leaf.shape)]
     indices = leaf.place.addressable_devices_indices_map(leaf.shape).values()
@@ -237,34 +241,34 @@ def _own_indices(leaf: Leaf) -> list[Index]:
 
 
 def part_of(leaf: Leaf, index: Index) -> tuple[np.ndarray, Iterator[Callable[[], None]]]:
-    """Memory for a part of a leaf, and what fills it: a few rows of a file each, in any threads."""
+    """Allocate memory for part of a leaf; also return tasks that fill it a few rows each."""
     part = _empty(tuple(stop - start for start, stop in index), leaf.dtype)
 
     def works() -> Iterator[Callable[[], None]]:
         for layer, filling in leaf.sources.items():
             if layer is None:
-                yield from _pieces(part, index, filling, leaf.turns(filling))
+                yield from _pieces(part, index, filling, leaf.needs_transpose(filling))
             elif index[0][0] <= layer < index[0][1]:
                 to = part[layer - index[0][0]]
-                yield from _pieces(to, index[1:], filling, leaf.turns(filling))
+                yield from _pieces(to, index[1:], filling, leaf.needs_transpose(filling))
 
     return part, works()
 
 
 def _pieces(
-    to: np.ndarray, index: Index, filling: Filling, is_turned: bool
+    to: np.ndarray, index: Index, filling: Filling, is_transposed: bool
 ) -> Iterator[Callable[[], None]]:
-    """Yield the fillings of a part of one place, a few rows of the file at a time."""
-    axis = len(index) - 1 if is_turned else 0
+    """Yield tasks that fill part of a slot, a few rows of the file at a time."""
+    axis = len(index) - 1 if is_transposed else 0
     first, stop = index[axis]
     cut = tuple(slice(*bounds) for bounds in index)
     row_bytes = max(1, filling.tensor.row_bytes)
     rows = stop - first if filling.is_whole else max(1, PIECE // row_bytes // STRIPE) * STRIPE
     for start in range(first, stop, rows):
         end = min(start + rows, stop)
-        there = (slice(None),) * axis + (slice(start - first, end - first),)
+        target = (slice(None),) * axis + (slice(start - first, end - first),)
         others = (*cut[:axis], slice(None), *cut[axis + 1 :])
-        yield partial(_copy_rows, to[there], filling, (start, end), others, is_turned)
+        yield partial(_copy_rows, to[target], filling, (start, end), others, is_transposed)
 
 
 def _copy_rows(
@@ -272,19 +276,19 @@ def _copy_rows(
     filling: Filling,
     rows: tuple[int, int],
     others: tuple[slice, ...],
-    is_turned: bool,
+    is_transposed: bool,
 ) -> None:
     if not hasattr(_scratch, "memory"):
         _scratch.memory = Scratch()
     stored = filling.read(*rows, _scratch.memory.take)
-    stored = stored.reshape(stored.shape[: to.ndim])  # windows of one that the leaf has not
-    turned = stored.transpose(*range(2, stored.ndim), 1, 0) if is_turned else stored
-    _copy(to, turned[others])
+    stored = stored.reshape(stored.shape[: to.ndim])  # drops windows of size 1
+    transposed = stored.transpose(*range(2, stored.ndim), 1, 0) if is_transposed else stored
+    _copy(to, transposed[others])
 
 
 def _copy(to: np.ndarray, part: np.ndarray) -> None:
-    """Casts into place, without another array in between."""
-    if to.dtype == part.dtype:  # as numbers that NumPy copies without Python's lock
+    """Copy and cast without an intermediate array."""
+    if to.dtype == part.dtype:  # NumPy copies integers without holding the GIL
         to, part = (array.view(f"u{array.itemsize}") for array in (to, part))
     if to.ndim != 2:
         to[...] = part
@@ -294,5 +298,5 @@ def _copy(to: np.ndarray, part: np.ndarray) -> None:
 
 
 def _empty(shape: Shape, dtype: np.dtype[Any]) -> np.ndarray:
-    """Aligned so that it becomes a CPU's array as it is, without a copy."""
+    """Allocate memory aligned so that a CPU array can use it without a copy."""
     return aligned(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)

@@ -1,8 +1,8 @@
-"""The one loader: safetensors in diffusers' layout → the arrays of a module, each in its place.
+"""Loader of safetensors weights into a module's sharded arrays, for all families.
 
-A family states its checkpoint's names as a rename table; this file does the rest. Threads read
-ahead, and beside what is already loaded host memory holds `IN_FLIGHT` bytes and, where a leaf is
-made on the host, that leaf.
+A family defines a rename table for its checkpoint's keys. Threads read ahead. In addition to the
+loaded arrays, host memory contains up to `IN_FLIGHT` bytes and the leaf that is being assembled on
+the host.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from models.checkpoint.key_mapping import Renames
 from models.checkpoint.safetensors import ComponentFiles, open_tensors
 from models.nn.layers.parameterised import Axes
 from models.weights.assignment import assign, is_kernel
-from models.weights.device_transfer import Laid, Leaf, Read, laid
+from models.weights.device_transfer import Leaf, LeafTransfer, Read, choose_transfer
 from models.weights.quantize import as_stored, as_used
 from models.weights.sharing import PlacedArrays
 
@@ -35,14 +35,14 @@ Sharding = Callable[[str, nnx.Variable], jax.sharding.Sharding]
 """Function from a parameter's path and abstract value (shape, axes) to its sharding."""
 
 Change = Callable[[str, jax.Array], jax.Array]
-"""Function from a parameter's path and array to what takes its place; it may have its memory."""
+"""Function from a parameter's path and array to its replacement, which may reuse its memory."""
 
 HOST_MEMORY = "pinned_host"
-"""Kind of memory beside the device's that its programs can read from."""
+"""Memory kind of host memory that device programs can read."""
 IN_FLIGHT = 1 << 28
-"""Bytes read ahead: twice what a disk's threads have in hand, so that one of the largest matrices
-that networks usually have (13,824 x 5,120 in bfloat16, 142 MB) is sent while the next one is read.
-A larger one is read alone, by all threads."""
+"""Bytes read ahead: twice what a disk's threads read at a time. One of the largest common matrices
+(13,824 x 5,120 in bfloat16, 142 MB) can be sent while the next is read. A larger matrix is read
+alone, by all threads."""
 
 
 def load(
@@ -53,29 +53,28 @@ def load(
     dtype: DTypeLike | None = None,
     sharding: Sharding | None = None,
     variant: str | None = None,
-    transfer: Callable[[Leaf, BufferPool], Laid] = laid,
+    transfer: Callable[[Leaf, BufferPool], LeafTransfer] = choose_transfer,
     change: Change | None = None,
     shared: PlacedArrays | None = None,
 ) -> Module:
-    """The module with the arrays of a component's folder, or of its part of a file.
+    """Load a module's arrays from a component's folder, or from its part of a file.
 
-    Kernels turn from torch's layout (out, in, *window) to (*window, in, out), a window of one
-    being dropped where the leaf has none; all other arrays are taken as stored. What the module has
-    in 8 bits is rounded then, leaf by leaf (models/weights/quantize.py).
+    Kernels are transposed from torch's layout (out, in, *window) to (*window, in, out). Windows of
+    size 1 are dropped if the leaf has no window. All other arrays are taken as stored. Leaves with
+    8 bits are rounded one by one (models/weights/quantize.py).
 
     Args:
-        module: abstract, as `nnx.eval_shape` makes it from the component's config.
-        folder: the component's own (`…/transformer`), or the part of a file that it is.
-        dtype: of every array, whatever the file stores; left out: of each as the module has it.
-        sharding: where each array goes; left out: to JAX's default device.
-        variant: which files, where the folder has several (`fp16`).
-        transfer: puts each array on its devices.
-        change: made to each array that is there, before it is rounded; None: none.
-        shared: arrays of networks before, which this one holds, too, where they are equal; None:
-            all of its arrays are its own.
+        module: abstract, from `nnx.eval_shape` and the component's config.
+        folder: the component's folder (`…/transformer`), or its part of a file.
+        dtype: of every array, regardless of the file; default: each leaf's dtype.
+        sharding: of each array; default: JAX's default device.
+        variant: of the files, if the folder has several (`fp16`).
+        transfer: transfers each array to its devices.
+        change: applied to each array before rounding; None: no change.
+        shared: arrays of earlier networks, reused where equal; None: no sharing.
 
     Raises:
-        WeightsError: keys are missing, stray, misshapen or quantised; names all of them.
+        WeightsError: keys are missing, stray, misshapen or quantized; names all of them.
         CheckpointError: no safetensors files, or damaged ones.
     """
     leaves = flat_parameters(module)
@@ -104,31 +103,35 @@ def load(
             for path, leaf in stored.items()
         ]
         arrays: dict[str, jax.Array] = {}
-        for path, array in zip(stored, laid_out(laying, readers), strict=True):
+        for path, array in zip(stored, transferred_arrays(laying, readers), strict=True):
             used = as_used(path, change(path, array) if change else array, leaves, sharding)
-            arrays |= _held_once(used, shared)
+            arrays |= _deduplicated(used, shared)
     return filled(module, jax.block_until_ready(arrays))
 
 
-def _held_once(arrays: dict[str, jax.Array], shared: PlacedArrays | None) -> dict[str, jax.Array]:
-    """Return arrays by path, or equal ones that are held already."""
+def _deduplicated(
+    arrays: dict[str, jax.Array], shared: PlacedArrays | None
+) -> dict[str, jax.Array]:
+    """Replace arrays by equal arrays of earlier networks."""
     if shared is None:
         return arrays
-    return {path: shared.once(path, array) for path, array in arrays.items()}
+    return {path: shared.deduplicated(path, array) for path, array in arrays.items()}
 
 
 class _Ahead:
-    """Leaves whose parts are being read, in their order."""
+    """Queue of leaves whose parts are being read, in order."""
 
     def __init__(self, threads: ThreadPoolExecutor, in_flight: int) -> None:
         self._threads = threads
         self._most = in_flight
-        self._parts: deque[tuple[Laid, Read | None, Future[np.ndarray | None] | None]] = deque()
-        """Behind a leaf's last part the leaf itself, without one."""
+        self._parts: deque[tuple[LeafTransfer, Read | None, Future[np.ndarray | None] | None]] = (
+            deque()
+        )
+        """Parts of leaves in order; an entry without a part follows each leaf's last part."""
         self._bytes = 0
 
-    def read(self, leaf: Laid) -> Iterator[jax.Array]:
-        """Begin to read one more; gives those that are there by now."""
+    def read(self, leaf: LeafTransfer) -> Iterator[jax.Array]:
+        """Start reading a leaf, and yield leaves that have been completed."""
         for part in leaf.reads():
             while part.nbytes and self._bytes and self._bytes + part.nbytes > self._most:
                 yield from self._settle()
@@ -149,13 +152,13 @@ class _Ahead:
             self._bytes -= part.freed
 
 
-def laid_out(
-    leaves: Iterable[Laid], readers: int = DiskFile.readers, in_flight: int = IN_FLIGHT
+def transferred_arrays(
+    leaves: Iterable[LeafTransfer], readers: int = DiskFile.readers, in_flight: int = IN_FLIGHT
 ) -> Iterator[jax.Array]:
-    """Yield each leaf in order.
+    """Yield each leaf's array in order.
 
     Args:
-        readers: threads.
+        readers: number of threads.
         in_flight: bytes that are read ahead.
 
     Raises: CheckpointError.
@@ -170,30 +173,30 @@ def laid_out(
         threads.shutdown(cancel_futures=True)
 
 
-def beside(sharding: Sharding) -> Sharding:
-    """The same places, in host memory: programs bring what they use, a layer at a time.
+def in_host_memory(sharding: Sharding) -> Sharding:
+    """Return the same shardings in host memory, from which programs copy a layer at a time.
 
-    Vectors stay on the device: they are small, and libtpu (0.0.51) compiles no program that cuts
-    a layer's out of a stack of them in host memory.
+    Vectors stay on the device: they are small, and libtpu (0.0.51) cannot compile a program that
+    slices a layer's vector from a stack in host memory.
     """
 
     def place(path: str, leaf: nnx.Variable) -> jax.sharding.Sharding:
-        there = sharding(path, leaf)
-        return there.with_memory_kind(HOST_MEMORY) if is_matrix(leaf.axes) else there
+        placement = sharding(path, leaf)
+        return placement.with_memory_kind(HOST_MEMORY) if is_matrix(leaf.axes) else placement
 
     return place
 
 
 def is_matrix(axes: Axes) -> bool:
-    """Return whether axes are a matrix's or a kernel's, or a stack's: nearly all of the bytes."""
+    """Return whether axes belong to a matrix, a kernel or a stack of them: most of the bytes."""
     return len(axes) - ("layers" in axes) > 1
 
 
 def put(host: np.ndarray, place: jax.sharding.Sharding | None) -> jax.Array:
-    """The array where it belongs.
+    """Place a host array with its sharding.
 
-    Of a slice of several processes each puts its own part there, and asks nobody whether the others
-    have the same: they read the same checkpoint.
+    Each process of a slice places its own part without comparing with other processes, since all
+    read the same checkpoint.
     """
     if place is None or place.is_fully_addressable:
         return jax.device_put(host, place)
@@ -207,7 +210,7 @@ def flat_parameters(module: nnx.Module) -> dict[str, nnx.Variable]:
 
 
 def filled(module: Module, arrays: dict[str, jax.Array]) -> Module:
-    """The module with these for its parameters, by path."""
+    """Return the module with these arrays as its parameters, by path."""
     graph, state = nnx.split(module)
     flat = (
         (path, leaf.replace(arrays[".".join(map(str, path))]))

@@ -1,10 +1,9 @@
-"""Arrays that lie on the devices once, whichever of a process's networks have them.
+"""Deduplication of device arrays among the networks of a process.
 
-Checkpoints of one base have the same text encoders and VAE, and often blocks that nobody has
-trained further. Of a later network each array is held, as soon as it is placed, against the one of
-the same name, shape and place of each network before it, bit by bit on its devices; an equal one is
-freed again. So it does not matter how the files name or split what they store, and loading takes
-the memory of one array more.
+Checkpoints of one base model share text encoders, the VAE, and often untrained blocks. Each new
+array is compared bit by bit, on its devices, with earlier arrays of the same path, shape and
+sharding. A duplicate is freed. The result does not depend on the files' names or layout. Loading
+temporarily needs the memory of one additional array.
 """
 
 from __future__ import annotations
@@ -19,60 +18,60 @@ from jaxtyping import Array, Bool
 
 
 class PlacedArrays:
-    """Arrays of all networks that were loaded with it, each of different bits."""
+    """Registry of the distinct arrays of all networks loaded with it."""
 
     def __init__(self) -> None:
         self._arrays: defaultdict[Hashable, list[jax.Array]] = defaultdict(list)
         self.shared_bytes = 0
-        """Bytes of arrays, over all devices together, that lay there already."""
+        """Bytes of deduplicated arrays, over all devices."""
 
-    def once(self, path: str, array: jax.Array) -> jax.Array:
-        """Return the array that lies there already with these bits, or this one, if none does.
+    def deduplicated(self, path: str, array: jax.Array) -> jax.Array:
+        """Return a registered array with the same bits; otherwise register and return this one.
 
         Args:
-            path: of the parameter in its network. Another one's bits are equal by chance alone,
-                and to compare each with all would cost every load for it.
-            array: freed where another one is returned.
+            path: of the parameter in its network. Only arrays of equal paths are compared: others
+                are equal only by chance, and comparing all would slow down loading.
+            array: freed if another array is returned.
         """
-        there = self._arrays[path, array.shape, array.dtype.name, array.sharding]
-        for other in there:
+        candidates = self._arrays[path, array.shape, array.dtype.name, array.sharding]
+        for other in candidates:
             if other is array or (not other.is_deleted() and is_same(other, array)):
                 self.shared_bytes += array.nbytes * (other is not array)
                 if other is not array:
                     array.delete()
                 return other
-        there.append(array)
+        candidates.append(array)
         return array
 
 
-def is_same(one: jax.Array, other: jax.Array) -> bool:
-    """Return whether two arrays of one shape, dtype and sharding have the same bits.
+def is_same(array: jax.Array, other: jax.Array) -> bool:
+    """Return whether two arrays of equal shape, dtype and sharding have the same bits.
 
-    On a slice of several hosts: the parts of this process, which it alone decides about.
+    On a slice of several hosts, only this process's parts are compared.
     """
-    return all(_is_same_part(*parts) for parts in _own_parts(one, other))
+    return all(_is_same_part(*parts) for parts in _own_parts(array, other))
 
 
-def _own_parts(one: jax.Array, other: jax.Array) -> Iterator[tuple[jax.Array, jax.Array]]:
-    """Yield each different part of this process."""
+def _own_parts(array: jax.Array, other: jax.Array) -> Iterator[tuple[jax.Array, jax.Array]]:
+    """Yield each distinct part that this process holds, with the other array's part."""
     seen = set()
-    for mine, theirs in zip(one.addressable_shards, other.addressable_shards, strict=True):
-        if str(mine.index) not in seen:
-            seen.add(str(mine.index))
-            yield mine.data, theirs.data
+    for part, other_part in zip(array.addressable_shards, other.addressable_shards, strict=True):
+        if str(part.index) not in seen:
+            seen.add(str(part.index))
+            yield part.data, other_part.data
 
 
-def _is_same_part(one: jax.Array, other: jax.Array) -> bool:
-    (device,) = one.devices()
-    if one.sharding.memory_kind in (None, device.default_memory().kind):
-        return bool(_same_bits(one, other))
-    mine, theirs = (np.asarray(array).view(np.uint8) for array in (one, other))
-    return np.array_equal(mine, theirs)
+def _is_same_part(first: jax.Array, second: jax.Array) -> bool:
+    (device,) = first.devices()
+    if first.sharding.memory_kind in (None, device.default_memory().kind):
+        return bool(_same_bits(first, second))
+    bytes_1, bytes_2 = (np.asarray(part).view(np.uint8) for part in (first, second))
+    return np.array_equal(bytes_1, bytes_2)
 
 
 @jax.jit
-def _same_bits(one: Array, other: Array) -> Bool[Array, ""]:
-    """Compare as whole numbers: zeros have signs, and NaN is itself."""
-    kind = jnp.dtype(f"uint{8 * one.dtype.itemsize}")
-    mine, theirs = (jax.lax.bitcast_convert_type(array, kind) for array in (one, other))
-    return (mine == theirs).all()
+def _same_bits(first: Array, second: Array) -> Bool[Array, ""]:
+    """Compare as integers, which distinguishes signed zeros and equates NaN with itself."""
+    kind = jnp.dtype(f"uint{8 * first.dtype.itemsize}")
+    bits_1, bits_2 = (jax.lax.bitcast_convert_type(array, kind) for array in (first, second))
+    return (bits_1 == bits_2).all()

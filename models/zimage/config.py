@@ -1,4 +1,4 @@
-"""Config of a Z-Image transformer: its `transformer/config.json`, checked."""
+"""Z-Image transformer config (`transformer/config.json`), with validation."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from models.checkpoint.config_fields import TransformerConfig
 from models.vae.patches import PATCH
 
 MULTIPLE = 32
-"""Captions and images are filled up to a multiple of this, with a learnt token each."""
-MOST_CONDITION = 256
+"""Captions and images are padded to a multiple of this, each with a learned token."""
+MAX_CONDITION = 256
 """Maximum width of the vector that modulates the blocks."""
 
 
 def filled(tokens: int) -> int:
-    """Return that many tokens and those that fill them up."""
+    """Return the number of tokens after padding to `MULTIPLE`."""
     return -(-tokens // MULTIPLE) * MULTIPLE
 
 
 @dataclass(frozen=True)
 class ZImageConfig(TransformerConfig):
-    """The fields of diffusers' ZImageTransformer2DModel config, with its defaults."""
+    """Fields of diffusers' ZImageTransformer2DModel config, with its defaults."""
 
     all_patch_size: tuple[int, ...] = (2,)
     all_f_patch_size: tuple[int, ...] = (1,)
@@ -29,7 +29,7 @@ class ZImageConfig(TransformerConfig):
     dim: int = 3840
     n_layers: int = 30
     n_refiner_layers: int = 2
-    """Layers that captions and images go through before they meet."""
+    """Separate layers for captions and for images, before the joint layers."""
     n_heads: int = 30
     n_kv_heads: int = 30
     norm_eps: float = 1e-5
@@ -40,13 +40,13 @@ class ZImageConfig(TransformerConfig):
     rope_theta: float = 256.0
     t_scale: float = 1000.0
     axes_dims: tuple[int, ...] = (32, 48, 48)
-    """Head dimensions turned by place in the sequence, row and column."""
+    """Head dimensions rotated by sequence position, row and column."""
     axes_lens: tuple[int, ...] = (1024, 512, 512)
-    """Positions along each of them."""
+    """Number of positions along each of these axes."""
 
     def __post_init__(self) -> None:
-        self.check_whole("in_channels", "dim", "n_layers", "n_heads", "cap_feat_dim")
-        self.check_whole("n_refiner_layers", least=0)
+        self.check_integers("in_channels", "dim", "n_layers", "n_heads", "cap_feat_dim")
+        self.check_integers("n_refiner_layers", least=0)
         if (self.all_patch_size, self.all_f_patch_size) != ((PATCH,), (1,)):
             raise ValueError(
                 f"all_patch_size {self.all_patch_size} and all_f_patch_size "
@@ -66,10 +66,10 @@ class ZImageConfig(TransformerConfig):
 
     @property
     def inner(self) -> int:
-        """Features in the middle of a feed-forward."""
+        """Hidden features of a feed-forward."""
         return int(self.dim / 3 * 8)
 
     @property
     def condition(self) -> int:
         """Width of the vector that modulates the blocks."""
-        return min(self.dim, MOST_CONDITION)
+        return min(self.dim, MAX_CONDITION)

@@ -1,7 +1,7 @@
-"""Names of the Z-Image transformer's arrays → paths in `ZImageTransformer`.
+"""Maps array names of the Z-Image transformer to paths in `ZImageTransformer`.
 
-Source: diffusers' ZImageTransformer2DModel; its single_file_utils.py for those of ComfyUI's keys
-that differ; its loaders/lora_conversion_utils.py for the prefixes of adapters.
+Source: diffusers' ZImageTransformer2DModel; its single_file_utils.py for ComfyUI's differing keys;
+its loaders/lora_conversion_utils.py for the prefixes of adapters.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from models.checkpoint.key_mapping import Renames, layer_renames
 from models.checkpoint.single_file import TRANSFORMER_PREFIXES, Naming
 
 _STACKS = {"noise_refiner": "image_blocks", "context_refiner": "text_blocks", "layers": "blocks"}
-"""Blocks of a checkpoint → ours."""
+"""Block stacks of a checkpoint → attributes of `ZImageTransformer`."""
 _LAYERS = {
-    **{rf"attention\.to_{one}": f"heads.{one}" for one in "qkv"},
+    **{rf"attention\.to_{layer}": f"heads.{layer}" for layer in "qkv"},
     r"attention\.to_out\.0": "out",
     r"feed_forward\.w1": "feed_forward.gate",
     r"feed_forward\.w2": "feed_forward.down",
@@ -22,7 +22,7 @@ _LAYERS = {
     r"adaLN_modulation\.0": "modulation",
 }
 _NORMS = {
-    **{rf"attention\.norm_{one}": f"heads.{one}_norm" for one in "qk"},
+    **{rf"attention\.norm_{layer}": f"heads.{layer}_norm" for layer in "qk"},
     "attention_norm1": "attention_in",
     "attention_norm2": "attention_out",
     "ffn_norm1": "feed_forward_in",
@@ -45,19 +45,19 @@ RENAMES: Renames = (
     ("cap_pad_token", "text_filling"),
     *(rule for stack in _STACKS.items() for rule in layer_renames(_LAYERS, _NORMS, stack)),
 )
-"""Keys of a checkpoint in diffusers' layout."""
+"""Keys of Z-Image in diffusers' layout → paths."""
 
 _ATTENTIONS = tuple(f"{blocks}.{{}}.attention" for blocks in _STACKS)
 LAYERS: Fused = {
     "x_embedder": ("all_x_embedder.2-1",),
     "final_layer.linear": ("all_final_layer.2-1.linear",),
     "final_layer.adaLN_modulation.1": ("all_final_layer.2-1.adaLN_modulation.1",),
-    **{f"{one}.qkv": tuple(f"{one}.to_{part}" for part in "qkv") for one in _ATTENTIONS},
-    **{f"{one}.out": (f"{one}.to_out.0",) for one in _ATTENTIONS},
+    **{f"{layer}.qkv": tuple(f"{layer}.to_{part}" for part in "qkv") for layer in _ATTENTIONS},
+    **{f"{layer}.out": (f"{layer}.to_out.0",) for layer in _ATTENTIONS},
 }
-"""ComfyUI's names of layers → diffusers'. All others have one name in both."""
+"""ComfyUI's layer names → diffusers'. Unlisted layers have the same name in both."""
 
-_COMFYS_NORMS = {rf"attention\.{one}_norm": f"heads.{one}_norm" for one in "qk"}
+_COMFYS_NORMS = {rf"attention\.{layer}_norm": f"heads.{layer}_norm" for layer in "qk"}
 COMFYS_RENAMES: Renames = (
     *authors_renames(LAYERS, RENAMES),
     *(rule for stack in _STACKS.items() for rule in layer_renames({}, _COMFYS_NORMS, stack)),
@@ -65,7 +65,7 @@ COMFYS_RENAMES: Renames = (
     *RENAMES,
 )
 NAMINGS = (Naming(TRANSFORMER_PREFIXES, "layers.0.adaLN_modulation.0.weight", COMFYS_RENAMES),)
-"""Way in which single files name the arrays."""
+"""Array naming schemes of Z-Image in single files."""
 
 SPELLINGS = (Spelling(RENAMES, dotted=(*DOTTED, *OF_PEFT, ""), fused=lambda network: LAYERS),)
-"""Names in files of adapters."""
+"""Layer names of Z-Image in adapter files."""

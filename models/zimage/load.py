@@ -1,4 +1,4 @@
-"""A checkpoint folder in diffusers' layout → a `ZImagePipeline`, every size from its configs."""
+"""Loads a `ZImagePipeline` from a checkpoint folder in diffusers' layout."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from models.zimage.pipeline import ZImagePipeline
 from models.zimage.spec import spec_of
 
 STATES = (-2,)
-"""Hidden states of the text encoder that captions are."""
+"""Hidden states of the text encoder that are used as captions."""
 
 
 def read(folder: Path, reading: Reading) -> FamilyCheckpoint[ChatNetworks, ZImagePipeline]:
-    """Read the configs. Raises: ValueError: one that these networks cannot have."""
+    """Read the configs of a Z-Image checkpoint. Raises: ValueError: an unsupported config."""
     config = ZImageConfig.from_dict(read_config(folder, "transformer"))
     vae = VaeConfig.from_dict(read_config(folder, "vae"))
     text = Qwen3Config.from_dict(read_config(folder, "text_encoder"))

@@ -1,7 +1,8 @@
-"""The Z-Image transformer: velocity of packed latents from a caption and time, in one stream.
+"""Z-Image transformer: predicts the velocity of packed latents from a caption and time.
 
-Source: Cai et al. 2025 (Z-Image), section 3; diffusers' ZImageTransformer2DModel for the
-parametrisation. Blocks are stacked and scanned (models/nn/layers/scanned.py).
+Image and text share one stream. Source: Cai et al. 2025 (Z-Image), section 3; diffusers'
+ZImageTransformer2DModel for the parametrisation. Blocks are stacked and scanned
+(models/nn/layers/scanned.py).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from models.nn.blocks.feed_forward import SwiGlu
 from models.nn.blocks.joint_transformer import stack_any
 from models.nn.layers import padded_tokens
 from models.nn.layers.embeddings import ConditionMLP, sinusoid
-from models.nn.layers.norms import RMSNorm, layer_norm, of_condition
+from models.nn.layers.norms import RMSNorm, layer_norm, linear_with_exact_activations
 from models.nn.layers.padded_tokens import Positions, join_positions
 from models.nn.layers.parameterised import Kinds, from_heads, linear
 from models.nn.layers.positions import grid_ids
@@ -39,12 +40,12 @@ from models.zimage.config import MULTIPLE, ZImageConfig, filled
 Vector = Float[Array, "batch condition"]
 
 TIME_FEATURES, TIME_INNER = 256, 1024
-"""Width of the timestep's sinusoids, and in the middle of its layers; fixed in every Z-Image."""
+"""Width of the timestep's sinusoids, and hidden width of its MLP; the same in every Z-Image."""
 HEAD_EPSILON = 1e-5
 
 
 class SingleStreamBlock(nnx.Module):
-    """Attention and feed-forward between norms; modulated by scales and gates, or not."""
+    """Attention and feed-forward with pre- and post-norms, optionally modulated."""
 
     def __init__(
         self,
@@ -73,28 +74,28 @@ class SingleStreamBlock(nnx.Module):
         self.modulation = linear(config.condition, 4 * width, axes, **kinds) if modulated else None
 
     def __call__(self, x: Tokens, condition: Vector | None, positions: Positions) -> Tokens:
-        """Attend, then feed forward."""
-        scale, gate, wide_scale, wide_gate = self._modulations(condition)
+        """Apply attention and feed-forward to the joint stream."""
+        scale, gate, mlp_scale, mlp_gate = self._modulations(condition)
         attended = self.heads.attended(self.attention_in(x) * scale, self.attention, positions)
         x = x + gate * self.attention_out(from_heads(self.out, attended))
-        wide = self.feed_forward(self.feed_forward_in(x) * wide_scale)
-        return split(x + wide_gate * self.feed_forward_out(wide), *AXES)
+        hidden = self.feed_forward(self.feed_forward_in(x) * mlp_scale)
+        return split(x + mlp_gate * self.feed_forward_out(hidden), *AXES)
 
-    def seen(self, x: Tokens, condition: Vector) -> Tokens:
-        """Return tokens as the block's attention sees them."""
+    def attention_input(self, x: Tokens, condition: Vector) -> Tokens:
+        """Return the modulated input of the block's attention."""
         return self.attention_in(x) * self._modulations(condition)[0]
 
     def _modulations(self, condition: Vector | None) -> tuple[Array | float, ...]:
         """Return scale and gate of the attention, then of the feed-forward."""
         if self.modulation is None or condition is None:
             return 1.0, 1.0, 1.0, 1.0
-        vectors = of_condition(self.modulation, condition)
-        scale, gate, wide_scale, wide_gate = jnp.split(vectors[:, None], 4, axis=-1)
-        return 1 + scale, jnp.tanh(gate), 1 + wide_scale, jnp.tanh(wide_gate)
+        vectors = linear_with_exact_activations(self.modulation, condition)
+        scale, gate, mlp_scale, mlp_gate = jnp.split(vectors[:, None], 4, axis=-1)
+        return 1 + scale, jnp.tanh(gate), 1 + mlp_scale, jnp.tanh(mlp_gate)
 
 
 class ZImageTransformer(nnx.Module):
-    """Packed latents, captions and time to velocity."""
+    """Denoising transformer of Z-Image: packed latents, captions and time to velocity."""
 
     def __init__(
         self,
@@ -134,21 +135,21 @@ class ZImageTransformer(nnx.Module):
         grids: tuple[Grid, ...],
         cache: CachedStep | None = None,
     ) -> Float[Array, "batch image_tokens patch"]:
-        """Velocity of the latents, towards noise, in the dtype of the weights.
+        """Return the velocity of the latents, towards noise, in the dtype of the weights.
 
         Args:
             captions: features of the text encoder, padded.
-            lengths: of the captions, in tokens without padding.
+            lengths: tokens of each caption, without padding.
             timestep: t_scale times 0 (noise) to 1 (image), float32.
-            grids: rows and columns of the image's tokens, the only one.
-            cache: of earlier steps, where most blocks may be left out.
+            grids: token rows and columns of the image; a single entry.
+            cache: state of earlier steps; may replace most blocks.
         """
         condition = self.time_in(sinusoid(timestep, TIME_FEATURES))
         image = _embedded(latents, latents.shape[1], self.latents_in, self.image_filling)
         text = _embedded(captions, lengths[:, None], self._text_in, self.text_filling)
-        whole = -(-lengths // MULTIPLE) * MULTIPLE
-        of_image = self._image_positions(whole, text.shape[1], *grids)
-        of_text = self._text_positions(whole, text.shape[1])
+        padded_lengths = -(-lengths // MULTIPLE) * MULTIPLE
+        of_image = self._image_positions(padded_lengths, text.shape[1], *grids)
+        of_text = self._text_positions(padded_lengths, text.shape[1])
         image = _run(self.image_blocks, image, condition, of_image)
         text = _run(self.text_blocks, text, None, of_text)
         both = padded_tokens.join([image, text])
@@ -165,70 +166,74 @@ class ZImageTransformer(nnx.Module):
         return self.text_in(self.text_norm(captions))
 
     def _image_positions(
-        self, whole: Int[Array, " batch"], text_tokens: int, grid: Grid
+        self, padded_lengths: Int[Array, " batch"], text_tokens: int, grid: Grid
     ) -> Positions:
-        """Positions behind each row's caption; what fills the image up is at zero."""
+        """Return positions after each caption; learned padding tokens are at zero."""
         count = math.prod(grid)
         total = filled(count) + padded_tokens.padding(filled(count))
         ids = np.pad(grid_ids(*grid), ((0, total - count), (0, 0)))
         (first, *others), theta = self.config.axes_dims, self.config.rope_theta
         places = rope_table(np.arange(text_tokens + 2)[:, None], (first,), theta)
-        own, on_grid = (np.arange(total) < count)[:, None], rope_table(ids, others, theta)
+        is_image, on_grid = (np.arange(total) < count)[:, None], rope_table(ids, others, theta)
 
         def joined(by_place: Any, by_id: Any) -> Array:
             table = jnp.asarray(by_place)
-            behind = jnp.where(own, table[whole + 1][:, None], table[0])
-            alike = jnp.broadcast_to(by_id, (len(whole), *by_id.shape))
-            return jnp.concatenate([behind, alike], axis=-1)
+            by_sequence = jnp.where(is_image, table[padded_lengths + 1][:, None], table[0])
+            shared = jnp.broadcast_to(by_id, (len(padded_lengths), *by_id.shape))
+            return jnp.concatenate([by_sequence, shared], axis=-1)
 
         rope = RopeTable(*map(joined, places, on_grid))
         return Positions(rope, padded_tokens.counted(filled(count)))
 
-    def _text_positions(self, whole: Int[Array, " batch"], tokens: int) -> Positions:
-        """Positions from 1 on; a caption and what fills it up count, padding does not."""
+    def _text_positions(self, padded_lengths: Int[Array, " batch"], tokens: int) -> Positions:
+        """Return positions from 1 on, with a mask of the padding after the learned tokens."""
         ids = np.pad(np.arange(tokens)[:, None] + 1, ((0, 0), (0, 2)))
         rope = rope_table(ids, self.config.axes_dims, self.config.rope_theta)
-        keys = jnp.arange(tokens) < whole[:, None]
+        keys = jnp.arange(tokens) < padded_lengths[:, None]
         return Positions(rope, keys)
 
     def _run_cached(
         self, cache: CachedStep, both: Tokens, image: Tokens, condition: Vector, at: Positions
     ) -> Tokens:
-        def behind_first() -> tuple[Tokens, Tokens]:
-            behind = _run(self.blocks, both, condition, at, stop=1)
-            return behind, _image_of(behind, image)
+        def after_first() -> tuple[Tokens, Tokens]:
+            output = _run(self.blocks, both, condition, at, stop=1)
+            return output, _image_of(output, image)
 
-        def seen() -> Tokens:
-            return run(self.blocks, image, lambda block, x: block.seen(x, condition), stop=1)
+        def first_input() -> Tokens:
+            return run(
+                self.blocks, image, lambda block, x: block.attention_input(x, condition), stop=1
+            )
 
         def rest(both: Tokens, others: tuple[Vector, Positions]) -> Tokens:
             return _image_of(_run(self.blocks, both, *others, first=cache.first), image)
 
-        return cache.run(cache.entered(both, image, behind_first, seen), (condition, at), rest)
+        return cache.run(
+            cache.before_blocks(both, image, after_first, first_input), (condition, at), rest
+        )
 
 
 def _embedded(
     x: Float[Array, "batch tokens _in"],
-    own: int | Int[Array, "batch 1"],
+    count: int | Int[Array, "batch 1"],
     into: Callable[[Array], Array],
     filling: nnx.Param,
 ) -> Float[Array, "batch filled width"]:
-    """Embed tokens, and put the learnt one behind so many of each row's own."""
-    behind = ((0, 0), (0, filled(x.shape[1]) - x.shape[1]), (0, 0))
-    tokens = into(padded(jnp.pad(x, behind), filling[...].dtype))
-    return jnp.where((jnp.arange(tokens.shape[1]) < own)[..., None], tokens, filling[...])
+    """Embed tokens, and replace those after each row's first `count` by the learned token."""
+    padding = ((0, 0), (0, filled(x.shape[1]) - x.shape[1]), (0, 0))
+    tokens = into(padded(jnp.pad(x, padding), filling[...].dtype))
+    return jnp.where((jnp.arange(tokens.shape[1]) < count)[..., None], tokens, filling[...])
 
 
 def _image_of(
     both: Float[Array, "batch both width"], image: Float[Array, "batch tokens width"]
 ) -> Tokens:
-    """Cut the image's part out of joined tokens; `image` has its shape."""
+    """Extract the image's part from joined tokens; `image` has its shape."""
     text = both.shape[1] - image.shape[1]
     return padded_tokens.cut(both, image.shape[1], text)[0]
 
 
 def _run(
-    blocks: nnx.Module | None, x: Tokens, *told: Vector | Positions | None, **some: int
+    blocks: nnx.Module | None, x: Tokens, *inputs: Vector | Positions | None, **some: int
 ) -> Tokens:
-    """Run blocks, told the condition and positions; `some` of them, as `run` has it."""
-    return run(blocks, x, lambda block, x: block(x, *told), **some)
+    """Run a stack of blocks; `some` selects a range, as in `run`."""
+    return run(blocks, x, lambda block, x: block(x, *inputs), **some)

@@ -1,4 +1,4 @@
-"""Z-Image as the engine runs it: pure functions of the weights."""
+"""Z-Image pipeline for the engine: pure functions of the weights."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ class ZImagePipeline(CaptionPipeline, LatentImagePipeline[ChatNetworks]):
     ENCODER = "Qwen3"
     SPELLINGS = SPELLINGS
     REQUEST = ZImageRequest
-    NOISE_ALONE = np.float32  # as in diffusers' pipelines
+    TEXT_NOISE_DTYPE = np.float32  # as in diffusers' pipelines
     pack = staticmethod(pack_by_pixel)
     unpack = staticmethod(unpack_by_pixel)
 
     def steps(self, request: ZImageRequest, plan: Plan) -> tuple[Step, ...]:
-        """Return the table of steps; those behind `cfg_truncation` are not guided."""
+        """Return the step table; steps after `cfg_truncation` have no guidance."""
         times = (np.float32(1000) - plan.timesteps) / np.float32(1000)
         guided = [request.guided and float(time) <= request.cfg_truncation for time in times]
         scaled = times * np.float32(self.config.t_scale)
         return request.steps(plan, self.scheduler.solver, scaled, guided)
 
-    def joined(
+    def combine_prompts(
         self, output: Float[Array, "batch prompts ..."], values: Mapping[str, jax.Array]
     ) -> Float[Array, "batch ..."]:
-        """Extrapolate from the prompt's prediction, away from the negative prompt's."""
+        """Apply classifier-free guidance, with the norm bounded by `cfg_normalization`."""
         positive = output[:, 0]
         scale = per_row(values["guidance_scale"], positive)
         guided = positive + scale * (positive - output[:, 1])

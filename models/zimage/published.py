@@ -1,4 +1,4 @@
-"""The published Z-Image checkpoints, as data: what their config files say of the networks' shapes.
+"""Configs of published Z-Image checkpoints: the fields that define the networks' shapes.
 
 Source: Tongyi-MAI/Z-Image-Turbo and Tongyi-MAI/Z-Image, which differ in the schedule's shift.
 """
@@ -12,7 +12,7 @@ from models.text.published import QWEN3_4B
 from models.vae.published import FLUX_1
 
 TRANSFORMER: Mapping[str, Any] = {"axes_lens": [1536, 512, 512]}
-"""All else is as diffusers has it by default (`ZImageConfig`)."""
+"""Z-Image transformer fields that differ from diffusers' defaults (`ZImageConfig`)."""
 
 Z_IMAGE: Mapping[str, Mapping[str, Any]] = {
     "transformer": TRANSFORMER,

@@ -1,11 +1,11 @@
-"""Spec of a Z-Image checkpoint for the API: tasks, fields, defaults and limits."""
+"""Builds the `ModelSpec` of a Z-Image checkpoint: tasks, request fields, defaults and limits."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from models.flow.spec import MakeSpec, default_size, described, image_limits
+from models.flow.spec import MakeSpec, default_size, image_limits, spec_builder
 from models.sampling.flow_match import FlowMatchEuler
 from models.spec.model_spec import Need
 from models.vae.config import VaeConfig
@@ -14,9 +14,9 @@ from models.zimage.config import ZImageConfig, filled
 from models.zimage.request import FIELDS, MAX_SEQUENCE_LENGTH
 
 TURBO_SHIFT = 3.0
-"""Shift of Turbo's schedule; the base's is 6. No other config of the published ones differs."""
+"""Schedule shift that identifies Turbo; the base's is 6. Other published configs are equal."""
 TURBO: Mapping[str, Any] = {"num_inference_steps": 9, "guidance_scale": 0.0}
-"""Defaults of its authors' page: distilled, it takes no guidance and few steps."""
+"""Defaults of the authors' model page: distilled, with few steps and no guidance."""
 BASE: Mapping[str, Any] = {"num_inference_steps": 50, "guidance_scale": 5.0}
 """Defaults of diffusers' ZImagePipeline."""
 
@@ -25,11 +25,11 @@ NEEDS = dict.fromkeys(("negative_prompt", "cfg_normalization", "cfg_truncation")
 
 
 def spec_of(config: ZImageConfig, vae: VaeConfig, scheduler: FlowMatchEuler) -> MakeSpec:
-    """Return what makes the spec of a checkpoint with these configs."""
+    """Return a function that builds the spec of a Z-Image checkpoint with these configs."""
     token, size = PATCH * vae.downsampling, default_size(vae.downsampling)
     longest = min(2 * size["width"], min(config.axes_lens[1:]) * token)
     text = min(MAX_SEQUENCE_LENGTH, filled(config.axes_lens[0] - 1) - 32)
-    return described(
+    return spec_builder(
         FIELDS,
         {
             **{name: min(side, longest) for name, side in size.items()},

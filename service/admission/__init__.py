@@ -1,4 +1,4 @@
-"""Path from a body to a queued job: parse, resolve, check safety, price, submit.
+"""Admission, from a request body to a queued job: parse, resolve, check safety, price, submit.
 
 May import `front_end`, `safety`, `validation` and what is below them.
 """

@@ -1,4 +1,4 @@
-"""Admission: take a request or refuse it, in five steps."""
+"""Admission pipeline: the five steps that turn a request into a queued job or reject it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from service.admission.resolve import resolve_request
 from service.admission.safety import check_safety
 from service.admission.submit import submit
 from service.front_end.front_end import FrontEnd
-from service.jobs.queue import Accepted
+from service.jobs.queue import AcceptedJob
 from service.schemas.request import GenerateRequest
 from service.tracing import spans
 from service.tracing.log_context import hide_prompts
@@ -26,19 +26,19 @@ async def admit(
     headers: Mapping[str, str],
     media_types: tuple[str, ...] = (),
     drafts: Drafts | None = None,
-) -> Accepted:
-    """Return the job that a request asks for: a new one, or the one its key stands for.
+) -> AcceptedJob:
+    """Queue a request as a job, or return the existing job of its idempotency key.
 
     Args:
-        headers: of the request, by lower-case name.
-        media_types: what the Accept header wants, best first, where it wants bytes.
-        drafts: what its images go on from; None: they begin anew.
+        headers: the request's headers, by lower-case name.
+        media_types: media types of the Accept header, best first, if the client wants bytes.
+        drafts: drafts that the images continue from; None: the images start from noise.
 
     Raises:
-        Problem: it was refused, and nothing was kept.
-        ClientDisconnect: the client left before it was taken.
+        Problem: the request was rejected, and nothing was stored.
+        ClientDisconnect: the client disconnected before the job was queued.
     """
-    began = time.perf_counter()
+    start = time.perf_counter()
     hide_prompts({name: getattr(body, name) for name in body.model_fields_set})
     parsed = parse(body, headers, media_types, drafts.name if drafts else "")
     resolved = await resolve_request(front, caller, parsed)
@@ -47,5 +47,5 @@ async def admit(
     accepted = await submit(front, priced)
     exemplar = spans.exemplar_of(caller.traceparent)
     model = accepted.job.model
-    front.telemetry.admissions.labels(model).observe(time.perf_counter() - began, exemplar)
+    front.telemetry.admissions.labels(model).observe(time.perf_counter() - start, exemplar)
     return accepted

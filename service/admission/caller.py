@@ -1,4 +1,4 @@
-"""Sender of a request: tenant, client, and how long its work is wanted."""
+"""Sender of a request: tenant, client address, connection, and identifiers for the log."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ T = TypeVar("T")
 
 
 class WhileConnected(Protocol):
-    """Run work for as long as its client is connected. Raises: ClientDisconnect."""
+    """Runner of a coroutine that is cancelled when the client disconnects.
+
+    Raises: ClientDisconnect.
+    """
 
     def __call__(self, work: Coroutine[Any, Any, T], /) -> Coroutine[Any, Any, T]:
-        """Run the work to its end; cancel it when the client leaves."""
+        """Run the coroutine to its end, or cancel it when the client disconnects."""
 
 
 @dataclass(frozen=True)
@@ -21,19 +24,19 @@ class Caller:
     """Sender of one request.
 
     Args:
-        tenant: whose job it will be.
-        client: with whom it shares what is bounded by client: its tenant, or without keys its
-            address.
-        connected: runs work that nobody needs once the client has left.
-        traceparent: of the span that the job belongs to.
-        previews: number of previews that the client has asked for.
-        key_id: of the API key that it was sent with; None: no keys are required.
-        request_id: of the request, for the log.
+        tenant: owner of the job.
+        client: key of the per-client limits: the tenant, or the client's address if keys are not
+            required.
+        connected: runs a coroutine and cancels it when the client disconnects.
+        traceparent: W3C trace context of the job's parent span.
+        previews: number of previews that the client requested.
+        key_id: id of the API key of the request; None if keys are not required.
+        request_id: id of the request, for the log.
     """
 
     tenant: str
     client: str
-    connected: WhileConnected
+    while_connected: WhileConnected
     traceparent: str | None = None
     previews: int = 0
     key_id: str | None = None

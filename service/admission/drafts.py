@@ -1,4 +1,4 @@
-"""Drafts of an audition: the request that finishes those of them that were chosen."""
+"""Continuation of an audition: the request and job that finish the drafts a client chose."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from service.errors.problems import Conflict, FieldError, Invalid
 from service.front_end.front_end import FrontEnd
 from service.http.inflight_limits import Hold
 from service.jobs.model.job import (
-    AUDITIONED,
+    AUDITION_VERSION,
     NO_CLAIM,
     STOP_AT_STEP,
-    Drafted,
+    DraftDifferences,
+    FieldWarning,
     Job,
     JobState,
     Snapshot,
-    Warned,
 )
 from service.jobs.storage.errors import StoreError
 from service.jobs.storage.object_store import STATE_TYPE, snapshot_key
@@ -31,29 +31,32 @@ from service.schemas.request import ContinueRequest, GenerateRequest
 
 log = logging.getLogger("atelier")
 
-OWN = frozenset({"priority", "deadline_s", "webhook", "metadata", "num_images", STOP_AT_STEP})
-"""Fields of an audition that a continuation does not take over."""
-OF_NO_IMAGE = OWN | {"output", "seed", "model"}
-"""Fields that tell nothing of what an image is like."""
+NOT_INHERITED_FIELDS = frozenset(
+    {"priority", "deadline_s", "webhook", "metadata", "num_images", STOP_AT_STEP}
+)
+"""Fields of an audition that a continuation does not inherit."""
+NON_IMAGE_FIELDS = NOT_INHERITED_FIELDS | {"output", "seed", "model"}
+"""Fields that have no influence on an image's content."""
 
 
 @dataclass(frozen=True)
 class Drafts:
-    """Chosen drafts of one audition."""
+    """Images of an audition (a job paused at `stop_at_step`) that a client chose to finish."""
 
     audition: Job
     images: tuple[int, ...]
-    """Numbers of the images, in the order that they were asked for."""
+    """Indices of the images, in the order of the request."""
     seed: int | None = None
-    """Seed of the first image's later steps, each further one's higher by one; None: its own."""
+    """Seed of the first image's remaining steps; later images add 1 each. None: the drafts' seeds.
+    """
 
     @property
     def name(self) -> str:
-        """Return a text that tells the choice from any other."""
+        """Return a text that identifies this choice of drafts and seed."""
         return f"{self.audition.id} {','.join(map(str, self.images))} {self.seed}"
 
 
-async def chosen(
+async def continuation_request(
     front: FrontEnd,
     audition: Job,
     body: ContinueRequest,
@@ -61,17 +64,17 @@ async def chosen(
     hold: Hold,
     media_types: tuple[str, ...] = (),
 ) -> tuple[GenerateRequest, Drafts]:
-    """Return the request that finishes an audition's images, and their drafts.
+    """Build the request that finishes an audition's images, together with the chosen drafts.
 
     Args:
-        read: reads the body of a request.
-        hold: counts the files that are read.
-        media_types: what the Accept header wants, where it wants bytes.
+        read: parses a request body.
+        hold: counts the bytes of the files read here against the client's limit.
+        media_types: media types of the Accept header, if the client wants bytes.
 
     Raises:
         Conflict: the job is not paused.
         Invalid: a field is wrong.
-        StoreError: an image of the request cannot be read.
+        StoreError: an input image of the request cannot be read.
     """
     if audition.state is not JobState.PAUSED:
         raise Conflict(
@@ -80,165 +83,172 @@ async def chosen(
             code="job_not_paused",
         )
     images = tuple(range(audition.images)) if body.images is None else tuple(body.images)
-    if wrong := [*_wrong_images(images, audition), *_wrong_steps(body, audition)]:
-        raise Invalid(wrong)
+    if errors := [*_wrong_images(images, audition), *_wrong_steps(body, audition)]:
+        raise Invalid(errors)
     fields = {**audition.request, "model": audition.served_by or audition.request["model"]}
-    fields = {name: fields[name] for name in fields.keys() - OWN - {"loras"}}
-    fields.setdefault(HIRES, None)  # which switches a default off that has come since
+    fields = {name: fields[name] for name in fields.keys() - NOT_INHERITED_FIELDS - {"loras"}}
+    fields.setdefault(HIRES, None)  # disables a default that was configured after the audition
     files = await _files(front, fields, hold)
     hold.add(sum(draft.bytes for draft in audition.snapshots if draft.index in images))
-    whole = with_images(fields, lambda path, _: files[path])
+    content = with_images(fields, lambda path, _: files[path])
     if audition.loras:
-        whole["loras"] = audition.request.get("loras", [])  # the job's own are resolved
-    whole |= {"num_images": len(images)}
-    given = body.model_dump(exclude_unset=True, exclude_none=True, by_alias=True)
-    output = {**fields["output"], **given.pop("output", {})}
+        content["loras"] = audition.request.get("loras", [])  # job.loras are already resolved
+    content |= {"num_images": len(images)}
+    options = body.model_dump(exclude_unset=True, exclude_none=True, by_alias=True)
+    output = {**fields["output"], **options.pop("output", {})}
     if media_types and not (body.output and body.output.format):
-        del output["format"]  # which follows from the header, as of any request
-    whole |= {name: value for name, value in given.items() if name != "images"}
-    whole["output"] = {name: value for name, value in output.items() if value is not None}
-    return read(whole), Drafts(audition, images, body.seed)
+        del output["format"]  # the Accept header determines it
+    content |= {name: value for name, value in options.items() if name != "images"}
+    content["output"] = {name: value for name, value in output.items() if value is not None}
+    return read(content), Drafts(audition, images, body.seed)
 
 
 async def _files(front: FrontEnd, fields: Mapping[str, Any], hold: Hold) -> dict[str, str]:
-    """Return the input images of an audition, by path. Raises: StoreError."""
-    found = {}
+    """Read the input images of an audition as data URIs, by path. Raises: StoreError."""
+    files = {}
     for path, key in image_values(fields).items():
         hold.add((await front.store.stat(key)).bytes)
-        found[path] = _data_uri(await front.store.get(key))
-    return found
+        files[path] = _data_uri(await front.store.get(key))
+    return files
 
 
 def _wrong_images(images: tuple[int, ...], audition: Job) -> list[FieldError]:
     if len(set(images)) < len(images):
         return [FieldError("images", "names an image twice")]
-    if beyond := [number for number in images if number >= audition.images]:
-        said = f"the audition has {audition.images} images, from 0; there is no {beyond[0]}"
-        return [FieldError("images", said)]
+    if missing := [number for number in images if number >= audition.images]:
+        message = (
+            f"the audition has {audition.images} images, numbered from 0; number {missing[0]} does"
+            " not exist"
+        )
+        return [FieldError("images", message)]
     return []
 
 
 def _wrong_steps(body: ContinueRequest, audition: Job) -> list[FieldError]:
-    steps, own = body.num_inference_steps, audition.request.get("num_inference_steps")
-    if steps is None or steps == own:
+    steps, expected = body.num_inference_steps, audition.request.get("num_inference_steps")
+    if steps is None or steps == expected:
         return []
-    said = f"must be {own}, the audition's: its drafts lie on that schedule; leave it out"
-    return [FieldError("num_inference_steps", said)]
+    message = (
+        f"must be {expected}, as in the audition, whose drafts use that schedule; leave it out"
+    )
+    return [FieldError("num_inference_steps", message)]
 
 
 def _data_uri(data: bytes) -> str:
     return "data:;base64," + base64.b64encode(data).decode()
 
 
-def continuing(job: Job, drafts: Drafts, spec: ModelSpec) -> Job:
-    """Return a job that goes on from drafts.
+def continuation_job(job: Job, drafts: Drafts, spec: ModelSpec) -> Job:
+    """Return a job that continues from an audition's drafts.
 
     Args:
-        spec: of its model.
+        spec: the model's specification.
 
-    Raises: Conflict: it cannot, by what has become of its model, or by what it asks.
+    Raises: Conflict: the model's weights have changed, the request needs another bucket, or
+        snapshots to branch from are missing.
     """
     audition = drafts.audition
     if job.fingerprint != audition.fingerprint:
         raise Conflict(
-            f"the model {job.request['model']!r} has other weights than when the drafts were"
-            " drawn; ask for a new audition",
+            f"the weights of the model {job.request['model']!r} have changed since the drafts"
+            " were generated; request a new audition",
             code="draft_stale",
         )
     if _bucket(job, spec) != _bucket(audition, spec):
         raise Conflict(
-            "the images would be drawn by other programs than their drafts: leave out what"
-            " changes them, such as a guidance scale that switches guidance on or off",
+            "the images need other programs than their drafts: leave out the fields that cause"
+            " this, such as a guidance scale that switches guidance on or off",
             code="draft_unfit",
         )
-    kept = {draft.index: draft for draft in audition.snapshots}
-    found = [
-        _own(kept[number], job.id, place)
-        for place, number in enumerate(drafts.images)
-        if number in kept and kept[number].key
+    drafts_by_index = {draft.index: draft for draft in audition.snapshots}
+    snapshots = [
+        _snapshot_copy(drafts_by_index[number], job.id, position)
+        for position, number in enumerate(drafts.images)
+        if number in drafts_by_index and drafts_by_index[number].key
     ]
     seeds = tuple(audition.seed_of(number) for number in drafts.images)
-    others = seeds
+    new_seeds = seeds
     if drafts.seed is not None:
-        others = tuple(range(drafts.seed, drafts.seed + len(seeds)))
-    drafted = Drafted(
-        fields=_changed(audition, job),
+        new_seeds = tuple(range(drafts.seed, drafts.seed + len(seeds)))
+    drafted = DraftDifferences(
+        fields=_changed_fields(audition, job),
         steps=audition.stop_at_step,
-        seeds=None if others == seeds else seeds,
+        seeds=None if new_seeds == seeds else seeds,
     )
     is_branch = bool(drafted.fields or drafted.seeds)
-    if is_branch and len(found) < len(drafts.images):
+    if is_branch and len(snapshots) < len(drafts.images):
         raise Conflict(
-            "the drafts have no states to branch from: this model is drawn by several hosts, which"
-            " keep none; leave out what changes the images",
+            "the drafts have no snapshots to branch from, because several hosts run this model;"
+            " leave out the fields that change the images",
             code="draft_unfit",
         )
     return job.model_copy(
         update={
-            "version": AUDITIONED,
+            "version": AUDITION_VERSION,
             "continues": audition.id,
-            "seeds": [*others],
-            "request": {**job.request, "seed": others[0]},
-            "snapshots": found,
-            "step": sum(one.step for one in found),
-            "draft_steps": sum(one.step for one in found) or None,
+            "seeds": [*new_seeds],
+            "request": {**job.request, "seed": new_seeds[0]},
+            "snapshots": snapshots,
+            "step": sum(snapshot.step for snapshot in snapshots),
+            "draft_steps": sum(snapshot.step for snapshot in snapshots) or None,
             "drafted": drafted if is_branch else None,
-            "warnings": [*job.warnings, *_said_of(drafted, audition)],
+            "warnings": [*job.warnings, *_branch_warnings(drafted, audition)],
         }
     )
 
 
-def _own(draft: Snapshot, job_id: str, place: int) -> Snapshot:
-    """Return a draft as a job's own, of which it may dispose."""
+def _snapshot_copy(draft: Snapshot, job_id: str, position: int) -> Snapshot:
+    """Return a draft's snapshot under the new job's id, so that the job may delete its copy."""
     return Snapshot(
-        index=place,
+        index=position,
         step=draft.step,
         fence=NO_CLAIM,
-        key=snapshot_key(job_id, NO_CLAIM, place, draft.step),
+        key=snapshot_key(job_id, NO_CLAIM, position, draft.step),
         bytes=draft.bytes,
     )
 
 
 def _bucket(job: Job, spec: ModelSpec) -> str:
-    """Return the bucket of the pass that drafts are of, whatever adapters it has."""
+    """Return the bucket of the first pass, without adapters; drafts are snapshots of that pass."""
     first, _ = passes(job.request, spec)
     return spec.bucket(first, ())
 
 
-def _changed(audition: Job, job: Job) -> Mapping[str, Any]:
-    """Return the audition's fields that the job has others of, a missing one null."""
-    before, after = _of_the_image(audition), _of_the_image(job)
+def _changed_fields(audition: Job, job: Job) -> Mapping[str, Any]:
+    """Return the audition's values of the fields that the job changes; None for missing fields."""
+    before, after = _image_fields(audition), _image_fields(job)
     names = before.keys() | after.keys()
     return {name: before.get(name) for name in names if before.get(name) != after.get(name)}
 
 
-def _of_the_image(job: Job) -> dict[str, Any]:
-    fields = {name: value for name, value in job.request.items() if name not in OF_NO_IMAGE}
-    fields = with_images(fields, lambda path, _: path)  # whose files are copies
+def _image_fields(job: Job) -> dict[str, Any]:
+    """Return the fields that influence an image's content, with adapters and image paths."""
+    fields = {name: value for name, value in job.request.items() if name not in NON_IMAGE_FIELDS}
+    fields = with_images(fields, lambda path, _: path)  # the keys differ: each job has copies
     fields["loras"] = [lora.model_dump(mode="json") for lora in job.loras] or None
     return fields
 
 
-def _said_of(drafted: Drafted, audition: Job) -> list[Warned]:
-    said = (
-        f"the first {audition.stop_at_step} steps were drawn with another one: the images are"
-        " branches of their drafts, and no other request draws the same"
+def _branch_warnings(drafted: DraftDifferences, audition: Job) -> list[FieldWarning]:
+    message = (
+        f"the first {audition.stop_at_step} steps were generated with another value: the images"
+        " are branches of their drafts, and no single request reproduces them"
     )
     names = [*sorted(drafted.fields), *(["seed"] if drafted.seeds else [])]
-    return [Warned(field=name, message=said) for name in names]
+    return [FieldWarning(field=name, message=message) for name in names]
 
 
 async def store_drafts(front: FrontEnd, job: Job, drafts: Drafts) -> None:
-    """Copy the states of drafts, which leave with their audition, for a job of its own.
+    """Copy the drafts' snapshots for the job, since they are deleted with their audition.
 
-    One that is gone is drawn again by the pool.
+    The worker recomputes a draft whose snapshot is missing.
     """
-    kept = {draft.index: draft for draft in drafts.audition.snapshots}
-    for own in job.snapshots:
-        source = kept[drafts.images[own.index]].key
+    drafts_by_index = {draft.index: draft for draft in drafts.audition.snapshots}
+    for snapshot in job.snapshots:
+        source = drafts_by_index[drafts.images[snapshot.index]].key
         try:
             data = await front.store.get(str(source))
         except StoreError as error:
-            log.warning("a draft of %s is drawn again: %s", drafts.audition.id, error)
+            log.warning("recomputing a draft of %s: %s", drafts.audition.id, error)
             continue
-        await front.store.put(str(own.key), data, STATE_TYPE)
+        await front.store.put(str(snapshot.key), data, STATE_TYPE)

@@ -1,4 +1,4 @@
-"""First step of admission: a body and its headers as a typed request."""
+"""First step of admission: validate a body and its headers as a typed request."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ MAX_KEY_CHARS = 255
 
 
 @dataclass(frozen=True)
-class Parsed:
-    """A well-formed request, of which nothing is known of its model yet."""
+class ParsedRequest:
+    """Well-formed request that has not been checked against its model."""
 
     body: GenerateRequest
     idempotency_key: str | None
     media_types: tuple[str, ...]
-    """Media types of the Accept header, best first, where it asks for bytes."""
+    """Media types of the Accept header, best first, if the client wants bytes."""
     drafts: str = ""
-    """Name of the drafts that it goes on from: a part of what its idempotency key stands for."""
+    """Name of the drafts that the request continues, which is part of its idempotency digest."""
 
 
 def parse_body(body: Mapping[str, Any]) -> GenerateRequest:
-    """Read a JSON object strictly. Raises: Invalid: names the first fields that are wrong."""
+    """Parse a JSON object strictly as a `GenerateRequest`. Raises: Invalid."""
     return parse_as(GenerateRequest, body)
 
 
 def parse_as(kind: type[M], body: Mapping[str, Any]) -> M:
-    """Read a JSON object, or a form's texts, as that kind of body. Raises: Invalid."""
+    """Parse a JSON object, or the text fields of a form, as a Pydantic model. Raises: Invalid."""
     unknown = _unknown(kind, body)
-    if len(unknown) > MAX_ERRORS:  # each of which would cost an error of Pydantic's
+    if len(unknown) > MAX_ERRORS:  # Pydantic would build one error for each
         raise Invalid([unknown_field([name], kind) for name in unknown[:MAX_ERRORS]])
     try:
         return kind.model_validate(body)
@@ -48,17 +48,19 @@ def parse_as(kind: type[M], body: Mapping[str, Any]) -> M:
 
 
 def _unknown(kind: type[BaseModel], body: Mapping[str, Any]) -> list[str]:
-    """Names that the kind refuses."""
+    """List the body's field names that the Pydantic model rejects as unknown."""
     if kind.model_config.get("extra") != "forbid":
         return []
-    known = _names(kind)
-    return [name for name in body if name not in known]
+    names = _names(kind)
+    return [name for name in body if name not in names]
 
 
 @cache
 def _names(kind: type[BaseModel]) -> frozenset[str | None]:
-    """Names that a kind's fields are given by."""
-    return frozenset(name for key, one in kind.model_fields.items() for name in (key, one.alias))
+    """Names and aliases of a Pydantic model's fields."""
+    return frozenset(
+        name for key, field in kind.model_fields.items() for name in (key, field.alias)
+    )
 
 
 def parse(
@@ -66,13 +68,13 @@ def parse(
     headers: Mapping[str, str],
     media_types: tuple[str, ...],
     drafts: str = "",
-) -> Parsed:
-    """Read the headers that belong to the body. Raises: Malformed."""
-    return Parsed(body, idempotency_key(headers), media_types, drafts)
+) -> ParsedRequest:
+    """Combine a validated body with its headers' idempotency key. Raises: Malformed."""
+    return ParsedRequest(body, idempotency_key(headers), media_types, drafts)
 
 
 def idempotency_key(headers: Mapping[str, str]) -> str | None:
-    """Return the Idempotency-Key, if there is one. Raises: Malformed."""
+    """Return the `Idempotency-Key` header; None if absent. Raises: Malformed."""
     key = headers.get("idempotency-key")
     if key is not None and not (0 < len(key) <= MAX_KEY_CHARS and key.isprintable()):
         message = f"must have 1 to {MAX_KEY_CHARS} printable characters"

@@ -1,4 +1,4 @@
-"""Fourth step of admission: a request as a job, with the cost that is predicted for it."""
+"""Fourth step of admission: build the job of a request and predict its cost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from models.spec.hires import BUILT_IN, drawn_size
+from models.spec.hires import BUILT_IN, generated_size
 from models.spec.hires import FIELD as HIRES
 from models.spec.model_spec import ModelSpec
 from models.spec.passes import passes
@@ -16,15 +16,15 @@ from models.spec.request_images import VIDEO_FIELDS, field_of, with_images
 from models.spec.upscalers import BUCKET, tiles_of
 from models.spec.upscalers import FIELD as UPSCALE
 from service.admission.caller import Caller
-from service.admission.drafts import Drafts, continuing
-from service.admission.parse import Parsed
+from service.admission.drafts import Drafts, continuation_job
+from service.admission.parse import ParsedRequest
 from service.admission.resolve import Images, ResolvedRequest
-from service.admission.reuse import name_of
+from service.admission.reuse import reuse_key
 from service.front_end.front_end import FrontEnd
 from service.jobs.model.job import (
-    AUDITIONED,
-    ENLARGED,
-    PLAIN,
+    AUDITION_VERSION,
+    BASE_VERSION,
+    ENLARGER_VERSION,
     PRIORITIES,
     STOP_AT_STEP,
     Job,
@@ -36,48 +36,48 @@ from service.settings.tenants import TenantSettings
 from service.validation.resolve import steps_of_passes
 
 DECODED_AND_SCALED = 2.0
-"""Processor time of decoding and scaling a video, as a multiple of decoding it: 1.8 for noise at
-720p and 2.3 for a flat 4K video were measured, both scaled to 480p."""
+"""CPU time of decoding and scaling a video, as a multiple of the time to decode it. Measured: 1.8
+for noise at 720p and 2.3 for a flat 4K video, both scaled to 480p."""
 SERVICE_MEMBERS = {"priority", "deadline_s", "webhook"}
-"""Fields of a request that are not the model's business, and are shown with it."""
+"""Request fields that only the service reads; the stored request includes them."""
 
 
 @dataclass(frozen=True)
-class Priced:
-    """A job that could be queued."""
+class PricedJob:
+    """Job that is ready to be queued, with its images, drafts and reuse key."""
 
     job: Job
-    parsed: Parsed
+    parsed: ParsedRequest
     images: Images
     drafts: Drafts | None = None
     reuse: str | None = None
-    """Name that requests for the same files share; None: it is drawn, whatever there is."""
+    """Redis key that requests for identical files share; None disables reuse."""
 
 
 async def price(
     front: FrontEnd, caller: Caller, resolved: ResolvedRequest, drafts: Drafts | None = None
-) -> Priced:
-    """Make the caller's job of a request, with its predicted cost where that is known.
+) -> PricedJob:
+    """Build the job of a resolved request and set its predicted cost, if known.
 
-    Raises: Conflict: it cannot go on from the drafts.
+    Raises: Conflict: the job cannot continue from the drafts.
     """
     job = _job(resolved, caller, await front.tenants.of(caller.tenant))
     if drafts is not None:
-        job = continuing(job, drafts, resolved.spec)
+        job = continuation_job(job, drafts, resolved.spec)
     tail_s = 0.0 if job.stop_at_step else await _tail_s(front, job, resolved.spec)
     await _predict(front, job, tail_s, reading_s(resolved.images))
     safety = front.settings.safety
-    is_checked = safety.is_on and safety.after  # each time anew, as the hook may know better now
+    is_checked = safety.is_on and safety.after  # the hook's verdict may have changed: no reuse
     may_reuse = front.settings.queue.reuse and not (drafts or job.stop_at_step or is_checked)
-    name = await name_of(front, job, resolved.spec, resolved.images) if may_reuse else None
-    return Priced(job, resolved.parsed, resolved.images, drafts, name)
+    name = await reuse_key(front, job, resolved.spec, resolved.images) if may_reuse else None
+    return PricedJob(job, resolved.parsed, resolved.images, drafts, name)
 
 
 def _job(resolved: ResolvedRequest, caller: Caller, limits: TenantSettings) -> Job:
     body, spec, fields = resolved.parsed.body, resolved.spec, resolved.fields
     job_id = new_job_id()
-    kept = with_images(fields.fields, lambda path, _: input_key(job_id, path))
-    request = {"model": spec.name, **kept, "output": fields.output}
+    fields_by_key = with_images(fields.fields, lambda path, _: input_key(job_id, path))
+    request = {"model": spec.name, **fields_by_key, "output": fields.output}
     request |= body.model_dump(include=SERVICE_MEMBERS, exclude_none=True)
     loras = [*spec.fixed_loras, *fields.loras]
     first, second = passes(request, spec)
@@ -116,19 +116,20 @@ def _job(resolved: ResolvedRequest, caller: Caller, limits: TenantSettings) -> J
 
 
 def _version(request: Mapping[str, Any], spec: ModelSpec) -> int:
+    """Return the oldest job format version whose workers understand the request."""
     if STOP_AT_STEP in request:
-        return AUDITIONED
+        return AUDITION_VERSION
     hires = request.get(HIRES)
-    return ENLARGED if hires and hires["upscaler"] in spec.enlargers else PLAIN
+    return ENLARGER_VERSION if hires and hires["upscaler"] in spec.enlargers else BASE_VERSION
 
 
 async def _tail_s(front: FrontEnd, job: Job, spec: ModelSpec) -> float:
-    """Predict the seconds of all images' upscaling: before a second pass, and at the end."""
+    """Predict the seconds of upscaling all images, before a second pass and at the end."""
     request, seconds = job.request, 0.0
-    asked = [(request[UPSCALE]["name"], drawn_size(request))] if UPSCALE in request else []
+    upscalings = [(request[UPSCALE]["name"], generated_size(request))] if UPSCALE in request else []
     if (hires := request.get(HIRES)) and hires["upscaler"] not in BUILT_IN:
-        asked.append((hires["upscaler"], (request["width"], request["height"])))
-    for name, size in asked:
+        upscalings.append((hires["upscaler"], (request["width"], request["height"])))
+    for name, size in upscalings:
         if upscaler := spec.upscalers.get(name):
             tile_s = await front.costs.unit_s(job.model, BUCKET + name)
             seconds += tiles_of(*size, upscaler) * tile_s
@@ -136,33 +137,33 @@ async def _tail_s(front: FrontEnd, job: Job, spec: ModelSpec) -> float:
 
 
 def reading_s(images: Images) -> float:
-    """Predict the processor time that a pool takes to decode and scale videos.
+    """Predict the CPU seconds that a worker needs to decode and scale the request's videos.
 
-    It decodes them as they were decoded here, and scaling takes about as long again.
+    The front end measured the decoding time when it checked the files; scaling takes about as long.
     """
     files = (image.file for path, image in images.items() if field_of(path) in VIDEO_FIELDS)
     return DECODED_AND_SCALED * sum(file.decode_s for file in files)
 
 
 async def _predict(front: FrontEnd, job: Job, tail_s: float, read_s: float) -> None:
-    """Set the costs of a job, where they are known.
+    """Set the predicted costs of a job in place, if the model's costs are known.
 
     Args:
-        tail_s: seconds behind the decoding.
-        read_s: seconds of reading its videos, before the first step.
+        tail_s: seconds of work after decoding, such as upscaling.
+        read_s: seconds of reading the job's videos, before the first step.
     """
     cost = await front.costs.predict(job)
     if cost is None:
         return
-    cost = cost.longer(tail_s)
+    cost = cost.with_tail(tail_s)
     compile_s = 0.0
     for bucket in {bucket for bucket, _ in job.passes()}:
         compile_s += await front.costs.compile_s(job.model, bucket)
     load_s = await front.costs.load_s(job.model, [lora.digest for lora in job.loras]) + read_s
-    is_beyond = cost.seconds * job.undone + compile_s + load_s > job.request.get(
+    is_beyond = cost.seconds * job.remaining_share + compile_s + load_s > job.request.get(
         "deadline_s", math.inf
     )
-    is_tried = is_beyond and await front.costs.is_tried(job, cost)
+    is_tried = is_beyond and await front.costs.admits_trial(job, cost)
     job.cost = cost.device_seconds + compile_s + load_s
     job.compile_s, job.tail_s = compile_s, tail_s
     job.run_s = None if is_tried else cost.seconds + load_s

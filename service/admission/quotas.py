@@ -1,7 +1,7 @@
 """Quotas of a tenant in the headers `RateLimit-Policy` and `RateLimit`.
 
-`device-seconds` and `stored-bytes` are no units that the draft registers; left out, the unit would
-be read as requests, which is wrong, and an unknown one is not.
+The draft does not register the units `device-seconds` and `stored-bytes`. Without a unit, clients
+would count requests, which is wrong; an unknown unit is not.
 
 Source: draft-ietf-httpapi-ratelimit-headers-11, sections 3 and 4.
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from service.errors.handlers import REDIS_AWAY
+from service.errors.handlers import REDIS_UNREACHABLE
 from service.errors.problems import Problem
 from service.front_end.front_end import FrontEnd
 from service.jobs.queue import QuotaUsage
@@ -22,16 +22,16 @@ from service.settings.tenants import TenantSettings
 HOUR_S = 3600
 NAMES = {
     "queued": "queued jobs",
-    "device-seconds": "device-seconds an hour",
+    "device-seconds": "device-seconds per hour",
     "stored-bytes": "stored bytes",
 }
-"""Quota names as the headers spell them, and in words."""
+"""Quota names of the headers, with the text for messages."""
 
 
-def policy(limits: TenantSettings) -> dict[str, str]:
-    """The quotas themselves; nothing where there are none."""
-    found = list(_policies(limits))
-    return {"RateLimit-Policy": ", ".join(found)} if found else {}
+def policy_header(limits: TenantSettings) -> dict[str, str]:
+    """Format the tenant's quotas as a `RateLimit-Policy` header; empty if there are no quotas."""
+    policies = list(_policies(limits))
+    return {"RateLimit-Policy": ", ".join(policies)} if policies else {}
 
 
 def _policies(limits: TenantSettings) -> Iterator[str]:
@@ -44,52 +44,55 @@ def _policies(limits: TenantSettings) -> Iterator[str]:
         yield f'"stored-bytes";q={limits.stored_bytes};qu="stored-bytes"'
 
 
-def left(limits: TenantSettings, standing: QuotaUsage) -> dict[str, str]:
-    """The quotas, and what is left of them.
+def quota_headers(limits: TenantSettings, usage: QuotaUsage) -> dict[str, str]:
+    """Format the quotas and their remainders as `RateLimit-Policy` and `RateLimit` headers.
 
-    `t` is when more will be; of what is used up, when anything will be.
+    `t` is the number of seconds until more is available.
     """
-    found = list(_left(limits, standing))
-    return policy(limits) | ({"RateLimit": ", ".join(found)} if found else {})
+    remainders = list(_remainders(limits, usage))
+    return policy_header(limits) | ({"RateLimit": ", ".join(remainders)} if remainders else {})
 
 
-def _left(limits: TenantSettings, standing: QuotaUsage) -> Iterator[str]:
+def _remainders(limits: TenantSettings, usage: QuotaUsage) -> Iterator[str]:
     if limits.max_queued is not None:
-        yield f'"queued";r={max(0, limits.max_queued - standing.queued)}'
+        yield f'"queued";r={max(0, limits.max_queued - usage.queued)}'
     if limits.device_seconds_per_hour is not None:
-        rest = math.floor(max(0.0, limits.device_seconds_per_hour - standing.device_seconds))
-        yield f'"device-seconds";r={rest};t={math.ceil(standing.next_s)}'
+        rest = math.floor(max(0.0, limits.device_seconds_per_hour - usage.device_seconds))
+        yield f'"device-seconds";r={rest};t={math.ceil(usage.next_s)}'
     if limits.stored_bytes is not None:
-        rest = max(0, limits.stored_bytes - standing.stored_bytes)
-        yield f'"stored-bytes";r={rest};t={math.ceil(standing.leaves_s)}'
+        rest = max(0, limits.stored_bytes - usage.stored_bytes)
+        yield f'"stored-bytes";r={rest};t={math.ceil(usage.leaves_s)}'
 
 
-async def of_tenant(
+async def headers_of_tenant(
     front: FrontEnd, tenant: str, usage: QuotaUsage | None = None
 ) -> dict[str, str]:
-    """Headers that tell of its quotas, where it has any.
+    """Build the quota headers of a tenant; empty if the tenant has no quotas.
 
     Args:
-        usage: what it has taken of them; None: Redis is asked.
+        usage: the tenant's usage of its quotas; None: it is read from Redis.
     """
     limits = await front.tenants.of(tenant)
-    if not policy(limits):
+    if not policy_header(limits):
         return {}
-    return left(limits, usage or await front.queue.standing(tenant, limits))
+    return quota_headers(limits, usage or await front.queue.quota_usage(tenant, limits))
 
 
 @dataclass(frozen=True)
 class QuotaHeaders:
-    """Adds the tenant's quota headers to every refusal raised inside, while Redis is there."""
+    """Async context manager that adds the tenant's quota headers to a `Problem` raised inside.
+
+    Without Redis it adds none.
+    """
 
     front: FrontEnd
     tenant: str
 
     async def __aenter__(self) -> None:
-        """Watch for refusals."""
+        """Do nothing on entry."""
 
     async def __aexit__(self, kind: object, raised: BaseException | None, trace: object) -> None:
-        """Let a refusal pass, with its headers."""
+        """Add the quota headers to a raised `Problem`, which propagates."""
         if isinstance(raised, Problem):
-            with suppress(*REDIS_AWAY):
-                raised.headers = await of_tenant(self.front, self.tenant) | raised.headers
+            with suppress(*REDIS_UNREACHABLE):
+                raised.headers = await headers_of_tenant(self.front, self.tenant) | raised.headers

@@ -1,4 +1,4 @@
-"""Refusals: what clients are told of them, and how they are counted."""
+"""Rejected requests: the problem that a client receives, and the metrics that count it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from service.admission import quotas
 from service.admission.parse import parse_body
-from service.errors.handlers import REDIS_AWAY
+from service.errors.handlers import REDIS_UNREACHABLE
 from service.errors.problems import Busy, Conflict, FieldError, Invalid, Problem
 from service.front_end.front_end import FrontEnd
 from service.jobs.model.errors import DeadlineTooShort, DeadlineTooSoon
@@ -21,16 +21,16 @@ from service.metrics.http import UNKNOWN
 from service.schemas.request import GenerateRequest
 from service.settings.tenants import TenantSettings
 
-AWAY = "queue_unreachable"
-"""Reason of what is refused without Redis, which knows the models."""
-LOOK_S = 1.0
-"""Time that a refused request waits for the models' names at most."""
-Refused = (DeadlineTooSoon, DeadlineTooShort, QueueFull, QuotaExceeded, IdempotencyConflict)
-"""Errors that the queue raises instead of taking a job."""
+REDIS_REASON = "queue_unreachable"
+"""Reason of requests rejected without Redis, which stores the models' names."""
+LOOKUP_TIMEOUT_S = 1.0
+"""Maximum time that a rejected request waits for the models' names, in seconds."""
+AdmissionErrors = (DeadlineTooSoon, DeadlineTooShort, QueueFull, QuotaExceeded, IdempotencyConflict)
+"""Errors that the queue raises when it rejects a job."""
 
 
 async def problem_of(front: FrontEnd, error: Exception, limits: TenantSettings) -> Problem:
-    """Return what a client is told of one of `Refused`."""
+    """Convert an error of `AdmissionErrors` to the problem that the client receives."""
     match error:
         case DeadlineTooSoon():
             return Busy(str(error), code="deadline_too_soon", retry_after_s=error.wait_s)
@@ -38,84 +38,84 @@ async def problem_of(front: FrontEnd, error: Exception, limits: TenantSettings) 
             too_short = [FieldError("deadline_s", str(error))]
             return Invalid(too_short, code="deadline_too_soon")
         case QueueFull():
-            return await _full(front, error)
+            return await _queue_full(front, error)
         case QuotaExceeded():
-            return await _beyond_quota(front, error, limits)
+            return await _quota_exceeded(front, error, limits)
         case _:
             return Conflict(str(error), code="idempotency_conflict")
 
 
 @asynccontextmanager
 async def within_quotas(front: FrontEnd, tenant: str) -> AsyncIterator[None]:
-    """Raises: Busy: in place of a `QuotaExceeded` raised inside."""
+    """Convert a `QuotaExceeded` raised inside to a problem. Raises: Busy."""
     try:
         yield
     except QuotaExceeded as error:
-        raise await _beyond_quota(front, error, await front.tenants.of(tenant)) from None
+        raise await _quota_exceeded(front, error, await front.tenants.of(tenant)) from None
 
 
-async def _full(front: FrontEnd, error: QueueFull) -> Busy:
+async def _queue_full(front: FrontEnd, error: QueueFull) -> Busy:
     wait_s = await front.costs.slot_free_s(error.model)
     return Busy(f"{error}; try again in {max(1, math.ceil(wait_s))} s", retry_after_s=wait_s)
 
 
-async def _beyond_quota(front: FrontEnd, error: QuotaExceeded, limits: TenantSettings) -> Busy:
-    wait_s, act = error.standing.next_s, ""
+async def _quota_exceeded(front: FrontEnd, error: QuotaExceeded, limits: TenantSettings) -> Busy:
+    wait_s, act = error.usage.next_s, ""
     if error.quota == "queued":
-        wait_s = await front.costs.turn_s(error.oldest)
+        wait_s = await front.costs.next_start_s(error.oldest)
     if error.quota == "stored-bytes":
-        wait_s, act = error.standing.leaves_s, "delete jobs and files that you need no more, "
+        wait_s, act = error.usage.leaves_s, "delete jobs and files that you no longer need, "
     return Busy(
         f"the tenant's quota of {quotas.NAMES[error.quota]} is used up; {act}try again in"
         f" {max(1, math.ceil(wait_s))} s, or ask the operator for more",
         code="quota_exceeded",
         retry_after_s=wait_s,
-        headers=quotas.left(limits, error.standing),
+        headers=quotas.quota_headers(limits, error.usage),
         members={"violated-policies": [error.quota]},
     )
 
 
 @dataclass
 class Attempt:
-    """Attempt of a client to have a request admitted."""
+    """Model that a request names, recorded for the metrics before the request is validated."""
 
-    named: str | None = None
-    """Model that it names; None: none, which is the only one there is."""
+    model_name: str | None = None
+    """Model that the request names; None: the only model of this server."""
     is_read: bool = False
-    """True once there is a body that could name one."""
+    """True once a body that could name a model has been read."""
 
-    def names(self, model: Any) -> None:
-        """Note what a body has for its model, before anything else of it is checked."""
-        self.named, self.is_read = model if isinstance(model, str) else None, True
+    def record_model(self, model: Any) -> None:
+        """Record a body's `model` value, before any other field is checked."""
+        self.model_name, self.is_read = model if isinstance(model, str) else None, True
 
     def read(self, fields: Mapping[str, Any]) -> GenerateRequest:
-        """Read a body in our fields. Raises: Invalid."""
-        self.names(fields.get("model"))
+        """Record the body's model, then parse the body as a `GenerateRequest`. Raises: Invalid."""
+        self.record_model(fields.get("model"))
         return parse_body(fields)
 
     async def model(self, front: FrontEnd) -> str:
-        """Return the name of the model for metrics; empty where there is no such model."""
-        known = front.models.known
-        if self.named not in known:
-            with suppress(TimeoutError, *REDIS_AWAY):
-                async with asyncio.timeout(LOOK_S):
-                    known = await front.models.all()
-        if self.is_read and self.named is None:
+        """Return the model's name as a metric label; `UNKNOWN` if no model has this name."""
+        models = front.models.last_read
+        if self.model_name not in models:
+            with suppress(TimeoutError, *REDIS_UNREACHABLE):
+                async with asyncio.timeout(LOOKUP_TIMEOUT_S):
+                    models = await front.models.all()
+        if self.is_read and self.model_name is None:
             return front.models.only() or UNKNOWN
-        return self.named if self.named and self.named in known else UNKNOWN
+        return self.model_name if self.model_name and self.model_name in models else UNKNOWN
 
 
 @asynccontextmanager
 async def counting_refusals(front: FrontEnd, tenant: str) -> AsyncIterator[Attempt]:
-    """Count what goes wrong in here as a refusal, by its reason."""
+    """Count an error raised inside as a rejected request, labelled by its reason."""
     attempt, reason = Attempt(), None
     try:
         yield attempt
     except Problem as problem:
         reason = problem.code
         raise
-    except REDIS_AWAY:
-        reason = AWAY
+    except REDIS_UNREACHABLE:
+        reason = REDIS_REASON
         raise
     except StoreError:
         reason = "store_unreachable"
@@ -123,10 +123,10 @@ async def counting_refusals(front: FrontEnd, tenant: str) -> AsyncIterator[Attem
     finally:
         if reason:
             model = UNKNOWN
-            if reason != AWAY:
+            if reason != REDIS_REASON:
                 model = await attempt.model(front)
-                with suppress(TimeoutError, *REDIS_AWAY):
-                    async with asyncio.timeout(LOOK_S):
+                with suppress(TimeoutError, *REDIS_UNREACHABLE):
+                    async with asyncio.timeout(LOOKUP_TIMEOUT_S):
                         await front.tenants.of(tenant)
-            tenant_class = front.tenants.known(tenant).metrics_class
+            tenant_class = front.tenants.cached(tenant).metrics_class
             front.telemetry.refused.labels(model, tenant_class, reason).inc()

@@ -1,6 +1,6 @@
-"""Images that come with a request: in base64, or behind an address.
+"""Input images and videos of a request: decode base64, or fetch a URL, and check each file.
 
-Pools get each file as it was sent, once a child process has decoded it as they will.
+Workers receive each file unchanged, after a child process here has decoded it in the same way.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ from service.schemas.request_parts import http_url
 from service.settings.limits import LimitSettings
 
 _LETTERS = (bytes.maketrans(b"-_", b"+/"), b" \t\r\n")
-"""Characters to replace in base64, and characters to drop."""
+"""Translation of the URL-safe base64 alphabet, and whitespace to delete."""
 _PERCENT = (
     ("%2B", "+"), ("%2b", "+"), ("%2F", "/"), ("%2f", "/"), ("%3D", "="), ("%3d", "="),
     ("%0D", ""), ("%0d", ""), ("%0A", ""), ("%0a", ""), ("%20", ""),
 )  # fmt: skip
-"""Percent-encoded characters of base64 in URIs, and what they stand for."""
+"""Percent-encoded characters of base64 in data URIs, and their replacements."""
 _SLICE_CHARS = 2**18
 
 
 @dataclass(frozen=True)
 class RequestImage:
-    """An image of a request: the file with what was read of its head."""
+    """Input file of a request, with the metadata of its header."""
 
     data: bytes
-    """The file, as it was sent."""
+    """Bytes of the file, unchanged."""
     file: ImageFile
 
 
 async def read_all(
     front: FrontEnd, fields: Mapping[str, Any], client: str
 ) -> dict[str, RequestImage]:
-    """The request's images by path, each checked.
+    """Read and check the input images and videos of a request; return them by field path.
 
     Args:
-        client: whose turn it takes.
+        client: key of the per-client limits on fetching and checking.
 
-    Raises: Invalid; Busy, Unavailable: too many wait to be fetched.
+    Raises: Invalid; Busy, Unavailable: too many fetches are waiting.
     """
-    found, frames = {}, fields.get("num_frames", 1)
+    images, frames = {}, fields.get("num_frames", 1)
     pixels: Counter[str] = Counter()
     for path, value in image_values(fields).items():
         try:
@@ -64,17 +64,17 @@ async def read_all(
                 file = await front.images.check(data, client)
                 pixels[field_of(path)] += file.width * file.height
                 _check_frames(path, file, pixels[field_of(path)], front.settings.limits)
-            found[path] = RequestImage(data, file)
+            images[path] = RequestImage(data, file)
         except ImageFileError as error:
             raise Invalid([FieldError(path, str(error))]) from error
-    return found
+    return images
 
 
 def _check_frames(path: str, file: ImageFile, pixels: int, limits: LimitSettings) -> None:
-    """Check that a video's frames, sent as images, are no more than one that is sent as a file.
+    """Check that a video sent as separate frames meets the same limits as a video file.
 
     Args:
-        pixels: of the frames so far.
+        pixels: total of the frames so far.
 
     Raises: ImageFileError.
     """
@@ -86,51 +86,49 @@ def _check_frames(path: str, file: ImageFile, pixels: int, limits: LimitSettings
         )
     if pixels > limits.max_clip_pixels:
         raise ImageFileError(
-            f"and the frames before it have {pixels} pixels; {limits.max_clip_pixels} are allowed:"
-            " send fewer frames, or smaller ones"
+            f"has, with the frames before it, {pixels} pixels; {limits.max_clip_pixels} are"
+            " allowed: send fewer frames, or smaller ones"
         )
 
 
 def _bounds(front: FrontEnd, frames: int) -> VideoBounds:
-    """Return the bounds of a video that comes with a request for one of so many frames."""
+    """Return the limits on an input video for a request with `frames` frames."""
     limits = front.settings.limits
     return VideoBounds(frames, limits.max_clip_pixels, limits.max_frame_pixels)
 
 
 async def bytes_of(front: FrontEnd, value: str, client: str) -> bytes:
-    """Return the file that a field holds, or the address in it. Raises: ImageFileError."""
+    """Fetch a field's URL, or decode its base64. Raises: ImageFileError."""
     if is_url(value):
         return await _fetch(front, value, client)
     return await asyncio.to_thread(from_base64, value)
 
 
 async def _fetch(front: FrontEnd, url: str, client: str) -> bytes:
-    """Raises: ImageFileError."""
-    server, most = front.settings.server, front.settings.limits.max_body_bytes
+    """Download a file within the size, time and concurrency limits. Raises: ImageFileError."""
+    server, max_bytes = front.settings.server, front.settings.limits.max_body_bytes
     if not server.allow_image_urls:
-        raise ImageFileError(
-            "is an address, which this server does not fetch; send the image itself in base64"
-        )
+        raise ImageFileError("is a URL, and this server fetches no URLs; send the image in base64")
     try:
         host = fetch.host_of(httpx.URL(http_url(url)))
-        async with front.fetches.place(client, host):
+        async with front.fetches.slot(client, host):
             return await fetch.fetch(
-                front.http, url, client, max_bytes=most, timeout_s=server.fetch_timeout_s
+                front.http, url, client, max_bytes=max_bytes, timeout_s=server.fetch_timeout_s
             )
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, TimeoutError) as error:
-        said = str(error) or "it did not answer in time"
-        raise ImageFileError(f"cannot be fetched: {said}") from error
+        reason = str(error) or "no response in time"
+        raise ImageFileError(f"cannot be fetched: {reason}") from error
 
 
 def is_url(value: str) -> bool:
-    """Return whether a field's value is an address, not a file."""
+    """Return whether a field's value is an HTTP URL and not an encoded file."""
     return value[:8].lower().startswith(("http://", "https://"))
 
 
 def from_base64(value: str) -> bytes:
-    """The bytes of a data URI or of bare base64; line breaks and the URL-safe letters are fine.
+    """Decode a data URI or bare base64; line breaks and the URL-safe alphabet are accepted.
 
-    Reads slices, so that no other thread waits for long.
+    It decodes slices, so that other threads do not wait long for the GIL.
 
     Raises: ImageFileError.
     """
@@ -138,14 +136,14 @@ def from_base64(value: str) -> bytes:
         raise ImageFileError("is neither a data URI nor base64")
     text = _payload(value) if value[:5].lower() == "data:" else value
     data, rest = bytearray(), b""
-    for part in _slices(text):
-        letters = rest + _unquoted(part).encode().translate(*_LETTERS)
-        whole = len(letters) - len(letters) % 4
-        data += _decoded(letters[:whole])
-        rest = letters[whole:]
+    for text_slice in _slices(text):
+        encoded = rest + _unquoted(text_slice).encode().translate(*_LETTERS)
+        complete = len(encoded) - len(encoded) % 4
+        data += _decoded(encoded[:complete])
+        rest = encoded[complete:]
     if rest:
         raise ImageFileError(
-            "is no whole base64: its length must be a multiple of 4, with = at the end"
+            "is incomplete base64: its length must be a multiple of 4, with = at the end"
         )
     if not data:
         raise ImageFileError("is empty")
@@ -167,7 +165,7 @@ def _payload(uri: str) -> str:
 
 
 def _slices(text: str) -> Iterator[str]:
-    """The text in parts, none of which cuts what a URI writes with a percent sign."""
+    """Split the text into slices that never cut a percent-encoded character."""
     start = 0
     while start < len(text):
         end = start + _SLICE_CHARS

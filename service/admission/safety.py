@@ -1,4 +1,4 @@
-"""Admission's question to the safety hook: the request and its input images."""
+"""Third step of admission: send the request and its input images to the safety hook."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from service.admission.caller import Caller
 from service.admission.resolve import ResolvedRequest
 from service.errors.problems import Unavailable, Unservable
 from service.front_end.front_end import FrontEnd
-from service.safety.question import Question, ShownImage
-from service.safety.verdict import SafetyAbsent, SafetyBusy, SafetyRefused
+from service.safety.safety_check import SafetyCheck, ShownImage
+from service.safety.verdict import NoVerdict, SafetyBusy, SafetyRefused
 
 RETRY_AFTER_S = 5.0
 
 
 async def check_safety(front: FrontEnd, caller: Caller, resolved: ResolvedRequest) -> None:
-    """Ask the hook, where there is one.
+    """Wait for the safety hook's verdict on a request, if a hook is configured.
 
     Raises:
-        Unservable: it refuses; says why.
-        Unavailable: it gives no verdict, or too many wait for theirs.
-        ClientDisconnect: the client has left meanwhile.
+        Unservable: the hook rejects the request; the message contains its reason.
+        Unavailable: the hook returns no verdict, or too many checks are waiting.
+        ClientDisconnect: the client disconnected.
     """
     if front.safety is None:
         return
     question = _question(caller, resolved)
     try:
-        await caller.connected(front.safety.check(question, caller.client))
+        await caller.while_connected(front.safety.check(question, caller.client))
     except SafetyRefused as refused:
-        said = f"this server's safety check refuses the request: {refused}"
-        raise Unservable(said, code="refused_by_safety") from None
+        message = f"this server's safety check refuses the request: {refused}"
+        raise Unservable(message, code="refused_by_safety") from None
     except SafetyBusy as busy:
-        said = f"{busy}; try again"
-        raise Unavailable(said, code="too_many_checks", retry_after_s=RETRY_AFTER_S) from None
-    except SafetyAbsent:
-        said = "the request could not be checked for safety; try again"
-        raise Unavailable(said, code="safety_unavailable", retry_after_s=RETRY_AFTER_S) from None
+        message = f"{busy}; try again"
+        raise Unavailable(message, code="too_many_checks", retry_after_s=RETRY_AFTER_S) from None
+    except NoVerdict:
+        message = "the request could not be checked for safety; try again"
+        raise Unavailable(message, code="safety_unavailable", retry_after_s=RETRY_AFTER_S) from None
 
 
-def _question(caller: Caller, resolved: ResolvedRequest) -> Question:
-    return Question(
+def _question(caller: Caller, resolved: ResolvedRequest) -> SafetyCheck:
+    return SafetyCheck(
         when="before",
         tenant=caller.tenant,
         model=resolved.spec.name,

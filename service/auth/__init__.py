@@ -1,4 +1,4 @@
-"""API keys and tenants, and who may reach the server.
+"""API keys and tenants, and protection against foreign hosts and origins.
 
 May import `errors`.
 """

@@ -1,8 +1,7 @@
-"""Host names that requests may be for.
+"""Check of the Host header against DNS rebinding.
 
-A page of a foreign origin can point its own name at this server (DNS rebinding) and then read
-answers as its own. Its requests carry that name in `Host`; they never carry an address, because
-then the page would have come from this server itself.
+A foreign page can resolve its own name to this server and then read responses as same-origin. Its
+requests have that name in `Host`, never an IP address: only pages of this server send that.
 """
 
 from __future__ import annotations
@@ -21,29 +20,30 @@ from service.errors.problems import Malformed, Misdirected, Problem
 from service.settings.server import ServerSettings
 
 WATCHED_PATHS = frozenset(("/healthz", "/readyz", "/metrics"))
-"""Paths that probes and Prometheus ask for by any host name; they show nothing of tenants."""
+"""Paths that probes and Prometheus request under any host name. They reveal nothing about
+tenants."""
 
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]{1,255})(?::[0-9]{0,5})?", re.ASCII)
 LOOPBACK = ("localhost", "*.localhost")
-"""Names that resolve to this machine wherever a browser looks them up."""
+"""Names that browsers always resolve to this machine."""
 
 
 def host_of(values: Sequence[bytes]) -> str:
-    """The name or address of a request's one Host header, without its port.
+    """Return the name or address in a request's single Host header, without its port.
 
-    Raises: Malformed: there is none, there are several, or it is no host.
+    Raises: Malformed: no header, several, or not a host.
     """
     if len(values) != 1:
         raise Malformed("send one Host header" + (", not several" if values else ""))
-    found = _HOST.fullmatch(values[0].decode("latin-1").lower())
-    if not found:
-        raise Malformed("the Host header is no name or address of a host")
-    return found[1].removesuffix(".")
+    match = _HOST.fullmatch(values[0].decode("latin-1").lower())
+    if not match:
+        raise Malformed("the Host header is not a host's name or address")
+    return match[1].removesuffix(".")
 
 
 @lru_cache(maxsize=256)
 def is_address(host: str) -> bool:
-    """Return whether a host is a number, not a name that somebody could point elsewhere."""
+    """Check for an IP address, which cannot be resolved elsewhere."""
     try:
         ip_address(host.strip("[]"))
     except ValueError:
@@ -51,30 +51,30 @@ def is_address(host: str) -> bool:
     return True
 
 
-def is_known(host: str, names: Sequence[str]) -> bool:
-    """Return whether the names include that host: itself, or by a `*.` in front of its ending."""
+def is_allowed(host: str, names: Sequence[str]) -> bool:
+    """Check whether the names include that host, literally or by a `*.` pattern."""
     return any(
         host == name or (name.startswith("*.") and host.endswith(name[1:])) for name in names
     )
 
 
 def names_of(server: ServerSettings) -> tuple[str, ...] | None:
-    """Names that requests may be for; None: any, since keys protect what is behind them."""
+    """Return the allowed host names; None: any, because keys protect the server."""
     if not server.hosts and wants_keys(server, server.host):
         return None
-    own = (server.host, server.published_at or "", *server.hosts)
-    return (*LOOPBACK, *(name.lower().removesuffix(".") for name in own if name))
+    names = (server.host, server.published_at or "", *server.hosts)
+    return (*LOOPBACK, *(name.lower().removesuffix(".") for name in names if name))
 
 
 class CheckHost:
-    """ASGI middleware that refuses requests for other hosts, by `names_of`."""
+    """ASGI middleware that rejects requests for other hosts than those of `names_of`."""
 
     def __init__(self, app: ASGIApp, names: tuple[str, ...] | None) -> None:
         self._app = app
         self._names = names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse a request to a host that is not allowed; pass on every other."""
+        """Reject a request for a host that is not allowed, and pass on others."""
         app = self._app
         if scope["type"] == "http" and (problem := self._problem(scope)):
             app = answer(Request(scope), problem)
@@ -89,7 +89,7 @@ class CheckHost:
             host = host_of(values)
         except Malformed as error:
             return error
-        if is_watched or self._names is None or is_address(host) or is_known(host, self._names):
+        if is_watched or self._names is None or is_address(host) or is_allowed(host, self._names):
             return None
         return Misdirected(
             f"this server is not known as {host!r}; call it by its address, or have its operator"

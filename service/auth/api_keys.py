@@ -1,8 +1,8 @@
-"""API keys: who may ask, and for which tenant.
+"""API keys: creation, storage and lookup.
 
-A key is `atl_ID_SECRET`, and is shown once: Redis keeps its SHA-256. A slow hash, as passwords
-need, would add nothing but time to every request, since the secret is 256 random bits that no one
-comes upon by trying. The id is no secret: it finds the key in one read, and names it in lists.
+A key is `atl_ID_SECRET`, and is displayed once; Redis stores its SHA-256. A slow password hash
+would only delay requests, since the secret is 256 random bits, which cannot be guessed. The id is
+public: it locates the key in one read, and identifies it in lists.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ SECRET_BYTES = 32
 
 
 class Role(StrEnum):
-    """Rights of a key."""
+    """Rights of an API key: a tenant's or an operator's."""
 
     TENANT = "tenant"
-    """Everything of its tenant's, and nothing else."""
+    """Access to everything of its tenant, and nothing else."""
     OPERATOR = "operator"
-    """`/v1/admin`, and nothing of any tenant's."""
+    """Access to `/v1/admin`, and to nothing of any tenant."""
 
 
 class ApiKey(BaseModel):
@@ -41,7 +41,7 @@ class ApiKey(BaseModel):
 
     id: str
     tenant: str
-    """Empty, of an operator's."""
+    """Empty for an operator's key."""
     name: str
     created_at: float
     digest: str = Field(repr=False)
@@ -50,7 +50,7 @@ class ApiKey(BaseModel):
 
 
 class ApiKeys:
-    """The keys in Redis: those of all tenants, in one hash."""
+    """Keys of all tenants, in one Redis hash."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
@@ -60,18 +60,18 @@ class ApiKeys:
         await self._redis.aclose()
 
     async def create(self, tenant: str, name: str = "") -> tuple[ApiKey, str]:
-        """A new key of a tenant, and its text, which nobody can read again.
+        """Create a key of a tenant; return it with its text, which is not stored.
 
-        Raises: ValueError: a tenant can't be called so.
+        Raises: ValueError: not a valid tenant name.
         """
         check_tenant(tenant)
         return await self._create(tenant, name, Role.TENANT)
 
     async def create_operator(self, name: str) -> tuple[ApiKey, str]:
-        """A new key of an operator, and its text, as `create`.
+        """Create a key of an operator; return it with its text.
 
         Args:
-            name: of the person, or of what else acts by it; the audit log has it.
+            name: person or program that uses it, for the audit log.
         """
         return await self._create("", name, Role.OPERATOR)
 
@@ -91,26 +91,28 @@ class ApiKeys:
         return key, text
 
     async def all(self) -> list[ApiKey]:
-        """Oldest first."""
-        found = _parsed(cast(list[str], await self._redis.hvals(API_KEYS)))
-        return sorted(found, key=lambda key: key.created_at)
+        """List all API keys, oldest first."""
+        keys = _parsed(cast(list[str], await self._redis.hvals(API_KEYS)))
+        return sorted(keys, key=lambda key: key.created_at)
 
-    async def take(self, taken: Iterable[ApiKey]) -> int:
-        """Add keys that were exported; return how many were not there before.
+    async def take(self, imported: Iterable[ApiKey]) -> int:
+        """Import exported keys; return the number of new ones.
 
-        Raises: ValueError: another key has the id of one of them; then none was added.
+        Raises: ValueError: a different key has the same id; nothing was imported.
         """
         new: dict[str, ApiKey] = {}
-        for key in taken:
+        for key in imported:
             if new.setdefault(key.id, key) != key:
                 raise ValueError(f"two different keys have the id {key.id}; leave one of them")
 
         async def add(pipe: Any) -> int:
-            known = {key.id: key for key in _parsed(await pipe.hvals(API_KEYS))}
+            existing = {key.id: key for key in _parsed(await pipe.hvals(API_KEYS))}
             for key in new.values():
-                if key.id in known and key.digest != known[key.id].digest:
+                if key.id in existing and key.digest != existing[key.id].digest:
                     raise ValueError(f"another key has the id {key.id}; revoke one of them")
-            added = {key.id: key.model_dump_json() for key in new.values() if key.id not in known}
+            added = {
+                key.id: key.model_dump_json() for key in new.values() if key.id not in existing
+            }
             pipe.multi()
             if added:
                 pipe.hset(API_KEYS, mapping=added)
@@ -120,7 +122,7 @@ class ApiKeys:
         return cast(int, await transaction)
 
     async def any(self) -> bool:
-        """Return whether there is any key."""
+        """Check whether any API key exists."""
         return bool(await self._redis.exists(API_KEYS))
 
     async def revoke(self, key_id: str) -> bool:
@@ -128,7 +130,7 @@ class ApiKeys:
         return bool(await self._redis.hdel(API_KEYS, key_id))
 
     async def find(self, text: str) -> ApiKey | None:
-        """The key that this is the text of; None: nobody's."""
+        """Look up the key with this text; None: no such key."""
         prefix, _, rest = text.partition("_")
         key_id, _, secret = rest.partition("_")
         if prefix != PREFIX or not secret:
@@ -145,16 +147,16 @@ def _parsed(texts: Iterable[str]) -> list[ApiKey]:
 
 
 def id_of(text: str) -> str:
-    """Return the part of it that may be shown: the id, where it is the text of a key."""
+    """Return the public part of a key's text: its id. Other texts are returned unchanged."""
     prefix, _, rest = text.partition("_")
     return rest.partition("_")[0] if prefix == PREFIX else text
 
 
 def digest_of(text: str, role: Role = Role.TENANT) -> str:
-    """Return the digest under which a key is stored: SHA-256, in hex.
+    """Compute the digest that identifies a stored key: SHA-256, in hex.
 
-    An operator's is of its role, too: an older front end that knows no roles then finds that the
-    key is nobody's, where it would let it act for a tenant without a name.
+    An operator's digest includes the role. An older front end without roles then rejects the key
+    instead of accepting it for a tenant with an empty name.
     """
-    told = text if role is Role.TENANT else f"{role} {text}"
-    return hashlib.sha256(told.encode()).hexdigest()
+    content = text if role is Role.TENANT else f"{role} {text}"
+    return hashlib.sha256(content.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Authentication: tenants by the API keys that they send."""
+"""Authentication by API keys, with a cache."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ MAX_REMEMBERED = 10_000
 
 
 async def check_first_key(settings: Settings, address: str) -> None:
-    """Check that somebody has a key, where others reach the address.
+    """Check that a key exists if other machines can reach the address.
 
-    Raises: ConfigError: nobody has one, and nothing was said; or Redis is not there to ask, or does
-        not let us.
+    Raises: ConfigError: no key exists, and `server.keys` is not set; or Redis is unreachable or
+    denies access.
     """
     if settings.server.keys != "auto" or is_local(address):
         return
@@ -29,31 +29,31 @@ async def check_first_key(settings: Settings, address: str) -> None:
         if await keys.any():
             return
     except (RedisError, OSError) as error:
-        raise connection.refused(settings.redis, error) from error
+        raise connection.config_error(settings.redis, error) from error
     finally:
         await keys.close()
     raise ConfigError(
-        f"server.keys: other machines can reach {address}, and there is no API key yet; make one"
-        " (atelier keys create --tenant NAME), or let everybody in (server.keys = false,"
+        f"server.keys: other machines can reach {address}, and no API key exists yet; create one"
+        " (atelier keys create --tenant NAME), or allow access without keys (server.keys = false,"
         " ATELIER_SERVER__KEYS=false or --no-keys)"
     )
 
 
 class Authenticator:
-    """Remembers each good key for `max_age_s`, so that most requests need no look into Redis.
+    """Authenticator that caches each valid key for `max_age_s`, to avoid reads of Redis.
 
-    Wrong ones are looked up each time: a new key is good at once.
+    Invalid keys are always looked up, so a new key is valid immediately.
     """
 
     def __init__(self, keys: ApiKeys, max_age_s: float) -> None:
         self._keys = keys
         self._max_age_s = max_age_s
-        self._known: dict[str, tuple[ApiKey, float]] = {}
-        """The key of each digest, and when that was read."""
+        self._cached: dict[str, tuple[ApiKey, float]] = {}
+        """Cached key of each digest, and the time of its read."""
 
     @classmethod
     def make(cls, settings: Settings) -> Authenticator | None:
-        """Build an authenticator; None where no keys are required. Raises: ConfigError."""
+        """Create the authenticator of tenants; None: no keys are required. Raises: ConfigError."""
         server = settings.server
         if not wants_keys(server, server.host):
             return None
@@ -61,28 +61,28 @@ class Authenticator:
 
     @classmethod
     def of_operators(cls, settings: Settings) -> Authenticator | None:
-        """Build one for operators; None where none of their keys is required."""
+        """Create the authenticator of operators; None: no keys are required."""
         server = settings.server
         if not operators_need_keys(server):
             return None
         return cls(ApiKeys(connection.client(settings.redis)), server.keys_age_s)
 
     async def close(self) -> None:
-        """Close the connection to Redis."""
+        """Close the authenticator's connection to Redis."""
         await self._keys.close()
 
     async def find(self, text: str) -> ApiKey | None:
-        """Return the key of that text; None if it is nobody's."""
+        """Look up the key with that text; None: no such key."""
         digest = digest_of(text)
-        known, read_at = self._known.get(digest, (None, -float("inf")))
-        if known and time.monotonic() - read_at < self._max_age_s:
-            return known
-        self._known.pop(digest, None)
+        cached, read_at = self._cached.get(digest, (None, -float("inf")))
+        if cached and time.monotonic() - read_at < self._max_age_s:
+            return cached
+        self._cached.pop(digest, None)
         read_at = time.monotonic()
         key = await self._keys.find(text)
         if key is None:
             return None
-        if len(self._known) >= MAX_REMEMBERED:
-            self._known.clear()
-        self._known[digest] = key, read_at
+        if len(self._cached) >= MAX_REMEMBERED:
+            self._cached.clear()
+        self._cached[digest] = key, read_at
         return key

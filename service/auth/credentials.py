@@ -1,4 +1,4 @@
-"""Credentials of a request: the API key in its Authorization header, by the schemes there are."""
+"""Extraction of the API key from the Authorization header."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Collection
 from typing import Literal
 
 Scheme = Literal["bearer", "basic", "key"]
-"""Way in which a client sends its key: `Bearer KEY` (RFC 6750), `Basic` with it as the password
-(RFC 7617), or `Key KEY`, as fal's clients do."""
+"""Authorization scheme: `Bearer KEY` (RFC 6750), `Basic` with the key as the password (RFC 7617),
+or `Key KEY`, as fal's clients send."""
 
 
 def key_of(header: str, schemes: Collection[Scheme]) -> str | None:
-    """Return the API key in an Authorization header; None: there is none in these schemes."""
+    """Return the API key in an Authorization header; None: no key in these schemes."""
     scheme, _, rest = header.strip().partition(" ")
     name, rest = scheme.lower(), rest.strip()
     if name not in schemes or not rest:
@@ -22,7 +22,7 @@ def key_of(header: str, schemes: Collection[Scheme]) -> str | None:
 
 
 def _password(encoded: str) -> str | None:
-    """The password of `user:password` in base64; where it is empty, the user."""
+    """Decode the password of `user:password` in base64; if it is empty, the user."""
     try:
         user, _, password = base64.b64decode(encoded, validate=True).decode().partition(":")
     except (binascii.Error, UnicodeDecodeError):

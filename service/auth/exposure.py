@@ -1,4 +1,4 @@
-"""Exposure of the server: who can reach its address, and whether they need keys."""
+"""Exposure of the server: which machines can reach it, and whether keys are required."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from service.settings.settings import Settings
 
 
 def wants_keys(server: ServerSettings, address: str) -> bool:
-    """Return whether a server that listens at that address requires API keys."""
+    """Decide whether a server that listens at that address requires API keys."""
     return not is_local(address) if server.keys == "auto" else server.keys
 
 
 def operators_need_keys(server: ServerSettings) -> bool:
-    """Return whether /v1/admin requires a key: whatever tenants need, where others come to it."""
+    """Decide whether /v1/admin requires a key: always, if other machines can reach it."""
     return server.keys is True or not is_local(server.published_at or server.host)
 
 
 def reached_at(server: ServerSettings, listener: socket.socket | None) -> str:
-    """The address by which others come to a server that listens there, or will as it says."""
+    """Return the address by which clients reach a server with that listener or these settings."""
     if server.published_at:
         return server.published_at
     return address_of(listener) if listener else server.host
 
 
 def listening_at(settings: Settings, address: str) -> Settings:
-    """Settings in which that address has decided about keys.
+    """Resolve `server.keys = "auto"` by the address.
 
-    Raises: ConfigError: every page of the web could use this server, without a key.
+    Raises: ConfigError: every web page could use this server without a key.
     """
     server = settings.server
     decided = server.model_copy(update={"keys": wants_keys(server, address)})
     if ANY_ORIGIN in server.cors_origins and not decided.keys:
         raise ConfigError(
-            "server.cors_origins has '*', which lets any page that somebody here opens use this"
+            "server.cors_origins has '*', which lets any web page opened on this machine use this"
             " server; list the origins, or set server.keys = true"
         )
     return settings.model_copy(update={"server": decided})
@@ -49,7 +49,7 @@ def local_url(host: str, port: int) -> str:
 
 
 def address_of(listener: socket.socket) -> str:
-    """Return the address of a socket that somebody else has opened; a path counts as localhost."""
+    """Return the address of an already open socket; a Unix socket counts as localhost."""
     if listener.family == socket.AF_UNIX:
         return "localhost"
     return str(listener.getsockname()[0])

@@ -1,7 +1,7 @@
-"""Refusal of requests that pages of other origins send to a server without keys (CSRF).
+"""Protection of servers without keys against requests from foreign pages (CSRF).
 
-A page can post forms to any address that its browser reaches, and send requests whose answers it
-cannot read. A server with keys refuses them, since they carry no key.
+A page can post forms to any address that its browser reaches, without reading the responses. A
+server with keys rejects them, because they carry no key.
 
 Source: Go, net/http, CrossOriginProtection; Fetch Metadata Request Headers, section 2.3.
 """
@@ -20,13 +20,13 @@ from service.errors.problems import Forbidden
 from service.settings.server import ANY_ORIGIN, ServerSettings
 
 SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
-"""Methods that change nothing; what they read is closed to foreign pages by the browser."""
-OWN_SITES = ("same-origin", "none")
-"""Values of Sec-Fetch-Site of the server's own pages, and of what a person types or opens."""
+"""Methods without side effects. Browsers prevent foreign pages from reading the responses."""
+SAME_SITES = ("same-origin", "none")
+"""Values of Sec-Fetch-Site for the server's own pages, and for navigation by the user."""
 
 
 class RefuseForeignPages:
-    """ASGI middleware that lets foreign pages only read, unless keys protect the server."""
+    """ASGI middleware that rejects foreign pages' unsafe methods on a server without keys."""
 
     def __init__(self, app: ASGIApp, server: ServerSettings) -> None:
         self._app = app
@@ -34,7 +34,7 @@ class RefuseForeignPages:
         self._is_open = not wants_keys(server, server.host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse what a foreign page sends; pass on every other request."""
+        """Reject a foreign page's unsafe request, and pass on others."""
         app = self._app
         if self._is_open and scope["type"] == "http" and scope["method"] not in SAFE_METHODS:
             try:
@@ -45,9 +45,9 @@ class RefuseForeignPages:
 
 
 def check_origin(headers: Headers, server: ServerSettings) -> None:
-    """Refuse a request of a page that is neither this server's own nor of `cors_origins`.
+    """Reject a request from a page that is neither this server's nor in `cors_origins`.
 
-    Clients that are no browsers send no Origin, and no Sec-Fetch-Site.
+    Clients other than browsers send neither Origin nor Sec-Fetch-Site.
 
     Raises: Forbidden.
     """
@@ -58,18 +58,18 @@ def check_origin(headers: Headers, server: ServerSettings) -> None:
         hosts = {headers.get("host", ""), _host_of(server.public_url or "")} - {""}
         is_foreign = origin is not None and _host_of(origin) not in hosts
     else:
-        is_foreign = site not in OWN_SITES
+        is_foreign = site not in SAME_SITES
     if is_foreign:
-        whose = repr(origin[:200]) if origin else "another site"
+        site_name = repr(origin[:200]) if origin else "another site"
         raise Forbidden(
-            f"pages of {whose} may not call this server; its operator may list the origin"
+            f"pages of {site_name} may not call this server; its operator may list the origin"
             " (server.cors_origins)",
             code="foreign_origin",
         )
 
 
 def _host_of(origin: str) -> str:
-    """Return an origin's host and port; empty: it names none, as that of a page in a file."""
+    """Return an origin's host and port; empty: it has none, such as a page in a file."""
     try:
         return urlsplit(origin).netloc
     except ValueError:

@@ -1,8 +1,8 @@
-"""Links: addresses of outputs that need no key, signed and valid for a while.
+"""Signed links to outputs, which need no key and expire.
 
-Each is signed by HMAC-SHA256 with one secret of all front ends, which Redis keeps; it is drawn when
-the first link is made. Nobody but a front end can sign, so that no tenant can make a link to
-another's output. Without the secret (`DEL {atelier-front}:linksecret`) no link is valid anymore.
+All front ends sign with HMAC-SHA256 and one secret, stored in Redis and generated at the first
+link. Tenants cannot sign, so they cannot create links to others' outputs. Deleting the secret (`DEL
+{atelier-front}:linksecret`) invalidates all links.
 """
 
 from __future__ import annotations
@@ -31,30 +31,32 @@ class Links:
         self._link_s = link_s
 
     async def path(self, job_id: str, index: int) -> str:
-        """Return the path of a new link to an output."""
+        """Create a link to an output, and return its path."""
         expires = math.ceil(time.time() + self._link_s)
         signature = _signature(await self._secret(), job_id, index, expires)
         return f"/links/{job_id}/{index}?expires={expires}&signature={signature}"
 
     async def check(self, job_id: str, index: int, expires: int, signature: str) -> None:
-        """Check what a link says. Raises: Forbidden: it is not ours, or has expired."""
+        """Verify the signature and expiry of a link. Raises: Forbidden."""
         expected = _signature(await self._secret(), job_id, index, expires)
         if not hmac.compare_digest(expected.encode(), signature.encode("utf-8", "replace")):
-            raise Forbidden("this link was not made here, or was changed", code="link_invalid")
+            raise Forbidden(
+                "this link was not created by this server, or was modified", code="link_invalid"
+            )
         if expires < time.time():
             raise Forbidden(
-                "this link has expired; ask for the job again with a key", code="link_expired"
+                "this link has expired; request the job with an API key", code="link_expired"
             )
 
     async def _secret(self) -> str:
-        """Return the secret; the first that is drawn by any front end is everybody's."""
-        if found := await self._redis.get(LINK_SECRET):
-            return cast(str, found)
+        """Return the secret, generating it if missing. All front ends use the first one stored."""
+        if stored := await self._redis.get(LINK_SECRET):
+            return cast(str, stored)
         await self._redis.set(LINK_SECRET, secrets.token_hex(SECRET_BYTES), nx=True)
         return cast(str, await self._redis.get(LINK_SECRET))
 
 
 def _signature(secret: str, job_id: str, index: int, expires: int) -> str:
-    said = f"{job_id}/{index}/{expires}".encode()
-    digest = hmac.digest(secret.encode(), said, hashlib.sha256)
+    content = f"{job_id}/{index}/{expires}".encode()
+    digest = hmac.digest(secret.encode(), content, hashlib.sha256)
     return base64.urlsafe_b64encode(digest).decode().rstrip("=")

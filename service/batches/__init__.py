@@ -1,5 +1,5 @@
-"""Batches: files of requests, worked off line by line with low priority.
+"""Batches: files of requests that run line by line with low priority.
 
-A front end drives a batch under a lease; another goes on where it stopped. May import admission,
-responses and what is below them.
+A front end drives a batch under a lease. If it stops, another front end continues. May import
+admission, responses and what is below them.
 """

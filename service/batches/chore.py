@@ -1,4 +1,4 @@
-"""The front end's chore: takes batches that nobody drives, and drives them."""
+"""Background task of a front end: claim batches without a driver, and drive them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from redis.exceptions import RedisError
 
-from service.batches.driver import BatchDriver, BatchLost
+from service.batches.driver import BatchDriver, BatchLeaseLost
 from service.batches.endpoint import BatchEndpoint
 from service.front_end.front_end import FrontEnd
 from service.jobs.model.batch import Batch
@@ -19,12 +19,12 @@ from service.tracing.log_context import note
 
 log = logging.getLogger("atelier")
 
-LATER = (RedisError, OSError, StoreError)
-"""Errors after which a batch stands still until its lease is over."""
+TRANSIENT_ERRORS = (RedisError, OSError, StoreError)
+"""Errors that pause a batch until its lease expires."""
 
 
 async def drive_forever(front: FrontEnd, endpoints: Mapping[str, BatchEndpoint]) -> None:
-    """Drive batches, `batches.driven` at a time, and forget old ones, until cancelled."""
+    """Drive up to `batches.driven` batches and delete expired ones, until cancelled."""
     settings = front.settings.batches
     driving: set[asyncio.Task[None]] = set()
     async with asyncio.TaskGroup() as group:
@@ -32,10 +32,10 @@ async def drive_forever(front: FrontEnd, endpoints: Mapping[str, BatchEndpoint])
             driving = {task for task in driving if not task.done()}
             try:
                 await front.queue.forget_batches(settings.retention_s)
-                if len(driving) < settings.driven and (taken := await _take(front)):
-                    driving.add(group.create_task(_drive(front, *taken, endpoints)))
+                if len(driving) < settings.driven and (batch_and_holder := await _take(front)):
+                    driving.add(group.create_task(_drive(front, *batch_and_holder, endpoints)))
                     continue
-            except LATER as error:
+            except TRANSIENT_ERRORS as error:
                 log.warning("could not look for batches: %s", error)
             await asyncio.sleep(settings.poll_every_s)
 
@@ -49,18 +49,18 @@ async def _take(front: FrontEnd) -> tuple[Batch, str] | None:
 async def _drive(
     front: FrontEnd, batch: Batch, holder: str, endpoints: Mapping[str, BatchEndpoint]
 ) -> None:
-    """Drive one batch as far as it goes; given back where this front end stops."""
+    """Drive one batch; release its lease if this front end stops."""
     note(request_id=batch.request_id, key_id=batch.key_id, tenant=batch.tenant)
     try:
         await BatchDriver(front, batch, holder, endpoints[batch.endpoint]).run()
         log.info("batch %s has ended", batch.id)
-    except BatchLost:
+    except BatchLeaseLost:
         log.info("batch %s is driven by another front end", batch.id)
-    except LATER as error:
-        log.warning("batch %s stands still for now: %s", batch.id, error)
+    except TRANSIENT_ERRORS as error:
+        log.warning("batch %s is paused until its lease expires: %s", batch.id, error)
     except asyncio.CancelledError:
-        with suppress(*LATER):
+        with suppress(*TRANSIENT_ERRORS):
             await front.queue.release_batch(batch.id, holder)
         raise
     except Exception:
-        log.exception("batch %s stands still by a mistake of ours", batch.id)
+        log.exception("batch %s is paused by an internal error", batch.id)

@@ -1,8 +1,8 @@
-"""Driver: works one batch off under its lease, and can be stopped at any line.
+"""Driver that runs one batch under its lease and can be stopped at any line.
 
-It keeps nothing that the next driver needs: each line's job and outcome lie in Redis, its result in
-the store. A job is admitted under a key made of batch and line, so that it is made once whoever
-asks; a line's end is counted once.
+All progress is stored: each line's job and outcome in Redis, its result in the object store. The
+idempotency key of a line's job contains batch and line, so that all drivers share one job. A line's
+end is counted once.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from service.batches.lines import (
     BatchError,
     BatchLine,
     LineCheck,
-    LinePlace,
+    LineRange,
     chunks_of,
     read_line,
 )
-from service.batches.results import JSONL, Result, given_up, line_id, write_results
+from service.batches.results import JSONL, Result, line_id, unfinished_line, write_results
 from service.errors.problems import Problem
 from service.front_end.front_end import FrontEnd
 from service.jobs.batches import ENDS
@@ -35,15 +35,15 @@ from service.jobs.storage.object_store import file_key, result_key
 T = TypeVar("T")
 
 
-class BatchLost(Exception):
-    """The lease is over: another front end drives the batch."""
+class BatchLeaseLost(Exception):
+    """The lease has expired: another front end drives the batch."""
 
 
 class BatchDriver:
     """Driver of one batch.
 
     Args:
-        holder: name of the lease.
+        holder: this driver's name in the lease.
     """
 
     def __init__(self, front: FrontEnd, batch: Batch, holder: str, endpoint: BatchEndpoint) -> None:
@@ -54,22 +54,22 @@ class BatchDriver:
         self._endpoint = endpoint
         self._runner = LineRunner(front, batch, endpoint)
         self._key = file_key(batch.input_file_id)
-        self._kept_bytes = 0
-        """Size of the results that this driver has kept."""
+        self._stored_bytes = 0
+        """Total size of the results that this driver has stored."""
         self._writing: set[asyncio.Task[Any]] = set()
-        """Jobs that are being made, and ends that are being recorded."""
+        """Tasks that create jobs or record ends, and must not be cancelled."""
 
     async def run(self) -> None:
-        """Work the batch off.
+        """Run the batch to its end.
 
         Raises:
-            BatchLost: another one does.
-            RedisError, OSError, StoreError: somebody has to go on later.
+            BatchLeaseLost: another front end has the lease.
+            RedisError, OSError, StoreError: a driver has to resume the batch later.
         """
         try:
-            places = await self._validated()
+            places = await self._validate()
         except BatchError as error:
-            errors = json.dumps([one.model_dump() for one in error.errors])
+            errors = json.dumps([line_error.model_dump() for line_error in error.errors])
             await self._move(BatchState.FAILED, errors=errors)
             return
         state = await self._move(BatchState.IN_PROGRESS, total=len(places))
@@ -77,82 +77,85 @@ class BatchDriver:
             state = await self._work(places)
         await self._finish(places, state)
 
-    async def _validated(self) -> list[LinePlace]:
-        """Raises: BatchError."""
+    async def _validate(self) -> list[LineRange]:
+        """Check all lines of the input file and return their byte ranges. Raises: BatchError."""
         file = await self._queue.file(self._batch.input_file_id, self._batch.tenant)
         models = self._front.models
         check_model = models.check if await models.latest() else None
         check = LineCheck(self._endpoint, self._front.settings.batches, check_model)
         try:
-            return await self._beside_lease(
+            return await self._with_lease(
                 check.run(chunks_of(self._front.store, self._key, file.bytes if file else 0))
             )
         except NotStored:
-            said = "the file is no longer there"
-            raise BatchError([LineError(code="file_gone", message=said)]) from None
+            message = "the file no longer exists"
+            raise BatchError([LineError(code="file_gone", message=message)]) from None
 
-    async def _work(self, places: list[LinePlace]) -> BatchState:
-        """Run the lines that have not ended; return in which state that ended.
+    async def _work(self, ranges: list[LineRange]) -> BatchState:
+        """Run the batch's lines that have not ended, until all have or the batch must stop.
 
-        That is in_progress where all are done.
+        Returns: IN_PROGRESS if all lines ended, otherwise the state that stopped the batch.
         """
-        known = await self._queue.lines(self._batch.id)
-        left = [number for number in range(len(places)) if known.get(number) not in ENDS]
+        outcomes = await self._queue.lines(self._batch.id)
+        remaining = [number for number in range(len(ranges)) if outcomes.get(number) not in ENDS]
         window = asyncio.Semaphore(await self._window())
 
-        async def one(number: int) -> None:
+        async def run_line(number: int) -> None:
             async with window:
-                await self._line(number, places[number], known.get(number))
+                await self._line(number, ranges[number], outcomes.get(number))
 
         async def all_lines() -> None:
             async with asyncio.TaskGroup() as group:
-                for number in left:
-                    group.create_task(one(number))
+                for number in remaining:
+                    group.create_task(run_line(number))
 
-        working, keeping = asyncio.create_task(all_lines()), asyncio.create_task(self._keep())
+        working, renewing = (
+            asyncio.create_task(all_lines()),
+            asyncio.create_task(self._keep_lease()),
+        )
         try:
-            await asyncio.wait((working, keeping), return_when=asyncio.FIRST_COMPLETED)
-            return BatchState.IN_PROGRESS if _is_done(working) else keeping.result()
+            await asyncio.wait((working, renewing), return_when=asyncio.FIRST_COMPLETED)
+            return BatchState.IN_PROGRESS if _is_done(working) else renewing.result()
         finally:
-            await cancel(working, keeping)
-            self._runner.stopping.set()  # what is just being written must become known
+            await cancel(working, renewing)
+            self._runner.stopping.set()  # writes in progress must be recorded
             await asyncio.gather(*self._writing, return_exceptions=True)
 
     async def _window(self) -> int:
-        most = (await self._front.tenants.of(self._batch.tenant)).max_queued
+        max_queued = (await self._front.tenants.of(self._batch.tenant)).max_queued
         window = self._front.settings.batches.window
-        return window if most is None else max(1, min(window, most // 2))
+        return window if max_queued is None else max(1, min(window, max_queued // 2))
 
-    async def _line(self, number: int, place: LinePlace, job_id: str | None) -> None:
-        line = await read_line(self._front.store, self._key, place)
+    async def _line(self, number: int, byte_range: LineRange, job_id: str | None) -> None:
+        line = await read_line(self._front.store, self._key, byte_range)
         result = await self._result(number, line, job_id)
-        await self._to_the_end(self._keep_result(number, result))
+        await self._shielded(self._store_result(number, result))
 
-    async def _keep_result(self, number: int, result: Result) -> None:
-        """Raises: BatchLost, StoreError."""
+    async def _store_result(self, number: int, result: Result) -> None:
+        """Store a batch line's result and record its end. Raises: BatchLeaseLost, StoreError."""
         text = result.text(line_id(self._batch, number))
-        most = self._front.settings.batches.max_result_bytes
-        if self._kept_bytes + len(text) > most:
-            result = self._runner.too_large(result, f"a batch's results may have {most} bytes")
-        elif not await self._has_room(len(text)):
+        max_bytes = self._front.settings.batches.max_result_bytes
+        if self._stored_bytes + len(text) > max_bytes:
+            result = self._runner.too_large(result, f"a batch's results may have {max_bytes} bytes")
+        elif not await self._fits_quota(len(text)):
             result = self._runner.too_large(result, "the tenant's quota of stored bytes is used up")
         text = result.text(line_id(self._batch, number))
-        self._kept_bytes += len(text)
+        self._stored_bytes += len(text)
         await self._front.store.put(result_key(self._batch.id, number), text, JSONL)
         outcome = "completed" if result.status == 200 else "failed"
         await self._record(number, outcome, len(text))
 
-    async def _has_room(self, size: int) -> bool:
-        """Return whether the tenant may have so many bytes more."""
+    async def _fits_quota(self, size: int) -> bool:
+        """Return whether the tenant's quota of stored bytes allows `size` more bytes."""
         tenant = self._batch.tenant
         limits = await self._front.tenants.of(tenant)
         if limits.stored_bytes is None:
             return True
-        standing = await self._queue.standing(tenant, limits)
+        standing = await self._queue.quota_usage(tenant, limits)
         return standing.stored_bytes + size <= limits.stored_bytes
 
-    async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what work gives; whoever stops waiting for it, it goes on."""
+    async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run the coroutine to its end, even if the caller is cancelled; return its result."""
         writing = asyncio.create_task(work)
         self._writing.add(writing)
         writing.add_done_callback(self._writing.discard)
@@ -161,27 +164,30 @@ class BatchDriver:
     async def _result(self, number: int, line: BatchLine, job_id: str | None) -> Result:
         if job_id is None:
             try:
-                job_id = await self._to_the_end(self._begin(number, line))
+                job_id = await self._shielded(self._begin(number, line))
             except Problem as problem:
                 return self._runner.problem(line, problem)
-        return await self._runner.answer(line, await self._runner.ended(job_id))
+        return await self._runner.answer(line, await self._runner.wait_until_ended(job_id))
 
     async def _begin(self, number: int, line: BatchLine) -> str:
-        """Make a line's job and record it. Raises: Problem, Stopped, BatchLost."""
+        """Create a batch line's job and record it.
+
+        Raises: Problem, BatchStopping, BatchLeaseLost.
+        """
         job = await self._runner.admit(number, line)
         await self._record(number, job.id)
         return job.id
 
     async def _record(self, number: int, outcome: str, result_bytes: int = 0) -> None:
-        """Raises: BatchLost."""
+        """Record a batch line's job id or outcome in Redis. Raises: BatchLeaseLost."""
         batch, holder = self._batch.id, self._holder
         if not await self._queue.record_line(batch, holder, number, outcome, result_bytes):
-            raise BatchLost
+            raise BatchLeaseLost
 
-    async def _keep(self) -> BatchState:
-        """Renew the lease until the batch is to end; return the state for which.
+    async def _keep_lease(self) -> BatchState:
+        """Renew the batch's lease until the batch must stop; return CANCELLING or EXPIRED.
 
-        Raises: BatchLost.
+        Raises: BatchLeaseLost.
         """
         while True:
             state = await self._renew()
@@ -192,15 +198,15 @@ class BatchDriver:
             await asyncio.sleep(self._front.settings.batches.poll_every_s)
 
     async def _renew(self) -> BatchState:
-        """Raises: BatchLost."""
+        """Renew the batch's lease once; return the batch's state. Raises: BatchLeaseLost."""
         lease_s = self._front.settings.batches.lease_s
         state = await self._queue.keep_batch(self._batch.id, self._holder, lease_s)
         if state is None:
-            raise BatchLost
+            raise BatchLeaseLost
         return state
 
-    async def _beside_lease(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what work gives, with the lease renewed meanwhile. Raises: BatchLost."""
+    async def _with_lease(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run the coroutine while renewing the lease; return its result. Raises: BatchLeaseLost."""
 
         async def renew() -> None:
             while True:
@@ -216,34 +222,40 @@ class BatchDriver:
         finally:
             await cancel(working, renewing)
 
-    async def _finish(self, places: list[LinePlace], state: BatchState) -> None:
-        """Stop what still runs, write the files, and end the batch."""
+    async def _finish(self, ranges: list[LineRange], state: BatchState) -> None:
+        """Write the result files and end the batch; its remaining jobs are canceled."""
         end = ENDINGS[state]
         if end is BatchState.COMPLETED:
             await self._move(BatchState.FINALIZING)
-        await self._beside_lease(self._end(places, end))
+        await self._with_lease(self._end(ranges, end))
 
-    async def _end(self, places: list[LinePlace], end: BatchState) -> None:
+    async def _end(self, ranges: list[LineRange], end: BatchState) -> None:
         lines = await self._queue.lines(self._batch.id)
         for outcome in {*lines.values()} - ENDS:
             await self._queue.cancel(outcome)
-        done, failed = _by_outcome(lines)
-        left = [number for number in range(len(places)) if lines.get(number) not in ENDS]
+        completed, failed = _completed_and_failed(lines)
+        unfinished = [number for number in range(len(ranges)) if lines.get(number) not in ENDS]
         code = f"batch_{end}"
-        more = [given_up(self._batch, n, places[n].custom_id, code) for n in left]
+        error_lines = [
+            unfinished_line(self._batch, n, ranges[n].custom_id, code) for n in unfinished
+        ]
         files = {
-            "output_file_id": await write_results(self._front, self._batch, done, (), "output"),
-            "error_file_id": await write_results(self._front, self._batch, failed, more, "error"),
+            "output_file_id": await write_results(
+                self._front, self._batch, completed, (), "output"
+            ),
+            "error_file_id": await write_results(
+                self._front, self._batch, failed, error_lines, "error"
+            ),
         }
-        known = {name: file_id for name, file_id in files.items() if file_id}
-        await self._move(end, total=len(places), failed=len(failed) + len(left), **known)
+        file_ids = {name: file_id for name, file_id in files.items() if file_id}
+        await self._move(end, total=len(ranges), failed=len(failed) + len(unfinished), **file_ids)
 
     async def _move(self, state: BatchState, **fields: object) -> BatchState:
-        """Move the batch; return the state that it is in. Raises: BatchLost."""
-        found = await self._queue.move_batch(self._batch.id, self._holder, state, **fields)
-        if found is None:
-            raise BatchLost
-        return found
+        """Set the batch's state; return the state it has now. Raises: BatchLeaseLost."""
+        new_state = await self._queue.move_batch(self._batch.id, self._holder, state, **fields)
+        if new_state is None:
+            raise BatchLeaseLost
+        return new_state
 
 
 ENDINGS: Mapping[BatchState, BatchState] = {
@@ -252,11 +264,11 @@ ENDINGS: Mapping[BatchState, BatchState] = {
     BatchState.CANCELLING: BatchState.CANCELLED,
     BatchState.EXPIRED: BatchState.EXPIRED,
 }
-"""End state by how the work ended."""
+"""End state of a batch, by the state in which its work stopped."""
 
 
 def _is_done(working: asyncio.Task[None]) -> bool:
-    """Raises: the first failure of a line."""
+    """Return whether all lines are done. Raises: the first failure of a line."""
     if not working.done():
         return False
     try:
@@ -266,8 +278,8 @@ def _is_done(working: asyncio.Task[None]) -> bool:
     return True
 
 
-def _by_outcome(lines: Mapping[int, str]) -> tuple[list[int], list[int]]:
-    """Numbers of completed and of failed lines, in their order."""
+def _completed_and_failed(lines: Mapping[int, str]) -> tuple[list[int], list[int]]:
+    """Return the numbers of completed and of failed lines, each in order."""
     numbers = sorted(lines)
-    done = [number for number in numbers if lines[number] == "completed"]
-    return done, [number for number in numbers if lines[number] == "failed"]
+    completed = [number for number in numbers if lines[number] == "completed"]
+    return completed, [number for number in numbers if lines[number] == "failed"]

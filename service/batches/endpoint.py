@@ -1,4 +1,4 @@
-"""Endpoint: what the lines of a batch may ask for, and how they are answered."""
+"""Endpoint that the lines of a batch call: how a line's body is checked, admitted and answered."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from service.admission.parse import parse_body
 from service.errors.problems import FieldError, Invalid, Problem, problem_body
 from service.front_end.front_end import FrontEnd
 from service.jobs.model.job import Job
-from service.responses.render import show
+from service.responses.render import job_view
 from service.schemas.request import GenerateRequest
 
 Body = Mapping[str, Any]
@@ -22,21 +22,21 @@ class NamesModel(Protocol):
 
     @property
     def model(self) -> str | None:
-        """Name of the model; None: the only one there is."""
+        """Name of the model; None: the only model of this server."""
 
 
 @dataclass(frozen=True)
 class BatchEndpoint:
-    """Endpoint of a line.
+    """Endpoint of a batch's lines, as a set of functions.
 
     Args:
-        url: as lines name it.
-        check: reads a body, in a thread, as far as it can be checked alone. Raises: Problem.
-        request: holds a body in our fields while its job is admitted, and names fields at fault
-            as the line does. Raises: Problem.
-        answer: body of the answer about a job that has succeeded. Raises: Problem.
-        error: body of the answer about a problem.
-        status: status of that answer.
+        url: the lines' `url`.
+        check: validates a body in a thread, as far as possible without its model. Raises: Problem.
+        request: yields a body as a `GenerateRequest` while its job is admitted; errors inside name
+            the line's own fields. Raises: Problem.
+        answer: builds the response body about a successful job. Raises: Problem.
+        error: builds the response body about a problem.
+        status: returns that response's HTTP status.
     """
 
     url: str
@@ -47,22 +47,22 @@ class BatchEndpoint:
     status: Callable[[Problem], int] = lambda problem: problem.status
 
 
-def _checked(body: Body) -> GenerateRequest:
-    """Raises: Invalid."""
+def _parse_and_check(body: Body) -> GenerateRequest:
+    """Parse a body and reject inline output. Raises: Invalid."""
     request = parse_body(body)
     if request.output and request.output.inline:
-        said = "not in a batch; fetch each output by its url"
-        raise Invalid([FieldError("output.inline", said)])
+        message = "not in a batch; fetch each output by its url"
+        raise Invalid([FieldError("output.inline", message)])
     return request
 
 
 @asynccontextmanager
 async def _request(front: FrontEnd, body: Body) -> AsyncIterator[GenerateRequest]:
-    yield _checked(body)
+    yield _parse_and_check(body)
 
 
 async def _answer(front: FrontEnd, job: Job, body: Body) -> Body:
-    return (await show(front, job)).model_dump(mode="json")
+    return (await job_view(front, job)).model_dump(mode="json")
 
 
-GENERATE = BatchEndpoint("/v1/generate", _checked, _request, _answer)
+GENERATE = BatchEndpoint("/v1/generate", _parse_and_check, _request, _answer)

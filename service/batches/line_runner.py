@@ -1,4 +1,4 @@
-"""One line of a batch: its job, and what is answered about it."""
+"""Runner of a batch's lines: create a line's job, wait for it, and build its result."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ from service.errors.problems import BodyTooLarge, Busy, Gone, Problem
 from service.front_end.front_end import FrontEnd
 from service.jobs.model.batch import Batch
 from service.jobs.model.job import Job
-from service.responses.render import without_output
+from service.responses.render import problem_without_output
 
 LONGEST_PAUSE_S = 30.0
-"""Longest wait before a line that was refused for now is tried again, whatever it was told."""
+"""Maximum wait before a line that was rejected as busy is retried, whatever `Retry-After` contains.
+"""
 
 T = TypeVar("T")
 
 
-async def _always(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end: a batch has no connection that could break."""
+async def _run_to_end(work: Coroutine[Any, Any, T]) -> T:
+    """Run the coroutine to its end: a batch has no connection that could break."""
     return await work
 
 
-class Stopped(Exception):
-    """The batch is to end."""
+class BatchStopping(Exception):
+    """The batch is stopping, so no job is created."""
 
 
 class LineRunner:
@@ -43,45 +44,47 @@ class LineRunner:
         self._batch = batch
         self._endpoint = endpoint
         self.stopping = asyncio.Event()
-        """Set when no further job is to be made."""
+        """Set when no more jobs may be created."""
 
     async def admit(self, number: int, line: BatchLine) -> Job:
-        """Return the line's job: the same one however often it is asked for.
+        """Create the job of a batch's line, or return the existing one.
 
-        Waits for as long as the queue, a quota or the safety hook has no room.
+        Waits while the queue, a quota or the safety hook is at capacity.
 
         Raises:
-            Problem: it is refused for good.
-            Stopped: it has no job yet, and is to get none any more.
+            Problem: the line is rejected permanently.
+            BatchStopping: the batch stops before the line has a job.
         """
         batch, tenant = self._batch, self._batch.tenant
-        sender = Caller(tenant, tenant, _always, key_id=batch.key_id, request_id=batch.request_id)
+        caller = Caller(
+            tenant, tenant, _run_to_end, key_id=batch.key_id, request_id=batch.request_id
+        )
         headers = {"idempotency-key": f"{batch.id}/{number}"}
         while True:
             try:
                 async with counting_refusals(self._front, tenant) as attempt:
-                    attempt.names(line.body.get("model"))
+                    attempt.record_model(line.body.get("model"))
                     async with self._endpoint.request(self._front, line.body) as request:
-                        low = request.model_copy(update={"priority": "low"})
-                        return (await admit(self._front, sender, low, headers)).job
+                        low_priority = request.model_copy(update={"priority": "low"})
+                        return (await admit(self._front, caller, low_priority, headers)).job
             except Busy as busy:
                 await self._pause(float(busy.headers["Retry-After"]))
 
     async def _pause(self, seconds: float) -> None:
-        """Raises: Stopped."""
+        """Wait before a retry. Raises: BatchStopping."""
         with suppress(TimeoutError):
             async with asyncio.timeout(min(seconds, LONGEST_PAUSE_S)):
                 await self.stopping.wait()
-                raise Stopped
+                raise BatchStopping
 
-    async def ended(self, job_id: str) -> Job | None:
-        """Return a job once it has ended; None: it was deleted."""
+    async def wait_until_ended(self, job_id: str) -> Job | None:
+        """Wait until a job has ended and return it; None: it was deleted."""
         return await self._front.queue.ended(job_id)
 
     async def answer(self, line: BatchLine, job: Job | None) -> Result:
-        """Return the answer about an ended job."""
+        """Build the result of a batch line whose job has ended."""
         if job is None or not job.state.is_done:
-            return self.problem(line, without_output(job) if job else _deleted(), job)
+            return self.problem(line, problem_without_output(job) if job else _deleted(), job)
         try:
             body = await self._endpoint.answer(self._front, job, line.body)
         except Problem as problem:
@@ -89,17 +92,17 @@ class LineRunner:
         return Result(line.custom_id, 200, body, job.id)
 
     def problem(self, line: BatchLine, problem: Problem, job: Job | None = None) -> Result:
-        """Return the answer about a problem."""
+        """Build the result of a batch line that failed with a problem."""
         request_id = job.id if job else self._batch.id
         status, body = self._endpoint.status(problem), self._endpoint.error(problem)
         return Result(line.custom_id, status, body, request_id)
 
     def too_large(self, result: Result, reason: str) -> Result:
-        """Return the answer in place of one for which there is no room."""
-        problem = BodyTooLarge(f"{reason}; its job has the images", code="results_too_large")
+        """Build the error result in place of a result that exceeds a size limit."""
+        problem = BodyTooLarge(f"{reason}; fetch the images from its job", code="results_too_large")
         body = self._endpoint.error(problem)
         return replace(result, status=BodyTooLarge.status, body=body)
 
 
 def _deleted() -> Gone:
-    return Gone("the job was deleted before it was asked about", code="job_gone")
+    return Gone("the job was deleted before its result was read", code="job_gone")

@@ -1,4 +1,4 @@
-"""Lines of a batch's file: where each lies, and what is wrong with it."""
+"""Lines of a batch's input file: parse and check them, and locate each by its byte range."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from service.settings.batches import BatchSettings
 CHUNK_BYTES = 2**20
 """Bytes of a file that are read and checked at a time, in a thread."""
 MAX_ERRORS = 100
-"""Maximum number of lines at fault that are told of."""
+"""Maximum number of wrong lines reported."""
 
 
 class BatchLine(BaseModel):
-    """One line of a file."""
+    """One request of a batch's input file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -35,17 +35,17 @@ class BatchLine(BaseModel):
 
 
 @dataclass(frozen=True)
-class LinePlace:
-    """Range of bytes of a line in its file, without the line's end."""
+class LineRange:
+    """Byte range of a line in a batch's input file, without the line break."""
 
     start: int
     end: int
     custom_id: str = ""
-    """Name that the client gave it."""
+    """Name that the client gave to the line."""
 
 
 class BatchError(Exception):
-    """The file cannot be worked off."""
+    """The input file is invalid; `errors` lists its wrong lines."""
 
     def __init__(self, errors: list[LineError]) -> None:
         super().__init__("; ".join(error.message for error in errors[:3]))
@@ -53,7 +53,7 @@ class BatchError(Exception):
 
 
 def parse_line(data: bytes) -> BatchLine:
-    """Read a line. Raises: Invalid, Malformed."""
+    """Parse one line as a `BatchLine`. Raises: Invalid, Malformed."""
     try:
         return BatchLine.model_validate(parse_object(data, "line"))
     except Malformed as error:
@@ -62,90 +62,90 @@ def parse_line(data: bytes) -> BatchLine:
         raise Invalid(field_errors(error.errors(include_input=False, include_url=False))) from None
 
 
-async def read_line(store: Store, key: str, place: LinePlace) -> BatchLine:
-    """Read a line that was checked before. Raises: StoreError."""
-    data = await store.get_range(key, place.start, place.end)
+async def read_line(store: Store, key: str, line_range: LineRange) -> BatchLine:
+    """Read a line that was already checked from the store. Raises: StoreError."""
+    data = await store.get_range(key, line_range.start, line_range.end)
     return await asyncio.to_thread(parse_line, data)
 
 
 @dataclass
 class LineCheck:
-    """Check of a file, line by line.
+    """Check of a whole input file, line by line.
 
     Args:
-        check_model: checks the name of a model, None of a line without one. Raises: Problem: there
-            is no such model. None: no pool has registered any yet, and names are not checked.
+        check_model: checks a line's model name (None if absent). Raises: Problem: no such model.
+            None disables this check while no worker has registered a model.
     """
 
     endpoint: BatchEndpoint
     settings: BatchSettings
     check_model: Callable[[str | None], object] | None = None
-    places: list[LinePlace] = field(default_factory=list)
+    ranges: list[LineRange] = field(default_factory=list)
     errors: list[LineError] = field(default_factory=list)
     _line: int = 0
     _seen: set[str] = field(default_factory=set)
 
-    async def run(self, chunks: AsyncIterator[bytes]) -> list[LinePlace]:
-        """Return the places of all lines.
+    async def run(self, chunks: AsyncIterator[bytes]) -> list[LineRange]:
+        """Check all lines and return their byte ranges.
 
-        Each chunk is checked in a thread: the event loop goes on meanwhile.
+        Each chunk is checked in a thread, so that the event loop is not blocked.
 
-        Raises: BatchError: names the lines that are wrong.
+        Raises: BatchError: names the wrong lines.
         """
         rest, start = b"", 0
         async for chunk in chunks:
-            *whole, rest = (rest + chunk).split(b"\n")
-            start = await asyncio.to_thread(self._check_all, whole, start)
+            *complete, rest = (rest + chunk).split(b"\n")
+            start = await asyncio.to_thread(self._check_all, complete, start)
             self._check_bounds(rest)
         await asyncio.to_thread(self._check_all, [rest], start)
         self._check_bounds(b"")
-        if not self.places and not self.errors:
+        if not self.ranges and not self.errors:
             self.errors.append(LineError(code="empty_file", message="the file has no requests"))
         if self.errors:
             raise BatchError(self.errors)
-        return self.places
+        return self.ranges
 
     def _check_all(self, lines: list[bytes], start: int) -> int:
-        """Check lines; return where the next one starts."""
+        """Check lines; return the offset of the next line."""
         for data in lines:
             self._line += 1
             if data.strip():
-                self._check(data, LinePlace(start, start + len(data)))
+                self._check(data, LineRange(start, start + len(data)))
             start += len(data) + 1
         return start
 
-    def _check(self, data: bytes, place: LinePlace) -> None:
-        if len(self.errors) >= MAX_ERRORS or len(self.places) > self.settings.max_lines:
+    def _check(self, data: bytes, line_range: LineRange) -> None:
+        if len(self.errors) >= MAX_ERRORS or len(self.ranges) > self.settings.max_lines:
             return
         try:
             line = self._parsed(data)
-            place = replace(place, custom_id=line.custom_id)
+            line_range = replace(line_range, custom_id=line.custom_id)
             self._check_names(line)
             request = self.endpoint.check(line.body)
             if self.check_model:
                 self.check_model(request.model)
         except Problem as problem:
             self._add(problem)
-        self.places.append(place)
+        self.ranges.append(line_range)
 
     def _parsed(self, data: bytes) -> BatchLine:
-        """Raises: Invalid, Malformed."""
+        """Parse a line of permitted length. Raises: Invalid, Malformed."""
         if len(data) > self.settings.max_line_bytes:
             raise self._too_long()
         return parse_line(data)
 
     def _too_long(self) -> Invalid:
-        said = f"may have {self.settings.max_line_bytes} bytes"
-        return Invalid([FieldError("line", said)], code="line_too_long")
+        message = f"may have {self.settings.max_line_bytes} bytes"
+        return Invalid([FieldError("line", message)], code="line_too_long")
 
     def _check_names(self, line: BatchLine) -> None:
-        """Raises: Invalid."""
+        """Check the line's URL and that its `custom_id` is unique. Raises: Invalid."""
         if line.url != self.endpoint.url:
-            said = f"the batch is for {self.endpoint.url}"
-            raise Invalid([FieldError("url", said)], code="mismatched_endpoint")
+            message = f"the batch is for {self.endpoint.url}"
+            raise Invalid([FieldError("url", message)], code="mismatched_endpoint")
         if line.custom_id in self._seen:
-            said = f"{line.custom_id[:80]!r} is there twice"
-            raise Invalid([FieldError("custom_id", said)], code="duplicate_custom_id")
+            message = f"{line.custom_id[:80]!r} is used twice"
+            raise Invalid([FieldError("custom_id", message)], code="duplicate_custom_id")
         self._seen.add(line.custom_id)
 
     def _add(self, problem: Problem) -> None:
@@ -154,10 +154,10 @@ class LineCheck:
         self.errors.append(error)
 
     def _check_bounds(self, rest: bytes) -> None:
-        """Raises: BatchError: there are too many lines, or one is too long."""
-        if len(self.places) > self.settings.max_lines:
-            said = f"the file has more than {self.settings.max_lines} requests"
-            raise BatchError([LineError(code="too_many_requests", message=said)])
+        """Raise BatchError if the file has too many lines or a line is too long."""
+        if len(self.ranges) > self.settings.max_lines:
+            message = f"the file has more than {self.settings.max_lines} requests"
+            raise BatchError([LineError(code="too_many_requests", message=message)])
         if len(rest) > self.settings.max_line_bytes:
             self._line += 1
             self._add(self._too_long())
@@ -165,6 +165,6 @@ class LineCheck:
 
 
 async def chunks_of(store: Store, key: str, size: int) -> AsyncIterator[bytes]:
-    """Yield a file piece by piece. Raises: StoreError."""
+    """Yield a file of the store in chunks of `CHUNK_BYTES`. Raises: StoreError."""
     for start in range(0, size, CHUNK_BYTES):
         yield await store.get_range(key, start, min(size, start + CHUNK_BYTES))

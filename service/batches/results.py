@@ -1,4 +1,4 @@
-"""Results of a batch: one object a line in the store, then two files."""
+"""Results of a batch: one stored object per line, then an output file and an error file."""
 
 from __future__ import annotations
 
@@ -16,49 +16,53 @@ from service.jobs.storage.object_store import file_key, result_key
 
 JSONL = "application/jsonl"
 READ_AT_ONCE = 16
-"""Results that are read from the store at the same time."""
+"""Number of results read from the store concurrently."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """Answer to one line."""
+    """Result of one batch line: HTTP status and response body."""
 
     custom_id: str
     status: int
     body: Mapping[str, Any]
     request_id: str
-    """Id of its job; of a line without one that of the line."""
+    """Id of the line's job; the batch's id if the line has no job."""
 
     def text(self, line_id: str) -> bytes:
-        """Return the line of the results' file."""
+        """Format the result as a line of the output file."""
         response = {"status_code": self.status, "request_id": self.request_id, "body": self.body}
         return _line(line_id, self.custom_id, response, None)
 
 
 def line_id(batch: Batch, number: int) -> str:
-    """Return the id of a line, in every file the same."""
+    """Return the id of a batch's line, identical in every file."""
     return f"batch_req_{batch.id.removeprefix('batch_')}_{number}"
 
 
-def given_up(batch: Batch, number: int, custom_id: str, code: str) -> bytes:
-    """Return the line of the errors' file about a request that was not done in the end."""
-    error = {"code": code, "message": "the request was not done before the batch ended"}
+def unfinished_line(batch: Batch, number: int, custom_id: str, code: str) -> bytes:
+    """Format the error-file line of a request that had not ended with its batch."""
+    error = {"code": code, "message": "the batch ended before the request finished"}
     return _line(line_id(batch, number), custom_id, None, error)
 
 
 def _line(
-    one: str, custom_id: str, response: Mapping[str, Any] | None, error: Mapping[str, Any] | None
+    line_id: str,
+    custom_id: str,
+    response: Mapping[str, Any] | None,
+    error: Mapping[str, Any] | None,
 ) -> bytes:
-    found = {"id": one, "custom_id": custom_id, "response": response, "error": error}
-    return json.dumps(found).encode() + b"\n"
+    record = {"id": line_id, "custom_id": custom_id, "response": response, "error": error}
+    return json.dumps(record).encode() + b"\n"
 
 
 async def write_results(
     front: FrontEnd, batch: Batch, numbers: Iterable[int], more: Iterable[bytes], kind: str
 ) -> str | None:
-    """Write the stored results of these lines, and more, to a file; return its id.
+    """Write the stored results of these lines, and `more` lines, to a file; return its id.
 
-    The id follows from the batch: written again, it is the same file. None: there is nothing.
+    The id is derived from the batch, so that a repeated write replaces the file. None: there are no
+    lines.
 
     Raises: StoreError.
     """
@@ -80,15 +84,15 @@ async def write_results(
 
 async def _collect(front: FrontEnd, batch: Batch, numbers: list[int], file: BinaryIO) -> None:
     for start in range(0, len(numbers), READ_AT_ONCE):
-        some = numbers[start : start + READ_AT_ONCE]
-        read = (front.store.get(result_key(batch.id, number)) for number in some)
-        await asyncio.to_thread(file.writelines, await asyncio.gather(*read))
+        chunk = numbers[start : start + READ_AT_ONCE]
+        reads = (front.store.get(result_key(batch.id, number)) for number in chunk)
+        await asyncio.to_thread(file.writelines, await asyncio.gather(*reads))
 
 
 def new_file(
     front: FrontEnd, file_id: str, tenant: str, filename: str, purpose: Purpose, size: int
 ) -> StoredFile:
-    """Return the record of a file that comes now."""
+    """Build the record of a new file, created now."""
     now = int(time.time())
     return StoredFile(
         id=file_id,

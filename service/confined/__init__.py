@@ -1,4 +1,4 @@
-"""Child processes that read clients' files: what they may do, and how files reach them.
+"""Sandbox for child processes that read clients' files, and the transfer of files to them.
 
-Front ends and pools start such processes. It imports no other room.
+Front ends and workers start these processes. It imports no other room.
 """

@@ -1,13 +1,12 @@
-"""Confinement of a child process that reads clients' files: of memory, files and system calls.
+"""Sandbox for a child process that reads clients' files: memory, file and system call limits.
 
-Code that a hostile file makes a decoder run cannot open sockets, start programs or processes, send
-signals, trace others, nor delete, rename or change the modes of files (seccomp). It can read the
-files of Python, of installed packages and of the system's libraries, since modules are imported
-when a file wants them, and no other files (Landlock, from Linux 5.13 on). It can write none. On
-other systems and processors nothing is refused.
+Code that a hostile file injects into a decoder cannot open sockets, start programs or processes,
+send signals or trace others. Nor can it delete, rename or change the modes of files (seccomp). It
+can read only the files of Python, installed packages and system libraries, which late imports need
+(Landlock, from Linux 5.13 on). It can write no files. Other systems and processors enforce nothing.
 
 Source: Linux, Documentation/userspace-api/seccomp_filter.rst and landlock.rst; include/uapi/linux:
-seccomp.h, filter.h, audit.h, prctl.h, landlock.h; arch/*/include/uapi/asm/unistd*.h.
+    seccomp.h, filter.h, audit.h, prctl.h, landlock.h; arch/*/include/uapi/asm/unistd*.h.
 """
 
 from __future__ import annotations
@@ -26,40 +25,40 @@ from typing import NamedTuple
 _NO_NEW_PRIVS, _SECCOMP, _FILTER = 38, 22, 2
 """Options of prctl(2)."""
 _LOAD, _EQUAL, _AT_LEAST, _HAS_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-"""Instructions of a filter: load a word of the call; jump; give the verdict."""
+"""BPF instructions: load a word of the call; jump; return the verdict."""
 _NUMBER, _ARCHITECTURE, _FLAGS = 0, 4, 16
-"""Places of these words in `struct seccomp_data`; clone's flags are its first argument."""
+"""Offsets of these words in `struct seccomp_data`. Clone's flags are its first argument."""
 _ALLOW = 0x7FFF0000
 _REFUSE, _UNKNOWN = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 """System calls of Landlock, on every processor."""
 _PATH_BENEATH = 1
 _READ_FILE, _READ_FOLDER, _ALL_FILE_ACCESS = 1 << 2, 1 << 3, (1 << 13) - 1
-"""Kinds of access, those of Landlock's first version."""
+"""Access rights of Landlock's first version."""
 _SYSTEM_LIBRARIES = ("/usr", "/lib", "/lib64")
 _CLONE3, _THREAD = 435, 0x00010000
 _X32 = 0x40000000
-"""Number from which on x86-64 has the same calls again."""
+"""Number from which x86-64 repeats the calls (x32 ABI)."""
 
 BASE_BYTES = 320 * 2**20
 """Memory of a child without pixels: the interpreter, its libraries, and the file itself."""
 BYTES_A_PIXEL = 24
-"""Memory a pixel: WebP holds four copies of four bytes while it is decoded, a progressive JPEG its
-coefficients beside two."""
+"""Memory per pixel. WebP decoding needs four copies of four bytes; a progressive JPEG needs its
+coefficients and two copies."""
 
 
 class SystemCalls(NamedTuple):
-    """Numbers of system calls of one processor."""
+    """System call numbers of one processor architecture."""
 
     architecture: int
     clone: int
-    """Refused but for threads; clone3, whose flags no filter sees, is said not to be there."""
+    """Denied except for threads. clone3, whose flags filters cannot read, returns ENOSYS."""
     refused: tuple[int, ...]
-    """Sockets, programs, signals, tracing, namespaces, changes of files by their paths."""
+    """Sockets, programs, signals, tracing, namespaces, changes of files by path."""
 
 
 _COMMON = (424, 425, 438)
-"""pidfd_send_signal, io_uring_setup (which does what others are refused), pidfd_getfd."""
+"""pidfd_send_signal, io_uring_setup (which bypasses the filter), pidfd_getfd."""
 CALLS = {
     "x86_64": SystemCalls(
         architecture=0xC000003E,
@@ -67,10 +66,10 @@ CALLS = {
         refused=(
             *(41, 42, 43, 44, 46, 49, 50, 53, 288),  # sockets
             *(57, 58, 59, 322),  # fork, vfork, execve, execveat
-            *(62, 129, 200, 234, 297),  # kill and its kin
+            *(62, 129, 200, 234, 297),  # kill and related calls
             *(101, 310, 311, 321, 272, 308, 165, 161, 155),  # ptrace to pivot_root
             *(76, 82, 83, 84, 85, 86, 87, 88, 90, 92, 94, 133),  # truncate to mknod
-            *(258, 259, 260, 263, 264, 265, 266, 268, 316),  # the same of folders
+            *(258, 259, 260, 263, 264, 265, 266, 268, 316),  # the same, relative to folders
             *_COMMON,
         ),
     ),
@@ -91,23 +90,23 @@ CALLS = {
 
 
 def bound_memory(max_pixels: int) -> None:
-    """Bound the memory of this process, which decodes images; forbid it to write files."""
+    """Limit the memory of this process, which decodes images, and forbid writing files."""
     bounds = {
         resource.RLIMIT_AS: memory_bytes(max_pixels),
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_FSIZE: 0,
     }
-    for what, most in bounds.items():
-        resource.setrlimit(what, (most, most))
+    for kind, limit in bounds.items():
+        resource.setrlimit(kind, (limit, limit))
 
 
 def memory_bytes(max_pixels: int) -> int:
-    """Return the memory that a process may use to decode images of so many pixels."""
+    """Compute the memory that a process may use to decode images of that many pixels."""
     return BASE_BYTES + BYTES_A_PIXEL * max_pixels
 
 
 def refuse_calls() -> bool:
-    """Refuse system calls for good; return whether Linux does."""
+    """Deny system calls permanently; return whether Linux enforces it."""
     calls = CALLS.get(platform.machine())
     if calls is None or platform.system() != "Linux":
         return False
@@ -120,10 +119,12 @@ def refuse_calls() -> bool:
 
 
 def refuse_files(*descriptors: int) -> bool:
-    """Refuse to open files but Python's own, its libraries and ours; return whether Linux does.
+    """Deny opening files, except those that imports need.
+
+    Returns whether Linux enforces it.
 
     Args:
-        descriptors: of open files that may be opened again.
+        descriptors: open files that may be opened again.
     """
     if platform.system() != "Linux":
         return False
@@ -145,20 +146,20 @@ def refuse_files(*descriptors: int) -> bool:
 
 
 def _imported_from() -> Iterable[str]:
-    """Yield the folders of Python, of installed packages, of our own and of system libraries."""
+    """Yield the folders of Python, installed packages, our packages and system libraries."""
     packages = (str(Path(__file__).parents[2] / name) for name in ("models", "service"))
     folders = (sys.prefix, sys.base_prefix, *packages, *_SYSTEM_LIBRARIES)
     yield from (folder for folder in folders if Path(folder).is_dir())
 
 
 def _allow(libc: ctypes.CDLL, ruleset: int, descriptor: int, access: int) -> None:
-    """Allow access to a file, or to all beneath a folder."""
+    """Allow access to a file, or to everything in a folder."""
     rule = struct.pack("=Qi", access, descriptor)
     libc.syscall(_ADD_RULE, ruleset, _PATH_BENEATH, rule, 0)
 
 
 def _instructions(calls: SystemCalls) -> Iterable[bytes]:
-    """Yield a filter that refuses these calls; of another architecture it refuses all."""
+    """Yield a BPF program that denies these calls, and all calls of other architectures."""
     verdicts = [_ALLOW, _REFUSE, _UNKNOWN]
     tests = [
         (_EQUAL, _CLONE3, _UNKNOWN),
@@ -173,15 +174,15 @@ def _instructions(calls: SystemCalls) -> Iterable[bytes]:
     yield _instruction(
         _HAS_BIT, _THREAD, then=len(tests), unless=len(tests) + verdicts.index(_REFUSE)
     )
-    for left, (test, number, verdict) in zip(range(len(tests), 0, -1), tests, strict=True):
-        yield _instruction(test, number, then=left - 1 + verdicts.index(verdict))
+    for remaining, (test, number, verdict) in zip(range(len(tests), 0, -1), tests, strict=True):
+        yield _instruction(test, number, then=remaining - 1 + verdicts.index(verdict))
     yield from (_instruction(_RETURN, verdict) for verdict in verdicts)
 
 
 def _instruction(code: int, value: int, then: int = 0, unless: int = 0) -> bytes:
-    """Return an instruction.
+    """Encode one instruction of the seccomp (BPF) program.
 
     Args:
-        then, unless: instructions to skip where a test holds, and where it does not.
+        then, unless: instructions to skip if a test is true, and if it is false.
     """
     return struct.pack("HBBI", code, then, unless, value)

@@ -1,4 +1,4 @@
-"""Files on their way to a child process: one after the other, behind a line about them."""
+"""Serialization of files for a child process: concatenated, after a line of JSON."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 
 def packed(about: dict[str, Any], *files: bytes) -> bytes:
-    """Return files behind a line that says how long they are, and more."""
+    """Concatenate files after a line with their lengths and further data."""
     head = json.dumps({**about, "lengths": [len(file) for file in files]}).encode()
     return b"\n".join((head, b"".join(files)))
 
 
 def unpacked(data: bytes) -> tuple[dict[str, Any], list[bytes]]:
-    """Return what `packed` was given."""
+    """Split the result of `packed` into the further data and the files."""
     head, _, rest = data.partition(b"\n")
     about, files = json.loads(head), []
     for length in about.pop("lengths"):

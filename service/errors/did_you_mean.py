@@ -1,4 +1,4 @@
-"""Suggestions for names that are not known: what another API calls it, or the nearest spelling."""
+"""Suggestions for unknown names: a known alias, or the closest spelling."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 MAX_CHARS = 40
-"""Longest name that is compared; a hostile request may have any, and comparing costs its length."""
+"""Maximum length of a compared name, since the cost of a comparison grows with the length."""
 LIKENESS = 0.7
-"""Lowest ratio of difflib's that counts as a misspelling: `strenght` is one, `style` is none."""
+"""Minimum difflib ratio of a misspelling: `strenght` reaches it, `style` does not."""
 
 _CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[-\s]")
 
 
 def did_you_mean(
-    name: str, known: Iterable[str], aliases: Mapping[str, str] | None = None
+    name: str, names: Iterable[str], aliases: Mapping[str, str] | None = None
 ) -> str | None:
-    """Return what was probably meant by an unknown name; None where nothing is near.
+    """Return the name that an unknown name probably means; None if no name is similar.
 
     Args:
-        aliases: what other APIs call it, in snake case, and what to use here in its place.
+        aliases: names of other APIs in snake case, with the names to use here.
     """
     if len(name) > MAX_CHARS:
         return None
-    plain, known = _snake(name), tuple(known)
-    if aliases and plain in aliases:
-        return aliases[plain]
-    near = get_close_matches(plain, known, n=1, cutoff=LIKENESS)
-    return near[0] if near else None
+    snake, names = _snake(name), tuple(names)
+    if aliases and snake in aliases:
+        return aliases[snake]
+    matches = get_close_matches(snake, names, n=1, cutoff=LIKENESS)
+    return matches[0] if matches else None
 
 
 def _snake(name: str) -> str:
-    """Return the name in snake case: `negativePrompt` and `negative-prompt` alike."""
+    """Convert `negativePrompt` or `negative-prompt` to snake case."""
     return _CASE.sub("_", name).lower()

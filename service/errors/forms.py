@@ -1,4 +1,4 @@
-"""Forms of errors: our own problem+json, and under other APIs' paths what their clients read."""
+"""Error formats: problem+json for this API, and each compatible endpoint's own format."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from fastapi import Request, Response
 from service.errors.problems import Problem, render
 
 ErrorForm = Callable[[Problem], Response]
-"""Writer of a problem as an answer."""
+"""Function that converts a problem to an HTTP response."""
 
 
 class ErrorForms:
-    """Form of each path, by its longest prefix of whole segments; any other path is our own."""
+    """Error formats by path prefix.
+
+    The longest prefix of whole segments wins; other paths have problem+json.
+    """
 
     def __init__(self, forms: Mapping[str, ErrorForm]) -> None:
         self._forms = sorted(forms.items(), key=lambda item: len(item[0]), reverse=True)
 
     def of(self, path: str) -> ErrorForm:
-        """Return the form of a path's errors."""
+        """Return the error format of a path."""
         for prefix, form in self._forms:
             if path == prefix or path.startswith(f"{prefix}/"):
                 return form
@@ -27,6 +30,6 @@ class ErrorForms:
 
 
 def answer(request: Request, problem: Problem) -> Response:
-    """Return a problem in the form that the clients of its path read."""
+    """Convert a problem to a response in the format of the request's path."""
     forms: ErrorForms | None = getattr(request.app.state, "error_forms", None)
     return forms.of(request.scope["path"])(problem) if forms else render(problem)

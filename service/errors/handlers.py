@@ -1,4 +1,4 @@
-"""Mapping of exceptions to problems: the last stop of every request that went wrong."""
+"""Exception handlers that convert every exception of a request to a problem response."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from service.jobs.storage.errors import StoreError
 
 log = logging.getLogger("atelier")
 
-REDIS_AWAY = (
+REDIS_UNREACHABLE = (
     ConnectionError,
     TimeoutError,
     ReadOnlyError,
@@ -47,10 +47,10 @@ REDIS_AWAY = (
     OutOfMemoryError,
     NoPermissionError,
 )
-"""Errors of redis-py while the server is unreachable, failing over, full, or refuses us."""
-REDIS_UNFIT = frozenset({"MISCONF", "NOREPLICAS", "BUSY"})
-"""First words of other answers that tell of the server's state, and nothing of the request: its
-disk is full, its replicas are away, a script holds it up."""
+"""Errors of redis-py while the server is unreachable, failing over, full, or denies permission."""
+REDIS_UNAVAILABLE_CODES = frozenset({"MISCONF", "NOREPLICAS", "BUSY"})
+"""First words of Redis errors that describe the server's state rather than the request: disk full,
+replicas missing, or a script blocks it."""
 
 RETRY_AFTER_S = 2.0
 
@@ -59,7 +59,7 @@ NO_FIELD = "there is no such field"
 
 
 def field_errors(errors: Sequence[Any]) -> list[FieldError]:
-    """The first of Pydantic's errors, without the values that the client sent."""
+    """Convert the first Pydantic errors to field errors, without the client's values."""
     return [FieldError(path_of(error["loc"]), _message(error)) for error in errors[:MAX_ERRORS]]
 
 
@@ -70,53 +70,56 @@ def _message(error: Any) -> str:
 
 
 def install(app: FastAPI) -> None:
-    """Register the handlers: each error is answered in its path's form, problem+json for most."""
-    app.add_exception_handler(Problem, _of_a_problem)
-    app.add_exception_handler(HTTPException, _of_the_router)
-    app.add_exception_handler(RequestValidationError, _of_parameters)
-    for away in REDIS_AWAY:
-        app.add_exception_handler(away, _without_redis)
-    app.add_exception_handler(ResponseError, _refused_by_redis)
+    """Register the exception handlers; each response has its path's error format."""
+    app.add_exception_handler(Problem, _problem)
+    app.add_exception_handler(HTTPException, _router_error)
+    app.add_exception_handler(RequestValidationError, _invalid_parameters)
+    for away in REDIS_UNREACHABLE:
+        app.add_exception_handler(away, _redis_unreachable)
+    app.add_exception_handler(ResponseError, _redis_error)
     app.add_exception_handler(Unconfirmed, _unconfirmed)
-    app.add_exception_handler(StoreError, _without_store)
-    app.add_exception_handler(WireError, _of_a_newer_version)
-    app.add_exception_handler(ClientDisconnect, _without_client)
-    app.add_exception_handler(Exception, _of_ours)
+    app.add_exception_handler(StoreError, _store_error)
+    app.add_exception_handler(WireError, _newer_version)
+    app.add_exception_handler(ClientDisconnect, _client_disconnected)
+    app.add_exception_handler(Exception, _internal_error)
 
 
-async def _of_a_problem(request: Request, error: Exception) -> Response:
+async def _problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, Problem)
     return answer(request, error)
 
 
-async def _of_the_router(request: Request, error: Exception) -> Response:
+async def _router_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path, headers = request.url.path, dict(error.headers or {})
     if error.status_code == 404:
-        return answer(request, NotFound(f"there is nothing at {path!r}; see /docs"))
+        return answer(request, NotFound(f"no route matches {path!r}; see /docs"))
     if error.status_code == 405:
         headers |= _allowed(request)
-        said = f"{path!r} does not take {request.method}; see /docs"
-        return answer(request, MethodNotAllowed(said, headers=headers))
+        message = f"{path!r} does not support {request.method}; see /docs"
+        return answer(request, MethodNotAllowed(message, headers=headers))
     return answer(request, Malformed(str(error.detail), headers=headers))
 
 
 def _allowed(request: Request) -> dict[str, str]:
-    """The methods of every route with that path; the router knows of the first one only."""
+    """Build an `Allow` header with the methods of all routes of this path.
+
+    The router reports only the first route's methods.
+    """
     template = getattr(request.scope.get("route"), "path_format", "")
     methods = {name.upper() for name in request.app.openapi()["paths"].get(template, {})}
     methods |= {"HEAD"} if "GET" in methods else set()
     return {"Allow": ", ".join(sorted(methods))} if methods else {}
 
 
-async def _of_parameters(request: Request, error: Exception) -> Response:
+async def _invalid_parameters(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError | ValidationError)
-    found = [dict(item, loc=item["loc"][1:]) for item in error.errors()]
-    return answer(request, Invalid(field_errors(found)))
+    errors = [dict(item, loc=item["loc"][1:]) for item in error.errors()]
+    return answer(request, Invalid(field_errors(errors)))
 
 
-async def _without_redis(request: Request, error: Exception) -> Response:
-    log.warning("redis is away: %s", error)
+async def _redis_unreachable(request: Request, error: Exception) -> Response:
+    log.warning("Redis is unreachable: %s", error)
     return answer(
         request,
         Unavailable(
@@ -140,36 +143,40 @@ async def _unconfirmed(request: Request, error: Exception) -> Response:
     )
 
 
-async def _refused_by_redis(request: Request, error: Exception) -> Response:
-    if str(error).split(" ", 1)[0] in REDIS_UNFIT:
-        return await _without_redis(request, error)
-    log.error("redis refused a call", exc_info=error)
-    return await _of_ours(request, error)
+async def _redis_error(request: Request, error: Exception) -> Response:
+    if str(error).split(" ", 1)[0] in REDIS_UNAVAILABLE_CODES:
+        return await _redis_unreachable(request, error)
+    log.error("Redis rejected a call", exc_info=error)
+    return await _internal_error(request, error)
 
 
-async def _without_store(request: Request, error: Exception) -> Response:
+async def _store_error(request: Request, error: Exception) -> Response:
     log.warning("the store failed: %s", error)
-    said = "the store of images cannot be used; try again"
-    return answer(request, Unavailable(said, code="store_unreachable", retry_after_s=RETRY_AFTER_S))
+    message = "the image store is unavailable; try again"
+    return answer(
+        request, Unavailable(message, code="store_unreachable", retry_after_s=RETRY_AFTER_S)
+    )
 
 
-async def _of_a_newer_version(request: Request, error: Exception) -> Response:
-    """Answer for a job of which another front end knows more, while they are upgraded."""
+async def _newer_version(request: Request, error: Exception) -> Response:
+    """Respond 503 to a job written by a newer version, which another front end can read."""
     log.warning("%s", error)
     return answer(
         request,
         Unavailable(
             "the job was accepted by a newer version of the service than this front end's; try"
-            " again, and another one may answer",
+            " again: another front end may respond",
             code="newer_version",
             retry_after_s=RETRY_AFTER_S,
         ),
     )
 
 
-async def _without_client(request: Request, error: Exception) -> Response:
-    return answer(request, Malformed("the body broke off"))  # nobody is there to read it
+async def _client_disconnected(request: Request, error: Exception) -> Response:
+    return answer(
+        request, Malformed("the connection closed before the body was complete")
+    )  # the client has disconnected
 
 
-async def _of_ours(request: Request, error: Exception) -> Response:
-    return answer(request, Problem("something failed in the service; it has been logged"))
+async def _internal_error(request: Request, error: Exception) -> Response:
+    return answer(request, Problem("internal error of the service; it has been logged"))

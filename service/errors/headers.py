@@ -1,9 +1,9 @@
-"""Headers of every answer, errors that are sent before any middleware among them."""
+"""Security headers of every response, including errors sent before any middleware runs."""
 
 from __future__ import annotations
 
 POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-"""Content-Security-Policy of answers that set none: nothing is loaded or run."""
+"""Default Content-Security-Policy of responses: no content may be loaded or run."""
 
 SAFE_HEADERS = {
     "Content-Security-Policy": POLICY,

@@ -1,6 +1,6 @@
-"""Errors that a client can meet, as RFC 9457 problem+json.
+"""Problems (RFC 9457): the exceptions that become HTTP error responses, one class for each status.
 
-The same body carries `error: {message, type, param, code}`, which clients of the OpenAI kind read.
+The same body contains `error: {message, type, param, code}`, which OpenAI clients read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from service.errors.headers import SAFE_HEADERS
 MEDIA_TYPE = "application/problem+json"
 
 MAX_ERRORS = 16
-"""Maximum number of field errors reported for one request; a hostile one may have any number."""
+"""Maximum number of field errors reported for one request."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,14 @@ class FieldError:
 
 
 class Problem(Exception):
-    """Answer to a request that cannot be served; subclasses fix the status.
+    """HTTP error response as an exception; subclasses define the status.
 
     Args:
         detail: what happened and what to do, for people.
         code: the kind of problem, for programs; the class has a default.
-        errors: the fields at fault.
-        headers: further headers of the answer.
-        members: further members of the problem, such as `job_id`.
+        errors: the wrong fields.
+        headers: additional response headers.
+        members: additional members of the problem, such as `job_id`.
     """
 
     status: ClassVar[int] = 500
@@ -63,13 +63,13 @@ class Problem(Exception):
 
 
 class Malformed(Problem):
-    """The body is no JSON object, or a header cannot be read."""
+    """400: the body is not a JSON object, or a header is invalid."""
 
     status, code = 400, "malformed"
 
 
 class Unauthorized(Problem):
-    """No API key, or a wrong one. Source: RFC 6750, section 3."""
+    """401: the API key is missing or wrong. Source: RFC 6750, section 3."""
 
     status, code = 401, "unauthorized"
 
@@ -78,43 +78,43 @@ class Unauthorized(Problem):
 
 
 class Forbidden(Problem):
-    """403: the caller is known, and may not do this."""
+    """403: the caller is authenticated but lacks permission."""
 
     status, code = 403, "forbidden"
 
 
 class NotFound(Problem):
-    """404: there is no such thing."""
+    """404: no resource has this path or name."""
 
     status, code = 404, "not_found"
 
 
 class MethodNotAllowed(Problem):
-    """405: the path does not know this method."""
+    """405: the path does not support this method."""
 
     status, code = 405, "method_not_allowed"
 
 
 class NotAcceptable(Problem):
-    """No answer that there is fits the Accept header."""
+    """406: no available representation matches the Accept header."""
 
     status, code = 406, "not_acceptable"
 
 
 class RequestTimeout(Problem):
-    """The client took too long to send its request."""
+    """408: the client took too long to send its request."""
 
     status, code = 408, "request_timeout"
 
 
 class Conflict(Problem):
-    """409: the request contradicts what is there."""
+    """409: the request conflicts with the resource's current state."""
 
     status, code = 409, "conflict"
 
 
 class Gone(Problem):
-    """Problem of a resource that existed and has been removed."""
+    """410: the resource existed and was removed."""
 
     status, code = 410, "gone"
 
@@ -126,47 +126,47 @@ class BodyTooLarge(Problem):
 
 
 class TargetTooLong(Problem):
-    """Path and query are longer than any that there is here."""
+    """414: the request's path and query are too long."""
 
     status, code = 414, "uri_too_long"
 
 
 class UnsupportedMedia(Problem):
-    """415: the body's media type is none that is read."""
+    """415: the body's media type is not supported."""
 
     status, code = 415, "unsupported_media_type"
 
 
 class RangeNotSatisfiable(Problem):
-    """416: the range lies behind the output's end."""
+    """416: the range begins after the output's end."""
 
     status, code = 416, "range_not_satisfiable"
 
 
 class Misdirected(Problem):
-    """The request is for a host that this server does not answer for."""
+    """421: the request's Host is not a name of this server."""
 
     status, code = 421, "misdirected_request"
 
 
 class Unservable(Problem):
-    """Problem of a request that cannot be served, now or later."""
+    """422: the request cannot be served, now or later."""
 
     status, code = 422, "invalid_request"
 
 
 class Invalid(Unservable):
-    """Fields that are wrong, or that the model or this server cannot serve."""
+    """422: fields are wrong, or not supported by the model or this server."""
 
     def __init__(self, errors: Sequence[FieldError], **rest: Any) -> None:
-        told = dict.fromkeys(errors)  # two of our fields may be one of another API's
-        errors = [FieldError(e.field[:MAX_NAME_CHARS], e.message) for e in [*told][:MAX_ERRORS]]
+        unique = dict.fromkeys(errors)  # two of our fields may map to one of another API's
+        errors = [FieldError(e.field[:MAX_NAME_CHARS], e.message) for e in [*unique][:MAX_ERRORS]]
         detail = "; ".join(f"{error.field}: {error.message}" for error in errors)
         super().__init__(detail, errors=errors, **rest)
 
 
 class Busy(Problem):
-    """Too much waits already; try again after `retry_after_s`."""
+    """429: too many requests are waiting; retry after `retry_after_s`."""
 
     status, code = 429, "queue_full"
 
@@ -176,31 +176,31 @@ class Busy(Problem):
 
 
 class HeadersTooLarge(Problem):
-    """Too many headers, or too long ones. Source: RFC 6585, section 5."""
+    """431: the headers are too many or too long. Source: RFC 6585, section 5."""
 
     status, code = 431, "headers_too_large"
 
 
 class Unavailable(Busy):
-    """Problem of a dependency that is away for the moment."""
+    """503: a dependency is temporarily unavailable."""
 
     status, code = 503, "unavailable"
 
 
 class JobFailed(Problem):
-    """The client waited for bytes and the job ended without any."""
+    """500: the client waited for bytes, and the job ended without output."""
 
     status, code = 500, "job_failed"
 
 
 class OutputDamaged(Problem):
-    """The store's bytes are not those that were recorded."""
+    """500: the stored bytes do not match the recorded checksum."""
 
     status, code = 500, "output_damaged"
 
 
 class JobLate(Problem):
-    """The client waited for bytes and none came in time."""
+    """504: the client waited for bytes, and none were ready in time."""
 
     status, code = 504, "job_late"
 
@@ -227,13 +227,13 @@ TITLES = {
     503: "Service unavailable",
     504: "Gateway timeout",
 }
-"""HTTP's own words. Source: RFC 9110, section 15; RFC 6585."""
+"""HTTP's reason phrases. Source: RFC 9110, section 15; RFC 6585."""
 
 _KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 
 def problem_body(problem: Problem) -> dict[str, Any]:
-    """The members of RFC 9457, our `code` and `errors`, and `error` for OpenAI's clients."""
+    """Build the JSON body: RFC 9457 members, `code`, `errors`, and `error` for OpenAI clients."""
     status = problem.status
     kind = _KINDS.get(status, "invalid_request_error" if status < 500 else "server_error")
     body: dict[str, Any] = {
@@ -250,7 +250,7 @@ def problem_body(problem: Problem) -> dict[str, Any]:
 
 
 def render(problem: Problem) -> Response:
-    """The answer to the client. ASCII JSON: a detail may quote what is no valid Unicode."""
+    """Build the problem+json response, in ASCII since a detail may quote invalid Unicode."""
     return Response(
         json.dumps(problem_body(problem)),
         problem.status,
@@ -260,7 +260,7 @@ def render(problem: Problem) -> Response:
 
 
 def raw_answer(problem: Problem) -> bytes:
-    """The answer as bytes of HTTP/1.1, for a client whose request reaches no app."""
+    """Serialize the response to HTTP/1.1 bytes, for requests rejected before the app runs."""
     answer = render(problem)
     answer.headers.update(SAFE_HEADERS)
     headers = b"".join(b"%s: %s\r\n" % header for header in answer.raw_headers)

@@ -1,4 +1,4 @@
-"""`FrontEnd`: everything that outlives a request, its caches, and the tasks beside requests.
+"""`FrontEnd`: state shared by all requests, its caches, and background tasks.
 
 May import `auth`, `errors`, `http`, `metrics`, `webhooks`.
 """

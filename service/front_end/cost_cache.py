@@ -1,4 +1,4 @@
-"""Costs and waits as the front end quotes them: from copies of what Redis holds, a moment old."""
+"""Cached predictions of costs and waits, from recent copies of the data in Redis."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from redis.exceptions import RedisError
 from service.jobs.model.job import Job, JobState
 from service.jobs.queue import Queue
 from service.jobs.scheduling.cost_model import Cost, CostTable
-from service.jobs.scheduling.wait_estimator import Place, Rules, WaitEstimator
+from service.jobs.scheduling.wait_estimator import Rules, WaitEstimate, WaitEstimator
 from service.settings.queue import QueueSettings
 
 T = TypeVar("T")
 
 TABLE_AGE_S = 1.0
-OUTLOOK_AGE_S = 0.25
+ESTIMATOR_AGE_S = 0.25
 READING_SHARE = 0.02
-"""Maximum share of time spent rereading one value: what is slow to read may get older."""
+"""Maximum share of time spent rereading one value, so that slow reads are cached longer."""
 
 NO_POOL_S = 30.0
-"""Retry delay where no ready pool could make room."""
+"""Retry delay if no ready pool could provide capacity."""
 
 
-class Copies(Generic[T]):
-    """Cache of a value a model, reread after `age_s`; concurrent callers share a read.
+class TimedCache(Generic[T]):
+    """Cache of one value per model, reread after `age_s`. Concurrent callers share a read.
 
     Args:
-        grace_s: for how long a copy is given on while it is read anew, so that nobody waits for
-            that whose requests come closer together.
+        grace_s: time for which an old copy is still returned while it is reread in the background,
+            so that frequent requests do not wait.
     """
 
     def __init__(
@@ -42,131 +42,138 @@ class Copies(Generic[T]):
         self._read = read
         self._age_s = age_s
         self._grace_s = grace_s
-        self._copies: dict[str, tuple[T, float]] = {}
+        self._values: dict[str, tuple[T, float]] = {}
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._rereading: dict[str, asyncio.Task[None]] = {}
 
     async def get(self, model: str) -> T:
-        """Return the copy of a model's, read anew once it is old."""
-        copy, until = self._copies.get(model, (None, 0.0))
+        """Return a model's value, reread if its copy is too old."""
+        copy, until = self._values.get(model, (None, 0.0))
         late_s = time.monotonic() - until
         if copy is not None and late_s < self._grace_s:
             if late_s >= 0 and model not in self._rereading:
                 self._rereading[model] = asyncio.create_task(self._reread(model))
             return copy
         async with self._locks[model]:
-            copy, until = self._copies.get(model, (None, 0.0))
+            copy, until = self._values.get(model, (None, 0.0))
             if copy is None or time.monotonic() >= until:
-                copy = await self._anew(model)
+                copy = await self._reload(model)
         return copy
 
     def last(self, model: str) -> T | None:
-        """Return the last value read, however old."""
-        copy, _ = self._copies.get(model, (None, 0.0))
+        """Return the last value read, regardless of age."""
+        copy, _ = self._values.get(model, (None, 0.0))
         return copy
 
     async def forget(self, model: str) -> None:
-        """Forget the copy, and let no read that has begun before become one."""
+        """Drop the copy, and discard the result of any read in progress."""
         async with self._locks[model]:
-            self._copies.pop(model, None)
+            self._values.pop(model, None)
 
     async def _reread(self, model: str) -> None:
         try:
-            with suppress(RedisError, OSError):  # whoever finds no copy is told
+            with suppress(RedisError, OSError):  # callers without a copy get the error
                 async with self._locks[model]:
-                    await self._anew(model)
+                    await self._reload(model)
         finally:
             del self._rereading[model]
 
-    async def _anew(self, model: str) -> T:
+    async def _reload(self, model: str) -> T:
         started = time.monotonic()
         copy = await self._read(model)
         now = time.monotonic()
         until = now + max(self._age_s, (now - started) / READING_SHARE)
-        self._copies[model] = copy, until
+        self._values[model] = copy, until
         return copy
 
 
 class CostCache:
-    """Predictions of one front end."""
+    """Cost and wait predictions of one front end."""
 
     def __init__(self, queue: Queue, settings: QueueSettings) -> None:
         self._queue = queue
         self._max_queued = settings.max_queued
         self._rules = Rules(settings.priority_advance_s, settings.deadline_credit_s)
-        self._tables = Copies[CostTable](queue.costs, TABLE_AGE_S, TABLE_AGE_S)
-        self._outlooks = Copies[WaitEstimator](self._look, OUTLOOK_AGE_S, OUTLOOK_AGE_S)
+        self._tables = TimedCache[CostTable](queue.costs, TABLE_AGE_S, TABLE_AGE_S)
+        self._estimators = TimedCache[WaitEstimator](
+            self._load_estimator, ESTIMATOR_AGE_S, ESTIMATOR_AGE_S
+        )
 
     async def predict(self, job: Job) -> Cost | None:
-        """Predict a job's cost on the fastest ready pools; None: nothing is known."""
+        """Predict a job's cost on the fastest ready pools; None: no data."""
         return (await self._tables.get(job.model)).predict_passes(job.passes(), job.images)
 
     async def compile_s(self, model: str, bucket: str) -> float:
-        """Seconds that compiling the bucket's programs takes, where no ready pool has them."""
+        """Predict the seconds for compiling the bucket's programs, if no ready pool has them."""
         return (await self._tables.get(model)).compile_s(bucket)
 
     async def load_s(self, model: str, adapters: Sequence[str]) -> float:
-        """Seconds that loading these adapters takes on the ready pool that lacks fewest of them."""
+        """Predict the seconds for loading adapters on the ready pool that lacks the fewest."""
         return (await self._tables.get(model)).load_s(adapters) if adapters else 0.0
 
     async def unit_s(self, model: str, bucket: str) -> float:
-        """Seconds of one unit of what is not of steps, such as an upscaler's tile."""
+        """Predict the seconds per unit of work other than steps, such as an upscaler's tile."""
         return (await self._tables.get(model)).unit_s(bucket)
 
-    async def is_tried(self, job: Job, cost: Cost) -> bool:
-        """Return whether to admit a job whose deadline a doubtful cost rules out.
+    async def admits_trial(self, job: Job, cost: Cost) -> bool:
+        """Decide whether to admit a job whose deadline only an outdated cost estimate rules out.
 
-        Nobody knows any more what it costs: one of its bucket at a time is, or none would ever be
-        measured again.
+        One job per bucket is admitted at a time, because otherwise the cost would never be measured
+        again.
         """
         table = await self._tables.get(job.model)
         if not table.is_doubtful(cost):
             return False
-        return await self._queue.tries(job.model, job.bucket, cost.stands_s)
+        return await self._queue.acquire_cost_trial(job.model, job.bucket, cost.valid_s)
 
-    async def newcomer(self, job: Job) -> Place:
-        """Return the place that a job would get if it were put now."""
-        return (await self._outlooks.get(job.model)).newcomer(job)
+    async def new_job_estimate(self, job: Job) -> WaitEstimate:
+        """Predict the queue position of a job that is submitted now."""
+        return (await self._estimators.get(job.model)).new_job_estimate(job)
 
-    async def thinned_s(self, job: Job, within_s: float) -> float | None:
-        """Seconds until a job would last no longer than that beside what is left of all others."""
-        return (await self._outlooks.get(job.model)).thinned_s(job, within_s)
+    async def retry_wait_s(self, job: Job, within_s: float) -> float | None:
+        """Predict the seconds until a job submitted then would finish within `within_s`.
+
+        Future arrivals are ignored.
+        """
+        return (await self._estimators.get(job.model)).retry_wait_s(job, within_s)
 
     async def slot_free_s(self, model: str) -> float:
-        """Seconds until the model's queue takes a job more."""
-        outlook = await self._outlooks.get(model)
+        """Predict the seconds until the model's queue accepts another job."""
+        outlook = await self._estimators.get(model)
         seconds = outlook.slot_free_s(self._max_queued)
         return NO_POOL_S if seconds is None else seconds
 
-    async def turn_s(self, job_id: str | None) -> float:
-        """Seconds until the tenant of that queued job has its next turn with the job's model."""
+    async def next_start_s(self, job_id: str | None) -> float:
+        """Predict the seconds until the queued job's tenant is next served by the job's model."""
         job = await self._queue.get(job_id) if job_id else None
         if job is None or job.state is not JobState.QUEUED:
-            return 0.0  # it has just left the queue
-        starts_s = (await self._outlooks.get(job.model)).queued(job, rank=0).starts_s
+            return 0.0  # the job has just left the queue
+        starts_s = (await self._estimators.get(job.model)).estimate(job, rank=0).starts_s
         return NO_POOL_S if starts_s is None else starts_s
 
-    def accepted(self, job: Job) -> None:
-        """Count a job that was just put: it goes before others that come before the next read."""
-        if outlook := self._outlooks.last(job.model):
-            outlook.accepted(job)
+    def add_accepted(self, job: Job) -> None:
+        """Include an accepted job in predictions until the next read."""
+        if outlook := self._estimators.last(job.model):
+            outlook.add_accepted(job)
 
-    async def place(self, job: Job, rank: int | None = None) -> tuple[int | None, float | None]:
-        """Jobs that start before it, and seconds until it ends; None where nobody knows.
+    async def position_and_end(
+        self, job: Job, rank: int | None = None
+    ) -> tuple[int | None, float | None]:
+        """Predict how many jobs start earlier, and the seconds until the end; None: unknown.
 
         Args:
-            rank: jobs of its tenant that go before it; None: Redis is asked.
+            rank: number of the tenant's jobs that precede it; None: read from Redis.
         """
         if job.state is JobState.QUEUED:
-            outlook = await self._outlooks.get(job.model)
+            outlook = await self._estimators.get(job.model)
             if rank is None:
                 rank = await self._queue.rank(job)
-            place = outlook.queued(job, rank or 0)
+            place = outlook.estimate(job, rank or 0)
             return place.position, place.ends_s
         if job.state is JobState.RUNNING:
-            return None, (await self._outlooks.get(job.model)).running_s(job)
+            return None, (await self._estimators.get(job.model)).running_s(job)
         return None, None
 
-    async def _look(self, model: str) -> WaitEstimator:
+    async def _load_estimator(self, model: str) -> WaitEstimator:
         table, look = await self._tables.get(model), await self._queue.queue_snapshot(model)
         return WaitEstimator(look, table, self._rules)

@@ -1,4 +1,4 @@
-"""Shared state of the routes: one `FrontEnd` an app."""
+"""Shared state of the routes: one `FrontEnd` per app."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from service.errors.problems import Forbidden, NotFound, Unauthorized
 from service.front_end.cost_cache import CostCache
 from service.front_end.loras import Loras
 from service.front_end.models import Models
-from service.front_end.verified_outputs import Intact
+from service.front_end.verified_outputs import VerifiedOutputs
 from service.http import fetch
 from service.http.fair_limiter import FairLimiter
 from service.http.image_checks import ImageChecks
-from service.http.inflight_limits import Shared, bodies_of, waits_of
-from service.http.upload_places import UploadPlaces
+from service.http.inflight_limits import SharedLimit, bodies_of, waits_of
+from service.http.upload_slots import UploadSlots
 from service.jobs.model.job import DEFAULT_TENANT, Job
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store, job_folders
@@ -35,16 +35,16 @@ from service.tracing.log_context import hide_prompts, note
 from service.webhooks.sender import Webhooks
 
 FETCHES, FETCHES_EACH, FETCHES_PER_HOST = 16, 4, 8
-"""Addresses that are fetched at the same time: in all, of a client, and of a host."""
+"""Maximum concurrent fetches of URLs: in total, per client, and per host."""
 
 UPLOADS, UPLOADS_EACH = 4, 2
-"""Files that are uploaded at the same time: in all, and of a client. Each may take
-`limits.max_lora_bytes` of the disk."""
+"""Maximum concurrent uploads of files: in total, and per client. Each may use
+`limits.max_lora_bytes` of disk."""
 
 
 @dataclass
 class FrontEnd:
-    """State that outlives a request."""
+    """State of one front end that outlives requests, with its dependencies."""
 
     settings: Settings
     queue: Queue
@@ -53,44 +53,44 @@ class FrontEnd:
     models: Models
     costs: CostCache
     resolver: fetch.Resolver
-    """Resolver of hosts that requests name."""
+    """Resolver of hosts in clients' URLs."""
     http: httpx.AsyncClient
-    """Client for images that requests give the address of."""
+    """HTTP client for images that requests specify by URL."""
     fetches: FairLimiter
-    """Places for fetching them."""
+    """Slots for these fetches."""
     images: ImageChecks
     tenants: Tenants
     loras: Loras
     """Adapters that requests may name."""
-    uploads: UploadPlaces
-    """Adapters and files of batches that are being uploaded."""
+    uploads: UploadSlots
+    """Slots for uploads of adapters and batch files."""
     webhooks: Webhooks
-    outputs: Intact
+    outputs: VerifiedOutputs
     callers: Authenticator | None
-    """Authenticator; None: everybody may ask, without a key."""
+    """Authenticator of tenants; None: no key is required."""
     operators: Authenticator | None
-    """Authenticator of operators; None: everybody on this machine is one."""
+    """Authenticator of operators; None: every client on this machine is an operator."""
     links: Links
     """Signer of links to outputs."""
-    bodies: Shared
-    """Bytes of requests and outputs in flight."""
-    waits: Shared
-    """Requests that wait for a job or follow its events."""
+    bodies: SharedLimit
+    """Limit on bytes of requests and outputs in flight."""
+    waits: SharedLimit
+    """Limit on requests that wait for a job or stream its events."""
     safety: SafetyChecker | None = None
-    """Checks of requests; None: nobody is asked about them."""
+    """Safety checks of requests; None: no checks."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the server wants to exit: whoever waits or streams lets go."""
+    """Set when the server is stopping, so that waits and streams end."""
 
     @classmethod
     def make(cls, settings: Settings, queue: Queue, store: Store) -> FrontEnd:
-        """Make the front end's parts.
+        """Create the front end with all its parts from the settings.
 
-        Raises: ConfigError: webhooks, keys or the safety hook cannot be had with these settings.
+        Raises: ConfigError: the settings of webhooks, keys or the safety hook are unusable.
         """
         server, telemetry = settings.server, Telemetry()
         callers = Authenticator.make(settings)
         resolver = fetch.Resolver(server.allow_networks)
-        queue.tally = telemetry.tally
+        queue.job_metrics = telemetry.job_metrics
         models = Models(queue, server.models_age_s)
         return cls(
             settings=settings,
@@ -104,10 +104,10 @@ class FrontEnd:
             fetches=_fetches(),
             images=ImageChecks(settings, has_tenants=callers is not None),
             tenants=Tenants(settings.tenants, queue.redis, server.models_age_s),
-            loras=Loras(models.own, queue, server.models_age_s),
-            uploads=UploadPlaces(UPLOADS, UPLOADS_EACH),
+            loras=Loras(models.registered, queue, server.models_age_s),
+            uploads=UploadSlots(UPLOADS, UPLOADS_EACH),
             webhooks=Webhooks(settings, queue),
-            outputs=Intact(store, telemetry),
+            outputs=VerifiedOutputs(store, telemetry),
             callers=callers,
             operators=Authenticator.of_operators(settings),
             links=Links(queue.redis, server.link_s),
@@ -117,13 +117,13 @@ class FrontEnd:
         )
 
     def client_of(self, request: Request, tenant: str) -> str:
-        """Return who shares a part of a bounded resource: tenant, or without keys address."""
+        """Return the key for per-client limits: the tenant, or without keys the address."""
         return tenant if self.callers or request.client is None else request.client.host
 
     async def job(self, job_id: str, tenant: str) -> Job:
-        """Return a tenant's job.
+        """Load a job of this tenant.
 
-        Raises: NotFound: there is none, or it is another tenant's, which is told alike.
+        Raises: NotFound: no such job, or it belongs to another tenant; the response is the same.
         """
         job = await self.queue.get(job_id)
         if job is None or job.tenant != tenant:
@@ -133,7 +133,7 @@ class FrontEnd:
         return job
 
     async def delete(self, job: Job) -> None:
-        """Delete a job with its files; cancel it first if it has not ended.
+        """Delete a job with its files, canceling it first if necessary.
 
         Raises: NotFound: it was deleted meanwhile.
         """
@@ -142,7 +142,7 @@ class FrontEnd:
         await self.store.delete(job_folders(job.id))
 
     async def close(self) -> None:
-        """Begin to stop: let go of connections and threads."""
+        """Start to stop: close connections and threads."""
         self.stopping.set()
         await self.images.close()
         await self.webhooks.close()
@@ -155,27 +155,30 @@ class FrontEnd:
 
 
 def _safety(settings: SafetySettings, telemetry: Telemetry) -> SafetyChecker | None:
-    """Raises: ConfigError. A wait for a place is as long as a check at most."""
+    """Create the checks of requests. A check waits for a slot at most `timeout_s`.
+
+    Raises: ConfigError.
+    """
     if not (settings.is_on and settings.before):
         return None
-    return SafetyChecker(settings, telemetry.safety, place_s=settings.timeout_s)
+    return SafetyChecker(settings, telemetry.safety, slot_timeout_s=settings.timeout_s)
 
 
 def _fetches() -> FairLimiter:
-    line = Shared("images to fetch", "too_many_fetches", fetch.WAITING, fetch.WAITING_EACH)
+    line = SharedLimit("images to fetch", "too_many_fetches", fetch.WAITING, fetch.WAITING_EACH)
     return FairLimiter(FETCHES, FETCHES_EACH, FETCHES_PER_HOST, line)
 
 
 def no_such_job(job_id: str) -> NotFound:
-    """Return the problem of a job that is not there."""
+    """Create the problem for an unknown job id."""
     return NotFound(
-        f"there is no job {job_id[:80]!r}; it was deleted, has left after its time, or never was",
+        f"there is no job {job_id[:80]!r}; it was deleted, has expired, or never existed",
         code="job_not_found",
     )
 
 
 async def _front(request: Request) -> FrontEnd:
-    """A coroutine, since FastAPI takes a plain function to a thread and back with every request."""
+    """Return the app's front end. A coroutine, because FastAPI runs plain functions in a thread."""
     front: FrontEnd = request.app.state.front
     return front
 
@@ -186,14 +189,16 @@ bearer = HTTPBearer(
     auto_error=False,
     scheme_name="ApiKey",
     bearerFormat="atl_…",
-    description="An API key, made by `atelier keys create`; what it makes belongs to its tenant.",
+    description=(
+        "An API key, created by `atelier keys create`. Its jobs and files belong to its tenant."
+    ),
 )
 
 
 async def tenant_of_caller(
     front: Front, given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]
 ) -> str:
-    """Return the tenant of a request's key.
+    """Authenticate a request and return its tenant.
 
     Raises: Unauthorized.
     """
@@ -201,50 +206,50 @@ async def tenant_of_caller(
 
 
 async def tenant_of_key(front: FrontEnd, key: str | None) -> str:
-    """Return the tenant of a key; None: the request has none. Raises: Unauthorized."""
+    """Authenticate a key and return its tenant; None: no key was sent. Raises: Unauthorized."""
     tenant = await _tenant(front, key)
     note(tenant=tenant, key_id=key_id_of(front, key))
     return tenant
 
 
 def key_id_of(front: FrontEnd, key: str | None) -> str | None:
-    """Return the id of a good key; None: no keys are required."""
+    """Return the id of a valid key; None: no keys are required."""
     return id_of(key) if front.callers and key else None
 
 
 async def _tenant(front: FrontEnd, key: str | None) -> str:
-    """Raises: Unauthorized."""
+    """Look up the tenant of a key. Raises: Unauthorized, Forbidden."""
     if front.callers is None:
         return DEFAULT_TENANT
     if key is None:
         raise Unauthorized(
-            "this server wants an API key: send the header `Authorization: Bearer atl_…`;"
-            " its operator makes one by `atelier keys create --tenant NAME`"
+            "this server requires an API key: send the header `Authorization: Bearer atl_…`; its"
+            " operator creates one with `atelier keys create --tenant NAME`"
         )
-    found = await front.callers.find(key)
-    if found is None:
+    record = await front.callers.find(key)
+    if record is None:
         raise unknown_key()
-    if found.role is not Role.TENANT:
+    if record.role is not Role.TENANT:
         raise Forbidden(
-            "this is an operator's key, which acts for no tenant: take a tenant's"
-            " (`atelier keys create --tenant NAME`)",
+            "this is an operator's key, which belongs to no tenant: use a tenant's key (`atelier"
+            " keys create --tenant NAME`)",
             code="wrong_role",
         )
-    return found.tenant
+    return record.tenant
 
 
 def unknown_key() -> Unauthorized:
-    """Return the problem of a key that is nobody's."""
+    """Create the problem for an unknown key."""
     return Unauthorized(
-        "this API key is not known here: it is mistyped, or was revoked; ask the operator"
-        " for another one (`atelier keys create`)",
+        "this API key is unknown: it is mistyped, or was revoked; ask the operator for another"
+        " one (`atelier keys create`)",
         challenge='Bearer error="invalid_token"',
         code="invalid_api_key",
     )
 
 
 Tenant = Annotated[str, Depends(tenant_of_caller)]
-"""Tenant of a request: its key's, or everybody's where no keys are required."""
+"""Tenant of a request: its key's, or the default tenant if no keys are required."""
 
 
 async def _key_id(

@@ -1,4 +1,4 @@
-"""The front end's clerk: moves the ledger's records from Redis to files in the store."""
+"""Background task that moves usage ledger records from Redis to files in the store."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from service.jobs.storage.object_store import Store, ledger_key
 from service.settings.usage import UsageSettings
 
 LEASE_S = 60.0
-"""Time after which another front end writes a file whose writer is not heard of."""
+"""Time after which another front end writes the file of a writer that stopped responding."""
 GZIP = "application/gzip"
 
 log = logging.getLogger("atelier")
 
 
 async def move_forever(front: FrontEnd) -> None:
-    """Look for a file every `reap_every_s`; what fails, a later round does, of any front end."""
+    """Move files every `reap_every_s`. A later round of any front end retries failures."""
     holder = secrets.token_hex(8)
     while True:
         try:
@@ -34,11 +34,11 @@ async def move_forever(front: FrontEnd) -> None:
 
 
 async def move_file(queue: Queue, store: Store, usage: UsageSettings, holder: str) -> bool:
-    """Move one file that is due; False: there is none.
+    """Move one file that is due; False: none is.
 
-    Its records leave Redis once the store has it. Whoever does this again, after whatever death,
-    writes the same file under the same key; a Redis that was restored in between may write some of
-    them again under another key, and readers drop repeats.
+    Its records are deleted from Redis once the store has it. A retry after a crash writes the same
+    file under the same key. After a restore of Redis, some records may be written again under
+    another key; readers drop duplicates.
 
     Raises: RedisError, OSError, StoreError.
     """

@@ -1,4 +1,4 @@
-"""Adapters come and go: checked wholly, stored, recorded last; removed, then deleted."""
+"""Upload and deletion of adapters, ordered so that recorded adapters always have files."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ RETRY_AFTER_S = 2.0
 
 
 @dataclass(frozen=True)
-class Received:
-    """Upload of a client, read wholly."""
+class ReceivedUpload:
+    """Upload of a LoRA adapter, completely received but not checked."""
 
     tenant: str
     client: str
-    """Client whose turn the check of its preview takes."""
+    """Client whose image check limit applies to the preview."""
     form: LoraUpload
     file: FilePart
     preview: MemoryPart
@@ -49,10 +49,13 @@ class Received:
 
 @contextlib.asynccontextmanager
 async def parts_of(front: FrontEnd) -> AsyncIterator[tuple[FilePart, MemoryPart]]:
-    """Hold the files of an upload; the large one has no name, and is gone whatever dies."""
-    state = front.settings.state_dir  # a disk; /tmp is memory on many machines
+    """Create the file parts of an upload.
+
+    The large one is an unnamed file, so crashes leave none.
+    """
+    state = front.settings.state_dir  # on a disk, because /tmp is memory on many machines
     folder = state if state.is_dir() else None
-    file = TemporaryFile(dir=folder)  # noqa: SIM115 - closed beside the event loop: it takes time
+    file = TemporaryFile(dir=folder)  # noqa: SIM115 - closed in a thread, because it takes time
     try:
         adapter = FilePart(front.settings.limits.max_lora_bytes, "an adapter's file", file)
         yield adapter, MemoryPart(MAX_PREVIEW_BYTES, "a preview")
@@ -60,186 +63,195 @@ async def parts_of(front: FrontEnd) -> AsyncIterator[tuple[FilePart, MemoryPart]
         await asyncio.to_thread(file.close)
 
 
-async def upload(front: FrontEnd, got: Received) -> tuple[Lora, bool]:
-    """Check an adapter and keep it; return it, and whether it is new.
+async def upload(front: FrontEnd, received: ReceivedUpload) -> tuple[Lora, bool]:
+    """Check and store an adapter; return it, and whether it is new.
 
     Raises:
-        Problem: it is refused, and nothing was kept.
-        QuotaExceeded: likewise, since the tenant may not have so many bytes.
+        Problem: rejected, and nothing is stored.
+        QuotaExceeded: the tenant's byte quota is exceeded, and nothing is stored.
         StoreError: as the store.
     """
-    specs = await front.models.versions(got.form.model)
-    spec = min(specs, key=lambda one: one.lora_pages)
+    specs = await front.models.versions(received.form.model)
+    spec = min(specs, key=lambda version: version.lora_pages)
     if not (spec.lora_pages and spec.lora_layers):
         raise Invalid([FieldError("model", takes_no_loras(spec))])
     model = _served_by(specs)
-    await _check_name(front, got.tenant, got.form.name)
-    if there := await _already(front, got, model):
-        return there, False
-    lora = await _checked(front, got, spec, model)
+    await _check_name(front, received.tenant, received.form.name)
+    if existing := await _existing(front, received, model):
+        return existing, False
+    lora = await _check(front, received, spec, model)
     with _busy():
-        async with front.queue.lora_lock(got.tenant, lora.digest):
-            if there := await _already(front, got, model):
-                return there, False
-            return await _kept(front, got, lora), True
+        async with front.queue.lora_lock(received.tenant, lora.digest):
+            if existing := await _existing(front, received, model):
+                return existing, False
+            return await _store(front, received, lora), True
 
 
 def _served_by(specs: Sequence[ModelSpec]) -> str:
-    """Return the model that an adapter is for: of an alias, the name that its versions share.
+    """Return the model name to record for an adapter: for an alias, its versions' common name.
 
-    Raises: Invalid: they share none, or have other layers.
+    Raises: Invalid: the versions have no common name, or different layers.
     """
     if len(specs) == 1:
         return specs[0].queue
-    if len({(one.line, one.lora_layers) for one in specs}) == 1:
+    if len({(spec.line, spec.lora_layers) for spec in specs}) == 1:
         return specs[0].line
-    names = ", ".join(sorted(one.name for one in specs))
-    said = f"its versions are not made alike; upload the adapter for one of them: {names}"
-    raise Invalid([FieldError("model", said)])
+    names = ", ".join(sorted(spec.name for spec in specs))
+    message = (
+        f"its versions have different names or layers; upload the adapter for one of them: {names}"
+    )
+    raise Invalid([FieldError("model", message)])
 
 
 async def _check_name(front: FrontEnd, tenant: str, name: str) -> None:
-    """Raises: Conflict: the operator has given it to an adapter that the tenant sees."""
+    """Check that no operator's adapter has this name. Raises: Conflict."""
     if any(lora.name == name for lora in await front.loras.configured(tenant)):
-        said = f"{name!r} is the operator's: take another name"
-        raise Conflict(said, code="lora_exists", errors=[FieldError("name", said)])
+        message = f"{name!r} belongs to the operator; use another name"
+        raise Conflict(message, code="lora_exists", errors=[FieldError("name", message)])
 
 
-async def _already(front: FrontEnd, got: Received, model: str) -> Lora | None:
-    """Return the adapter of that name, where it is this very one.
+async def _existing(front: FrontEnd, received: ReceivedUpload, model: str) -> Lora | None:
+    """Return the recorded adapter of that name, if it has the same contents.
 
-    Raises: Conflict: it is another one, or the tenant has as many as it may have.
+    Raises: Conflict: its contents differ, or the tenant has reached its limit.
     """
-    limits, records = await front.tenants.of(got.tenant), await front.queue.loras(got.tenant)
-    there = records.get(got.form.name)
-    if there is None and len(records) >= limits.max_loras:
-        raise _full(got.tenant, limits)
-    if there is None or (there.digest, there.model) == (got.file.digest, model):
-        return there
-    raise _taken(there)
-
-
-def _taken(there: Lora) -> Conflict:
-    said = (
-        f"there is another adapter {there.name!r}, for the model {there.model!r}; delete it first"
-        f" (DELETE /v1/loras/{there.name}), or take another name"
+    limits, records = (
+        await front.tenants.of(received.tenant),
+        await front.queue.loras(received.tenant),
     )
-    return Conflict(said, code="lora_exists", errors=[FieldError("name", said)])
+    existing = records.get(received.form.name)
+    if existing is None and len(records) >= limits.max_loras:
+        raise _too_many(received.tenant, limits)
+    if existing is None or (existing.digest, existing.model) == (received.file.digest, model):
+        return existing
+    raise _name_conflict(existing)
 
 
-async def _checked(front: FrontEnd, got: Received, spec: ModelSpec, model: str) -> Lora:
-    """Return the adapter that the file is. Raises: Invalid."""
-    preview = await _check_preview(front, got)
+def _name_conflict(existing: Lora) -> Conflict:
+    message = (
+        f"there is another adapter {existing.name!r}, for the model {existing.model!r}; delete it"
+        f" first (DELETE /v1/loras/{existing.name}), or use another name"
+    )
+    return Conflict(message, code="lora_exists", errors=[FieldError("name", message)])
+
+
+async def _check(front: FrontEnd, received: ReceivedUpload, spec: ModelSpec, model: str) -> Lora:
+    """Check the uploaded files and build the adapter's record. Raises: Invalid."""
+    preview = await _check_preview(front, received)
     try:
-        facts = await check_lora(got.file.file, spec.lora_layers, got.form.expert)
+        facts = await check_lora(received.file.file, spec.lora_layers, received.form.expert)
     except LoraFileError as error:
         raise Invalid([FieldError(error.field, str(error))], code="bad_lora") from None
     _check_rank(facts.rank, spec, front.settings.limits.max_lora_rank)
     return Lora(
-        name=got.form.name,
+        name=received.form.name,
         model=model,
-        digest=got.file.digest,
-        bytes=got.file.bytes,
+        digest=received.file.digest,
+        bytes=received.file.bytes,
         rank=facts.rank,
         networks=facts.networks,
-        trigger=got.form.trigger,
+        trigger=received.form.trigger,
         preview=preview,
         origin="upload",
-        tenants=(got.tenant,),
+        tenants=(received.tenant,),
     )
 
 
-async def _check_preview(front: FrontEnd, got: Received) -> str | None:
-    """Return the key that the preview will have; None: there is none. Raises: Invalid."""
-    if not got.preview.is_there:
+async def _check_preview(front: FrontEnd, received: ReceivedUpload) -> str | None:
+    """Check the preview and return its new key; None: no preview. Raises: Invalid."""
+    if not received.preview.is_present:
         return None
     try:
-        await front.images.check(bytes(got.preview.data), got.client)
+        await front.images.check(bytes(received.preview.data), received.client)
     except ImageFileError as error:
         raise Invalid([FieldError("preview", str(error))]) from None
-    return preview_key(got.tenant, uuid4().hex)
+    return preview_key(received.tenant, uuid4().hex)
 
 
 def _check_rank(rank: int, spec: ModelSpec, max_rank: int) -> None:
-    """Raises: Invalid: no request could ever name it."""
-    most = min(max_rank, PAGE_RANK * spec.lora_pages)
-    if rank <= most:
+    """Check that requests could use an adapter of this rank. Raises: Invalid."""
+    limit = min(max_rank, PAGE_RANK * spec.lora_pages)
+    if rank <= limit:
         return
-    whose = f"the model {spec.name!r}" if most < max_rank else "this server (limits.max_lora_rank)"
-    said = f"has rank {rank}, and {whose} takes {most}; resize it to a lower rank"
-    raise Invalid([FieldError("file", said)])
+    subject = (
+        f"the model {spec.name!r}" if limit < max_rank else "this server (limits.max_lora_rank)"
+    )
+    message = f"has rank {rank}, and {subject} accepts {limit}; resize it to a lower rank"
+    raise Invalid([FieldError("file", message)])
 
 
 @contextlib.contextmanager
 def _busy() -> Iterator[None]:
-    """Raises: Busy, Unavailable: in place of what a lock raises."""
+    """Convert a lock's errors to Busy and Unavailable."""
     try:
         yield
     except LoraBusy as error:
-        said = f"{error}; try again"
-        raise Busy(said, code="lora_busy", retry_after_s=RETRY_AFTER_S) from None
+        message = f"{error}; try again"
+        raise Busy(message, code="lora_busy", retry_after_s=RETRY_AFTER_S) from None
     except TimeoutError:
-        said = "the store takes too long for this file; try again"
-        raise Unavailable(said, code="store_unreachable", retry_after_s=RETRY_AFTER_S) from None
+        message = "the store takes too long for this file; try again"
+        raise Unavailable(message, code="store_unreachable", retry_after_s=RETRY_AFTER_S) from None
 
 
-async def _kept(front: FrontEnd, got: Received, lora: Lora) -> Lora:
-    """Store the file, then record it; the caller holds its lock.
+async def _store(front: FrontEnd, received: ReceivedUpload, lora: Lora) -> Lora:
+    """Store the files, then record the adapter. The caller holds its lock.
 
     Raises: Conflict, QuotaExceeded, StoreError.
     """
-    limits = await front.tenants.of(got.tenant)
-    async with _cleaned(front, got.tenant, lora):
-        await front.store.put_file(lora_key(got.tenant, lora.digest), got.file.file, MEDIA_TYPE)
+    limits = await front.tenants.of(received.tenant)
+    async with _cleaning_up(front, received.tenant, lora):
+        await front.store.put_file(
+            lora_key(received.tenant, lora.digest), received.file.file, MEDIA_TYPE
+        )
         if lora.preview:
-            await front.store.put(lora.preview, bytes(got.preview.data), MEDIA_TYPE)
-        preview_bytes = len(got.preview.data) if lora.preview else 0
-        recorded = await front.queue.record_lora(got.tenant, lora, limits, preview_bytes)
-    await front.loras.forget(got.tenant)
+            await front.store.put(lora.preview, bytes(received.preview.data), MEDIA_TYPE)
+        preview_bytes = len(received.preview.data) if lora.preview else 0
+        recorded = await front.queue.record_lora(received.tenant, lora, limits, preview_bytes)
+    await front.loras.forget(received.tenant)
     match recorded:
         case LoraOutcome("full", _):
-            raise _full(got.tenant, limits)
-        case LoraOutcome("taken", Lora() as there):
-            raise _taken(there)
+            raise _too_many(received.tenant, limits)
+        case LoraOutcome("taken", Lora() as existing):
+            raise _name_conflict(existing)
     log.info("the adapter %r of %s was uploaded", lora.name, lora.model)
     return lora
 
 
 @contextlib.asynccontextmanager
-async def _cleaned(front: FrontEnd, tenant: str, lora: Lora) -> AsyncIterator[None]:
-    """Delete, at the end, the files that no record has: something failed, or was refused."""
+async def _cleaning_up(front: FrontEnd, tenant: str, lora: Lora) -> AsyncIterator[None]:
+    """Delete files without a record at the end, after a failure or rejection."""
     try:
         yield
     finally:
         try:
             records = (await front.queue.loras(tenant)).values()
-            files = {lora.preview} - {one.preview for one in records}
-            if lora.digest not in {one.digest for one in records}:
+            files = {lora.preview} - {record.preview for record in records}
+            if lora.digest not in {record.digest for record in records}:
                 files.add(lora_key(tenant, lora.digest))
             await front.store.delete([file for file in files if file])
         except (RedisError, OSError, StoreError) as error:
-            log.warning("files of an adapter that was not kept may be left: %s", error)
+            log.warning("files of an adapter that was not recorded may remain: %s", error)
 
 
-def _full(tenant: str, limits: TenantSettings) -> Conflict:
+def _too_many(tenant: str, limits: TenantSettings) -> Conflict:
     return Conflict(
-        f"the tenant {tenant!r} may have {limits.max_loras} adapters, and has as many; delete one"
+        f"the tenant {tenant!r} has reached its limit of {limits.max_loras} adapters; delete one"
         f" (DELETE /v1/loras/NAME), or ask the operator for more (tenants.{tenant}.max_loras)",
         code="too_many_loras",
     )
 
 
 async def delete(front: FrontEnd, tenant: str, name: str) -> None:
-    """Remove a tenant's adapter, then delete its files; where that fails, it is there again.
+    """Remove a tenant's adapter, then delete its files. If deletion fails, the record is restored.
 
     Raises:
-        NotFound: there is none.
+        NotFound: no such adapter.
         Forbidden: it is the operator's.
         StoreError: as the store.
     """
     lora = (await front.queue.loras(tenant)).get(name)
     if lora is None:
-        raise await _not_theirs(front, tenant, name)
+        raise await _deletion_error(front, tenant, name)
     with _busy():
         async with front.queue.lora_lock(tenant, lora.digest):
             await _remove(front, tenant, lora)
@@ -248,21 +260,22 @@ async def delete(front: FrontEnd, tenant: str, name: str) -> None:
 
 
 async def _remove(front: FrontEnd, tenant: str, lora: Lora) -> None:
-    """Raises: StoreError: the record is there again."""
+    """Remove an adapter's record and files. Raises: StoreError: the record was restored."""
     is_shared, preview_bytes = await front.queue.remove_lora(tenant, lora)
     files = [lora.preview, None if is_shared else lora_key(tenant, lora.digest)]
     try:
         await front.store.delete([file for file in files if file])
     except StoreError:
-        limits = front.tenants.known(tenant).model_copy(update={"stored_bytes": None})
+        limits = front.tenants.cached(tenant).model_copy(update={"stored_bytes": None})
         await front.queue.record_lora(tenant, lora, limits, preview_bytes)
         raise
 
 
-async def _not_theirs(front: FrontEnd, tenant: str, name: str) -> Exception:
-    """Return why a tenant cannot delete an adapter that it has not uploaded."""
+async def _deletion_error(front: FrontEnd, tenant: str, name: str) -> Exception:
+    """Create the error for deleting an adapter that the tenant has not uploaded."""
     if all(lora.name != name for lora in await front.loras.configured(tenant)):
         return no_such_lora(name)
     return Forbidden(
-        f"the adapter {name!r} is the operator's, who removes it from the settings (loras.{name})"
+        f"the adapter {name!r} belongs to the operator, who can remove it from the settings"
+        f" (loras.{name})"
     )

@@ -1,4 +1,4 @@
-"""Models as a front end knows them: those of pools, variants of these, and aliases."""
+"""Catalogue of models that requests may name: registered models, their variants, and aliases."""
 
 from __future__ import annotations
 
@@ -16,146 +16,150 @@ from service.jobs.records import RecordCopies
 
 NO_MODEL_RETRY_S = 5.0
 
-Known = Mapping[str, ModelStatus]
+ModelsByName = Mapping[str, ModelStatus]
 """Models by name."""
 
 
 class Models:
-    """The models that requests may name, read again when the copy is older than `max_age_s`."""
+    """Cached catalogue of models, reread when older than `max_age_s`."""
 
     def __init__(self, queue: Queue, max_age_s: float) -> None:
         self._queue = queue
         self._max_age_s = max_age_s
         self._lock = asyncio.Lock()
-        self._own: dict[str, ModelStatus] = {}
+        self._registered: dict[str, ModelStatus] = {}
         self.aliases = RecordCopies(AliasRecords(queue.redis), {}, max_age_s=0)
-        self.known: dict[str, ModelStatus] = {}
-        """Models and aliases as they were last read."""
+        self.last_read: dict[str, ModelStatus] = {}
+        """Models and aliases at the last read."""
         self._read_at = -float("inf")
 
-    async def own(self) -> dict[str, ModelStatus]:
-        """Return all models without aliases, read anew once the copy is old."""
+    async def registered(self) -> dict[str, ModelStatus]:
+        """Return all models except aliases, reread if the copy is too old."""
         await self.all()
-        return self._own
+        return self._registered
 
     async def all(self) -> dict[str, ModelStatus]:
-        """Return all models, read anew once the copy is old."""
+        """Return all models, reread if the copy is too old."""
         if self._is_old():
             async with self._lock:
                 if self._is_old():
                     await self._read()
-        return self.known
+        return self.last_read
 
     async def latest(self) -> dict[str, ModelStatus]:
-        """Return all models, read anew."""
+        """Reread the models from Redis and return all of them."""
         return await self._all_since(time.monotonic())
 
     async def _all_since(self, since: float) -> dict[str, ModelStatus]:
-        """Return all models, read anew unless that was begun after a point of the clock."""
+        """Return all models, reread unless the last read started after `since`."""
         async with self._lock:
             if self._read_at < since:
                 await self._read()
-        return self.known
+        return self.last_read
 
     async def _read(self) -> None:
         began = time.monotonic()
-        self._own = with_variants(await self._queue.models())
+        self._registered = with_variants(await self._queue.models())
         aliases = await self.aliases.all()
-        self.known = {**self._own, **dict(_shown(aliases, self._own))}
+        self.last_read = {**self._registered, **dict(_alias_models(aliases, self._registered))}
         self._read_at = began
 
     def _is_old(self) -> bool:
         return time.monotonic() - self._read_at >= self._max_age_s
 
     async def get(self, name: str | None, point: float | None = None) -> ModelStatus:
-        """The model of that name; without one, the only model there is.
+        """Find the model of that name; without a name, the only model.
 
         Args:
-            point: draws a version of an alias, evenly distributed from 0 to 1; None: the one with
-                the greatest weight, as `GET /v1/models` shows it.
+            point: selects a version of an alias, uniform in 0 to 1; None: the version with the
+                greatest weight, as in `GET /v1/models`.
 
         Raises:
-            Unavailable: no pool has registered one, or none for very long.
-            NotFound: names what there is.
+            Unthere is no model is registered.
+            NotFound: unknown name; the message lists the models.
         """
         asked_at = time.monotonic()
-        known = await self.all()
-        if not known or (name is not None and name not in known):
-            known = await self._all_since(asked_at)  # a pool may just have registered it
-        if not known:
+        models = await self.all()
+        if not models or (name is not None and name not in models):
+            models = await self._all_since(asked_at)  # a worker may just have registered it
+        if not models:
             raise Unavailable(
                 "no model is registered; try again when a pool has started",
                 code="no_model",
                 retry_after_s=NO_MODEL_RETRY_S,
             )
         name = self.check(name)
-        alias = self.aliases.known.get(name)
+        alias = self.aliases.cached.get(name)
         if alias is None or point is None:
-            return known[name]
-        version = alias.draw(serving(alias, self._own), point)
-        status = self._own[version]
+            return models[name]
+        version = alias.draw(serving_versions(alias, self._registered), point)
+        status = self._registered[version]
         return replace(status, spec=status.spec.as_alias(name))
 
     def check(self, name: str | None) -> str:
-        """Return the name of the model that a request names, of those that were last read.
+        """Resolve the model name of a request against the last read.
 
-        Raises: NotFound: names what there is.
+        Raises: NotFound: unknown name; the message lists the models.
         """
-        there = self.only() if name is None else name
-        if there is None or there not in self.known:
-            raise _unknown_model(name, sorted(self.known))
-        return there
+        resolved = self.only() if name is None else name
+        if resolved is None or resolved not in self.last_read:
+            raise _unknown_model(name, sorted(self.last_read))
+        return resolved
 
     async def versions(self, name: str | None) -> list[ModelSpec]:
-        """Return the specs of an alias's versions that are registered; a model has one, its own.
+        """List the specs of an alias's registered versions; for a model, its own spec.
 
         Raises: as `get`.
         """
         spec = (await self.get(name)).spec
-        alias = self.aliases.known.get(spec.name)
+        alias = self.aliases.cached.get(spec.name)
         names = alias.weights if alias else [spec.name]
-        return [self._own[one].spec for one in names if one in self._own]
+        return [self._registered[version].spec for version in names if version in self._registered]
 
     def only(self) -> str | None:
-        """Return the name that requests need not give; None: there are several.
+        """Return the name of the only model, which requests may omit; None: there are several.
 
-        Versions count as their alias.
+        Versions count as part of their alias.
         """
         versions = {
             version
-            for name, alias in self.aliases.known.items()
-            if name in self.known
+            for name, alias in self.aliases.cached.items()
+            if name in self.last_read
             for version in alias.weights
         }
-        names = [name for name in self.known if name not in versions or name in self.aliases.known]
+        names = [
+            name for name in self.last_read if name not in versions or name in self.aliases.cached
+        ]
         return names[0] if len(names) == 1 else None
 
 
-def serving(alias: Alias, own: Known) -> list[str]:
-    """Return the versions of an alias that may serve a request now."""
-    ready = {name for name in alias.weights if name in own and own[name].ready}
-    return list(alias.candidates(ready, own.keys()))
+def serving_versions(alias: Alias, registered: ModelsByName) -> list[str]:
+    """List the versions of an alias that may serve a request now."""
+    ready = {name for name in alias.weights if name in registered and registered[name].ready}
+    return list(alias.candidates(ready, registered.keys()))
 
 
-def _shown(aliases: Mapping[str, Alias], own: Known) -> Iterator[tuple[str, ModelStatus]]:
-    """Yield aliases as models; those without a single version that is registered are left out."""
+def _alias_models(
+    aliases: Mapping[str, Alias], registered: ModelsByName
+) -> Iterator[tuple[str, ModelStatus]]:
+    """Yield aliases as models, except aliases without a registered version."""
     for name, alias in aliases.items():
-        versions = serving(alias, own)
+        versions = serving_versions(alias, registered)
         if not versions:
             continue
-        pools = {pool for version in versions for pool in own[version].pools}
+        pools = {pool for version in versions for pool in registered[version].pools}
         yield (
             name,
             ModelStatus(
-                own[alias.leading(versions)].spec.as_alias(name),
+                registered[alias.leading(versions)].spec.as_alias(name),
                 tuple(sorted(pools)),
-                any(own[version].ready for version in versions),
+                any(registered[version].ready for version in versions),
             ),
         )
 
 
-def with_variants(registered: Known) -> dict[str, ModelStatus]:
-    """Return models with those that their pools serve beside them; their own go first."""
+def with_variants(registered: ModelsByName) -> dict[str, ModelStatus]:
+    """Add the variants that workers serve to the models. Registered models take precedence."""
     variants = {
         spec.name: replace(status, spec=spec)
         for status in registered.values()
@@ -164,7 +168,7 @@ def with_variants(registered: Known) -> dict[str, ModelStatus]:
     return {**variants, **registered}
 
 
-def _unknown_model(name: str | None, there_is: list[str]) -> NotFound:
-    choice = "there is " + ", ".join(there_is)
-    said = f"name a model: {choice}" if name is None else f"there is no model {name!r}; {choice}"
-    return NotFound(said, code="model_not_found", errors=[FieldError("model", choice)])
+def _unknown_model(name: str | None, available: list[str]) -> NotFound:
+    models = "available: " + ", ".join(available)
+    message = f"name a model; {models}" if name is None else f"there is no model {name!r}; {models}"
+    return NotFound(message, code="model_not_found", errors=[FieldError("model", models)])

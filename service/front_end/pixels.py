@@ -1,4 +1,4 @@
-"""Pixels of two outputs, held against each other."""
+"""Pixel comparison of two outputs."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ import numpy as np
 from PIL import Image
 
 
-def psnr(one: bytes, other: bytes, content_type: str) -> float | None:
-    """Return the PSNR in dB of two files' pixels, over all frames; infinite: they are equal.
+def psnr(first: bytes, second: bytes, content_type: str) -> float | None:
+    """Compute the PSNR in dB of two files' pixels, over all frames; infinite if equal.
 
     None: they differ in size or number of frames.
     """
     error, count = 0.0, 0
-    pairs = zip_longest(_frames(one, content_type), _frames(other, content_type))
-    for mine, theirs in pairs:
-        if mine is None or theirs is None or mine.shape != theirs.shape:
+    pairs = zip_longest(_frames(first, content_type), _frames(second, content_type))
+    for frame, other in pairs:
+        if frame is None or other is None or frame.shape != other.shape:
             return None
-        error += float(np.square(mine.astype(np.float32) - theirs).sum(dtype=np.float64))
-        count += mine.size
+        error += float(np.square(frame.astype(np.float32) - other).sum(dtype=np.float64))
+        count += frame.size
     return math.inf if not error else 10 * math.log10(255**2 * count / error)
 
 
 def _frames(data: bytes, content_type: str) -> Iterator[np.ndarray]:
-    """Yield frames as RGB, of an image its one."""
+    """Yield the frames of a video, or an image's frames, as RGB."""
     if content_type.startswith("video/"):
         with av.open(io.BytesIO(data), "r") as container:
             for frame in container.decode(video=0):

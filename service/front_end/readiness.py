@@ -1,4 +1,4 @@
-"""Readiness: whether a request would be accepted and served now, and how much is queued."""
+"""Readiness: whether this front end can accept and serve requests, and queue gauges."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from service.jobs.queue import ModelStatus
 from service.jobs.storage.errors import StoreError
 
 CHECK_S = 2.0
-"""A dependency that has not answered by then counts as away."""
+"""Timeout after which a dependency counts as unavailable."""
 
 
 Check = Literal["redis"]
-"""Check that can be asked for alone."""
+"""Check that a probe may request alone."""
 
 
 async def reasons_against(front: FrontEnd, only: Check | None = None) -> dict[str, str]:
-    """Return why this front end is not ready, by check; empty: it is ready."""
+    """List why this front end is not ready, by check; empty: it is ready."""
     if only == "redis":
         return await _queue(front, with_models=False)
     reasons = {**await _queue(front), **await _store(front)}
@@ -36,17 +36,17 @@ async def _queue(front: FrontEnd, *, with_models: bool = True) -> dict[str, str]
             await front.queue.ping()
             return _models(await front.queue.models()) if with_models else {}
     except BusyLoadingError:
-        return {"redis": "Redis is still reading its file"}
+        return {"redis": "Redis is still loading its data"}
     except (RedisError, OSError, TimeoutError):
         return {"redis": "Redis cannot be reached"}
 
 
 def _models(models: Mapping[str, ModelStatus]) -> dict[str, str]:
     if not models:
-        return {"models": "no model is registered: no pool has started yet"}
+        return {"models": "no model is registered: no worker has started yet"}
     if not any(status.ready for status in models.values()):
         names = ", ".join(sorted(models))
-        return {"pools": f"no pool is ready (models: {names})"}
+        return {"pools": f"no worker is ready (models: {names})"}
     return {}
 
 
@@ -62,7 +62,7 @@ async def _store(front: FrontEnd) -> dict[str, str]:
 
 
 async def refresh_gauges(front: FrontEnd) -> None:
-    """Read models and queue lengths for a scrape; without Redis they are left out."""
+    """Read models and queue lengths for a scrape; without Redis these metrics are omitted."""
     telemetry = front.telemetry
     models: Mapping[str, ModelStatus] = {}
     classes: list[str] = []
@@ -73,10 +73,10 @@ async def refresh_gauges(front: FrontEnd) -> None:
             paused = await front.queue.pauses()
             await front.models.all()
     except (RedisError, OSError, TimeoutError):
-        telemetry.queue.away()
-        telemetry.ledger.away()
+        telemetry.queue.clear()
+        telemetry.ledger.clear()
     else:
-        telemetry.queue.look(models, depths, paused)
-        telemetry.ledger.look(totals, models, classes)
-        telemetry.versions.look(front.models.aliases.known)
+        telemetry.queue.update(models, depths, paused)
+        telemetry.ledger.update(totals, models, classes)
+        telemetry.versions.update(front.models.aliases.cached)
     telemetry.expect(models, classes, with_variants(models))

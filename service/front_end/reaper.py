@@ -1,4 +1,4 @@
-"""The front end's broom: takes back lost jobs, and deletes the files of forgotten ones."""
+"""Background task that requeues lost jobs and deletes the files of expired ones."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ log = logging.getLogger("atelier")
 
 
 async def sweep_forever(front: FrontEnd) -> None:
-    """Sweep every `reap_every_s`; what a round leaves undone, a later one does, of any front end.
+    """Sweep every `reap_every_s`. A later round of any front end retries failures.
 
-    Jobs are taken back while the store is away, too. Their files stay listed in Redis until they
-    are deleted: a front end that dies in between loses none.
+    Jobs are requeued even if the store is unavailable. Files stay listed in Redis until they are
+    deleted, so a crash loses none.
     """
     deleted: list[str] = []
     while True:

@@ -1,8 +1,8 @@
-"""Shadows: a share of an alias's requests that another model draws, too, to compare pixels.
+"""Shadow jobs: another model repeats a share of an alias's requests, to compare pixels.
 
-A shadow is a job of the house: of a tenant that no key can have, of low priority and a small share,
-without webhook, deadline or metadata. It waits in the queue as others do, a few at the most, and
-leaves with its files when it was compared.
+A shadow belongs to an internal tenant that no key can have. It has low priority, a small weight,
+and no webhook, deadline or metadata. A few at most are queued. It is deleted with its files after
+the comparison.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from service.front_end.front_end import FrontEnd
 from service.front_end.pixels import psnr
 from service.jobs.alias_jobs import AliasJobs
 from service.jobs.model.errors import QueueFull, QuotaExceeded, WireError
-from service.jobs.model.job import AUDITIONED, PRIORITIES, Job, JobState, Output, new_job_id
+from service.jobs.model.job import AUDITION_VERSION, PRIORITIES, Job, JobState, Output, new_job_id
 from service.jobs.model.state_machine import ENDED
 from service.jobs.storage.object_store import job_folders
 from service.metrics import versions as outcomes
@@ -28,27 +28,28 @@ from service.settings.tenants import TenantSettings
 log = logging.getLogger("atelier")
 
 TENANT = "-shadows"
-"""Tenant of shadows. No key's: those begin with a letter or digit."""
+"""Tenant of shadows. Not valid for keys, whose tenants begin with a letter or digit."""
 TENANT_CLASS = "shadow"
 LIMITS = TenantSettings(weight=0.01, max_queued=16, max_compiling=1)
-OF_THE_CLIENT = ("webhook", "deadline_s", "priority", "model")
-"""Fields of a request that a shadow has not."""
+OMITTED_FIELDS = ("webhook", "deadline_s", "priority", "model")
+"""Request fields that a shadow omits."""
 PAIRS = 100
-"""Pairs that are looked at in a round."""
+"""Maximum pairs examined per round."""
 FRESH_S = 60.0
-"""Age up to which a pair's shadow may still be about to be queued."""
+"""Age up to which a pair's shadow may not be queued yet."""
 MAX_AGE_S = 3600.0
-"""Age of a pair that is not waited for any longer."""
+"""Age after which a pair is abandoned."""
 
 
-async def watched(front: FrontEnd, job: Job) -> None:
-    """Note a job that was just accepted, if it was asked of an alias whose versions are watched.
+async def record_alias_job(front: FrontEnd, job: Job) -> None:
+    """Record an accepted job of an alias for the comparison of versions, and queue its shadow.
 
-    Queue its shadow, if it is of the share that has one. Never fails: the job is accepted.
+    The shadow is queued for a share of jobs. Errors are logged, because the job is already
+    accepted.
     """
     name = str(job.request.get("model"))
-    alias = front.models.aliases.known.get(name)
-    if alias is None or job.version == AUDITIONED:  # half an image, or the rest of one
+    alias = front.models.aliases.cached.get(name)
+    if alias is None or job.version == AUDITION_VERSION:  # a partial image, or the rest of one
         return
     try:
         if alias.baseline:
@@ -56,11 +57,13 @@ async def watched(front: FrontEnd, job: Job) -> None:
         if alias.shadow and random.random() < alias.shadow_share:
             await _shadow(front, job, alias.shadow)
     except (RedisError, OSError) as error:
-        log.warning("job %s of %s is not watched: %s", job.id, name, error)
+        log.warning(
+            "could not record job %s of %s for the comparison of versions: %s", job.id, name, error
+        )
 
 
 async def _shadow(front: FrontEnd, job: Job, name: str) -> None:
-    """Raises: redis.exceptions.RedisError, OSError."""
+    """Queue a shadow and count skipped ones. Raises: redis.exceptions.RedisError, OSError."""
     try:
         queued = await _queue(front, job, name)
     except (QueueFull, QuotaExceeded):
@@ -70,12 +73,15 @@ async def _shadow(front: FrontEnd, job: Job, name: str) -> None:
 
 
 async def _queue(front: FrontEnd, job: Job, name: str) -> bool:
-    """Return whether a shadow was queued. Raises: as `Queue.put`."""
-    own = await front.models.own()
-    mine, status = job.served_by or job.model, own.get(name)
-    if status is None or not status.ready or mine == name or mine not in own:
+    """Queue a shadow if both models can run the job. Raises: as `Queue.put`."""
+    registered = await front.models.registered()
+    version, status = job.served_by or job.model, registered.get(name)
+    if status is None or not status.ready or version == name or version not in registered:
         return False
-    if not (own[mine].spec.reads_alike(status.spec) and _has_loras(job, status.spec)):
+    if not (
+        registered[version].spec.interprets_requests_like(status.spec)
+        and _has_loras(job, status.spec)
+    ):
         return False
     shadow, pairs = shadow_of(job, status.spec), AliasJobs(front.queue.redis)
     await pairs.pair(job.id, shadow.id)
@@ -88,20 +94,20 @@ async def _queue(front: FrontEnd, job: Job, name: str) -> bool:
 
 
 def _has_loras(job: Job, spec: ModelSpec) -> bool:
-    """Return whether a job's adapters are the operator's: others are their tenant's alone."""
+    """Check that all adapters of a job are the operator's. Uploads are private to their tenant."""
     return {lora.digest for lora in job.loras} <= {lora.digest for lora in spec.loras.values()}
 
 
 def shadow_of(job: Job, spec: ModelSpec) -> Job:
-    """Return the job by which another model draws what a job does. Images are the job's own."""
-    kept = {name: value for name, value in job.request.items() if name not in OF_THE_CLIENT}
+    """Build the job by which another model repeats a job, with the job's own input images."""
+    fields = {name: value for name, value in job.request.items() if name not in OMITTED_FIELDS}
     return job.model_copy(
         update={
             "id": new_job_id(),
             "model": spec.queue,
             "served_by": None,
             "fingerprint": spec.fingerprint,
-            "request": {"model": spec.name, **kept},
+            "request": {"model": spec.name, **fields},
             "tenant": TENANT,
             "tenant_class": TENANT_CLASS,
             "weight": LIMITS.weight,
@@ -119,7 +125,7 @@ def shadow_of(job: Job, spec: ModelSpec) -> Job:
 
 
 async def compare_ended(front: FrontEnd) -> None:
-    """Compare the shadows that have ended with their jobs, and remove them.
+    """Compare ended shadows with their jobs, and delete them.
 
     Raises: redis.exceptions.RedisError, OSError, StoreError.
     """
@@ -139,7 +145,7 @@ async def compare_ended(front: FrontEnd) -> None:
 
 
 async def job_of(front: FrontEnd, job_id: str) -> Job | None:
-    """Return a job; None: there is none, or a newer Atelier wrote it, which sees to it."""
+    """Load a job; None: no such job, or a newer version of Atelier wrote it, which handles it."""
     try:
         return await front.queue.get(job_id)
     except WireError:
@@ -147,7 +153,7 @@ async def job_of(front: FrontEnd, job_id: str) -> Job | None:
 
 
 def _is_over(job: Job | None, shadow: Job | None) -> bool:
-    """Return whether there is nothing to compare, and will not be."""
+    """Check whether a job and its shadow can no longer be compared."""
     return job is None or shadow is None or job.state in ENDED - {JobState.SUCCEEDED}
 
 
@@ -156,7 +162,7 @@ def _have_ended(job: Job | None, shadow: Job | None) -> bool:
 
 
 async def _count(front: FrontEnd, job: Job | None, shadow: Job | None) -> None:
-    """Compare a pair, and count what came of it. Raises: StoreError."""
+    """Compare a pair, and count the outcome. Raises: StoreError."""
     if shadow is None:
         return
     outcome, worst = outcomes.DROPPED, math.inf
@@ -171,22 +177,22 @@ async def _count(front: FrontEnd, job: Job | None, shadow: Job | None) -> None:
 
 
 async def _compare(front: FrontEnd, job: Job, shadow: Job) -> tuple[str, float]:
-    """Return whether the outputs are equal, and the lowest PSNR of those that are not.
+    """Compare the outputs: whether they are equal, and the lowest PSNR of differing ones.
 
-    Files that pixels cannot be read of differ, without one. Raises: StoreError.
+    Files without readable pixels count as different, without a PSNR. Raises: StoreError.
     """
     is_equal, worst = len(job.outputs) == len(shadow.outputs), math.inf
-    for mine, theirs in zip(job.outputs, shadow.outputs, strict=False):
-        if _pixels(mine) == _pixels(theirs):
+    for output, other in zip(job.outputs, shadow.outputs, strict=False):
+        if _pixels(output) == _pixels(other):
             continue
-        got, drawn = await front.store.get(mine.key), await front.store.get(theirs.key)
+        original, repeated = await front.store.get(output.key), await front.store.get(other.key)
         try:
-            found = await asyncio.to_thread(psnr, got, drawn, mine.content_type)
-        except (OSError, ValueError) as error:  # of Pillow and PyAV
+            psnr_db = await asyncio.to_thread(psnr, original, repeated, output.content_type)
+        except (OSError, ValueError) as error:  # raised by Pillow and PyAV
             log.warning("outputs of %s and its shadow cannot be read: %s", job.id, error)
-            found = None
-        is_equal = is_equal and found == math.inf
-        worst = min(worst, math.inf if found is None else found)
+            psnr_db = None
+        is_equal = is_equal and psnr_db == math.inf
+        worst = min(worst, math.inf if psnr_db is None else psnr_db)
     return (outcomes.EQUAL if is_equal else outcomes.DIFFERENT), worst
 
 

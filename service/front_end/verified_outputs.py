@@ -1,4 +1,4 @@
-"""Outputs as they were recorded: nothing damaged is served as good."""
+"""Reading of outputs with integrity checks against their recorded size and digest."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from service.metrics.http import Telemetry
 
 log = logging.getLogger("atelier")
 
-REMEMBERED = 10_000
-"""Files whose bytes are known to be right, so that a range reads no more than itself."""
+MAX_VERIFIED = 10_000
+"""Number of files remembered as intact, so that a range request reads only its range."""
 SHORT_BYTES = 2**16
 """Maximum size hashed in the event loop: a fraction of a millisecond."""
 
 
-class Intact:
-    """Reader of outputs; holds them against the size and digest that their job has.
+class VerifiedOutputs:
+    """Reader of outputs that verifies the size and digest recorded in their job.
 
-    Whatever is read whole is hashed. Of a range the size is checked, and the whole file is hashed
-    once for each version that the store has of it.
+    Whole reads are hashed. Range reads check the size, and the whole file is hashed once per stored
+    version.
     """
 
     def __init__(self, store: Store, telemetry: Telemetry) -> None:
         self._store = store
         self._telemetry = telemetry
-        self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._verified: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     async def read(self, output: Output) -> bytes:
-        """Return an output's bytes, as they were made.
+        """Read an output file and verify its size and digest.
 
         Raises: Gone, OutputDamaged, StoreError.
         """
@@ -45,47 +45,47 @@ class Intact:
         if len(data) != output.bytes:
             raise self._damaged(output, f"it has {len(data)} bytes, not {output.bytes}")
         if await _digest(data) != output.sha256:
-            raise self._damaged(output, "its bytes are others than those that were recorded")
+            raise self._damaged(output, "its bytes differ from the recorded digest")
         return data
 
     async def read_part(self, output: Output, start: int, end: int) -> bytes:
-        """Return a part of an output's bytes.
+        """Read a range of an output's bytes.
 
         Raises: as `read`.
         """
         version = (output.key, await self.check_size(output))
-        if version not in self._known:
+        if version not in self._verified:
             data = await self.read(output)
-            self._remember(version)
+            self._record_verified(version)
             return data[start:end]
         with _gone():
             return await self._store.get_range(output.key, start, end)
 
     async def check_size(self, output: Output) -> str:
-        """The version that the store has of it. Raises: as `read`."""
+        """Check the stored size and return the stored version. Raises: as `read`."""
         with _gone():
-            there = await self._store.stat(output.key)
-        if there.bytes != output.bytes:
-            raise self._damaged(output, f"it has {there.bytes} bytes, not {output.bytes}")
-        return there.version
+            stat = await self._store.stat(output.key)
+        if stat.bytes != output.bytes:
+            raise self._damaged(output, f"it has {stat.bytes} bytes, not {output.bytes}")
+        return stat.version
 
-    def _remember(self, version: tuple[str, str]) -> None:
-        self._known[version] = None
-        if len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
+    def _record_verified(self, version: tuple[str, str]) -> None:
+        self._verified[version] = None
+        if len(self._verified) > MAX_VERIFIED:
+            self._verified.popitem(last=False)
 
     def _damaged(self, output: Output, how: str) -> OutputDamaged:
         log.error("the output %s is damaged in the store: %s", output.key, how)
         self._telemetry.damaged.inc()
         return OutputDamaged(
-            f"output {output.index} of the job is damaged in the store ({how}); the same request "
-            f"with seed {output.seed} makes it again"
+            f"output {output.index} of the job is damaged in the store ({how}); the same request"
+            f" with seed {output.seed} generates it again"
         )
 
 
 @contextmanager
 def _gone() -> Iterator[None]:
-    """Raises: Gone: in place of NotStored."""
+    """Convert the store's NotStored error to Gone."""
     try:
         yield
     except NotStored as error:

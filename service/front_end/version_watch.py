@@ -1,7 +1,7 @@
-"""The front end's chore for versions: what it does every few seconds, beside requests.
+"""Background task for the versions of aliases, run every few seconds.
 
-Queued jobs leave a version that cannot serve them, one that does worse than the baseline steps
-back, and shadows are compared.
+It moves queued jobs away from versions that cannot serve them, withdraws versions that perform
+worse than the baseline, and compares shadows.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from redis.exceptions import RedisError
 
 from models.spec.model_spec import ModelSpec
 from service.front_end.front_end import FrontEnd
-from service.front_end.models import Known, serving
+from service.front_end.models import ModelsByName, serving_versions
 from service.front_end.shadows import compare_ended, job_of
 from service.jobs.alias_jobs import AliasJobs
 from service.jobs.aliases import AliasRecords
 from service.jobs.model.alias import Alias
 from service.jobs.model.job import Job
-from service.jobs.model.version_health import complaint
+from service.jobs.model.version_health import step_back_reason
 from service.jobs.redis import keys
 from service.jobs.storage.errors import StoreError
 from service.schemas.audit import automatic_act
@@ -33,9 +33,9 @@ EVERY_S = 2.0
 
 
 async def watch_forever(front: FrontEnd) -> None:
-    """Watch the versions of all aliases until cancelled; what fails, a later round does."""
+    """Watch the versions of all aliases until cancelled. A later round retries failures."""
     while True:
-        for act in (switch_jobs, judge_versions, compare_ended):
+        for act in (switch_jobs, withdraw_bad_versions, compare_ended):
             try:
                 await act(front)
             except (RedisError, OSError, StoreError) as error:
@@ -44,79 +44,91 @@ async def watch_forever(front: FrontEnd) -> None:
 
 
 async def switch_jobs(front: FrontEnd) -> None:
-    """Let another version serve queued jobs whose own has no pools left, or stepped back.
+    """Move queued jobs to another version if theirs has no pools left, or was withdrawn.
 
-    One that would not read the request alike never does: those jobs wait for their own.
+    Jobs wait for their own version if no other one would interpret the request equally.
     """
     aliases = await front.models.aliases.all()
     if not aliases:
         return
-    own = await front.models.own()
+    registered = await front.models.registered()
     stepped_back = {name for alias in aliases.values() for name in alias.stepped_back}
     queues = {
         status.spec.queue
-        for name, status in own.items()
+        for name, status in registered.items()
         if not status.pools or name in stepped_back
     }
     for queue in queues:
         for job_id in await front.queue.waiting(queue):
             job = await job_of(front, job_id)
-            to = _other(aliases, job, own) if job else None
-            if job and to and await front.queue.switch_model(job, to):
-                log.info("job %s waits for %s, no longer for %s", job.id, to.name, queue)
+            target = _other(aliases, job, registered) if job else None
+            if job and target and await front.queue.switch_model(job, target):
+                log.info("job %s waits for %s, no longer for %s", job.id, target.name, queue)
 
 
-def _other(aliases: Mapping[str, Alias], job: Job, own: Known) -> ModelSpec | None:
-    """Return the version that should serve a queued job instead of its own; None: none."""
-    alias, mine = aliases.get(str(job.request.get("model"))), job.served_by or job.model
-    if alias is None or mine not in own or (own[mine].pools and mine not in alias.stepped_back):
+def _other(aliases: Mapping[str, Alias], job: Job, registered: ModelsByName) -> ModelSpec | None:
+    """Choose the version that should serve a queued job instead of its own; None: none."""
+    alias, version = aliases.get(str(job.request.get("model"))), job.served_by or job.model
+    if (
+        alias is None
+        or version not in registered
+        or (registered[version].pools and version not in alias.stepped_back)
+    ):
         return None
-    ready = [name for name in serving(alias, own) if name != mine and own[name].ready]
+    ready = [
+        name
+        for name in serving_versions(alias, registered)
+        if name != version and registered[name].ready
+    ]
     if not ready:
         return None
-    spec = own[alias.draw(ready, random.random())].spec
-    return spec if is_alike(job, own[mine].spec, spec) else None
+    spec = registered[alias.draw(ready, random.random())].spec
+    return spec if interprets_alike(job, registered[version].spec, spec) else None
 
 
-def is_alike(job: Job, one: ModelSpec, other: ModelSpec) -> bool:
-    """Return whether another model reads the request of a job as its own one does."""
-    operators = {lora.digest for lora in one.loras.values()}
-    theirs = {lora.digest for lora in other.loras.values()}
-    has_loras = all(lora.digest in theirs or lora.digest not in operators for lora in job.loras)
-    return has_loras and one.reads_alike(other)
+def interprets_alike(job: Job, current: ModelSpec, other: ModelSpec) -> bool:
+    """Check whether another model interprets a job's request like its own model."""
+    operators = {lora.digest for lora in current.loras.values()}
+    others = {lora.digest for lora in other.loras.values()}
+    has_loras = all(lora.digest in others or lora.digest not in operators for lora in job.loras)
+    return has_loras and current.interprets_requests_like(other)
 
 
-async def judge_versions(front: FrontEnd) -> None:
-    """Let versions step back that do worse than their alias's baseline."""
+async def withdraw_bad_versions(front: FrontEnd) -> None:
+    """Withdraw versions that perform worse than their alias's baseline."""
     jobs = AliasJobs(front.queue.redis)
-    aliases = {name: one for name, one in front.models.aliases.known.items() if one.baseline}
-    own = await front.models.own() if aliases else {}
+    aliases = {name: entry for name, entry in front.models.aliases.cached.items() if entry.baseline}
+    registered = await front.models.registered() if aliases else {}
     for name, alias in aliases.items():
         base = alias.baseline
-        watched = [one for one, weight in alias.weights.items() if weight and one != base]
-        if not (base and watched and base in own and own[base].ready):
+        watched = [entry for entry, weight in alias.weights.items() if weight and entry != base]
+        if not (base and watched and base in registered and registered[base].ready):
             continue
-        if not await jobs.is_first(name, EVERY_S / 2):
+        if not await jobs.acquire_check(name, EVERY_S / 2):
             continue
         samples = await jobs.samples(name, alias.window_s, alias.since)
         for version in watched:
-            if reason := complaint(alias, version, samples):
+            if reason := step_back_reason(alias, version, samples):
                 await _step_back(front, name, version, reason)
 
 
 async def _step_back(front: FrontEnd, name: str, version: str, reason: str) -> None:
-    """Step back, unless somebody else has changed the weights meanwhile.
+    """Withdraw a version, unless its weights have been changed meanwhile.
 
-    The record for the audit log is written in the same transaction.
+    The audit record is written in the same transaction.
     """
-    judged, at = front.models.aliases.known[name], await AliasJobs(front.queue.redis).now()
+    judged, at = front.models.aliases.cached[name], await AliasJobs(front.queue.redis).now()
     changed = False
 
     def act(records: dict[str, Alias]) -> dict[str, Alias]:
         nonlocal changed
-        now = records.get(name)
-        changed = bool(now and now.since == judged.since and now.weights.get(version))
-        return records | {name: now.without(version, at, reason)} if now and changed else records
+        current = records.get(name)
+        changed = bool(current and current.since == judged.since and current.weights.get(version))
+        return (
+            records | {name: current.without(version, at, reason)}
+            if current and changed
+            else records
+        )
 
     def note(pipe: Any) -> None:
         if changed:

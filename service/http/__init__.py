@@ -1,4 +1,4 @@
-"""HTTP beneath the routes: bodies, negotiation, ranges, limits, clients' files.
+"""HTTP layer below the routes: bodies, negotiation, ranges, limits and clients' files.
 
 May import `errors`, `schemas`, `metrics`.
 """

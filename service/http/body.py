@@ -1,4 +1,4 @@
-"""A request's body as strict JSON: bounded while it arrives, and no guessing while it is read."""
+"""Request bodies as strict JSON, with a size limit enforced while they arrive."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from service.http.json_reader import JsonReader
 T = TypeVar("T")
 
 DRAIN_S = 5.0
-"""Time for reading and dropping the rest of a body that is too large."""
+"""Time limit for reading and discarding the rest of an oversized body."""
 
 SLICE_BYTES = 2**14
-"""Bytes handled at once: other requests get their turn after a few milliseconds at the most."""
+"""Bytes processed at once, so that other requests wait a few milliseconds at most."""
 
 SHORT_BYTES = 2**14
 """Maximum size parsed and validated in the event loop: a millisecond or two."""
@@ -28,16 +28,16 @@ SHORT_BYTES = 2**14
 async def read_json(
     request: Request, max_bytes: int, hold: Hold, validate: Callable[[dict[str, Any]], T]
 ) -> T:
-    """Read the body, a JSON object, and return what `validate` makes of it.
+    """Read the body, a JSON object, and return the result of `validate`.
 
     Args:
         hold: counts the body's bytes as they arrive.
 
     Raises:
-        UnsupportedMedia: it is not declared as (plain, UTF-8) JSON.
-        BodyTooLarge: it has more than `max_bytes`, whatever its Content-Length says.
-        Malformed: it is no JSON object, or one that readers would not agree on.
-        Problem: what `hold` and the validation raise.
+        UnsupportedMedia: not declared as (plain, UTF-8) JSON.
+        BodyTooLarge: more than `max_bytes`, regardless of Content-Length.
+        Malformed: not a JSON object, or ambiguous JSON.
+        Problem: raised by `hold` or the validation.
     """
     _check_type(request)
     reader = await _read(request, max_bytes, hold)
@@ -63,15 +63,15 @@ def _check_encoding(request: Request) -> None:
 
 
 async def read_bytes(request: Request, max_bytes: int, hold: Hold) -> bytes:
-    """Return the body as it is.
+    """Read a request's raw body, within a size limit.
 
     Args:
         hold: counts the body's bytes as they arrive.
 
     Raises:
-        UnsupportedMedia: it has a Content-Encoding.
-        BodyTooLarge: it has more than `max_bytes`.
-        Problem: what `hold` raises.
+        UnsupportedMedia: the body has a Content-Encoding.
+        BodyTooLarge: more than `max_bytes`.
+        Problem: raised by `hold`.
     """
     _check_encoding(request)
     data = bytearray()
@@ -85,13 +85,13 @@ async def _read(request: Request, max_bytes: int, hold: Hold) -> JsonReader:
     async for chunk in _chunks(request, max_bytes, hold):
         for start in range(0, len(chunk), SLICE_BYTES):
             reader.feed(chunk[start : start + SLICE_BYTES])
-            if len(chunk) > SLICE_BYTES:  # waiting for the next chunk gives others their turn
+            if len(chunk) > SLICE_BYTES:  # awaiting the next chunk yields to other requests
                 await asyncio.sleep(0)
     return reader
 
 
 async def _chunks(request: Request, max_bytes: int, hold: Hold) -> AsyncIterator[bytes]:
-    """Yield the body as it arrives. Raises: BodyTooLarge, and what `hold` raises."""
+    """Yield the body's chunks as they arrive. Raises: BodyTooLarge, and errors of `hold`."""
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > max_bytes:
         raise await _too_large(request, max_bytes)
@@ -105,7 +105,7 @@ async def _chunks(request: Request, max_bytes: int, hold: Hold) -> AsyncIterator
 
 
 async def _too_large(request: Request, max_bytes: int) -> BodyTooLarge:
-    """Lets the client finish a little more, since it may read the answer only after that."""
+    """Discard a bounded rest of the body, because some clients read the response only after it."""
     if "expect" not in request.headers:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_S):
@@ -117,8 +117,8 @@ async def _too_large(request: Request, max_bytes: int) -> BodyTooLarge:
 
 
 async def _discard(request: Request, max_bytes: int) -> None:
-    seen, more = 0, True
-    while more and seen <= max_bytes:
+    discarded, has_more = 0, True
+    while has_more and discarded <= max_bytes:
         message = await request.receive()
-        seen += len(message.get("body", b""))
-        more = message.get("more_body", False)
+        discarded += len(message.get("body", b""))
+        has_more = message.get("more_body", False)

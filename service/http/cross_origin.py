@@ -1,4 +1,4 @@
-"""Pages of other origins that may call this server (CORS). Source: Fetch standard, section 3.2."""
+"""Cross-origin calls from browsers (CORS). Source: Fetch standard, section 3.2."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ EXPOSED = (
     "X-Request-Id",
     "X-Should-Retry",
 )
-"""Headers of answers that scripts of such a page may read, besides those that any may."""
+"""Response headers that scripts of such a page may read, in addition to the CORS-safelisted
+ones."""
 PREFLIGHT_S = 3600
 
 
 class AllowOrigins(CORSMiddleware):
-    """ASGI middleware that lets pages of these origins call, by keys alone and never by cookies.
+    """ASGI middleware that permits cross-origin calls from these origins, without cookies.
 
-    Any request header is allowed: clients send some of their own, and a key is one of them. So is a
-    page of the internet where this server is on a private network, which some browsers ask about.
+    All request headers are allowed, because clients send their own, such as the API key. Public
+    pages may also call a server on a private network, for which some browsers send a preflight.
     """
 
     def __init__(self, app: ASGIApp, origins: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Places for work that costs something: no tenant takes them all, and none waits for ever."""
+"""Concurrency limits for expensive work, fair between tenants."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # workers have limiters, too, and do without a web framework
-    from service.http.inflight_limits import Shared
+if TYPE_CHECKING:  # workers use limiters, too, without a web framework
+    from service.http.inflight_limits import SharedLimit
 
 _Line = OrderedDict[asyncio.Future[None], None]
-"""Waiting callers of one tenant, in the order in which they came."""
+"""Waiting callers of one tenant, in order of arrival."""
 
 
 class FairQueue:
-    """Limiter of `each` concurrent holders a name.
+    """Limiter of `each` concurrent holders per name.
 
-    A free place goes to the tenants by turns, and of one tenant to whoever came first. Nothing here
-    takes longer where more wait.
+    A free slot goes to the tenants in round-robin order, within a tenant first come, first served.
+    All operations take constant time.
     """
 
     def __init__(self, each: int) -> None:
         self._each = each
-        self.taken: Counter[str] = Counter()
-        """Places, by name."""
+        self.used: Counter[str] = Counter()
+        """Number of slots in use, by name."""
         self._lines: dict[str, OrderedDict[str, _Line]] = {}
-        """Waiting lines by name and tenant; the tenant whose turn is next stands first."""
+        """Waiting callers by name and tenant. The first tenant is next."""
 
-    def has_place(self, name: str) -> bool:
-        """Return whether this name may take another slot."""
-        return self.taken[name] < self._each
+    def has_slot(self, name: str) -> bool:
+        """Check for a free slot of this name."""
+        return self.used[name] < self._each
 
-    async def take(self, name: str, tenant: str) -> None:
-        """Wait for a place; whoever got it has to `give` it back."""
-        if self.has_place(name):
-            self.taken[name] += 1
+    async def acquire(self, name: str, tenant: str) -> None:
+        """Wait for a slot. The caller must return it with `release`."""
+        if self.has_slot(name):
+            self.used[name] += 1
             return
         granted = asyncio.get_running_loop().create_future()
         self._lines.setdefault(name, OrderedDict()).setdefault(tenant, OrderedDict())[granted] = (
@@ -48,24 +48,24 @@ class FairQueue:
             if granted.cancelled():
                 self._remove(name, tenant, granted)
             else:
-                self.give(name)
+                self.release(name)
             raise
 
-    def give(self, name: str) -> None:
-        """Give a place to the next, or back."""
+    def release(self, name: str) -> None:
+        """Pass a slot to the next waiting caller, or release it."""
         if granted := self._next(name):
             granted.set_result(None)
             return
-        self.taken[name] -= 1
-        if not self.taken[name]:
-            del self.taken[name]
+        self.used[name] -= 1
+        if not self.used[name]:
+            del self.used[name]
 
     def _next(self, name: str) -> asyncio.Future[None] | None:
         while lines := self._lines.get(name):
             tenant, line = lines.popitem(last=False)
             granted, _ = line.popitem(last=False)
             if line:
-                lines[tenant] = line  # behind all other tenants
+                lines[tenant] = line  # moves to the end of the round
             if not lines:
                 del self._lines[name]
             if not granted.done():
@@ -75,7 +75,7 @@ class FairQueue:
     def _remove(self, name: str, tenant: str, granted: asyncio.Future[None]) -> None:
         lines = self._lines.get(name)
         line = lines and lines.get(tenant)
-        if not lines or not line:  # its turn came, and was passed on
+        if not lines or not line:  # its future was granted and passed on
             return
         line.pop(granted, None)
         if not line:
@@ -85,19 +85,19 @@ class FairQueue:
 
 
 class FairLimiter:
-    """Limiter of `total` concurrent holders: `each` for one tenant, `per_host` for one host.
+    """Limiter of `total` concurrent holders: `each` per tenant, `per_host` per host.
 
-    They are waited for one after the other: whoever waits for a host holds no place but its
-    tenant's, and whoever waits for one of `total` has the other two.
+    The three slots are acquired in order: tenant, host, total. A caller that waits for a host holds
+    only its tenant's slot.
     """
 
     def __init__(
-        self, total: int, each: int, per_host: int | None = None, line: Shared | None = None
+        self, total: int, each: int, per_host: int | None = None, line: SharedLimit | None = None
     ) -> None:
-        """Make places.
+        """Create the limiter with all slots free.
 
         Args:
-            line: bounds those who have a place or wait for one; None: something else does.
+            line: limits the callers that hold or wait for a slot; None: no limit here.
         """
         self.total, self.each = total, each
         self._line = line
@@ -109,41 +109,41 @@ class FairLimiter:
 
     @property
     def tenants(self) -> Counter[str]:
-        """Places by tenant, those included that wait for a host's or one of all."""
-        return self._tenants.taken
+        """Slots in use by tenant, including those of callers that wait for a host or the total."""
+        return self._tenants.used
 
     @property
     def free(self) -> int:
-        """Number of places that nobody has."""
-        return self.total - self._all.taken[""]
+        """Number of slots that no caller holds."""
+        return self.total - self._all.used[""]
 
     @asynccontextmanager
-    async def place(self, tenant: str, host: str = "") -> AsyncIterator[None]:
-        """Wait for a place and hold it. Raises: Busy, Unavailable: too many wait."""
-        with await self.take(tenant, host):
+    async def slot(self, tenant: str, host: str = "") -> AsyncIterator[None]:
+        """Wait for a slot and hold it. Raises: Busy, Unavailable: too many wait."""
+        with await self.acquire(tenant, host):
             yield
 
-    async def take(self, tenant: str, host: str = "") -> ExitStack:
-        """Wait for a place; to be closed by whoever gets it. Raises: as `place`."""
+    async def acquire(self, tenant: str, host: str = "") -> ExitStack:
+        """Wait for a slot, which the caller closes. Raises: as `slot`."""
         with ExitStack() as place:
             if self._line:
                 place.enter_context(self._line.holding(tenant, 1))
-            for turns, name in self._wanted(tenant, host):
-                await turns.take(name, tenant)
-                place.callback(turns.give, name)
+            for queue, name in self._needed_slots(tenant, host):
+                await queue.acquire(name, tenant)
+                place.callback(queue.release, name)
             return place.pop_all()
 
-    def enter(self, tenant: str, host: str = "") -> ExitStack | None:
-        """A place if there is one now; to be closed by whoever gets it."""
-        wanted = self._wanted(tenant, host)
-        if not all(turns.has_place(name) for turns, name in wanted):
+    def try_acquire(self, tenant: str, host: str = "") -> ExitStack | None:
+        """Acquire a slot without waiting, if one is free. The caller closes it."""
+        queues = self._needed_slots(tenant, host)
+        if not all(queue.has_slot(name) for queue, name in queues):
             return None
         place = ExitStack()
-        for turns, name in wanted:
-            turns.taken[name] += 1
-            place.callback(turns.give, name)
+        for queue, name in queues:
+            queue.used[name] += 1
+            place.callback(queue.release, name)
         return place
 
-    def _wanted(self, tenant: str, host: str) -> list[tuple[FairQueue, str]]:
+    def _needed_slots(self, tenant: str, host: str) -> list[tuple[FairQueue, str]]:
         of_host = [(self._hosts, host)] if host else []
         return [(self._tenants, tenant), *of_host, (self._all, "")]

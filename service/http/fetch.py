@@ -1,7 +1,7 @@
-"""Requests that leave this house for an address that a client gave: public hosts only.
+"""Outgoing requests to URLs supplied by clients: public hosts only.
 
-The name is resolved once, every address that it has must be a public one, and the connection goes
-to the address that was checked; a redirect is never followed.
+The name is resolved once, and all its addresses must be public. The connection goes to a checked
+address. Redirects are not followed.
 """
 
 from __future__ import annotations
@@ -18,45 +18,46 @@ from functools import cache
 import httpx
 
 from service.http.fair_limiter import FairLimiter
-from service.http.inflight_limits import Shared
+from service.http.inflight_limits import SharedLimit
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 LookUp = Callable[[str, int], list[str]]
-"""Host and port to addresses."""
+"""Function from host and port to addresses."""
 
 _UNICAST = ipaddress.ip_network("2000::/3")
-"""Block of IPv6 that is assigned to hosts of the internet."""
+"""IPv6 block assigned to hosts of the internet."""
 _TRANSLATED = tuple(
     map(ipaddress.ip_network, ("2002::/16", "2001::/32", "192.88.99.0/24", "192.31.196.0/24"))
 )
-"""6to4 and Teredo: public by the registry, yet they can lead to any IPv4 address. (So can NAT64,
-which lies outside of `_UNICAST`.) Of IPv4 the relays of 6to4, and AS112's sinks."""
+"""Networks that are public by the registry but lead elsewhere. 6to4 and Teredo can reach any IPv4
+address. (So can NAT64, which is outside `_UNICAST`.) IPv4: relays of 6to4, and AS112's sinks."""
 
 LOOKUPS, LOOKUPS_EACH = 32, 8
-"""Names that one resolver looks up at the same time, in all and of a tenant; each may take as long
-as its name server wants."""
+"""Maximum concurrent lookups of one resolver, in total and per tenant. The name server determines
+how long each takes."""
 WAITING, WAITING_EACH = 512, 128
-"""Requests that are looked up or fetched for or wait for that, in all and of a tenant."""
+"""Maximum requests that perform or wait for a lookup or fetch, in total and per tenant."""
 LOOKUP_S = 5.0
 REFUSED_S = 0.25
-"""A name is refused after a multiple of this: how long it took says nothing about it."""
+"""Rejections are delayed to a multiple of this, so that their timing reveals nothing about the
+name."""
 CONNECTIONS = httpx.Limits(max_connections=100, max_keepalive_connections=0)
-"""Connection limits without keep-alive: a connection is known by its address, and must not serve
-another host there, for whose name its certificate was not checked."""
+"""Connection limits without keep-alive. Connections are pooled by address, and a pooled connection
+must not serve another host, for whose name its certificate was not checked."""
 
 
 class ForbiddenAddress(httpx.ConnectError):
-    """The host is inside our own network, or might be, or there is none: all of it said alike."""
+    """Host that is private, possibly private, or unknown; the message is the same."""
 
     def __init__(self, host: str) -> None:
         super().__init__(
-            f"the host {host!r} cannot be reached: it has to be one of the public internet"
+            f"the host {host!r} cannot be reached: its address must be on the public internet"
         )
 
 
 def is_allowed(address: Address, networks: Sequence[Network] = ()) -> bool:
-    """Return whether a client may make us connect to that address."""
+    """Check that clients may make this server connect to an address."""
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
         address = address.ipv4_mapped
     if any(address in network for network in networks):
@@ -68,74 +69,75 @@ def is_allowed(address: Address, networks: Sequence[Network] = ()) -> bool:
 
 
 def host_of(url: httpx.URL) -> str:
-    """The host as it is looked up: `URL.host` decodes it, and fails where that cannot be done."""
+    """Return the host in the form for lookups. `URL.host` decodes it, which can fail."""
     return url.raw_host.decode("ascii")
 
 
 def look_up(host: str, port: int) -> list[str]:
-    """Look up a host's addresses; an empty list where there is no such host."""
+    """Look up a host's addresses; an empty list if the host does not exist."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return []
-    return [str(entry[4][0]).partition("%")[0] for entry in found]
+    return [str(entry[4][0]).partition("%")[0] for entry in entries]
 
 
 class Resolver:
-    """Looks hosts up, each in a thread, for which its tenant has a place until that has ended."""
+    """DNS resolver for clients' hosts. Each lookup runs in a thread and holds its tenant's slot."""
 
     def __init__(self, networks: Sequence[Network] = (), look_up: LookUp = look_up) -> None:
-        """Make a resolver without work.
+        """Create a resolver without active lookups.
 
         Args:
-            networks: that may be reached besides the public internet.
-            look_up: takes as long as it likes.
+            networks: allowed in addition to the public internet.
+            look_up: may block for any time.
         """
         self._networks = networks
         self._look_up = look_up
-        line = Shared("hosts to look up", "too_many_lookups", WAITING, WAITING_EACH)
-        self.places = FairLimiter(LOOKUPS, LOOKUPS_EACH, line=line)
+        line = SharedLimit("hosts to look up", "too_many_lookups", WAITING, WAITING_EACH)
+        self.slots = FairLimiter(LOOKUPS, LOOKUPS_EACH, line=line)
 
     async def resolve(self, host: str, port: int, tenant: str) -> str:
         """Look up a host and return one of its addresses, after checking all of them.
 
         Raises:
-            ForbiddenAddress: one of them is not public, nor in `networks`; or there is none.
+            ForbiddenAddress: an address is neither public nor in `networks`; or the host does not
+                exist.
             Busy, Unavailable: too many wait for a lookup.
         """
-        place = await self.places.take(tenant)
-        loop, found = asyncio.get_running_loop(), list[str]()
+        place = await self.slots.acquire(tenant)
+        loop, results = asyncio.get_running_loop(), list[str]()
         began = loop.time()
         with suppress(TimeoutError):
             async with asyncio.timeout(LOOKUP_S):
-                found = await self._in_thread(host, port, place)
-        addresses = [ipaddress.ip_address(address) for address in found]
-        if found and all(is_allowed(address, self._networks) for address in addresses):
-            return found[0]
+                results = await self._in_thread(host, port, place)
+        addresses = [ipaddress.ip_address(address) for address in results]
+        if results and all(is_allowed(address, self._networks) for address in addresses):
+            return results[0]
         if not _is_literal(host):
             await asyncio.sleep((began - loop.time()) % REFUSED_S)
         raise ForbiddenAddress(host)
 
     async def _in_thread(self, host: str, port: int, place: ExitStack) -> list[str]:
-        """The place is closed when the thread ends, whoever waits for it; the process does not."""
+        """Look up in a daemon thread; the slot is released when the thread ends."""
         loop = asyncio.get_running_loop()
-        found: asyncio.Future[list[str]] = loop.create_future()
+        results: asyncio.Future[list[str]] = loop.create_future()
 
         def end(addresses: list[str]) -> None:
             place.close()
-            if not found.done():
-                found.set_result(addresses)
+            if not results.done():
+                results.set_result(addresses)
 
         def run() -> None:
             addresses = self._look_up(host, port)
-            with suppress(RuntimeError):  # the loop has ended
+            with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(end, addresses)
 
         try:
             threading.Thread(target=run, name="lookup", daemon=True).start()
-        except RuntimeError:  # the process has too many
+        except RuntimeError:  # the process has too many threads
             end([])
-        return await found
+        return await results
 
 
 def _is_literal(host: str) -> bool:
@@ -148,14 +150,15 @@ def _is_literal(host: str) -> bool:
 
 @cache
 def tls_context() -> ssl.SSLContext:
-    """Read the certificate authorities once: it takes 60 ms."""
+    """Load the certificate authorities once, because it takes 60 ms."""
     return httpx.create_ssl_context(trust_env=False)
 
 
 class PublicTransport(httpx.AsyncHTTPTransport):
-    """Connects to checked addresses only; name and certificate stay those of the host.
+    """HTTP transport that connects only to checked addresses.
 
-    A request's extension `tenant` says for whom its host is looked up.
+    SNI and certificate check use the host name. A request's extension `tenant` is the tenant whose
+    lookup limits apply.
     """
 
     def __init__(self, resolver: Resolver) -> None:
@@ -163,9 +166,9 @@ class PublicTransport(httpx.AsyncHTTPTransport):
         self._resolver = resolver
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request to an address that is public, resolved once.
+        """Send a request to a public address of its host, resolved once.
 
-        Raises: ForbiddenAddress: it is not.
+        Raises: ForbiddenAddress: it has none.
         """
         host = host_of(request.url)
         port = request.url.port or (443 if request.url.scheme == "https" else 80)
@@ -177,7 +180,7 @@ class PublicTransport(httpx.AsyncHTTPTransport):
 
 
 def client(resolver: Resolver, timeout_s: float) -> httpx.AsyncClient:
-    """A client for addresses that came from outside, with connections of its own."""
+    """Create a client for URLs supplied by clients, with its own connections."""
     return httpx.AsyncClient(
         transport=PublicTransport(resolver),
         timeout=timeout_s,
@@ -194,19 +197,24 @@ def client(resolver: Resolver, timeout_s: float) -> httpx.AsyncClient:
 async def fetch(
     http: httpx.AsyncClient, url: str, tenant: str, *, max_bytes: int, timeout_s: float
 ) -> bytes:
-    """The body behind an address, whole.
+    """Fetch the whole body of a URL.
 
     Raises:
         Busy, Unavailable: too many wait for a lookup.
-        httpx.HTTPError: no such host, a forbidden one, or no good answer.
-        ValueError: it is larger than `max_bytes`.
-        TimeoutError: it took longer than `timeout_s` in all.
+        httpx.HTTPError: unknown or forbidden host, or an error response.
+        ValueError: larger than `max_bytes`.
+        TimeoutError: longer than `timeout_s` in total.
     """
-    whose = {"tenant": tenant}
-    async with asyncio.timeout(timeout_s), http.stream("GET", url, extensions=whose) as response:
+    extensions = {"tenant": tenant}
+    async with (
+        asyncio.timeout(timeout_s),
+        http.stream("GET", url, extensions=extensions) as response,
+    ):
         if not response.is_success:
             raise httpx.HTTPStatusError(
-                f"it answered {response.status_code}", request=response.request, response=response
+                f"the server responded with {response.status_code}",
+                request=response.request,
+                response=response,
             )
         body = bytearray()
         async for chunk in response.aiter_raw():

@@ -1,6 +1,6 @@
 """Generation parameters in clients' files: AUTOMATIC1111's text, and the recipe of an XMP packet.
 
-Runs in the child process that checks files, because a hostile file is slow to read and parse.
+Runs in the child process that checks files, because hostile files can be slow to read and parse.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ MAX_TEXT_BYTES = 2**16
 
 
 def parameters_in(data: bytes, max_pixels: int) -> dict[str, Any]:
-    """Return AUTOMATIC1111's `text` in an image file, and the `parameters` parsed from it.
+    """Read AUTOMATIC1111's `text` from an image file, and parse its `parameters`.
 
-    Raises: ImageFileError: it is no image, or the text is too long.
+    Raises: ImageFileError: not an image, or the text is too long.
     """
     check(data, max_pixels)
-    # Imported late: most children never read such a file.
+    # Imported late: most children do not read these files.
     from service.recipes.files import read_parameters
     from service.recipes.parameters import parse_parameters
 
     text = read_parameters(data) or ""
     if len(text.encode(errors="replace")) > MAX_TEXT_BYTES:
-        raise ImageFileError(f"holds a text of more than {MAX_TEXT_BYTES} bytes")
+        raise ImageFileError(f"contains a text of more than {MAX_TEXT_BYTES} bytes")
     return {"text": text, "parameters": parse_parameters(text) if text else {}}
 
 
 def recipe_in(packet: bytes, max_pixels: int) -> dict[str, Any]:
-    """Return the text of the `recipe` in an XMP packet; None: it has none.
+    """Read the `recipe` text of an XMP packet; None if absent.
 
-    Raises: ImageFileError: it cannot be read.
+    Raises: ImageFileError: unreadable packet.
     """
     from service.recipes import xmp
 

@@ -1,4 +1,4 @@
-"""Parts of a form, each bounded: kept in memory, or written to a file."""
+"""Parts of a form with size limits: stored in memory, or written to a file."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from typing import BinaryIO, Protocol
 from service.errors.problems import BodyTooLarge, FieldError, Malformed, Unavailable
 
 WRITE_BYTES = 2**20
-"""Bytes that wait until they are written together."""
+"""Bytes buffered before each write."""
 RETRY_AFTER_S = 30.0
 
 
 class Part(Protocol):
-    """Part of a form."""
+    """Interface of a form's part, which receives its data in pieces."""
 
     max_bytes: int
     what: str
-    """Name of the part in refusals."""
+    """Name of the part in error messages."""
     repeats: bool
-    """True for a part that a form may have several times."""
+    """Whether a form may contain the part several times."""
     filename: str
-    """Name of the file that the client sent, or the last of several; empty: it named none."""
+    """Name of the client's file, or of the last of several; empty if not given."""
 
     def begin(self) -> None:
-        """Begin the part, which the form has."""
+        """Record that this part of the form begins."""
 
     def add(self, data: bytes) -> None:
-        """Take a piece. Raises: BodyTooLarge."""
+        """Append received bytes to the part. Raises: BodyTooLarge."""
 
     async def settle(self, *, ends: bool = False) -> None:
-        """Bring what has come where it belongs. Raises: Unavailable."""
+        """Write a part's buffered data to its destination. Raises: Unavailable."""
 
 
 class BoundedPart:
-    """Base of the parts: counts their bytes."""
+    """Base of the parts: limits their size."""
 
     repeats = False
     filename = ""
@@ -43,48 +43,48 @@ class BoundedPart:
     def __init__(self, max_bytes: int, what: str) -> None:
         self.max_bytes = max_bytes
         self.what = what
-        self.is_there = False
+        self.is_present = False
         self.bytes = 0
 
     def begin(self) -> None:
-        """Note that the form has this part."""
-        self.is_there = True
+        """Record that the form contains this part."""
+        self.is_present = True
 
     def count(self, data: bytes) -> None:
-        """Count a piece. Raises: BodyTooLarge."""
+        """Count received bytes against the part's limit. Raises: BodyTooLarge."""
         self.bytes += len(data)
         if self.bytes > self.max_bytes:
             raise BodyTooLarge(f"{self.what} may have {self.max_bytes} bytes")
 
 
 class MemoryPart(BoundedPart):
-    """Small part, kept in memory."""
+    """Form part that is small enough for memory."""
 
     def __init__(self, max_bytes: int, what: str) -> None:
         super().__init__(max_bytes, what)
         self.data = bytearray()
 
     def add(self, data: bytes) -> None:
-        """Take a piece. Raises: BodyTooLarge."""
+        """Append received bytes in memory. Raises: BodyTooLarge."""
         self.count(data)
         self.data += data
 
     async def settle(self, *, ends: bool = False) -> None:
-        """Leave everything where it is."""
+        """Do nothing, because the data stays in memory."""
 
     def text(self) -> str:
-        """Return the part as a text. Raises: Malformed."""
+        """Decode the form part as UTF-8. Raises: Malformed."""
         try:
             return self.data.decode()
         except UnicodeDecodeError as error:
-            message = f"byte {error.start} is no UTF-8"
+            message = f"byte {error.start} is not UTF-8"
             raise Malformed(
                 f"{self.what}: {message}", errors=[FieldError(self.what, message)]
             ) from None
 
 
 class FilePart(BoundedPart):
-    """Large part, written to a file beside the event loop, with its digest."""
+    """Large part, written to a file in a thread, with its digest."""
 
     def __init__(self, max_bytes: int, what: str, file: BinaryIO) -> None:
         super().__init__(max_bytes, what)
@@ -94,27 +94,27 @@ class FilePart(BoundedPart):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the part, in hexadecimal."""
+        """SHA-256 of the uploaded file part, in hexadecimal."""
         return self._sha256.hexdigest()
 
     def add(self, data: bytes) -> None:
-        """Take a piece. Raises: BodyTooLarge."""
+        """Buffer received bytes for the file. Raises: BodyTooLarge."""
         self.count(data)
         self._waiting += data
 
     async def settle(self, *, ends: bool = False) -> None:
-        """Write what waits, once it is worth a thread. Raises: Unavailable: the disk is full."""
+        """Write buffered data if there is enough of it. Raises: Unavailable: the disk is full."""
         if len(self._waiting) < WRITE_BYTES and not ends:
             return
         waiting, self._waiting = self._waiting, bytearray()
         try:
             await asyncio.to_thread(self._write, waiting, ends)
         except OSError as error:
-            said = f"the server has no room for the file now ({error.strerror}); try again"
-            raise Unavailable(said, code="no_room", retry_after_s=RETRY_AFTER_S) from error
+            detail = f"the server has no space for the file now ({error.strerror}); try again"
+            raise Unavailable(detail, code="no_room", retry_after_s=RETRY_AFTER_S) from error
 
     def _write(self, data: bytearray, ends: bool) -> None:
-        """Raises: OSError."""
+        """Append buffered bytes to the digest and the file. Raises: OSError."""
         self._sha256.update(data)
         self.file.write(data)
         if ends:

@@ -1,4 +1,4 @@
-"""HEAD of every resource that there is by GET. Source: RFC 9110, section 9.3.2."""
+"""HEAD for every resource with GET. Source: RFC 9110, section 9.3.2."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _IS_HEAD = "atelier.head"
 _FOUND = ("route", "path_params")
-"""Entries of the router, which the middleware outside of this one reads."""
+"""Scope entries of the router, which outer middleware reads."""
 
 
 def is_head(request: Request) -> bool:
-    """Return whether no body is wanted: routes ask where making it costs something."""
+    """Report whether the response needs no body. Routes check it before expensive work."""
     return bool(request.scope.get(_IS_HEAD))
 
 
-class AnswerHead:
-    """ASGI middleware that answers HEAD as GET, with the same headers and no body."""
+class HeadResponses:
+    """ASGI middleware that answers HEAD like GET, with the same headers and no body."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a HEAD on as a GET; the server itself goes on to know that it is none."""
+        """Pass a HEAD to the app as a GET. The server's scope still has the method HEAD."""
         if scope["type"] != "http" or scope["method"] != "HEAD":
             return await self._app(scope, receive, send)
         inner = {**scope, "method": "GET", _IS_HEAD: True}
@@ -33,7 +33,7 @@ class AnswerHead:
 
 
 def _without_body(send: Send) -> Send:
-    """Send the headers, and an end in place of the body's first part."""
+    """Send the headers, and an empty final body."""
     is_over = False
 
     async def send_headers(message: Message) -> None:

@@ -1,8 +1,8 @@
 """Program of a child process that checks image files, confined in memory and processor time.
 
-It runs by its path and isolated (`python -I`): nothing of its working directory is imported, and it
-knows no settings, secrets or sockets. Files come on standard input, each behind its length in eight
-bytes and a letter that says what is wanted of it; each is answered by a line of JSON.
+It runs by path and isolated (`python -I`): it imports nothing from its working directory, and has
+no settings, secrets or sockets. Each file arrives on standard input, after its length in eight
+bytes and a letter for the operation. Each result is a line of JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 if __name__ == "__main__":
-    sys.path.insert(0, sys.argv.pop(1))  # isolated, it lacks the folder that our packages are in
+    sys.path.insert(0, sys.argv.pop(1))  # isolated mode omits the folder of our packages
 
 from PIL import Image
 
@@ -34,56 +34,60 @@ from service.http.pixel_comparison import compare
 LENGTH_BYTES = 8
 CHECK, MASK, PREPARE, PASTE, VIDEO, COMPARE = b"c", b"m", b"p", b"j", b"v", b"d"
 PARAMETERS, RECIPE = b"t", b"r"
-"""Letters of what may be wanted."""
+"""Letters of the operations."""
 LONG = (VIDEO, COMPARE)
-"""Checks that have the processor time of a video."""
+"""Operations with the time limit of a video."""
 
 
 def main(max_pixels: int, image_cpu_s: float, video_cpu_s: float) -> None:
-    """Answer until the input ends, or until a file takes too long: then SIGPROF kills us.
+    """Process files until the input ends. SIGPROF kills the process if a file takes too long.
 
     Args:
-        max_pixels: of an image, or of a frame.
-        image_cpu_s: processor time that an image may take; and so on.
+        max_pixels: limit for an image, or for a frame.
+        image_cpu_s: processor time limit per image.
+        video_cpu_s: processor time limit per video.
     """
-    Image.preinit()  # now, and not in the first file's time
+    Image.preinit()  # before the first file's time starts
     bound_memory(max_pixels)
     refuse_files()
     refuse_calls()
     while head := sys.stdin.buffer.read(LENGTH_BYTES):
-        wanted = sys.stdin.buffer.read(1)
+        operation = sys.stdin.buffer.read(1)
         data = sys.stdin.buffer.read(int.from_bytes(head, "big"))
-        signal.setitimer(signal.ITIMER_PROF, video_cpu_s if wanted in LONG else image_cpu_s)
-        answer = look_at(data, max_pixels, wanted)
+        signal.setitimer(signal.ITIMER_PROF, video_cpu_s if operation in LONG else image_cpu_s)
+        answer = run_operation(data, max_pixels, operation)
         signal.setitimer(signal.ITIMER_PROF, 0)
         print(json.dumps(answer), flush=True)
 
 
 def fields_of(data: bytes, max_pixels: int) -> dict[str, Any]:
-    """Return the fields of an `ImageFile`. Raises: ImageFileError."""
+    """Check an image and return the fields of an `ImageFile`. Raises: ImageFileError."""
     return timed(partial(check, data, max_pixels))
 
 
 def timed(checked: Callable[[], ImageFile]) -> dict[str, Any]:
-    """Return the fields of a checked file, with the processor time that checking took."""
+    """Run a check and return the file's fields with the processor time."""
     began = time.process_time()
     return {**asdict(checked()), "decode_s": time.process_time() - began}
 
 
 def mask_of(data: bytes, max_pixels: int) -> dict[str, Any]:
-    """Return a `mask` in base64. Raises: ImageFileError."""
+    """Extract the alpha channel as a `mask` in base64. Raises: ImageFileError."""
     return {"mask": base64.b64encode(mask_of_alpha(data, max_pixels)).decode()}
 
 
 def video_of(data: bytes, max_pixels: int) -> dict[str, Any]:
-    """Return the fields of an `ImageFile`, of a video and its bounds. Raises: ImageFileError."""
+    """Check a video within its bounds and return an `ImageFile`'s fields.
+
+    Raises: ImageFileError.
+    """
     about, (file,) = unpacked(data)
     bounds = VideoBounds(**about)
-    least = replace(bounds, max_frame_pixels=min(max_pixels, bounds.max_frame_pixels))
-    return timed(partial(check_video, file, least))
+    stricter = replace(bounds, max_frame_pixels=min(max_pixels, bounds.max_frame_pixels))
+    return timed(partial(check_video, file, stricter))
 
 
-WANTED: Mapping[bytes, Callable[[bytes, int], dict[str, Any]]] = {
+OPERATIONS: Mapping[bytes, Callable[[bytes, int], dict[str, Any]]] = {
     CHECK: fields_of,
     MASK: mask_of,
     PREPARE: prepare,
@@ -95,14 +99,14 @@ WANTED: Mapping[bytes, Callable[[bytes, int], dict[str, Any]]] = {
 }
 
 
-def look_at(data: bytes, max_pixels: int, wanted: bytes = CHECK) -> dict[str, Any]:
-    """Return what is wanted, or `error`; `spent` asks for another child."""
+def run_operation(data: bytes, max_pixels: int, operation: bytes = CHECK) -> dict[str, Any]:
+    """Run an operation and return its result, or `error`. `spent` requests a new child."""
     try:
-        return WANTED[wanted](data, max_pixels)
+        return OPERATIONS[operation](data, max_pixels)
     except ImageFileError as error:
         return {"error": str(error)}
     except MemoryError:
-        instead = "send it smaller" if wanted in LONG else "save it again as PNG"
+        instead = "send it smaller" if operation in LONG else "save it again as PNG"
         return {"error": f"takes too much memory to decode; {instead}", "spent": True}
 
 

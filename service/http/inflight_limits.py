@@ -1,4 +1,4 @@
-"""Limits on bytes held at the same time, by all requests and by those of one client."""
+"""Limits on resources held concurrently, in total and per client."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from service.settings.server import ServerSettings
 RETRY_AFTER_S = 2.0
 SLICE_BYTES = 2**18
 SMALL_BYTES = 2**14
-"""Size of a body that is sent at once, since every connection buffers as much."""
+"""Size up to which a body is sent at once, because every connection buffers as much."""
 
 
-class Shared:
-    """An amount of something, `total` of it for all and `each` for one client.
+class SharedLimit:
+    """Limited amount of a resource: `total` for all clients, `each` per client.
 
-    One request of a client that holds nothing is never too large for its own share.
+    A client that holds nothing may exceed `each` with one request.
     """
 
     def __init__(self, what: str, code: str, total: int, each: int) -> None:
@@ -36,90 +36,92 @@ class Shared:
         self.all = 0
 
     def holding(self, client: str, amount: int = 0) -> Hold:
-        """Hold a part of what a client may have, for as long as a block lasts (`with`).
+        """Hold an amount for the duration of a `with` block.
 
-        Raises: Busy, Unavailable: there is not as much left.
+        Raises: Busy, Unavailable: the limit is reached.
         """
         hold = self.hold(client)
         hold.add(amount)
         return hold
 
     def hold(self, client: str) -> Hold:
-        """Return an empty hold; its owner closes it."""
+        """Create an empty hold, which its owner closes."""
         return Hold(self, client)
 
-    def take(self, client: str, amount: int, *, is_first: bool) -> None:
-        """Take a part of what all clients share.
+    def acquire(self, client: str, amount: int, *, is_first: bool) -> None:
+        """Charge an amount to a client, within the limits.
 
-        Raises: Unavailable, Busy: all clients together, or this one, would hold too much.
+        Raises: Unavailable, Busy: the total, or this client's share, is exceeded.
         """
         if not amount:
             return
         if self.all and self.all + amount > self._total:
-            said = f"all clients together hold too many {self._what}; try again"
-            raise Unavailable(said, code=self._code, retry_after_s=RETRY_AFTER_S)
+            detail = f"all clients together hold too many {self._what}; try again"
+            raise Unavailable(detail, code=self._code, retry_after_s=RETRY_AFTER_S)
         if not is_first and self._held[client] + amount > self._each:
-            said = f"your other requests hold too many {self._what}; try again when they have ended"
-            raise Busy(said, code=self._code, retry_after_s=RETRY_AFTER_S)
+            detail = (
+                f"your other requests hold too many {self._what}; try again when they have ended"
+            )
+            raise Busy(detail, code=self._code, retry_after_s=RETRY_AFTER_S)
         self._held[client] += amount
         self.all += amount
 
-    def give(self, client: str, amount: int) -> None:
-        """Give a part back."""
+    def release(self, client: str, amount: int) -> None:
+        """Release an amount that a client held."""
         self.all -= amount
         self._held[client] -= amount
         if not self._held[client]:
             del self._held[client]
 
-    def of(self, client: str) -> int:
-        """Return what a client holds."""
+    def held_by(self, client: str) -> int:
+        """Return the amount that a client holds."""
         return self._held[client]
 
 
 @dataclass
 class Hold:
-    """Bytes held by one request."""
+    """Amount of a shared limit that one request holds, such as bytes in flight."""
 
-    shared: Shared
+    shared: SharedLimit
     client: str
     amount: int = 0
 
     def __enter__(self) -> Hold:
-        """Hold what there is until the block ends."""
+        """Enter the block that holds the amount."""
         return self
 
     def __exit__(self, *raised: object) -> None:
-        """Give it back."""
+        """Release the held amount at the end of the block."""
         self.close()
 
     def add(self, amount: int) -> None:
-        """Hold more.
+        """Add to the amount that this request holds.
 
         Raises: Busy, Unavailable.
         """
-        is_first = self.shared.of(self.client) == self.amount
-        self.shared.take(self.client, amount, is_first=is_first)
+        is_first = self.shared.held_by(self.client) == self.amount
+        self.shared.acquire(self.client, amount, is_first=is_first)
         self.amount += amount
 
-    def pass_on(self) -> Hold:
-        """Move what is held to a new hold, for somebody else to close."""
+    def transfer(self) -> Hold:
+        """Move the amount to a new hold, which another owner closes."""
         other = Hold(self.shared, self.client, self.amount)
         self.amount = 0
         return other
 
-    def __del__(self) -> None:  # of an answer that is never sent
+    def __del__(self) -> None:  # if the response is never sent
         self.close()
 
     def close(self) -> None:
-        """Give back what was held."""
-        self.shared.give(self.client, self.amount)
+        """Release the whole amount that this request holds."""
+        self.shared.release(self.client, self.amount)
         self.amount = 0
 
 
 def slices(body: bytes) -> Iterator[bytes]:
-    """The body in parts, of which each is sent when the client has taken the ones before.
+    """Split a body so that each slice is sent after the client has received the previous ones.
 
-    The last one is empty: whoever has sent it knows that the client has what it was to have.
+    The last slice is empty. When it has been sent, the client has received the rest.
     """
     view = memoryview(body)
     for start in range(0, len(body), SLICE_BYTES):
@@ -128,14 +130,14 @@ def slices(body: bytes) -> Iterator[bytes]:
 
 
 class HeldResponse(Response):
-    """Bytes in slices, each sent when the client has taken the ones before; held until the end."""
+    """Response sent in slices, at the client's pace. Its bytes count as in flight until the end."""
 
     def __init__(self, content: bytes, hold: Hold, status_code: int = 200, **rest: Any) -> None:
         super().__init__(content, status_code, **rest)
         self._hold = hold
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the response in parts; what was held for it is given back at its end."""
+        """Send the response in slices, then release its hold."""
         head = {"status": self.status_code, "headers": self.raw_headers}
         await send({"type": "http.response.start", **head})
         body = bytes(self.body)
@@ -145,14 +147,14 @@ class HeldResponse(Response):
         self._hold.close()
 
 
-def bodies_of(limits: LimitSettings) -> Shared:
-    """Bytes of bodies and outputs."""
+def bodies_of(limits: LimitSettings) -> SharedLimit:
+    """Limit the bytes of bodies and outputs."""
     total = limits.max_inflight_bytes
-    return Shared("bytes in flight", "too_many_bytes", total, total // 2)
+    return SharedLimit("bytes in flight", "too_many_bytes", total, total // 2)
 
 
-def waits_of(server: ServerSettings) -> Shared:
-    """Requests that last as long as a job; a quarter of all connections stays free of them."""
+def waits_of(server: ServerSettings) -> SharedLimit:
+    """Limit the requests that wait for a job. A quarter of all connections stays free of them."""
     connections = max_connections(server)
     each = server.max_waiting or max(1, connections // 4)
-    return Shared("waiting requests", "too_many_waiting", max(1, 3 * connections // 4), each)
+    return SharedLimit("waiting requests", "too_many_waiting", max(1, 3 * connections // 4), each)

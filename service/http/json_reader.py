@@ -1,7 +1,7 @@
-"""JSON read while it arrives, with bounds that hold before any of its values is built.
+"""Streaming JSON reader, whose limits apply before values are built.
 
-Each piece of a body costs the event loop time that is linear in the piece alone. Long texts, which
-are images in base64, never go through the parser: it gets what is around them, which is small.
+The event loop's time per piece is linear in the piece's size. Long texts (images in base64) bypass
+the parser, which receives only the small remainder.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from service.errors.problems import Malformed
 MAX_DEPTH = 16
 """Maximum depth of nested lists and objects; the deepest field of the API needs four."""
 MAX_TOKENS = 30_000
-"""Brackets, commas, names and values; a list of 10,000 numbers has 20,000."""
+"""Maximum number of brackets, commas, names and values; a list of 10,000 numbers has 20,000."""
 MAX_NUMBER_CHARS = 512
 MAX_PLAIN_BYTES = 2**20
-"""Maximum size of everything but long texts."""
+"""Maximum size of everything except long texts."""
 LONG_TEXT_BYTES = 2**17
 """Length from which a text is stored separately; longer than any prompt."""
 PIECE_BYTES = 2**16
-"""Size of the pieces that a whole text is read in: between two of them other threads run."""
+"""Size of the pieces in which a complete document is read, so that other threads run in between."""
 
 _TOKEN = re.compile(rb'"[^"\\]{0,1000}+"|["\[\]{},]|[^"\[\]{},:\s]++')
-"""A short text without escapes, the beginning of any other, a bracket, a comma, or a word."""
+"""Short text without escapes, start of any other text, bracket, comma, or word."""
 _TEXT = re.compile(rb'(?:[^"\\]++|\\u[0-9a-fA-F]{4}|\\[^u])*+')
 _ESCAPE_BYTES = 6
 _CONTROLS = bytes(range(32))
 
 
 class JsonReader:
-    """Incremental reader of one JSON object.
+    """Incremental parser of one JSON object, for bodies that arrive in pieces.
 
     Args:
         of: name of the JSON's source in error messages.
@@ -42,22 +42,22 @@ class JsonReader:
     def __init__(self, of: str = "body") -> None:
         self._of = of
         self._plain = bytearray()
-        """The document, with NaN for each long text: nobody else may write that."""
+        """Document with NaN as placeholder of each long text. Input may not contain NaN."""
         self._long: list[str] = []
         self._text: _Text | None = None
-        """Text that is being read, while inside of one."""
+        """Text in progress; None outside texts."""
         self._rest = b""
-        """A token or an escape that the end of a piece has cut."""
+        """Token or escape cut at the end of a piece."""
         self._tokens = 0
         self._depth = 0
 
     @property
     def plain_bytes(self) -> int:
-        """Size of what the parser will get."""
+        """Size of the document without its long texts, which the JSON parser receives."""
         return len(self._plain)
 
     def feed(self, piece: bytes) -> None:
-        """Read a piece of the text.
+        """Read the next piece of the JSON document.
 
         Raises: Malformed.
         """
@@ -67,11 +67,11 @@ class JsonReader:
             at = self._read_text(data, at) if self._text else self._read_tokens(data, at)
         if len(self._plain) > MAX_PLAIN_BYTES:
             raise Malformed(
-                f"the {self._of} has more than {MAX_PLAIN_BYTES} bytes beside its images"
+                f"the {self._of} has more than {MAX_PLAIN_BYTES} bytes in addition to its images"
             )
 
     def _read_tokens(self, data: bytes, start: int) -> int:
-        """Scan tokens up to where a text begins, or to the end; return that position."""
+        """Scan tokens up to the start of a text, or to the end, and return that position."""
         for token in _TOKEN.finditer(data, start):
             first = token[0][:1]
             self._tokens += 1
@@ -85,7 +85,7 @@ class JsonReader:
                 return token.end()
             if first not in b'[]{},"':
                 self._check_word(token[0])
-                if token.end() == len(data):  # goes on, perhaps, in the next piece
+                if token.end() == len(data):  # may continue in the next piece
                     self._tokens -= 1
                     self._plain += data[start : token.start()]
                     self._rest = token[0]
@@ -99,7 +99,7 @@ class JsonReader:
         return Malformed(f"the {self._of} has more than {MAX_TOKENS} names, values and commas")
 
     def _read_text(self, data: bytes, start: int) -> int:
-        """Scan a text up to where it ends, or to the end of the data; return that position."""
+        """Scan a text up to its end, or to the end of the data, and return that position."""
         assert self._text is not None
         end = data.find(b'"', start)
         end = len(data) if end < 0 else end
@@ -110,7 +110,7 @@ class JsonReader:
             self._close(self._text)
             return end + 1
         if len(data) - end >= _ESCAPE_BYTES:
-            raise self._invalid("an escape in a text is none of JSON's")
+            raise self._invalid("a text has an invalid escape")
         self._rest = data[end:]
         return len(data)
 
@@ -123,9 +123,9 @@ class JsonReader:
         self._text = None
 
     def finish(self) -> dict[str, Any]:
-        """The object. Repeated keys and NaN are refused. Raises: Malformed."""
+        """Parse the object, rejecting repeated keys and NaN. Raises: Malformed."""
         if self._text:
-            raise self._invalid("it ends inside of a text")
+            raise self._invalid("it ends inside a text")
         long = iter(self._long)
         try:
             value = json.loads(
@@ -140,18 +140,18 @@ class JsonReader:
         return value
 
     def _check_word(self, word: bytes) -> None:
-        """Raises: Malformed: it is no number and none of the three words."""
+        """Check a number or literal. Raises: Malformed: too long, or NaN or Infinity."""
         if len(word) > MAX_NUMBER_CHARS:
             raise self._invalid("a number has too many digits")
         if word[:1] in b"NI" or word[:2] == b"-I":
-            raise self._invalid("NaN and Infinity are no numbers there")
+            raise self._invalid("NaN and Infinity are not allowed")
 
-    def _invalid(self, why: str) -> Malformed:
-        return Malformed(f"the {self._of} is no valid JSON: {why}")
+    def _invalid(self, reason: str) -> Malformed:
+        return Malformed(f"the {self._of} is not valid JSON: {reason}")
 
 
 class _Text:
-    """A text that arrives in pieces, none of which cuts an escape."""
+    """Text that arrives in pieces, none of which cuts an escape."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -168,7 +168,7 @@ class _Text:
 
 
 def _unescaped(piece: bytes) -> bytes:
-    """Raises: Malformed."""
+    """Resolve escapes of a piece of a long text. Raises: Malformed: not ASCII."""
     if b"\\" in piece and piece.isascii():
         try:
             piece = json.loads(b'"%s"' % piece).encode("ascii")
@@ -178,14 +178,14 @@ def _unescaped(piece: bytes) -> bytes:
         piece = b"\xff"
     if not piece.isascii():
         raise Malformed(
-            f"a text of more than {LONG_TEXT_BYTES} bytes is no image in base64, and no other field"
-            " takes one"
+            f"a text of more than {LONG_TEXT_BYTES} bytes is not an image in base64, and no other"
+            " field accepts one"
         )
     return piece
 
 
 def parse_object(data: bytes, of: str = "body") -> dict[str, Any]:
-    """Return the JSON object that the data is. Takes long for megabytes: call it in a thread.
+    """Parse a JSON object. Megabytes take long, so call it in a thread.
 
     Args:
         of: name of the JSON's source in error messages.
@@ -199,18 +199,18 @@ def parse_object(data: bytes, of: str = "body") -> dict[str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """Return the JSON value that a short text is. Raises: ValueError: it is none."""
+    """Parse a short JSON value. Raises: ValueError: not a single value."""
     try:
-        found = parse_object(b'{"value":%s}' % text.encode())
+        document = parse_object(b'{"value":%s}' % text.encode())
     except (Malformed, UnicodeEncodeError):
-        raise ValueError("no value in JSON") from None
-    if len(found) > 1:
+        raise ValueError("no JSON value") from None
+    if len(document) > 1:
         raise ValueError("more than one value")
-    return found["value"]
+    return document["value"]
 
 
 def _where(error: ValueError) -> str:
-    """Describe what is wrong, without quoting the body."""
+    """Describe an error, without quoting the body."""
     if isinstance(error, UnicodeDecodeError):
         return f"byte {error.start} is no UTF-8"
     if isinstance(error, json.JSONDecodeError):
@@ -223,11 +223,11 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(value) < len(pairs):
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {twice[:40]!r} stands there twice")
+        raise ValueError(f"the key {twice[:40]!r} occurs twice")
     return value
 
 
 def _next_long(long: Iterator[str], name: str) -> str:
     if name != "NaN":
-        raise ValueError(f"{name} is no number in JSON")
+        raise ValueError(f"{name} is not a JSON number")
     return next(long)

@@ -1,8 +1,8 @@
 """Program of a child process that checks an adapter's file, confined in memory and processor time.
 
-It runs by its path and isolated (`python -I`): nothing of its working directory is imported, and it
-knows no settings, secrets or sockets. The file is an open descriptor, the model's layers come on
-standard input; the answer is a line of JSON.
+It runs by path and isolated (`python -I`): it imports nothing from its working directory, and has
+no settings, secrets or sockets. The file is an open descriptor; the model's layers arrive on
+standard input. The result is a line of JSON.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 if __name__ == "__main__":
-    sys.path.insert(0, sys.argv.pop(1))  # isolated, it lacks the folder that our packages are in
+    sys.path.insert(0, sys.argv.pop(1))  # isolated mode omits the folder of our packages
 
 from models.adapters.files.adapter import AdapterError
 from models.adapters.files.formats import inspect
@@ -24,9 +24,9 @@ from models.spec.lora import Expert
 from service.confined.confinement import refuse_calls, refuse_files
 
 SPARE_BYTES = 512 * 2**20
-"""Memory beside the file: arrays are read one at a time."""
+"""Memory in addition to the file: arrays are read one at a time."""
 COPIES = 4
-"""Copies of a file that is one array: mapped, read, and in float32, which is up to two."""
+"""Copies of a file that is a single array: mapped, read, and in float32, which is up to two."""
 
 
 class OpenFile(type(Path())):  # type: ignore[misc]
@@ -34,21 +34,21 @@ class OpenFile(type(Path())):  # type: ignore[misc]
 
     @property
     def name(self) -> str:
-        """Name of the file as messages have it."""
+        """Name of the adapter's file in error messages."""
         return "the file"
 
 
 def main(descriptor: int, expert: Expert | None, cpu_s: int) -> None:
-    """Print what the file is."""
+    """Check the file and print the result."""
     layers = sys.stdin.read()
     confine(os.fstat(descriptor).st_size, cpu_s)
     refuse_files(descriptor)
     refuse_calls()
-    print(json.dumps(look_at(OpenFile(f"/dev/fd/{descriptor}"), layers, expert)))
+    print(json.dumps(inspect_file(OpenFile(f"/dev/fd/{descriptor}"), layers, expert)))
 
 
 def confine(size: int, cpu_s: int) -> None:
-    """Bound memory and processor time; forbid to write files."""
+    """Limit memory and processor time, and forbid writing files."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     memory = pages * resource.getpagesize() + SPARE_BYTES + COPIES * size
     bounds = {
@@ -57,23 +57,23 @@ def confine(size: int, cpu_s: int) -> None:
         resource.RLIMIT_FSIZE: 0,
         resource.RLIMIT_CPU: cpu_s,
     }
-    for what, most in bounds.items():
-        resource.setrlimit(what, (most, most))
+    for kind, limit in bounds.items():
+        resource.setrlimit(kind, (limit, limit))
 
 
-def look_at(file: Path, layers: str, expert: Expert | None) -> dict[str, Any]:
-    """Return rank and networks of an adapter, or the `field` at fault and `error`."""
+def inspect_file(file: Path, layers: str, expert: Expert | None) -> dict[str, Any]:
+    """Read rank and networks of an adapter, or return the invalid `field` and `error`."""
     field = "expert"
     try:
         names = unpacked(layers)
         names.of(expert)
         field = "file"
-        found = inspect(file, names, expert)
+        adapter = inspect(file, names, expert)
     except AdapterError as error:
         return {"field": field, "error": str(error)}
     except MemoryError:
         return {"field": field, "error": "takes too much memory to read; is it an adapter?"}
-    return {"rank": found.rank, "networks": found.networks}
+    return {"rank": adapter.rank, "networks": adapter.networks}
 
 
 if __name__ == "__main__":

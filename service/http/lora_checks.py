@@ -1,4 +1,4 @@
-"""Checks of adapters' files in child processes: a hostile file is a child's business."""
+"""Checks of adapters' files in child processes, which isolate hostile files."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from service.settings.installation import IMPORT_ROOT
 
 PROGRAM = Path(__file__).with_name("lora_check_process.py")
 CPU_S = 60
-"""Processor time of one check."""
+"""Processor time limit of one check."""
 WALL_S = 600.0
-"""Time of one check on a busy machine with slow disks."""
+"""Wall time limit of one check, for busy machines with slow disks."""
 PASSED_ON = ("LD_LIBRARY_PATH", "PATH")
 
 
 class LoraFileError(ValueError):
-    """The file is no adapter of the model; the message says why and what to do.
+    """File that is not an adapter of the model. The message states the reason and the remedy.
 
     Args:
-        field: of the upload, that is at fault.
+        field: invalid field of the upload.
     """
 
-    def __init__(self, said: str, field: str = "file") -> None:
-        super().__init__(said)
+    def __init__(self, message: str, field: str = "file") -> None:
+        super().__init__(message)
         self.field = field
 
 
 class LoraFacts(NamedTuple):
-    """Facts about an adapter's file."""
+    """Rank and networks of a checked LoRA file."""
 
     rank: int
-    """The highest rank of a layer."""
+    """Highest rank of a layer."""
     networks: tuple[str, ...]
-    """Names of the networks that it changes."""
+    """Networks that the adapter modifies."""
 
 
 async def check_lora(file: BinaryIO, layers: str, expert: Expert | None) -> LoraFacts:
-    """Check a file wholly, against a model's layers.
+    """Check a file completely, against a model's layers.
 
     Args:
         layers: `ModelSpec.lora_layers`.
@@ -79,7 +79,7 @@ async def _start(descriptor: int, expert: str) -> Process:
         pass_fds=(descriptor,),
         env={name: os.environ[name] for name in PASSED_ON if name in os.environ}
         | {"OPENBLAS_NUM_THREADS": "1"},
-        start_new_session=True,  # Ctrl-C is ours alone
+        start_new_session=True,  # only the parent receives Ctrl-C
     )
 
 
@@ -93,4 +93,4 @@ async def _end(child: Process) -> None:
 def _why(code: int | None) -> str:
     if code == -signal.SIGXCPU:
         return f"takes more than {CPU_S} s to read; is it an adapter?"
-    return "cannot be read (it breaks the reader)"
+    return "cannot be read (it crashes the reader)"

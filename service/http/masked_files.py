@@ -1,4 +1,4 @@
-"""Files of masked images on their way to the processes that work on them, and back."""
+"""Encoding of masked images for the check processes, and of their results."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from PIL import Image
 
 from models.spec.image_files import load, on_white
 from service.confined.file_packing import packed, unpacked
-from service.http.masked_images import Box, Redrawing, masked, pasted
+from service.http.masked_images import Box, InpaintSettings, paste_result, prepare_inputs
 
 FAST = 1
-"""Compression of PNG: the files are read once."""
+"""PNG compression level: the files are read once."""
 
 
 @dataclass(frozen=True)
 class MaskedFiles:
-    """An image and its mask as a model is given them: `Masked`, as PNGs in base64."""
+    """Model's input image and mask (`Masked`), as PNGs in base64."""
 
     image: str | None
     mask: str | None
@@ -28,42 +28,46 @@ class MaskedFiles:
 
     @classmethod
     def of(cls, answer: dict[str, Any]) -> MaskedFiles:
-        """Return them as `prepare` answered."""
+        """Build them from the result of `prepare`."""
         return cls(**{**answer, "box": answer["box"] and tuple(answer["box"])})
 
 
 def prepare(data: bytes, max_pixels: int) -> dict[str, Any]:
-    """Return the fields of `MaskedFiles`, of an image, its mask and a `Redrawing`.
+    """Prepare an image and its mask for a model; return the fields of `MaskedFiles`.
 
     Raises: ImageFileError.
     """
     about, (image, mask) = unpacked(data)
-    how = Redrawing(**{**about, "size": tuple(about["size"]), "blur_px": tuple(about["blur_px"])})
-    made = masked(on_white(load(image, max_pixels)), load(mask, max_pixels), how)
+    redrawing = InpaintSettings(
+        **{**about, "size": tuple(about["size"]), "blur_px": tuple(about["blur_px"])}
+    )
+    prepared = prepare_inputs(on_white(load(image, max_pixels)), load(mask, max_pixels), redrawing)
     return {
-        "image": _in_base64(made.image),
-        "mask": _in_base64(made.mask),
-        "box": made.box,
-        "soft": _in_base64(made.soft),
+        "image": _in_base64(prepared.image),
+        "mask": _in_base64(prepared.mask),
+        "box": prepared.box,
+        "soft": _in_base64(prepared.soft),
     }
 
 
 def paste(data: bytes, max_pixels: int) -> dict[str, Any]:
-    """Return an `image` with what was made of its part. Raises: ImageFileError."""
+    """Paste a generated region into its `image`. Raises: ImageFileError."""
     about, files = unpacked(data)
-    image, soft, made = (load(file, max_pixels) for file in files)
-    whole = pasted(on_white(image), soft.convert("L"), tuple(about["box"]), made.convert("RGB"))
-    return {"image": _in_base64(whole)}
+    image, soft, part = (load(file, max_pixels) for file in files)
+    result = paste_result(
+        on_white(image), soft.convert("L"), tuple(about["box"]), part.convert("RGB")
+    )
+    return {"image": _in_base64(result)}
 
 
-def to_prepare(image: bytes, mask: bytes, how: Redrawing) -> bytes:
-    """Return what `prepare` reads."""
-    return packed(asdict(how), image, mask)
+def pack_prepare(image: bytes, mask: bytes, settings: InpaintSettings) -> bytes:
+    """Encode an image, its mask and the settings as input of `prepare`."""
+    return packed(asdict(settings), image, mask)
 
 
-def to_paste(image: bytes, files: MaskedFiles, made: bytes) -> bytes:
-    """Return what `paste` reads, of an image of which a part was given."""
-    return packed({"box": files.box}, image, base64.b64decode(files.soft or ""), made)
+def pack_paste(image: bytes, files: MaskedFiles, result: bytes) -> bytes:
+    """Encode the input of `paste`, for an image of which the model received a part."""
+    return packed({"box": files.box}, image, base64.b64decode(files.soft or ""), result)
 
 
 def _in_base64(image: Image.Image | None) -> str | None:

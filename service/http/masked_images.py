@@ -1,9 +1,9 @@
-"""Images that are redrawn where a mask is white: what a model is given, and its result in them.
+"""Inpainting: prepares an image and its mask for a model, and pastes the result back.
 
-Nothing of it needs more than Pillow: it runs in the processes that check images.
+Needs only Pillow, because it runs in the processes that check images.
 
 Source: AUTOMATIC1111 stable-diffusion-webui, modules/masking.py and modules/processing.py,
-`StableDiffusionProcessingImg2Img` (which part is given, and how a hole is filled).
+`StableDiffusionProcessingImg2Img` (the part passed to the model, and how a hole is filled).
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ Box = tuple[int, int, int, int]
 OPAQUE = 255
 HALF = 128
 LAYERS = ((256, 1), (64, 1), (16, 2), (4, 4), (2, 2), (0, 1))
-"""Blurs that fill a hole, wide ones below: radius in pixels, and how often each is laid on."""
+"""Blurs that fill a hole, widest first: radius in pixels, and number of compositions."""
 
 
 @dataclass(frozen=True)
-class Redrawing:
-    """Settings of how an image is redrawn.
+class InpaintSettings:
+    """Inpainting settings of one request: size, blur, fill and margin.
 
     Args:
-        size: width and height that the model makes, in pixels.
-        blur_px: standard deviation of the mask's blur, across and down.
-        fills: fill what is masked with the colours around it, and redraw that.
-        inverts: redraw where the mask is black.
-        padding_px: margin around what is masked: that part alone is given to the model. None: the
-            whole image is.
+        size: width and height of the model's output, in pixels.
+        blur_px: standard deviation of the mask's blur, horizontal and vertical.
+        fills: fill the masked area with surrounding colours before generation.
+        inverts: redraw black areas of the mask instead of white.
+        padding_px: margin around the masked area if the model receives only that part. None: it
+            receives the whole image.
     """
 
     size: tuple[int, int]
@@ -43,14 +43,14 @@ class Redrawing:
 
 
 @dataclass(frozen=True)
-class Masked:
-    """An image and its mask as a model is given them.
+class InpaintInputs:
+    """Inpainting inputs of a model: image and mask.
 
     Args:
-        image: None: as it was sent.
-        mask: None: as it was sent.
-        box: the part of the image that they are; None: all of it.
-        soft: mask of the whole image, by which that part comes back into it.
+        image: None: as the client sent it.
+        mask: None: as the client sent it.
+        box: the part of the image that both show; None: all of it.
+        soft: mask of the whole image, for pasting that part back.
     """
 
     image: Image.Image | None = None
@@ -59,84 +59,99 @@ class Masked:
     soft: Image.Image | None = None
 
 
-def masked(image: Image.Image, mask: Image.Image, how: Redrawing) -> Masked:
-    """Return what a model is given. Raises: ImageFileError: nothing is masked."""
-    soft = soft_mask(mask, how)
-    if how.padding_px is not None:
-        return _part(image, soft.resize(image.size, Image.Resampling.LANCZOS), how)
-    is_as_sent = not (has_holes(mask) or how.inverts or any(how.blur_px))
-    whole = None
-    if how.fills:
-        sides = (one.resize(how.size, Image.Resampling.LANCZOS) for one in (image, soft))
-        whole = filled(*sides)
-    return Masked(whole, None if is_as_sent else soft)
+def prepare_inputs(
+    image: Image.Image, mask: Image.Image, settings: InpaintSettings
+) -> InpaintInputs:
+    """Prepare image and mask as a model's inpainting inputs.
+
+    Raises: ImageFileError: nothing is masked.
+    """
+    soft = soft_mask(mask, settings)
+    if settings.padding_px is not None:
+        return _crop_masked(image, soft.resize(image.size, Image.Resampling.LANCZOS), settings)
+    is_as_sent = not (has_holes(mask) or settings.inverts or any(settings.blur_px))
+    prepared = None
+    if settings.fills:
+        sides = (layer.resize(settings.size, Image.Resampling.LANCZOS) for layer in (image, soft))
+        prepared = fill_masked(*sides)
+    return InpaintInputs(prepared, None if is_as_sent else soft)
 
 
-def _part(image: Image.Image, soft: Image.Image, how: Redrawing) -> Masked:
-    """The part around what is masked, enlarged to the size that the model makes."""
-    box = box_of(soft, how)
-    part, hole = (one.resize(how.size, Image.Resampling.LANCZOS, box=box) for one in (image, soft))
-    return Masked(filled(part, hole) if how.fills else part, hole, box, soft)
+def _crop_masked(image: Image.Image, soft: Image.Image, settings: InpaintSettings) -> InpaintInputs:
+    """Crop the area around the mask, enlarged to the model's size."""
+    box = box_of(soft, settings)
+    part, hole = (
+        layer.resize(settings.size, Image.Resampling.LANCZOS, box=box) for layer in (image, soft)
+    )
+    return InpaintInputs(fill_masked(part, hole) if settings.fills else part, hole, box, soft)
 
 
-def soft_mask(mask: Image.Image, how: Redrawing) -> Image.Image:
-    """Return the mask in grey: of a file with holes, white where it is not one; then blurred."""
+def soft_mask(mask: Image.Image, settings: InpaintSettings) -> Image.Image:
+    """Convert a mask to grey, from its transparency if any, then apply inversion and blur."""
     if has_holes(mask):
         levels = mask.getchannel("A").point(lambda level: OPAQUE if level > HALF else 0)
     else:
         levels = mask.convert("L")
-    if how.inverts:
+    if settings.inverts:
         levels = ImageOps.invert(levels)
-    return levels.filter(ImageFilter.GaussianBlur(how.blur_px)) if any(how.blur_px) else levels
+    return (
+        levels.filter(ImageFilter.GaussianBlur(settings.blur_px))
+        if any(settings.blur_px)
+        else levels
+    )
 
 
 def has_holes(mask: Image.Image) -> bool:
-    """Return whether a file is transparent anywhere, which is then its mask."""
+    """Check for transparent pixels, which then serve as the mask."""
     return mask.mode == "RGBA" and mask.getchannel("A").getextrema() != (OPAQUE, OPAQUE)
 
 
-def box_of(soft: Image.Image, how: Redrawing) -> Box:
-    """Return the part with all that is masked, in the shape of what the model makes.
+def box_of(soft: Image.Image, settings: InpaintSettings) -> Box:
+    """Compute the masked area with its margin, in the aspect ratio of the model's output.
 
-    At the edges of the image it may have another shape, which the model's is stretched to.
+    At the edges of the image the ratio may differ; the result is then stretched.
 
     Raises: ImageFileError: nothing is masked.
     """
-    found = soft.getbbox()
-    if found is None:
-        raise ImageFileError("has nothing to redraw; leave it out to redraw the whole image")
-    margin, ratio = how.padding_px or 0, how.size[0] / how.size[1]
-    left, right = max(found[0] - margin, 0), min(found[2] + margin, soft.width)
-    top, bottom = max(found[1] - margin, 0), min(found[3] + margin, soft.height)
+    bounds = soft.getbbox()
+    if bounds is None:
+        raise ImageFileError("masks nothing; leave it out to regenerate the whole image")
+    margin, ratio = settings.padding_px or 0, settings.size[0] / settings.size[1]
+    left, right = max(bounds[0] - margin, 0), min(bounds[2] + margin, soft.width)
+    top, bottom = max(bounds[1] - margin, 0), min(bounds[3] + margin, soft.height)
     width, height = right - left, bottom - top
-    left, right = _grown(left, right, int(height * ratio), soft.width)
-    top, bottom = _grown(top, bottom, int(width / ratio), soft.height)
+    left, right = _grow(left, right, int(height * ratio), soft.width)
+    top, bottom = _grow(top, bottom, int(width / ratio), soft.height)
     return left, top, right, bottom
 
 
-def _grown(low: int, high: int, length: int, end: int) -> tuple[int, int]:
-    """An interval of at least that length around another one, inside of 0 to `end`."""
+def _grow(low: int, high: int, length: int, end: int) -> tuple[int, int]:
+    """Grow an interval to at least that length, within 0 to `end`."""
     length = max(length, high - low)
     low = max(0, min(low - (length - (high - low)) // 2, end - length))
     return low, min(low + length, end)
 
 
-def filled(image: Image.Image, mask: Image.Image) -> Image.Image:
-    """Return an image whose masked part has the colours around it, blurred into it."""
-    kept = image.convert("RGBA")
-    kept.putalpha(ImageOps.invert(mask))
-    around = kept.convert("RGBa")  # premultiplied, so that no colour of the hole is blurred
-    laid = Image.new("RGBA", image.size)
+def fill_masked(image: Image.Image, mask: Image.Image) -> Image.Image:
+    """Fill the masked area by blurring surrounding colours into it."""
+    unmasked = image.convert("RGBA")
+    unmasked.putalpha(ImageOps.invert(mask))
+    surroundings = unmasked.convert(
+        "RGBa"
+    )  # premultiplied, so that the hole's colours do not bleed in
+    canvas = Image.new("RGBA", image.size)
     for radius, times in LAYERS:
-        layer = around.filter(ImageFilter.GaussianBlur(radius)).convert("RGBA")
+        layer = surroundings.filter(ImageFilter.GaussianBlur(radius)).convert("RGBA")
         for _ in range(times):
-            laid.alpha_composite(layer)
-    return laid.convert("RGB")
+            canvas.alpha_composite(layer)
+    return canvas.convert("RGB")
 
 
-def pasted(image: Image.Image, soft: Image.Image, box: Box, made: Image.Image) -> Image.Image:
-    """Return an image with what was made of its part, as far as the mask is white."""
+def paste_result(
+    image: Image.Image, soft: Image.Image, box: Box, result: Image.Image
+) -> Image.Image:
+    """Paste a generated region into its image, blended by the mask."""
     redrawn = image.copy()
     size = (box[2] - box[0], box[3] - box[1])
-    redrawn.paste(made.resize(size, Image.Resampling.LANCZOS), box)
+    redrawn.paste(result.resize(size, Image.Resampling.LANCZOS), box)
     return Image.composite(redrawn, image, soft)

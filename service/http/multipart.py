@@ -1,4 +1,4 @@
-"""Forms with files (multipart/form-data): each part goes where it belongs while it arrives."""
+"""Forms with files (multipart/form-data), streamed into their parts as they arrive."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from service.schemas.aliases import ALIASES
 MEDIA_TYPE = "multipart/form-data"
 MAX_FILENAME_CHARS = 255
 FRAMING_BYTES = 2**16
-"""Maximum size of a form beside its parts: boundaries and headers."""
+"""Maximum size of a form in addition to its parts: boundaries and headers."""
 
 
 async def read_form(
@@ -37,18 +37,18 @@ async def read_form(
     max_bytes: int | None = None,
     arrived: Callable[[int], None] = lambda count: None,
 ) -> None:
-    """Read the body into the parts, by their names.
+    """Read the body into the parts, by name.
 
     Args:
-        max_bytes: of all parts together. Default: the sum of what each may have.
-        arrived: told of each piece's bytes.
+        max_bytes: limit for all parts together. Default: the sum of their limits.
+        arrived: called with the size of each piece.
 
     Raises:
-        UnsupportedMedia: it is no form.
-        BodyTooLarge: a part, or all of it, is larger than allowed.
-        Malformed: the form is broken.
-        Invalid: a part has an unknown name, or is there twice.
-        ClientDisconnect: it broke off.
+        UnsupportedMedia: not a form.
+        BodyTooLarge: a part, or the form, exceeds its limit.
+        Malformed: a broken form.
+        Invalid: a part has an unknown name, or is repeated.
+        ClientDisconnect: the client disconnected.
     """
     chunks = _Chunks(request, [*parts.values()], max_bytes)
     form = _Form(_boundary(request), parts)
@@ -82,29 +82,29 @@ def _boundary(request: Request) -> bytes:
 
 
 class _Chunks:
-    """Body of a request, as it arrives."""
+    """Iterator over a request's body, with a size limit."""
 
     def __init__(self, request: Request, parts: Sequence[Part], max_bytes: int | None) -> None:
         self._receive = request.receive
         self._largest = max(parts, key=lambda part: part.max_bytes)
-        most = sum(part.max_bytes for part in parts) if max_bytes is None else max_bytes
-        self._max_bytes = FRAMING_BYTES + most
+        limit = sum(part.max_bytes for part in parts) if max_bytes is None else max_bytes
+        self._max_bytes = FRAMING_BYTES + limit
         self._is_asked_for = "expect" in request.headers
         declared = request.headers.get("content-length", "")
         self._declared = int(declared[:18]) if declared.isdigit() else 0
         self._has_more = True
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """Yield the body. Raises: BodyTooLarge, ClientDisconnect."""
-        seen = 0
+        """Yield the form's bytes as they arrive. Raises: BodyTooLarge, ClientDisconnect."""
+        received = 0
         while self._has_more:
-            if max(seen, self._declared) > self._max_bytes:
+            if max(received, self._declared) > self._max_bytes:
                 raise BodyTooLarge(
                     f"the form may have {self._max_bytes} bytes, of which {self._largest.what} may"
                     f" have {self._largest.max_bytes}"
                 )
             chunk = await self._next()
-            seen += len(chunk)
+            received += len(chunk)
             yield chunk
 
     async def _next(self) -> bytes:
@@ -115,7 +115,7 @@ class _Chunks:
         return bytes(message.get("body", b""))
 
     async def drain(self) -> None:
-        """Drop a little more, for a client that reads the answer only after it has sent all."""
+        """Discard a bounded rest, because some clients read the response only after sending all."""
         if self._is_asked_for:
             return
         with contextlib.suppress(TimeoutError, ClientDisconnect):
@@ -125,18 +125,18 @@ class _Chunks:
 
 
 class _Form:
-    """Reader of a form's bytes."""
+    """Incremental parser of a multipart form, which feeds the form's parts."""
 
     def __init__(self, boundary: bytes, parts: Mapping[str, Part]) -> None:
-        """Raises: Malformed: the boundary is too long."""
+        """Create the form parser. Raises: Malformed: the boundary is too long."""
         self._parts = parts
         self._seen: set[str] = set()
         self._part: Part | None = None
         self._header = self._value = b""
         self._disposition = b""
         self._is_whole = False
-        self._behind = 0
-        """Bytes behind the last boundary, which mean nothing."""
+        self._after_end = 0
+        """Number of bytes after the last boundary, which are ignored."""
         with _malformed():
             self._parser = MultipartParser(
                 boundary,
@@ -152,21 +152,19 @@ class _Form:
             )
 
     def feed(self, data: bytes) -> None:
-        """Read a piece. Raises: as `read_form`."""
+        """Parse received bytes of the form. Raises: as `read_form`."""
         if self._is_whole:
-            self._behind += len(data)
-            if self._behind > FRAMING_BYTES:
-                raise Malformed(
-                    f"the form is broken: more than {FRAMING_BYTES} bytes are behind it"
-                )
+            self._after_end += len(data)
+            if self._after_end > FRAMING_BYTES:
+                raise Malformed(f"the form is invalid: more than {FRAMING_BYTES} bytes follow it")
             return
         with _malformed():
             self._parser.write(data)
 
     def finish(self) -> None:
-        """Check that the form has ended. Raises: Malformed."""
+        """Check that the form is complete. Raises: Malformed."""
         if not self._is_whole:
-            raise Malformed("the form is broken: it has no end")
+            raise Malformed("the form is invalid: it has no end")
 
     def _begin(self) -> None:
         self._disposition = b""
@@ -182,24 +180,24 @@ class _Form:
     def _end_headers(self) -> None:
         kind, options = parse_options_header(self._disposition)
         if kind != b"form-data":  # RFC 7578, section 4.2
-            raise Malformed("the form is broken: a part is not declared as form-data")
+            raise Malformed("the form is invalid: a part is not declared as form-data")
         name = options.get(b"name", b"").decode("utf-8", "replace")
         if name not in self._parts:
             raise Invalid([FieldError(name or "body", self._unknown(name))])
         if name in self._seen and not self._parts[name].repeats:
-            raise Invalid([FieldError(name, "is there twice")])
+            raise Invalid([FieldError(name, "occurs twice")])
         self._seen.add(name)
         self._part = self._parts[name]
         self._part.filename = _filename(options.get(b"filename", b""))
         self._part.begin()
 
     def _unknown(self, name: str) -> str:
-        whole, bracket, _ = name.partition("[")
-        if bracket and whole in self._parts and not self._parts[whole].repeats:
-            return f"is no part; send all of {whole} as JSON, in the part {whole}"
-        said = f"is no part; there is {', '.join(self._parts)}"
-        meant = did_you_mean(name, self._parts, ALIASES[""])
-        return f"{said}; did you mean {meant}?" if meant in self._parts else said
+        part, bracket, _ = name.partition("[")
+        if bracket and part in self._parts and not self._parts[part].repeats:
+            return f"is not a part of the form; send all of {part} as JSON, in the part {part}"
+        message = f"is not a part of the form; available: {', '.join(self._parts)}"
+        suggestion = did_you_mean(name, self._parts, ALIASES[""])
+        return f"{message}; did you mean {suggestion}?" if suggestion in self._parts else message
 
     def _data(self, data: bytes, start: int, end: int) -> None:
         assert self._part is not None
@@ -210,15 +208,15 @@ class _Form:
 
 
 def _filename(name: bytes) -> str:
-    """Return the last part of a file's name, as far as it can be shown."""
+    """Return the base name of a file, without unprintable characters."""
     text = name.decode("utf-8", "replace").replace("\\", "/").rpartition("/")[2]
     return "".join(letter for letter in text if letter.isprintable())[:MAX_FILENAME_CHARS]
 
 
 @contextlib.contextmanager
 def _malformed() -> Iterator[None]:
-    """Raises: Malformed: in place of what the parser raises."""
+    """Convert errors of the multipart parser to Malformed."""
     try:
         yield
     except FormParserError as error:
-        raise Malformed(f"the form is broken: {error}") from None
+        raise Malformed(f"the form is invalid: {error}") from None

@@ -1,4 +1,4 @@
-"""Content negotiation by HTTP's own headers: Accept and Prefer."""
+"""Content negotiation by the HTTP headers Accept and Prefer."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from service.schemas.request_parts import MEDIA_TYPES
 JSON = "application/json"
 EVENTS = "text/event-stream"
 OFFERS = (JSON, EVENTS, *MEDIA_TYPES.values())
-"""Media types that /v1/generate can answer with, the preferred ones first."""
+"""Media types that /v1/generate can return, the preferred ones first."""
 
 MAX_ENTRIES = 64
-"""Maximum number of Accept entries; each is matched against every offer."""
+"""Maximum number of Accept entries. Each is matched against every offer."""
 
 DEFAULT_WAIT_S = 60.0
 """Default of `Prefer: wait` without a number."""
@@ -24,14 +24,14 @@ DEFAULT_WAIT_S = 60.0
 
 @dataclass(frozen=True)
 class Range:
-    """Entry of an Accept header."""
+    """Entry of an Accept header, for content negotiation."""
 
     pattern: str
     quality: float
     position: int
 
     def specificity(self, media_type: str) -> int:
-        """2 for the type itself, 1 for its family, 0 for */*, -1 where it does not match."""
+        """Rank a match: 2 for the type itself, 1 for its family, 0 for */*, -1 for no match."""
         if self.pattern == media_type:
             return 2
         if self.pattern == media_type.partition("/")[0] + "/*":
@@ -40,16 +40,16 @@ class Range:
 
 
 def parse_accept(header: str) -> list[Range]:
-    """The entries of an Accept header; one that cannot be read counts with quality 1.
+    """Parse an Accept header; unreadable quality values count as 1.
 
-    Raises: Malformed: there are more than anybody needs.
+    Raises: Malformed: too many entries.
     """
     if header.count(",") > MAX_ENTRIES:
         raise Malformed(f"the Accept header has more than {MAX_ENTRIES} entries")
-    found = (entry.split(";") for entry in header.split(",") if entry.strip())
+    entries = (entry.split(";") for entry in header.split(",") if entry.strip())
     return [
         Range(pattern.strip().lower(), _quality(parameters), position)
-        for position, (pattern, *parameters) in enumerate(found)
+        for position, (pattern, *parameters) in enumerate(entries)
     ]
 
 
@@ -62,9 +62,9 @@ def _quality(parameters: Sequence[str]) -> float:
 
 
 def acceptable(header: str, offers: Sequence[str] = OFFERS) -> list[str]:
-    """The offers that the client takes, the best first.
+    """List the offers that the client accepts, the best first.
 
-    Ordered by quality, then by how exactly they were asked for, then as the client wrote them.
+    Ordered by quality, then by specificity, then by the client's order.
     """
     ranges = parse_accept(header)
     ranked = [(rank, offer) for offer in offers if (rank := _rank(ranges, offer))]
@@ -82,28 +82,28 @@ def _rank(ranges: Sequence[Range], offer: str) -> tuple[float, int, int] | None:
 
 @dataclass(frozen=True)
 class Answer:
-    """Form of answer that POST /v1/generate was asked for."""
+    """Response format that the client of POST /v1/generate requested."""
 
     media_types: tuple[str, ...]
-    """Media types of images or video that the client takes, best first; empty: the job as JSON."""
+    """Accepted media types of images or video, best first; empty: the job as JSON."""
     events: bool = False
-    """The job's events as a stream."""
+    """Whether to stream the job's events."""
 
     @property
     def bytes(self) -> bool:
-        """The output's own bytes, once they are there."""
+        """Report whether the response is the output file itself."""
         return bool(self.media_types)
 
 
 @lru_cache(maxsize=128)
 def negotiate(header: str | None) -> Answer:
-    """Return the best of what the client accepts.
+    """Select the best format that the client accepts.
 
-    Raises: NotAcceptable: nothing that there is fits.
+    Raises: NotAcceptable: no offer matches.
     """
     accepted = acceptable(header or "*/*")
     if not accepted:
-        raise NotAcceptable(f"there is {', '.join(OFFERS)}; ask for one of them, or for */*")
+        raise NotAcceptable(f"available: {', '.join(OFFERS)}; accept one of them, or */*")
     if accepted[0] == JSON:
         return Answer(())
     if accepted[0] == EVENTS:
@@ -112,7 +112,7 @@ def negotiate(header: str | None) -> Answer:
 
 
 def preferred_wait_s(headers: Sequence[str]) -> float | None:
-    """Seconds of `Prefer: wait` or `wait=N` (RFC 7240); None where it is absent or unreadable."""
+    """Parse the seconds of `Prefer: wait` or `wait=N` (RFC 7240); None if absent or unreadable."""
     for preference in _preferences(headers):
         name, _, value = preference.partition("=")
         value = value.strip().strip('"')

@@ -1,6 +1,6 @@
-"""Pixels of files, digested and held against each other, in the processes that check images.
+"""Pixel digests and comparison of files, in the processes that check images.
 
-Nothing of it needs more than Pillow; FFmpeg is loaded when a video is read.
+Needs only Pillow; FFmpeg is loaded when a video is read.
 """
 
 from __future__ import annotations
@@ -26,65 +26,65 @@ GIF = b"GIF8"
 
 
 @dataclass(frozen=True)
-class Shown:
-    """Size and pixels of one file."""
+class DecodedFile:
+    """Size and pixel digest of one file."""
 
     width: int
     height: int
     frames: int
     pixels_sha256: str
-    """SHA-256 of its pixels as outputs have it; with their alpha where any is transparent."""
+    """SHA-256 of its pixels, as in outputs; includes alpha if any pixel is transparent."""
 
     @property
     def size(self) -> tuple[int, int, int]:
-        """Width, height and number of frames."""
+        """Width, height and number of frames, for comparing sizes."""
         return self.width, self.height, self.frames
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Difference of two files of one size."""
+    """Pixel difference of two files of one size."""
 
     max_levels: int
-    """Most levels, of 255, by which a subpixel differs."""
+    """Maximum difference of a subpixel, in levels of 255."""
     pixels: int
-    """Number of pixels that differ."""
+    """Number of differing pixels."""
     of_pixels: int
-    """Number of all pixels."""
+    """Total number of pixels."""
     psnr_db: float | None
-    """PSNR over all pixels; None: they are equal."""
+    """PSNR over all pixels; None if they are equal."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One or two files, and how these differ."""
+    """One or two decoded files, and their difference."""
 
-    files: tuple[Shown, ...]
+    files: tuple[DecodedFile, ...]
     difference: Difference | None = None
-    """Difference of two; None: it was one file, or they have other sizes."""
+    """Difference of two files; None for one file, or if sizes differ."""
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> Comparison:
-        """Return it as `compare` answered."""
-        found = answer["difference"]
-        files = tuple(Shown(**shown) for shown in answer["files"])
-        return cls(files, found and Difference(**found))
+        """Build it from the result of `compare`."""
+        difference = answer["difference"]
+        files = tuple(DecodedFile(**shown) for shown in answer["files"])
+        return cls(files, difference and Difference(**difference))
 
 
-def to_compare(files: Sequence[bytes], clip_pixels: int) -> bytes:
-    """Return what `compare` reads.
+def pack_compare(files: Sequence[bytes], clip_pixels: int) -> bytes:
+    """Encode one or two files as input of `compare`.
 
     Args:
-        clip_pixels: maximum of a file's pixels, over all its frames.
+        clip_pixels: maximum pixels of a file, over all its frames.
     """
     return packed({"clip_pixels": clip_pixels}, *files)
 
 
 def compare(data: bytes, max_pixels: int) -> dict[str, Any]:
-    """Return the fields of a `Comparison`. Raises: ImageFileError.
+    """Decode one or two files and return the fields of a `Comparison`. Raises: ImageFileError.
 
     Args:
-        max_pixels: of one frame.
+        max_pixels: limit per frame.
     """
     about, files = unpacked(data)
     shows = [_Reading() for _ in files]
@@ -106,29 +106,29 @@ def compare(data: bytes, max_pixels: int) -> dict[str, Any]:
 
 @dataclass
 class _Reading:
-    """A file that is being read, frame by frame."""
+    """Digest of a file, accumulated frame by frame."""
 
     size: tuple[int, int] = (0, 0)
     count: int = 0
     digest: Any = field(default_factory=hashlib.sha256)
 
     def frames(self, data: bytes, max_pixels: int, clip_pixels: int) -> Iterator[Image.Image]:
-        """Yield the frames. Raises: ImageFileError."""
+        """Decode and digest a file, yielding its frames. Raises: ImageFileError."""
         for frame in frames_of(data, max_pixels):
             self.size, self.count = frame.size, self.count + 1
             if self.count * frame.width * frame.height > max(clip_pixels, max_pixels):
-                raise ImageFileError(f"has more than {clip_pixels} pixels in all")
+                raise ImageFileError(f"has more than {clip_pixels} pixels in total")
             self.digest.update(frame.tobytes())
             yield frame
 
-    def shown(self) -> Shown:
-        """Return what it showed, once all is read."""
-        return Shown(*self.size, self.count, self.digest.hexdigest())
+    def shown(self) -> DecodedFile:
+        """Return the size and digest, after all frames are read."""
+        return DecodedFile(*self.size, self.count, self.digest.hexdigest())
 
 
 @dataclass
 class _Sums:
-    """Sums over the frames of two files."""
+    """Difference sums over the frames of two files."""
 
     max_levels: int = 0
     pixels: int = 0
@@ -136,11 +136,11 @@ class _Sums:
     squares: int = 0
     values: int = 0
 
-    def add(self, one: Image.Image, other: Image.Image) -> None:
-        """Add a pair of frames of one size; where one is transparent, alpha counts as a colour."""
-        if one.mode != other.mode:
-            one, other = one.convert("RGBA"), other.convert("RGBA")
-        gap = ImageChops.difference(one, other)
+    def add(self, first: Image.Image, other: Image.Image) -> None:
+        """Add a pair of frames of one size. If either is transparent, alpha counts as a channel."""
+        if first.mode != other.mode:
+            first, other = first.convert("RGBA"), other.convert("RGBA")
+        gap = ImageChops.difference(first, other)
         for at, count in enumerate(gap.histogram()):
             level = at % LEVELS
             self.squares += level**2 * count
@@ -151,13 +151,13 @@ class _Sums:
         self.of_pixels += gap.width * gap.height
 
     def difference(self) -> Difference:
-        """Return the difference of all frames."""
+        """Compute the pixel difference over all frames."""
         psnr = 10 * math.log10(WHITE**2 * self.values / self.squares) if self.squares else None
         return Difference(self.max_levels, self.pixels, self.of_pixels, psnr)
 
 
 def frames_of(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
-    """Yield the frames of a file as they are seen, of an image its one; RGB, or RGBA with holes.
+    """Yield the decoded frames of an image or video, in RGB, or RGBA if transparent.
 
     Raises: ImageFileError.
     """
@@ -168,23 +168,23 @@ def frames_of(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
     elif video_files.is_video(data):
         yield from video_files.frames(data, max_pixels)
     else:
-        raise ImageFileError("is no PNG, JPEG, WebP, GIF, MP4 or WebM")
+        raise ImageFileError("is not a PNG, JPEG, WebP, GIF, MP4 or WebM file")
 
 
 def _of_gif(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
     with (
-        image_files.explained(max_pixels),
+        image_files.converting_errors(max_pixels),
         Image.open(io.BytesIO(data), formats=("GIF",)) as image,
     ):
         if image.width * image.height > max_pixels:
-            said = f"has {image.width} x {image.height} pixels; {max_pixels} are allowed"
-            raise ImageFileError(said)
+            message = f"has {image.width} x {image.height} pixels; {max_pixels} are allowed"
+            raise ImageFileError(message)
         for frame in ImageSequence.Iterator(image):
             yield _opaque(frame.convert("RGBA"))
 
 
 def _opaque(image: Image.Image) -> Image.Image:
-    """Return an image without an alpha channel that hides nothing."""
+    """Drop an alpha channel that is fully opaque."""
     if image.mode == "RGBA" and image.getchannel("A").getextrema() == (WHITE, WHITE):
         return image.convert("RGB")
     return image

@@ -1,4 +1,4 @@
-"""Query parameters: unknown and repeated ones are errors, like unknown fields of a body."""
+"""Validation of query parameters: unknown and repeated ones are errors."""
 
 from __future__ import annotations
 
@@ -21,41 +21,41 @@ _ALIASES = {
     "page": "after",
     "starting_after": "after",
 }
-"""Names of parameters in other APIs, with ours, where the route has it."""
+"""Parameter names of other APIs, mapped to ours if the route has them."""
 
 
 async def check_query(request: Request) -> None:
     """Check the names of a request's query parameters.
 
-    Raises: Invalid: names each parameter that the route does not have, or has twice.
+    Raises: Invalid: lists the parameters that the route lacks, or that are repeated.
     """
     if not request.scope["query_string"]:
         return
-    known = _known(request)
+    names = _parameter_names(request)
     given = Counter(name for name, _ in request.query_params.multi_items())
     errors = [
-        FieldError(name, "is there twice" if name in known else _unknown(name, known))
+        FieldError(name, "occurs twice" if name in names else _unknown(name, names))
         for name, count in given.items()
-        if count > 1 or name not in known
+        if count > 1 or name not in names
     ]
     if errors:
         raise Invalid(errors)
 
 
-def _known(request: Request) -> Sequence[str]:
-    """Return the names of the query parameters that a request's route declares."""
+def _parameter_names(request: Request) -> Sequence[str]:
+    """Return the query parameters that a request's route declares."""
     return _declared(request.scope["route"].dependant)
 
 
 def _declared(dependant: Dependant) -> list[str]:
-    """Return the query parameters of a route, or of one of its dependencies."""
+    """Collect the query parameters of a route and its dependencies."""
     names = [field.alias for field in dependant.query_params]
     return names + [name for part in dependant.dependencies for name in _declared(part)]
 
 
-def _unknown(name: str, known: Sequence[str]) -> str:
-    choice = f"there is {', '.join(known)}" if known else "this address takes none"
-    meant = did_you_mean(name, known, _ALIASES)
-    if meant and meant in known:
-        choice += f"; did you mean {meant}?"
+def _unknown(name: str, names: Sequence[str]) -> str:
+    choice = f"available: {', '.join(names)}" if names else "this path accepts none"
+    suggestion = did_you_mean(name, names, _ALIASES)
+    if suggestion and suggestion in names:
+        choice += f"; did you mean {suggestion}?"
     return f"there is no such query parameter; {choice}"

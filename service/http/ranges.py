@@ -11,17 +11,17 @@ _MAX_DIGITS = 18
 
 
 def parse(header: str | None, size: int) -> tuple[int, int] | None:
-    """The part that is wanted, start to end without end; None: the whole.
+    """Parse the requested part, as start and exclusive end; None: the whole.
 
-    Several ranges, or one in other units, are answered with the whole, as the source allows.
+    Several ranges, or other units, yield the whole, as the source allows.
 
-    Raises: RangeNotSatisfiable: it begins behind the end.
+    Raises: RangeNotSatisfiable: the range starts after the end.
     """
-    found = _ONE.fullmatch((header or "").replace(" ", ""))
-    if not found or found[1] == found[2] == "" or max(map(len, found.groups())) > _MAX_DIGITS:
+    match = _ONE.fullmatch((header or "").replace(" ", ""))
+    if not match or match[1] == match[2] == "" or max(map(len, match.groups())) > _MAX_DIGITS:
         return None
-    start, end = _bounds(found[1], found[2], size)
-    if found[1] and found[2] and int(found[1]) > int(found[2]):
+    start, end = _bounds(match[1], match[2], size)
+    if match[1] and match[2] and int(match[1]) > int(match[2]):
         return None
     if start >= min(end, size):
         raise RangeNotSatisfiable(
@@ -36,7 +36,7 @@ def _bounds(first: str, last: str, size: int) -> tuple[int, int]:
     return int(first), int(last) + 1 if last else size
 
 
-def is_known(if_none_match: str | None, etag: str) -> bool:
-    """Return whether the client holds that version already."""
+def etag_matches(if_none_match: str | None, etag: str) -> bool:
+    """Check whether the client already has this version."""
     tags = {tag.strip().removeprefix("W/") for tag in (if_none_match or "").split(",")}
     return etag in tags or "*" in tags

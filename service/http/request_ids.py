@@ -1,4 +1,4 @@
-"""Ids of requests, by which an answer, its lines of log and its job's are found."""
+"""Request ids, which connect a response with log lines and the job."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _STATE = "request_id"
 _RAW_HEADER = HEADER.lower().encode()
 
 
-class NameRequests:
-    """ASGI middleware that takes a client's `X-Request-Id`, or makes one, and answers with it.
+class AssignRequestIds:
+    """ASGI middleware that accepts a client's `X-Request-Id`, or creates one, and returns it.
 
-    One that is not well formed, or sent twice, is replaced: logs are read by people and programs.
+    Malformed or repeated ids are replaced, because people and programs read the logs.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Name the request for its lines of log, its job and its client."""
+        """Assign the id to the request, its log lines and its response."""
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         request_id = _given(scope) or new_request_id()
@@ -35,7 +35,7 @@ class NameRequests:
 
         async def with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                others = [one for one in message["headers"] if one[0] != _RAW_HEADER]
+                others = [header for header in message["headers"] if header[0] != _RAW_HEADER]
                 message["headers"] = [*others, (_RAW_HEADER, request_id.encode())]
             await send(message)
 
@@ -43,12 +43,12 @@ class NameRequests:
 
 
 def request_id_of(request: Request) -> str:
-    """Return the id of a request that came through `NameRequests`."""
+    """Return the id that `AssignRequestIds` assigned to a request."""
     return str(request.scope["state"][_STATE])
 
 
 def new_request_id() -> str:
-    """Return a new random id."""
+    """Create a random request id."""
     return "req_" + secrets.token_hex(12)
 
 

@@ -1,4 +1,4 @@
-"""Headers that tell browsers to trust no more of an answer than it needs."""
+"""Security headers that restrict how browsers handle responses."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.errors.headers import SAFE_HEADERS
 
 MEDIA_POLICY = "default-src 'none'; img-src 'self'; media-src 'self'; style-src 'unsafe-inline'"
-"""Policy of files, which browsers wrap into a page of their own."""
+"""Policy of files, which browsers wrap in a generated page."""
 
 Headers = list[tuple[bytes, bytes]]
 
 
 def _raw(headers: Mapping[str, str]) -> Headers:
-    """Return headers as ASGI has them."""
+    """Convert HTTP headers to ASGI's list of lower-case byte pairs."""
     return [(name.lower().encode(), value.encode()) for name, value in headers.items()]
 
 
@@ -23,14 +23,14 @@ _SAFE = _raw(SAFE_HEADERS)
 _SAFE_OF_MEDIA = _raw({**SAFE_HEADERS, "Content-Security-Policy": MEDIA_POLICY})
 
 
-class SecureAnswers:
-    """ASGI middleware that adds a Content-Security-Policy and its like to every answer."""
+class SecureResponses:
+    """ASGI middleware that adds a Content-Security-Policy and similar headers to every response."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Add the headers to each answer."""
+        """Add the security headers to each response."""
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":

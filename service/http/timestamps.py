@@ -1,4 +1,4 @@
-"""Times in query parameters, as answers write them. Source: RFC 3339, section 5.6."""
+"""Times in query parameters, in the format of responses. Source: RFC 3339, section 5.6."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _US = timedelta(microseconds=1)
 
 
 def _whole(text: str) -> str:
-    """Return a time that can be read. Raises: ValueError."""
+    """Validate a timestamp with a time zone. Raises: ValueError."""
     if not _FORMAT.fullmatch(text):
         raise ValueError(
             "must be a time with its zone, such as 2026-01-31T12:00:00Z; a + is written as %2B"
@@ -30,5 +30,5 @@ Timestamp = Annotated[
 
 
 def microseconds(timestamp: str) -> int:
-    """Return the microseconds of a `Timestamp` since the epoch."""
+    """Convert a `Timestamp` to microseconds since the epoch."""
     return (datetime.fromisoformat(timestamp) - _EPOCH) // _US

@@ -1,4 +1,4 @@
-"""Requests as spans: what the front end tells a collector of traces."""
+"""Middleware that records each HTTP request as a trace span."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from service.tracing.log_context import note
 from service.tracing.span import Span
 
 PROBES = frozenset(("/healthz", "/readyz", "/metrics"))
-"""Paths that monitors ask for every few seconds."""
+"""Paths that monitors poll every few seconds."""
 SERVER_ERROR = 500
 
 
 class TraceRequests:
-    """ASGI middleware: each request is a span, by its route, until its answer's last byte.
+    """ASGI middleware that records each request, up to its last response byte, as a span.
 
     Args:
-        follows: whether a client's `traceparent` is gone on with.
+        follows: whether to continue a client's `traceparent`.
     """
 
     def __init__(self, app: ASGIApp, follows: bool) -> None:
@@ -27,7 +27,7 @@ class TraceRequests:
         self._follows = follows
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Record a span of the request, but not of probes."""
+        """Record a span of the request, except for probes."""
         if scope["type"] != "http" or scope["path"] in PROBES:
             return await self.app(scope, receive, send)
         parent = traceparent(Headers(scope=scope)) if self._follows else None
@@ -39,26 +39,26 @@ class TraceRequests:
                 status = message["status"]
             await send(message)
 
-        one = spans.begin("HTTP", parent=parent, kind="server")
+        span = spans.begin("HTTP", parent=parent, kind="server")
         try:
-            with spans.within(one):
+            with spans.within(span):
                 try:
                     await self.app(scope, receive, note_status)
                 finally:
-                    _describe(one, scope, status)
+                    _describe(span, scope, status)
         except Exception:
-            note(**one.names)  # for the server, which logs it when this span is over
+            note(**span.names)  # for the server's log line, written after this span ends
             raise
 
 
 def traceparent(headers: Headers) -> str | None:
-    """The client's, if it sent one, and only one, that is well formed."""
+    """Return the client's `traceparent` if it is the only one and well formed."""
     given = headers.getlist("traceparent")
     return spans.parse(given[0]) if len(given) == 1 else None
 
 
 def _describe(span: Span, scope: Scope, status: int) -> None:
-    """Describe a span by its route alone: what a client writes into an address is private."""
+    """Describe a span by its route only, because clients' paths are private."""
     route = getattr(scope.get("route"), "path_format", None)
     method = scope["method"] if scope["method"] in METHODS else "_OTHER"
     span.rename(f"{method} {route}" if route else method)

@@ -1,6 +1,7 @@
-"""The contract between front ends and workers: jobs in Redis, their events, their files.
+"""Job queue in Redis, job events and job files, shared by front ends and workers.
 
-It imports `models.spec`, settings and tracing: no web framework, no JAX. Its rooms, from
-the lowest floor up: `redis`, `model`, `storage`, `scheduling`, `scripts`; the files here are the
-sides of the queue.
+It imports `models.spec`, settings and tracing: no web framework, no JAX. Its rooms, from the lowest
+floor up: `redis`, `model`, `storage`, `scheduling`, `scripts`. The files in this folder are the
+parts of the queue's client, by user: front ends (`producer`), workers (`consumer`), operators and
+others.
 """

@@ -1,4 +1,7 @@
-"""Newest jobs of aliases, and pairs of a job and its shadow: what front ends watch versions by."""
+"""Recent jobs of each alias, and pairs of a job and its shadow, kept in Redis for front ends.
+
+Front ends compare the versions of an alias by these jobs.
+"""
 
 from __future__ import annotations
 
@@ -11,28 +14,31 @@ from service.jobs.model.job import Job, JobState
 from service.jobs.model.version_health import Sample
 from service.jobs.redis import keys
 
-MOST = 2000
-"""Jobs of an alias that are kept, the newest."""
+MAX_JOBS = 2000
+"""Maximum number of recent jobs kept per alias."""
 FIELDS = ("state", "created_at", "finished_at", "error", "served_by", "model")
 
 
 class AliasJobs:
-    """Jobs of aliases in Redis. Times are Redis's."""
+    """Redis client for the recent jobs of aliases and for shadow pairs. Times are Redis's."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
 
     async def note(self, alias: str, job: Job, window_s: float) -> None:
-        """Keep a job that an alias was asked for, while it is among the newest."""
+        """Add a job to the recent jobs of its alias, and drop the oldest beyond `MAX_JOBS`."""
         name = keys.alias_jobs(alias)
         async with self._redis.pipeline(transaction=False) as pipe:
             pipe.zadd(name, {job.id: job.created_at})
-            pipe.zremrangebyrank(name, 0, -MOST - 1)
+            pipe.zremrangebyrank(name, 0, -MAX_JOBS - 1)
             pipe.pexpire(name, round(window_s * 1000))
             await pipe.execute()
 
     async def samples(self, alias: str, window_s: float, since: float) -> list[Sample]:
-        """Return the newest jobs of an alias, those accepted in the window and since then."""
+        """Return an alias's recent jobs that were accepted in the window and after `since`.
+
+        Canceled and deleted jobs are left out.
+        """
         now = await self.now()
         name, begins = keys.alias_jobs(alias), max(now - window_s, since)
         ids = cast(list[str], await self._redis.zrangebyscore(name, begins, "+inf"))
@@ -42,30 +48,30 @@ class AliasJobs:
             rows = await pipe.execute()
         return [_sample(row, now) for row in rows if row[0] not in (None, JobState.CANCELED)]
 
-    async def is_first(self, alias: str, every_s: float) -> bool:
-        """Return whether the caller may judge an alias: one may in that time."""
+    async def acquire_check(self, alias: str, every_s: float) -> bool:
+        """Acquire the right to judge an alias, which one front end gets every `every_s` seconds."""
         name = keys.alias_watch(alias)
         return bool(await self._redis.set(name, "", nx=True, px=round(every_s * 1000)))
 
     async def now(self) -> float:
-        """Return the time by Redis's clock: seconds since the epoch."""
+        """Return Redis's time in seconds since the epoch."""
         seconds, micros = await self._redis.time()
         return seconds + micros / 1e6
 
-    # a job, and another model that draws the same
+    # pairs of a job and its shadow: the same request, served by another model
     async def pair(self, job_id: str, shadow_id: str) -> None:
-        """Keep a pair until it is taken."""
+        """Store a pair until `take` removes it."""
         await self._redis.zadd(keys.SHADOWS, {f"{job_id} {shadow_id}": await self.now()})
 
     async def pairs(self, limit: int) -> list[tuple[str, str, float]]:
         """Return the oldest pairs, each with its age in seconds."""
         oldest = self._redis.zrange(keys.SHADOWS, 0, limit - 1, withscores=True)
-        found, now = cast(list[tuple[str, float]], await oldest), await self.now()
-        split = ((*pair.partition(" "), at) for pair, at in found)
+        pairs, now = cast(list[tuple[str, float]], await oldest), await self.now()
+        split = ((*pair.partition(" "), at) for pair, at in pairs)
         return [(job_id, shadow_id, now - at) for job_id, _, shadow_id, at in split]
 
     async def take(self, job_id: str, shadow_id: str) -> bool:
-        """Return whether the caller is the one that takes the pair away."""
+        """Remove a pair; return True to the only caller that removed it."""
         return bool(await self._redis.zrem(keys.SHADOWS, f"{job_id} {shadow_id}"))
 
 

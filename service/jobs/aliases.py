@@ -1,4 +1,4 @@
-"""Aliases as data in Redis: names of versions, with their weights."""
+"""Aliases stored in Redis: names that stand for several versions of a model, with weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_NAME_CHARS = 200
 
 
 class AliasRecords(Records[Alias]):
-    """Aliases' records in Redis. What only a newer Atelier knows of one is left out."""
+    """Records of aliases in Redis. Fields written by a newer Atelier are ignored."""
 
     def __init__(self, redis: Redis) -> None:
         parse = Alias.model_validate_json
@@ -21,7 +21,7 @@ class AliasRecords(Records[Alias]):
 
 
 def check_alias(name: str) -> None:
-    """Check an alias's name. Raises: ValueError: requests cannot name it."""
+    """Validate an alias's name. Raises: ValueError: requests cannot name it."""
     if not 0 < len(name) <= MAX_NAME_CHARS or not name.isprintable() or "/" in name:
         raise ValueError(
             f"{name!r} can't be an alias: take up to {MAX_NAME_CHARS} printable characters"

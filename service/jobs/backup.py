@@ -1,8 +1,8 @@
-"""Backup of all that an installation has in Redis: one point in time, as a file of commands.
+"""Backup of an installation's Redis data: a consistent file of RESTORE commands.
 
-The file holds a RESTORE for each key in the server's own protocol, which `valkey-cli --pipe` sends,
-too. One script reads the keys, so that they belong together; meanwhile the server does nothing
-else.
+The file contains one RESTORE per key in Redis's own protocol, so `valkey-cli --pipe` can send it,
+too. One script reads all keys of a prefix, which makes them consistent. The server executes no
+other command meanwhile.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
-from service.jobs.redis.connection import waiting_twin
+from service.jobs.redis.connection import blocking_client
 from service.jobs.redis.keys import FRONT_PREFIX, HISTORY, PREFIX
 from service.settings.section import ConfigError
 
 PREFIXES = (PREFIX, FRONT_PREFIX)
 AT_ONCE = 500
-"""Keys that one round trip restores."""
+"""Number of keys restored per round trip."""
 READ = """
 local found, cursor = {}, '0'
 repeat
@@ -32,24 +32,25 @@ repeat
 until cursor == '0'
 return found
 """
+"""Lua script that returns the name, expiry and dump of every key with a prefix."""
 
 Command = list[bytes]
 
 
 class BackupError(ConfigError):
-    """A backup cannot be made or restored; says what to do."""
+    """Failure to make or restore a backup. The message says what to do."""
 
 
 async def read(redis: Redis) -> list[Command]:
-    """Return the commands that make all keys anew: each prefix's as they were at one time."""
+    """Return commands that restore all keys. The keys of each prefix are from one point in time."""
     commands = {}
-    patient = waiting_twin(redis)
+    patient = blocking_client(redis)
     try:
         for prefix in PREFIXES:
             digest = await patient.script_load(READ)
             options = {NEVER_DECODE: True}
-            found = await patient.execute_command("EVALSHA", digest, 1, prefix, **options)
-            for name, expires_ms, dump in found:
+            rows = await patient.execute_command("EVALSHA", digest, 1, prefix, **options)
+            for name, expires_ms, dump in rows:
                 expires = str(max(0, int(expires_ms))).encode()
                 commands[name] = [b"RESTORE", name, expires, dump, b"ABSTTL"]
     finally:
@@ -58,7 +59,7 @@ async def read(redis: Redis) -> list[Command]:
 
 
 async def is_empty(redis: Redis) -> bool:
-    """Return whether nothing of an installation is there."""
+    """Return whether Redis has no keys of an installation."""
     for prefix in PREFIXES:
         async for _ in redis.scan_iter(match=f"{prefix}*", count=1000):
             return False
@@ -66,16 +67,18 @@ async def is_empty(redis: Redis) -> bool:
 
 
 async def restore(redis: Redis, commands: Sequence[Command]) -> None:
-    """Make all keys anew.
+    """Restore all keys from a backup.
 
-    What has expired since stays away, and fences go on behind those that were given meanwhile.
+    Keys that have expired since are skipped. Fences continue after those issued since the backup.
 
-    Raises: BackupError: something is there, or the server does not take them; nothing is left then.
+    Raises:
+        BackupError: Redis is not empty, or the server rejects the commands; no restored key is left
+            then.
     """
     if not await is_empty(redis):
         raise BackupError(
             "the Redis is not empty: stop front ends and pools, which write as soon as they run,"
-            " and take an empty server or database (FLUSHDB deletes everything in one)"
+            " and use an empty server or database (FLUSHDB deletes everything in one)"
         )
     try:
         for start in range(0, len(commands), AT_ONCE):
@@ -85,10 +88,14 @@ async def restore(redis: Redis, commands: Sequence[Command]) -> None:
     except (RedisError, OSError) as error:
         with suppress(RedisError, OSError):
             await redis.delete(*(command[1] for command in commands))
-        raise BackupError(f"the Redis does not take it: {_reason(error)}") from error
+        raise BackupError(f"Redis rejects the backup: {_reason(error)}") from error
 
 
 async def _send(redis: Redis, commands: Sequence[Command]) -> None:
+    """Send the commands in one pipeline.
+
+    Raises: redis.exceptions.RedisError: the first command that failed.
+    """
     async with redis.pipeline(transaction=False) as pipe:
         for command in commands:
             pipe.execute_command(*command)
@@ -99,34 +106,36 @@ async def _send(redis: Redis, commands: Sequence[Command]) -> None:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, NoPermissionError):
-        return "its user needs +restore, which is for restoring alone"
+        return "its user needs +restore, a right that only restoring requires"
     if isinstance(error, ResponseError) and "version or checksum" in str(error):
-        return "it is older than the one that the backup is of; take one of its version or later"
+        return (
+            "it is older than the server that the backup was made from; use that version or later"
+        )
     return str(error)
 
 
 def packed(commands: Iterable[Command]) -> Iterator[bytes]:
-    """Yield the commands as they are sent."""
+    """Yield each command in the Redis protocol, as bytes to send."""
     for command in commands:
         parts = (b"$%d\r\n%s\r\n" % (len(part), part) for part in command)
         yield b"*%d\r\n%s" % (len(command), b"".join(parts))
 
 
 def unpacked(data: bytes) -> Iterator[Command]:
-    """Yield the commands of a file."""
-    at = 0
+    """Parse a backup file into its commands."""
+    offset = 0
 
     def number() -> int:
-        nonlocal at
-        end = data.index(b"\r\n", at)
-        found = int(data[at + 1 : end])
-        at = end + 2
-        return found
+        nonlocal offset
+        end = data.index(b"\r\n", offset)
+        value = int(data[offset + 1 : end])
+        offset = end + 2
+        return value
 
-    while at < len(data):
+    while offset < len(data):
         command = []
         for _ in range(number()):
             length = number()
-            command.append(data[at : at + length])
-            at += length + 2
+            command.append(data[offset : offset + length])
+            offset += length + 2
         yield command

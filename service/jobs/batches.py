@@ -1,4 +1,4 @@
-"""Records of batches and files: who has which, who drives which, and how far each line is."""
+"""Records of batches and files: owner, driver lease, and progress of each line of a batch."""
 
 from __future__ import annotations
 
@@ -32,17 +32,18 @@ from service.jobs.scripts.batches import (
     RemoveFile,
     TakeBatch,
 )
-from service.jobs.scripts.client import Calls
+from service.jobs.scripts.client import QueueClient
 from service.jobs.scripts.runner import Unconfirmed
 from service.settings.tenants import TenantSettings
 
 FORGET_AT_ONCE = 100
+"""Maximum number of batches, and of files, that one call removes."""
 ENDS = frozenset({"completed", "failed"})
-"""Outcomes of lines that have ended."""
+"""Outcomes of a line that has ended."""
 
 
-class BatchRecords(Calls):
-    """Part of a `Queue` that front ends use for batches and files."""
+class BatchRecords(QueueClient):
+    """Part of a `Queue` with which front ends manage batches and files."""
 
     async def record_file(
         self,
@@ -53,12 +54,13 @@ class BatchRecords(Calls):
         """Record a file whose bytes are stored.
 
         Args:
-            max_files: that the tenant may have, its open batches' results counted; None: any.
-            limits: of the tenant; None: it may have so many bytes, whatever else it has.
+            max_files: limit of the tenant's files, including the results of its open batches; None:
+                none.
+            limits: the tenant's settings, for its quota of stored bytes; None: no quota.
 
-        Returns: whether the tenant may have one more.
+        Returns: False if the tenant has as many files as it may have.
 
-        Raises: QuotaExceeded: it may not have so many bytes.
+        Raises: QuotaExceeded: the file exceeds the tenant's quota of stored bytes.
         """
         recorded = await self._accept(
             RecordFile(
@@ -73,23 +75,23 @@ class BatchRecords(Calls):
             )
         )
         if recorded == "quota" and limits:
-            raise await self.no_room(file.tenant, limits)
+            raise await self.storage_quota_exceeded(file.tenant, limits)
         return recorded == "recorded"
 
     async def file(self, file_id: str, tenant: str) -> StoredFile | None:
-        """Return a tenant's file; None: it has none of that id."""
+        """Return a tenant's file, or None if the tenant has no file with this id."""
         record = await self._redis.hget(keys.file(file_id), "record")
-        found = StoredFile.model_validate_json(record) if record else None
-        return found if found and found.tenant == tenant else None
+        file = StoredFile.model_validate_json(record) if record else None
+        return file if file and file.tenant == tenant else None
 
     async def files(self, tenant: str) -> list[StoredFile]:
         """Return a tenant's files, newest first."""
         ids = await self._ids(keys.files(tenant))
-        found = [await self.file(one, tenant) for one in ids]
-        return [file for file in found if file]
+        files = [await self.file(file_id, tenant) for file_id in ids]
+        return [file for file in files if file]
 
     async def remove_file(self, file_id: str, tenant: str) -> Removed:
-        """Remove a tenant's file; `reap` hands out its bytes for deletion."""
+        """Remove a tenant's file; `reap` returns its store keys for deletion."""
         return await self._run(RemoveFile(file_id, tenant))
 
     async def record_batch(
@@ -97,7 +99,8 @@ class BatchRecords(Calls):
     ) -> BatchRecorded:
         """Record a new batch.
 
-        Raises: Unconfirmed: replicas may lack it; it is cancelled, as far as the server answers.
+        Raises: Unconfirmed: replicas may lack it. The batch is canceled if the server can be
+        reached.
         """
         sent_with = batch.model_dump(include=SENT_WITH, exclude_none=True)
         fields = {**batch_fields(batch), **sent_with, "metadata": json.dumps(batch.metadata)}
@@ -118,7 +121,7 @@ class BatchRecords(Calls):
             raise
 
     async def batch(self, batch_id: str, tenant: str | None = None) -> Batch | None:
-        """Return a batch; None: there is none, or it is another tenant's."""
+        """Return a batch, or None if no such batch exists or it belongs to another tenant."""
         fields = cast(dict[str, str], await self._redis.hgetall(keys.batch(batch_id)))
         if not fields or tenant not in (None, fields["tenant"]):
             return None
@@ -134,30 +137,30 @@ class BatchRecords(Calls):
         return await self._ids(keys.batches(tenant))
 
     async def _ids(self, ordered: str) -> list[str]:
-        """Return the members of a sorted set, the last one first."""
+        """Return the members of a sorted set in descending order."""
         return cast(list[str], await self._redis.zrange(ordered, 0, -1, desc=True))
 
     async def cancel_batch(self, batch_id: str, tenant: str) -> BatchState | None:
-        """Ask for a batch's end; return its state. None: there is no such batch."""
+        """Request a batch's cancellation; return its state, or None if there is no such batch."""
         return await self._run(CancelBatch(batch_id, tenant))
 
     async def take_batch(self, holder: str, lease_s: float) -> Batch | None:
-        """Take a batch that nobody drives; None: there is none."""
-        found = await self._run(TakeBatch(holder, lease_s))
-        return await self.batch(found) if found else None
+        """Acquire the lease of a batch without a driver, or return None if there is none."""
+        batch_id = await self._run(TakeBatch(holder, lease_s))
+        return await self.batch(batch_id) if batch_id else None
 
     async def keep_batch(self, batch_id: str, holder: str, lease_s: float) -> BatchState | None:
-        """Renew a lease; return the batch's state. None: it is no longer ours."""
+        """Renew the lease of a batch; return its state, or None if the lease was lost."""
         return await self._run(KeepBatch(batch_id, holder, lease_s))
 
     async def release_batch(self, batch_id: str, holder: str) -> None:
-        """Give a batch back."""
+        """Release the lease of a batch so that another front end can continue it."""
         await self._run(ReleaseBatch(batch_id, holder))
 
     async def move_batch(
         self, batch_id: str, holder: str, state: BatchState, **fields: object
     ) -> BatchState | None:
-        """Move a batch; return the state that it is in. None: it is no longer ours."""
+        """Move a batch to a state; return its state afterwards, or None if the lease was lost."""
         return await self._run(
             MoveBatch(batch_id, holder, state, ends=state.has_ended, fields=_flat(fields))
         )
@@ -165,16 +168,16 @@ class BatchRecords(Calls):
     async def record_line(
         self, batch_id: str, holder: str, line: int, outcome: str, result_bytes: int = 0
     ) -> bool:
-        """Record a line's job, or its end and stored result. False: the batch is no longer ours."""
+        """Record a line's job id, or its outcome and result size. False: the lease was lost."""
         return await self._run(RecordLine(batch_id, holder, line, outcome, result_bytes))
 
     async def lines(self, batch_id: str) -> dict[int, str]:
-        """Return what is known of the lines of an open batch: job or outcome by number."""
-        found = cast(dict[str, str], await self._redis.hgetall(keys.batch_lines(batch_id)))
-        return {int(line): outcome for line, outcome in found.items()}
+        """Return the job id or outcome of each line of an open batch, by line number."""
+        outcomes = cast(dict[str, str], await self._redis.hgetall(keys.batch_lines(batch_id)))
+        return {int(line): outcome for line, outcome in outcomes.items()}
 
     async def forget_batches(self, retention_s: float) -> None:
-        """Forget what is past its time."""
+        """Remove batches and files past their retention."""
         await self._run(ForgetBatches(retention_s, FORGET_AT_ONCE))
 
 

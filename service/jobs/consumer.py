@@ -1,4 +1,4 @@
-"""The pools' side of the queue: who is there, what each takes, and what becomes of it."""
+"""Worker side of the queue: registering, claiming jobs, renewing leases, reporting results."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from models.spec.model_spec import ModelSpec
 from service.jobs.model import serialization
 from service.jobs.model.job import (
     WIRE_VERSION,
+    FieldWarning,
     Job,
     JobError,
     JobState,
@@ -25,23 +26,23 @@ from service.jobs.model.job import (
     Snapshot,
     Stage,
     Usage,
-    Warned,
 )
-from service.jobs.model.ledger import Delivered, Origin
-from service.jobs.model.metrics import End
+from service.jobs.model.ledger import DeliveredOutputs, Origin
+from service.jobs.model.metrics import JobEnd
 from service.jobs.model.preemption import FullPool
 from service.jobs.redis import keys
 from service.jobs.scheduling.cost_model import MAX_COSTS, CostKey, CostRow, PoolFacts
 from service.jobs.scripts import consumer
-from service.jobs.scripts.client import ANSWER_MS, Calls, new_call
-from service.jobs.scripts.consumer import Spent
+from service.jobs.scripts.client import ANSWER_MS, QueueClient, new_call
+from service.jobs.scripts.consumer import ClaimUsage
 from service.settings.queue import QueueSettings
 
 MAX_PREVIEWS = 4
-"""Maximum number of previews of a running job; some kilobytes each, gone when it ends."""
+"""Maximum number of stored previews of a running job. Each takes some kilobytes until the job
+ends."""
 
-UNKNOWN = Origin()
-NOTHING = Delivered()
+UNKNOWN_ORIGIN = Origin()
+NOTHING_DELIVERED = DeliveredOutputs()
 NO_BUCKETS: Mapping[str, float] = MappingProxyType({})
 
 logger = logging.getLogger(__name__)
@@ -49,39 +50,39 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Claim:
-    """A pool's hold on one job. `fence` grows with each claim; a stale one is refused."""
+    """A worker's lease of one job. Calls with the fence of an earlier claim are rejected."""
 
     job: Job
     fence: int
     queued_at: float | None = None
-    """Time at which it joined or rejoined the queue, by Redis's clock."""
+    """Time at which the job was last queued, by Redis's clock."""
     is_first: bool = False
-    """True if nobody has claimed the job before."""
+    """True if this is the job's first claim."""
 
 
 @dataclass(frozen=True)
-class Doing:
-    """Stage that a pool reports of a job."""
+class StageReport:
+    """Stage of a job that a worker reports, with its expected duration."""
 
     stage: Stage
     expected_s: float | None = None
 
 
-Claims = list[Claim]
+ClaimList = list[Claim]
 
 
-class Consumer(Calls):
-    """Part of a `Queue` that pools use."""
+class Consumer(QueueClient):
+    """Part of a `Queue` that workers use."""
 
     def __init__(self, redis: Redis, settings: QueueSettings) -> None:
         super().__init__(redis, settings)
         self._unanswered: dict[str, str] = {}
-        """Unanswered claim of each pool."""
+        """Id of each worker's claim call that got no answer."""
 
     async def register(
         self, pool: str, spec: ModelSpec, *, ready: bool, facts: PoolFacts | None = None
     ) -> None:
-        """Announce a pool and its model; a heartbeat too, so call it every `lease_s` / 3."""
+        """Register a worker and its model, and renew its heartbeat. Call it every `lease_s` / 3."""
         await self._run(
             consumer.Register(
                 pool=pool,
@@ -94,11 +95,11 @@ class Consumer(Calls):
         )
 
     async def unregister(self, pool: str, model: str) -> None:
-        """Withdraw a pool's announcement of its model."""
+        """Remove a worker's registration for its model."""
         await self._run(consumer.Unregister(pool, model))
 
     async def measured(self, model: str, rows: Mapping[CostKey, CostRow]) -> None:
-        """Tell what was measured; rows of the same keys are replaced."""
+        """Store measured costs; rows with the same keys are replaced."""
         measured_rows = [(key.wire(), row.model_dump(exclude={"at"})) for key, row in rows.items()]
         await self._run(consumer.Measured(model, measured_rows, MAX_COSTS))
 
@@ -116,23 +117,26 @@ class Consumer(Calls):
         busy: Callable[[], bool] = lambda: False,
         may_compile: Callable[[], bool] | None = None,
         has_room: Callable[[], bool] = lambda: True,
-        origin: Origin = UNKNOWN,
-    ) -> Claims:
-        """Claim the next job, and compatible ones of all tenants by turns.
+        origin: Origin = UNKNOWN_ORIGIN,
+    ) -> ClaimList:
+        """Claim the next job and, from all tenants in turn, jobs of the same bucket.
 
-        Up to `slots` images (a first job of more images than that is claimed alone). Waits for a
-        first one.
+        The claimed jobs have up to `slots` images in total. A first job with more images than that
+        is claimed alone. Waits up to `wait_s` for a first job.
 
         Args:
-            warm: buckets that the pool has compiled; another pool's wait for it a little.
-            adapters: digests of those that the pool's device has; jobs of others wait a little.
-            slowness: how many times as long a job takes here as on the fastest pool that is there.
-            slowness_in: the same of single buckets.
-            busy: whether the pool has other jobs now; then it is given none that a pool died with.
-            may_compile: whether it takes a job now whose bucket is not warm, and that one alone;
-                None: it takes them as any other.
-            has_room: whether it takes anything still; where not, it waits no longer.
-            origin: of what it makes, for the ledger; jobs keep its checkpoint's fingerprint.
+            warm: buckets that the worker has compiled. Jobs of other buckets wait a little for a
+                worker that has compiled them.
+            adapters: digests of adapters on the worker's device. Jobs with others wait a little.
+            slowness: duration of a job here relative to the fastest ready worker.
+            slowness_in: the same for single buckets.
+            busy: whether the worker has other jobs now. A busy worker gets no job that crashed a
+                worker.
+            may_compile: whether the worker now takes a job of a cold bucket, which it then claims
+                alone; None: cold buckets are treated as any other.
+            has_room: whether the worker still takes jobs; if not, `claim` stops waiting.
+            origin: origin of the outputs for the ledger. Its checkpoint fingerprint is stored in
+                the jobs.
         """
         if slots < 1:
             return []
@@ -155,24 +159,26 @@ class Consumer(Calls):
             answer_ms=ANSWER_MS,
             origin=origin,
         )
-        once = partial(self._claim_now, script, pool, model, busy, may_compile, has_room)
-        claims = await self._or_release(once)
+        attempt = partial(self._claim_now, script, pool, model, busy, may_compile, has_room)
+        claims = await self._release_if_canceled(attempt)
         if claims or wait_s <= 0:
             return claims
         with self._subscriber.waking(keys.QUEUED, model) as wake:
             while not claims and has_room() and not self._subscriber.closed:
                 wake.clear()
-                claims = await self._or_release(once)
+                claims = await self._release_if_canceled(attempt)
                 if not claims and not await _set_before(wake, until):
                     break
         return claims
 
-    def look_again(self, model: str) -> None:
-        """Let claims of this process that wait look once more: it may have room for others now."""
+    def wake_claims(self, model: str) -> None:
+        """Wake this process's waiting claims, for example after slots have become free."""
         self._subscriber.wake(keys.QUEUED, model)
 
-    async def _or_release(self, once: Callable[[], Coroutine[Any, Any, Claims]]) -> Claims:
-        """Try once to claim; release what it took if the caller is cancelled meanwhile."""
+    async def _release_if_canceled(
+        self, once: Callable[[], Coroutine[Any, Any, ClaimList]]
+    ) -> ClaimList:
+        """Attempt one claim; release the claimed jobs if the caller is canceled meanwhile."""
         call = asyncio.ensure_future(once())
         try:
             return await asyncio.shield(call)
@@ -189,34 +195,37 @@ class Consumer(Calls):
         busy: Callable[[], bool],
         may_compile: Callable[[], bool] | None,
         has_room: Callable[[], bool],
-    ) -> Claims:
-        """A claim without an answer may have been carried out: the pool's next one repeats it."""
+    ) -> ClaimList:
+        """Attempt a claim without waiting.
+
+        If the last claim of this worker got no answer, repeat that call: it may have been executed.
+        """
         if not has_room():
             return []
         call = self._unanswered.pop(pool, None) or new_call()
         may = may_compile is None or may_compile()
         try:
-            found = await self._run(script(call=call, busy=busy(), may_compile=may))
+            claimed = await self._run(script(call=call, busy=busy(), may_compile=may))
         except (RedisError, OSError):
             self._unanswered[pool] = call
             raise
-        if found.is_newer_there:
-            logger.warning("a job of %r needs a newer pool than %r: upgrade it", model, pool)
-        claims = [_claim(fields) for fields in found.jobs]
+        if claimed.skipped_newer:
+            logger.warning("a job of %r needs a newer worker than %r: upgrade it", model, pool)
+        claims = [_claim(fields) for fields in claimed.jobs]
         for claim in claims:
             if claim.is_first:
-                self.tally.claimed(claim.job)
+                self.job_metrics.claimed(claim.job)
         return claims
 
     async def preempt(self, full: FullPool, ratio: float, room_s: float) -> tuple[str, str] | None:
-        """Return the job that a full pool should release, and the one that it claims then.
+        """Return the job that a full worker should release, and the one that it claims then.
 
-        None: there is none.
+        None: no job should be preempted.
 
         Args:
-            ratio: how many times as long as the one that waits takes, at least, it would be until
-                a slot is free by itself.
-            room_s: how long no other pool makes room for that one.
+            ratio: minimum ratio of the time until a slot becomes free to the waiting job's
+                duration.
+            room_s: time for which no other worker makes room for the waiting job.
         """
         return await self._run(
             consumer.Preempt(
@@ -229,15 +238,15 @@ class Consumer(Calls):
             )
         )
 
-    async def renew(self, claims: Sequence[Claim], spent: Sequence[Spent] = ()) -> Claims:
-        """Extend the leases; returns the claims that are no longer ours (lost, canceled).
+    async def renew(self, claims: Sequence[Claim], spent: Sequence[ClaimUsage] = ()) -> ClaimList:
+        """Renew leases; return the claims that were lost or canceled.
 
         Args:
-            spent: by each of the claims; none: nothing is known.
+            spent: device-seconds of each claim; empty: unknown.
         """
         held: list[consumer.Lease] = [(claim.job.id, claim.fence) for claim in claims]
         if spent:
-            held = [(*one[:2], taken) for one, taken in zip(held, spent, strict=True)]
+            held = [(*lease[:2], taken) for lease, taken in zip(held, spent, strict=True)]
         lost = await self._run(consumer.Renew(held, self._settings.lease_s))
         return [claims[i] for i in lost]
 
@@ -247,10 +256,10 @@ class Consumer(Calls):
         step: int,
         steps: int,
         preview: str | None = None,
-        doing: Doing | None = None,
-        spent: Spent | None = None,
+        stage_report: StageReport | None = None,
+        spent: ClaimUsage | None = None,
     ) -> bool:
-        """False: no longer ours. `preview` is a data URI."""
+        """Report a job's progress. Returns False if the claim was lost. `preview` is a data URI."""
         shown = {"step": step, "steps": steps, "preview": preview}
         return await self._run(
             consumer.Progress(
@@ -258,8 +267,8 @@ class Consumer(Calls):
                 claim.fence,
                 step=step,
                 steps=steps,
-                stage=doing.stage if doing else None,
-                expected_s=doing.expected_s if doing else None,
+                stage=stage_report.stage if stage_report else None,
+                expected_s=stage_report.expected_s if stage_report else None,
                 max_previews=MAX_PREVIEWS,
                 spent=spent,
                 preview=json.dumps(shown) if preview else None,
@@ -267,26 +276,26 @@ class Consumer(Calls):
         )
 
     async def snapshot(self, claim: Claim, snapshots: Sequence[Snapshot]) -> bool:
-        """Record how far a job's images are, in place of what was kept before.
+        """Replace a job's snapshots, one per image at most.
 
-        Each is named once; `reap` hands out the files of the former ones. False: no longer ours;
-        what was stored for it may be deleted.
+        `reap` returns the files of the replaced ones for deletion. Returns False if the claim was
+        lost: the caller may delete the new files.
         """
         text = serialization.snapshots_json(snapshots)
         return await self._run(consumer.RecordSnapshots(claim.job.id, claim.fence, text))
 
-    async def warn(self, claim: Claim, warnings: Sequence[Warned]) -> bool:
-        """Keep these in place of the job's warnings. False: no longer ours."""
-        said = serialization.warnings_json(warnings)
-        return await self._run(consumer.Warn(claim.job.id, claim.fence, said))
+    async def warn(self, claim: Claim, warnings: Sequence[FieldWarning]) -> bool:
+        """Replace a job's warnings. Returns False if the claim was lost."""
+        text = serialization.warnings_json(warnings)
+        return await self._run(consumer.Warn(claim.job.id, claim.fence, text))
 
     async def finish(self, claim: Claim, outputs: Sequence[Output], usage: Usage) -> bool:
-        """End a job well, or pause an audition, which keeps its snapshots.
+        """End a job successfully, or pause an audition, which keeps its snapshots.
 
-        False: no longer ours; what was stored for it may be deleted.
+        Returns False if the claim was lost: the caller may delete the outputs.
 
         Args:
-            usage: its seconds are this claim's; those of claims before it are added.
+            usage: usage with the seconds of this claim. The seconds of earlier claims are added.
         """
         is_paused = claim.job.stop_at_step is not None
         state = JobState.PAUSED if is_paused else JobState.SUCCEEDED
@@ -294,20 +303,22 @@ class Consumer(Calls):
             consumer.Finish(
                 claim.job.id,
                 claim.fence,
-                made=NOTHING if is_paused else Delivered.of(claim.job.request, outputs),
+                made=NOTHING_DELIVERED
+                if is_paused
+                else DeliveredOutputs.of(claim.job.request, outputs),
                 is_paused=is_paused,
                 outputs=serialization.outputs_json(outputs),
                 usage=usage.model_dump_json(),
             )
         )
         if finished_at:
-            self.tally.ended(End.of(claim.job, state, finished_at))
+            self.job_metrics.ended(JobEnd.of(claim.job, state, finished_at))
         return bool(finished_at)
 
     async def fail(
-        self, claim: Claim, error: JobError, *, retry: bool = False, spent: Spent | None = None
+        self, claim: Claim, error: JobError, *, retry: bool = False, spent: ClaimUsage | None = None
     ) -> JobState | None:
-        """Fail a job, or requeue it with `retry` until `max_attempts`. None: the claim is lost."""
+        """Fail a job, or requeue it with `retry` until `max_attempts`. None: the claim was lost."""
         answer = await self._run(
             consumer.Fail(
                 claim.job.id,
@@ -321,35 +332,37 @@ class Consumer(Calls):
         if answer is None:
             return None
         if answer.finished_at:
-            self.tally.ended(End.of(claim.job, answer.state, answer.finished_at, error.code))
+            self.job_metrics.ended(
+                JobEnd.of(claim.job, answer.state, answer.finished_at, error.code)
+            )
         else:
-            self.tally.retried(claim.job.model, error.code)
+            self.job_metrics.retried(claim.job.model, error.code)
         return answer.state
 
     async def release(
-        self, claim: Claim, *, preempted: bool = False, spent: Spent | None = None
+        self, claim: Claim, *, preempted: bool = False, spent: ClaimUsage | None = None
     ) -> bool:
-        """Give it back unharmed: to its old place in the queue, the attempt not counted.
+        """Return a job to its former place in the queue without counting the attempt.
 
         Args:
-            preempted: for a job that should go before it: its place moves by the time that it ran,
-                since it has not waited meanwhile.
+            preempted: True if the job yields to a more urgent one. Its place moves back by its
+                running time, which was no waiting.
         """
         return await self._run(consumer.Release(claim.job.id, claim.fence, preempted, spent))
 
-    async def spent(self, claim: Claim, spent: Spent) -> bool:
-        """Record what a claim has taken, of one that is over, too.
+    async def spent(self, claim: Claim, spent: ClaimUsage) -> bool:
+        """Record the device-seconds of a claim, even of one that is over.
 
-        Its tenant is charged for it, once however often it is recorded. False: nothing is known of
-        the job any more.
+        The tenant is charged once, however often they are recorded. Returns False if the job is
+        unknown.
         """
         return await self._run(consumer.Spend(claim.job.id, claim.fence, spent))
 
     async def canceled(self) -> AsyncGenerator[str, None]:
         """Yield ids of running jobs as they are canceled or expire.
 
-        Pools drop them within one step. None of them is repeated: what a lost connection swallows,
-        `renew` and `progress` tell. Ends on `close`.
+        Workers drop them within one step. Ids that are lost with a connection are not repeated;
+        `renew` and `progress` report those jobs as lost. Ends on `close`.
         """
         with self._subscriber.feed(keys.STOPPED) as stopped:
             while (job_id := await stopped.get()) is not None:
@@ -367,6 +380,7 @@ def _claim(fields: dict[str, str]) -> Claim:
 
 
 async def _set_before(wake: asyncio.Event, until: float) -> bool:
+    """Wait for an event; return False if it is not set by `until`."""
     try:
         async with asyncio.timeout_at(until):
             return await wake.wait()

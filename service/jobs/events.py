@@ -1,4 +1,4 @@
-"""Events of a job, as a capped stream that a client can leave and come back to."""
+"""Events of a job, stored as a capped stream so that clients can reconnect and resume."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from service.jobs.redis.pubsub import Subscriber
 
 MAX_ID_DIGITS = 18
 FIRST = 1
-"""Id of a job's first event, `queued`, which no stream holds: that of a waiting job would be larger
-than the job."""
+"""Id of a job's first event, `queued`. It is not stored, because the stream of a waiting job would
+be larger than the job."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """`id` orders the events of one job and resumes after it (Last-Event-ID).
+    """Event of a job. `id` orders a job's events; a client resumes after it (Last-Event-ID).
 
     | name                        | data                                              |
     |-----------------------------|---------------------------------------------------|
@@ -39,38 +39,38 @@ class Event:
 
 @dataclass(frozen=True)
 class Page:
-    """Events of a job after some id, and the job's state at that time."""
+    """Events of a job after a given id, and the job's state at that time."""
 
     events: tuple[Event, ...]
     last: int
-    """Id of the newest event there ever was; 0 for none."""
+    """Id of the job's newest event; 0 if it has none."""
     state: JobState | None
     """State of the job; None: there is no such job."""
 
 
 def parse_id(text: str) -> int:
-    """The id of an event as a number; 0, before the first, for what never was one."""
+    """Convert an event id to a number. Invalid ids become 0, which is before the first event."""
     is_id = text.isascii() and text.isdigit() and len(text) <= MAX_ID_DIGITS
     return int(text) if is_id else 0
 
 
 async def read(redis: Redis, job_id: str, after: int) -> Page:
-    """Read a page in one round trip."""
+    """Read the events after an id, and the job's state, in one round trip."""
     async with redis.pipeline(transaction=True) as pipe:
         pipe.hmget(keys.job(job_id), "state", "events")
         pipe.xrange(keys.events(job_id), min=f"({after}")
         pipe.xrange(keys.previews(job_id), min=f"({after}")
         (state, last), events, previews = await pipe.execute()
-    found = sorted((_event(*entry) for entry in [*events, *previews]), key=lambda e: int(e.id))
+    page = sorted((_event(*entry) for entry in [*events, *previews]), key=lambda e: int(e.id))
     if state and after < FIRST:
-        found.insert(0, Event(str(FIRST), JobState.QUEUED, {}))
-    return Page(tuple(found), int(last or 0), JobState(state) if state else None)
+        page.insert(0, Event(str(FIRST), JobState.QUEUED, {}))
+    return Page(tuple(page), int(last or 0), JobState(state) if state else None)
 
 
 async def newest_preview(redis: Redis, job_id: str) -> str | None:
-    """Return a job's newest preview, as a data URI; None: there is none yet, or no more."""
-    found: Any = await redis.xrevrange(keys.previews(job_id), count=1)
-    return str(_event(*found[0]).data["preview"]) if found else None
+    """Return a job's newest preview as a data URI, or None if it has none now."""
+    entries: Any = await redis.xrevrange(keys.previews(job_id), count=1)
+    return str(_event(*entries[0]).data["preview"]) if entries else None
 
 
 def _event(entry_id: str, fields: dict[str, str]) -> Event:
@@ -80,10 +80,10 @@ def _event(entry_id: str, fields: dict[str, str]) -> Event:
 async def follow(
     redis: Redis, subscriber: Subscriber, job_id: str, after: str
 ) -> AsyncGenerator[Event, None]:
-    """Events after that id as they happen; ends after an end state's event.
+    """Yield events after an id as they happen, until the event of an end state.
 
-    An id that this job never had counts as the very beginning. A job that is deleted on the way
-    ends as `canceled`; one that never was has no events.
+    An id that this job never had counts as the beginning. If the job is deleted meanwhile, the last
+    event is `canceled`. An unknown job has no events.
     """
     cursor, was_there = parse_id(after), False
     with subscriber.waking(keys.WAKE, job_id) as wake:

@@ -1,8 +1,8 @@
-"""A job's spans: in the queue, and in the hands of one pool after the other.
+"""Trace spans of a job: its time in the queue, and each attempt by a worker.
 
-All are below the request that the job came with. An attempt's span has an id that follows from the
-claim: where the pool dies, the front end that takes the job back tells of the attempt in its place,
-and what the pool had told of before is below it.
+All are children of the span of the request. An attempt's span id is derived from its claim. If the
+worker crashes, the front end that reclaims the job reports the attempt's span in its place. The
+spans that the worker has already reported are its children.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ OUTCOME = "atelier.outcome"
 LOST, EXPIRED = "lost", "expired"
 
 
-def about(job: Job) -> Attributes:
+def job_attributes(job: Job) -> Attributes:
     """Return the attributes common to all spans of a job; of its request only sizes and seed.
 
-    `gen_ai.` by OpenTelemetry's conventions for generative AI, where they have a name for it.
+    `gen_ai.` attributes follow OpenTelemetry's conventions for generative AI where they define a
+    name.
     """
     return {
         **gen_ai.attributes(job),
@@ -36,25 +37,29 @@ def about(job: Job) -> Attributes:
     }
 
 
-def waited(claim: Claim) -> None:
-    """The job was claimed: by Redis's clock, from when it came (back) to the queue."""
+def report_wait(claim: Claim) -> None:
+    """Report a claimed job's time in the queue, by Redis's clock, since it was last queued."""
     job = claim.job
     since = claim.queued_at or job.created_at
-    attributes = {**about(job), "atelier.attempt": job.attempts, "atelier.pool": job.pool or ""}
-    _tell(QUEUE, attributes, job.traceparent, since, job.started_at)
+    attributes = {
+        **job_attributes(job),
+        "atelier.attempt": job.attempts,
+        "atelier.pool": job.pool or "",
+    }
+    _report(QUEUE, attributes, job.traceparent, since, job.started_at)
 
 
 def attempt(claim: Claim) -> AbstractContextManager[Span]:
-    """Begin the span of one claim in a pool."""
+    """Begin the span of a worker's claim."""
     job = claim.job
     attributes = {
-        **about(job),
+        **job_attributes(job),
         "atelier.attempt": job.attempts,
         "atelier.fence": claim.fence,
         "atelier.pool": job.pool or "",
         "atelier.steps.before": job.step,
     }
-    one = spans.begin(
+    span = spans.begin(
         ATTEMPT,
         attributes,
         parent=spans.parse(job.traceparent),
@@ -62,27 +67,28 @@ def attempt(claim: Claim) -> AbstractContextManager[Span]:
         identity=_identity(job.id, claim.fence),
     )
     for death in job.deaths:
-        one.event("pool died before", {"atelier.pool": death.pool, "atelier.step": death.step})
-    return spans.within(one)
+        span.event("earlier worker crash", {"atelier.pool": death.pool, "atelier.step": death.step})
+    return spans.within(span)
 
 
-def stopped(job: Job, queued_at: float) -> None:
-    """Record the end of a job that its client ended.
+def report_stop(job: Job, queued_at: float) -> None:
+    """Report a span for a job that its client canceled or deleted.
 
-    In the queue, or while a pool is at it, whose own span says only that it was dropped.
+    A waiting job gets a queue span. A running job gets a stop span, since the worker's own span
+    says only that the job was dropped.
     """
-    attributes = {**about(job), OUTCOME: job.state}
+    attributes = {**job_attributes(job), OUTCOME: job.state}
     if job.started_at is None:
-        _tell(QUEUE, attributes, job.traceparent, queued_at, job.finished_at)
+        _report(QUEUE, attributes, job.traceparent, queued_at, job.finished_at)
     elif job.finished_at is not None:
-        _tell(STOP, attributes, job.traceparent, job.finished_at, job.finished_at)
+        _report(STOP, attributes, job.traceparent, job.finished_at, job.finished_at)
 
 
 def record_note(note: Mapping[str, Any]) -> None:
-    """Record what a script did beside its caller's errand, and to whom.
+    """Report the span for a note of a script (`note` in life.lua).
 
-    In the place of a pool that cannot any more, or of jobs that no pool ever had (`note` in
-    life.lua).
+    Notes record jobs that a script expired or reclaimed in addition to its main task. The reporting
+    process stands in for a crashed worker, or for a worker that never claimed the job.
     """
     trace = note.get("trace")
     if trace is None:
@@ -98,20 +104,20 @@ def record_note(note: Mapping[str, Any]) -> None:
     fence, since = int(trace.get("fence") or 0), float(trace["since"])
     until = float(trace["till"])
     if not trace["claimed"]:
-        _tell(QUEUE, attributes, trace["parent"], since, until, failure=note["event"])
+        _report(QUEUE, attributes, trace["parent"], since, until, failure=note["event"])
         return
     attributes |= {
         "atelier.attempt": int(trace["attempt"]),
         "atelier.fence": fence,
         "atelier.pool": trace["pool"],
     }
-    if note["event"] == EXPIRED:  # its pool tells of the attempt itself
-        return _tell(STOP, attributes, trace["parent"], until, until, failure=note["event"])
-    own = _identity(trace["id"], fence)
-    _tell(ATTEMPT, attributes, trace["parent"], since, until, failure=LOST, identity=own)
+    if note["event"] == EXPIRED:  # its worker reports the attempt
+        return _report(STOP, attributes, trace["parent"], until, until, failure=note["event"])
+    identity = _identity(trace["id"], fence)
+    _report(ATTEMPT, attributes, trace["parent"], since, until, failure=LOST, identity=identity)
 
 
-def _tell(
+def _report(
     name: str,
     attributes: Attributes,
     parent: str | None,
@@ -120,14 +126,16 @@ def _tell(
     failure: str | None = None,
     identity: str | None = None,
 ) -> None:
-    """A span that is over already; of a job that came without a trace there is none."""
-    above = spans.parse(parent)
-    if above is None:
+    """Report a span that is already over, unless the job came without a trace."""
+    parent_span = spans.parse(parent)
+    if parent_span is None:
         return
-    one = spans.begin(name, attributes, parent=above, kind="consumer", at=since, identity=identity)
+    span = spans.begin(
+        name, attributes, parent=parent_span, kind="consumer", at=since, identity=identity
+    )
     if failure:
-        one.fail(failure)
-    one.end(until)
+        span.fail(failure)
+    span.end(until)
 
 
 def _identity(job_id: str, fence: int) -> str:

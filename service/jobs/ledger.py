@@ -1,4 +1,4 @@
-"""The ledger in Redis: records that wait for their file in the store, and what all sum up to."""
+"""Usage ledger in Redis: moving its records to files in the store, and reading its sums."""
 
 from __future__ import annotations
 
@@ -9,36 +9,39 @@ from collections.abc import AsyncIterator, Iterable
 from typing import cast
 
 from service.jobs.redis import keys
-from service.jobs.scripts.client import Calls
+from service.jobs.scripts.client import QueueClient
 from service.jobs.scripts.ledger import LedgerFile, ReadTotals, TakeLedger, Totals, TrimLedger
 from service.settings.usage import UsageSettings
 
-MOST_RECORDS = 10_000
-"""Records of one file: Redis names the last one of so many within some milliseconds."""
+MAX_RECORDS = 10_000
+"""Maximum number of records per file. Redis finds the last of so many within some milliseconds."""
 PAGE = 1000
-"""Records that are read at once."""
+"""Number of records read per command."""
 SETTLE_S = 5.0
-"""Time after a period's end: Redis writes what it knows to its disk every second, and what a loss
-of power takes back must not be in the store already."""
+"""Delay after a period's end before its file is due. Redis writes to disk every second, and records
+that a power loss reverts must not be in the store already."""
 
 
 Page = list[tuple[str, dict[str, str]]]
 
 
-class LedgerRecords(Calls):
+class LedgerRecords(QueueClient):
     """Part of a `Queue` that moves the ledger to the store."""
 
     async def take_ledger(
         self, holder: str, lease_s: float, usage: UsageSettings
     ) -> LedgerFile | None:
-        """Take the next file that is due; None: none is, or another front end writes it."""
+        """Acquire the next due file; None: none is due, or another front end writes it."""
         return await self._run(
-            TakeLedger(holder, lease_s, usage.file_every_s, SETTLE_S, MOST_RECORDS)
+            TakeLedger(holder, lease_s, usage.file_every_s, SETTLE_S, MAX_RECORDS)
         )
 
     async def ledger_lines(self, file: LedgerFile) -> bytes | None:
-        """Return a file's content: the same bytes whoever asks; None: it was trimmed meanwhile."""
-        records = [found async for found in self._records(file)]
+        """Return a file's content, identical for every caller.
+
+        None: its records were trimmed meanwhile.
+        """
+        records = [record async for record in self._records(file)]
         if not records or records[-1][0] != file.last:
             return None
         return await asyncio.to_thread(_packed, records)
@@ -54,7 +57,7 @@ class LedgerRecords(Calls):
             start = f"({page[-1][0]}"
 
     async def trim_ledger(self, file: LedgerFile) -> bool:
-        """Drop the records of a file that is stored; False: they had left before."""
+        """Remove the records of a stored file from Redis; False: they were removed before."""
         return await self._run(TrimLedger(file.first, file.last))
 
     async def totals(self) -> Totals:
@@ -63,6 +66,7 @@ class LedgerRecords(Calls):
 
 
 def _packed(records: Iterable[tuple[str, str]]) -> bytes:
+    """Convert records to gzipped JSON lines without a timestamp."""
     lines = (
         json.dumps({"id": entry} | json.loads(text), sort_keys=True) for entry, text in records
     )

@@ -1,4 +1,4 @@
-"""Records of uploaded adapters: who has which, and who works at their files."""
+"""Records of uploaded LoRA adapters, and locks of their files."""
 
 from __future__ import annotations
 
@@ -10,33 +10,34 @@ from typing import cast
 from models.spec.lora import Lora
 from service.jobs.model.errors import LoraBusy
 from service.jobs.redis import keys
-from service.jobs.scripts.client import Calls, new_call
-from service.jobs.scripts.loras import LoraOutcome, LoraRemoved, RecordLora, RemoveLora
+from service.jobs.scripts.client import QueueClient, new_call
+from service.jobs.scripts.loras import LoraOutcome, RecordLora, RemovalOutcome, RemoveLora
 from service.settings.tenants import TenantSettings
 
 LOCK_S = 900.0
-"""Lifetime of a lock whose holder has died; whoever holds one is done by then."""
+"""Lifetime of a lock whose holder has crashed. It exceeds `WORK_S`, so a live holder never loses
+it."""
 WORK_S = 600.0
-"""Time that a holder has for its work."""
+"""Maximum time for which a holder keeps a lock."""
 WAIT_S = 2.0
-"""Time for which a lock is waited for."""
+"""Maximum wait for a lock."""
 RETRY_S = 0.1
 
 
-class LoraRecords(Calls):
+class LoraRecords(QueueClient):
     """Part of a `Queue` that front ends use for adapters."""
 
     async def loras(self, tenant: str) -> dict[str, Lora]:
         """Return a tenant's adapters by name."""
-        found = cast(dict[str, str], await self._redis.hgetall(keys.loras(tenant)))
-        return {name: Lora.model_validate_json(text) for name, text in found.items()}
+        records = cast(dict[str, str], await self._redis.hgetall(keys.loras(tenant)))
+        return {name: Lora.model_validate_json(text) for name, text in records.items()}
 
     async def record_lora(
         self, tenant: str, lora: Lora, limits: TenantSettings, preview_bytes: int = 0
     ) -> LoraOutcome:
-        """Record an adapter whose file is stored, and its image of so many bytes.
+        """Record an adapter whose file and preview image are stored.
 
-        Raises: QuotaExceeded: the tenant may not have so many bytes.
+        Raises: QuotaExceeded: they exceed the tenant's quota of stored bytes.
         """
         record = RecordLora(
             tenant=tenant,
@@ -51,11 +52,11 @@ class LoraRecords(Calls):
         )
         recorded = await self._accept(record)
         if recorded.outcome == "quota":
-            raise await self.no_room(tenant, limits)
+            raise await self.storage_quota_exceeded(tenant, limits)
         return recorded
 
-    async def remove_lora(self, tenant: str, lora: Lora) -> LoraRemoved:
-        """Remove the record, and count its files no more."""
+    async def remove_lora(self, tenant: str, lora: Lora) -> RemovalOutcome:
+        """Remove an adapter's record, and subtract its files from the tenant's stored bytes."""
         return await self._run(
             RemoveLora(
                 tenant=tenant,
@@ -68,11 +69,11 @@ class LoraRecords(Calls):
 
     @contextlib.asynccontextmanager
     async def lora_lock(self, tenant: str, digest: str) -> AsyncIterator[None]:
-        """Hold the file of that digest: it is stored or deleted by one front end at a time.
+        """Lock the adapter file with this digest while it is stored or deleted.
 
         Raises:
-            LoraBusy: somebody else holds it.
-            TimeoutError: the work inside took too long.
+            LoraBusy: another call holds the lock.
+            TimeoutError: the body took longer than `WORK_S`.
         """
         name, call = keys.lora_lock(tenant, digest), new_call()
         await self._lock(name, call)
@@ -83,10 +84,10 @@ class LoraRecords(Calls):
             await self._redis.delete(name)
 
     async def _lock(self, name: str, call: str) -> None:
-        """Raises: LoraBusy."""
+        """Acquire a lock within `WAIT_S`. Raises: LoraBusy."""
         until = asyncio.get_running_loop().time() + WAIT_S
         while not await self._redis.set(name, call, nx=True, px=round(LOCK_S * 1000)):
-            if await self._redis.get(name) == call:  # the answer to an earlier try got lost
+            if await self._redis.get(name) == call:  # the answer to an earlier attempt was lost
                 return
             if asyncio.get_running_loop().time() > until:
                 raise LoraBusy

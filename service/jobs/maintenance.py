@@ -1,6 +1,6 @@
-"""Periodic maintenance of the queue, by any process.
+"""Periodic maintenance of the queue, which any process may run.
 
-What lapsed is taken back, what is over is forgotten.
+It reclaims jobs with lapsed leases and removes jobs past their retention.
 """
 
 from __future__ import annotations
@@ -13,39 +13,36 @@ from service.jobs import job_spans
 from service.jobs.model.job import JobError
 from service.jobs.model.lease import RENEWALS
 from service.jobs.scripts import maintenance
-from service.jobs.scripts.client import ANSWER_MS, Calls, new_call
+from service.jobs.scripts.client import ANSWER_MS, QueueClient, new_call
 from service.settings.queue import QueueSettings
 
 REAP_BATCH = 200
-"""Jobs of one kind that one script takes back, so that it never holds Redis up for long."""
+"""Maximum number of jobs of one kind per script call, so that Redis is never blocked for long."""
 REAP_FILES = 2000
 REAPS = 2
-"""Number of intervals in which a reap certainly comes. After a longer silence without one, leases
-may have lapsed that nobody could renew."""
+"""Number of intervals within which a reap is certain. After a longer gap, leases may have lapsed
+because no worker could renew them."""
 
 
-class Maintenance(Calls):
-    """Part of a `Queue` that a reaper uses."""
+class Maintenance(QueueClient):
+    """Part of a `Queue` that reapers use."""
 
     def __init__(self, redis: Redis, settings: QueueSettings) -> None:
         super().__init__(redis, settings)
         self._reap = new_call()
-        """Kept until it has its answer: a reap may have been carried out without one, and its
-        notes are told to no other call."""
+        """Id of the current reap call, kept until it is answered. An unanswered reap may have been
+        executed, and only a repeat with the same id gets its notes."""
 
     async def reap(self, deleted: Collection[str] = ()) -> list[str]:
-        """Take back jobs whose lease lapsed, and forget what is over.
+        """Reclaim jobs with lapsed leases; expire late jobs; remove jobs and models past retention.
 
-        Expires those past their deadline, forgets those past their retention, and models that no
-        pool serves any more past theirs.
-
-        Counts what scripts have done to jobs beside their callers' errands, its own among them.
+        Also counts in metrics and traces what scripts did to jobs in addition to their main task.
 
         Args:
-            deleted: store keys of an earlier call that the caller has deleted since.
+            deleted: store keys from an earlier call that the caller has deleted since.
 
-        Returns: store keys to delete (one that ends in / stands for all below it). Any process is
-            given them again, until one reports them deleted.
+        Returns: store keys to delete; a key that ends in / stands for all keys below it. Every call
+        returns them again until a caller reports them as deleted.
         """
         max_deaths = min(self._settings.max_deaths, self._settings.max_attempts)
         poisonous = JobError(code="poisonous", message=_poisonous(max_deaths))
@@ -69,18 +66,19 @@ class Maintenance(Calls):
             )
             self._reap, done = new_call(), []
             for note in notes:
-                self.tally.hear(note)
+                self.job_metrics.count_note(note)
                 job_spans.record_note(note)
         return files
 
     @property
     def _silence_s(self) -> float:
+        """Seconds without a reap after which workers are assumed to have been unreachable."""
         settings = self._settings
         return max(REAPS * settings.reap_every_s, settings.lease_s / RENEWALS)
 
 
 def _poisonous(deaths: int) -> str:
     return (
-        f"{deaths} times a pool died or stalled with this job, which got no further in between; "
-        "try it smaller, or ask the operator to look at the pools' logs"
+        f"{deaths} workers crashed or stalled while running this job, which made no progress in"
+        " between; try a smaller request, or ask the operator to check the workers' logs"
     )

@@ -1,4 +1,4 @@
-"""The front ends' side of the queue: jobs come, are asked for, and are stopped."""
+"""Front ends' side of the queue: accepting, reading, listing, canceling and deleting jobs."""
 
 from __future__ import annotations
 
@@ -17,54 +17,65 @@ from service.jobs.model import serialization
 from service.jobs.model.errors import IdempotencyConflict, QueueFull, QuotaExceeded, UnknownCursor
 from service.jobs.model.job import DEFAULT_TENANT, Job, JobState
 from service.jobs.model.job_filter import JobFilter
-from service.jobs.model.ledger import Delivered
-from service.jobs.model.metrics import End
+from service.jobs.model.ledger import DeliveredOutputs
+from service.jobs.model.metrics import JobEnd
 from service.jobs.model.quota_usage import QuotaUsage
 from service.jobs.redis import keys
 from service.jobs.scheduling.cost_model import CostTable
 from service.jobs.scheduling.queue_snapshot import QueueSnapshot
 from service.jobs.scripts import producer
-from service.jobs.scripts.client import ANSWER_MS, Calls, new_call
-from service.jobs.scripts.producer import Depth, Found, JobList, ModelStatus, OverQuota, Queued
+from service.jobs.scripts.client import ANSWER_MS, QueueClient, new_call
+from service.jobs.scripts.producer import (
+    Depth,
+    ExistingJob,
+    JobList,
+    ModelStatus,
+    NewJob,
+    OverQuota,
+)
 from service.jobs.scripts.runner import Unconfirmed
 from service.settings.tenants import TenantSettings
 
-LOOKED_AT = 256
-"""Running jobs, and urgent ones, of one look at a queue; of more the first ones."""
+SCAN_LIMIT = 256
+"""Maximum number of running jobs, and of jobs with deadlines, read in one queue snapshot."""
 
 
-LISTED = 1000
-"""Jobs of a tenant that one page by model or metadata looks at: a few milliseconds of Redis."""
+LIST_SCAN_LIMIT = 1000
+"""Maximum number of a tenant's jobs scanned for a page filtered by model or metadata. The scan
+takes Redis a few milliseconds."""
 
 NO_LIMITS = TenantSettings()
 ALL = JobFilter()
 
 
 @dataclass(frozen=True)
-class Accepted:
-    """Job that a request leads to, with what was true when it was put."""
+class AcceptedJob:
+    """Job that a request resulted in, with its rank and quota usage at that time."""
 
     job: Job
     is_new: bool
     rank: int | None = None
-    """Jobs of its tenant that go before it; None: it was there before."""
+    """Number of its tenant's jobs that go before it; None: the job existed before."""
     usage: QuotaUsage | None = None
-    """Quotas that its tenant has used; None: it has none, or the job was there before."""
+    """Quota usage of its tenant; None: the tenant has no quotas, or the job existed before."""
 
 
-class Producer(Calls):
-    """Part of a `Queue` that front ends use."""
+class Producer(QueueClient):
+    """Part of a `Queue` that front ends use for jobs."""
 
     async def deposit(self, job_id: str) -> None:
-        """Files of this job are about to be stored: if it is never put, `reap` hands them out."""
+        """Announce that files of a job are about to be stored.
+
+        If the job is never put, `reap` returns the files for deletion.
+        """
         await self._run(producer.Deposit(job_id))
 
     async def withdraw(self, job_id: str) -> None:
-        """The job is not put, and its files are gone."""
+        """Cancel a `deposit`: the job is not put, and its files are deleted."""
         await self._redis.zrem(keys.DEPOSITS, job_id)
 
     async def put(self, job: Job, **more: Any) -> tuple[Job, bool]:
-        """Return the stored job, and whether it is new. Arguments and errors are `accept`'s."""
+        """Call `accept`; return the stored job, and whether it is new."""
         accepted = await self.accept(job, **more)
         return accepted.job, accepted.is_new
 
@@ -77,20 +88,25 @@ class Producer(Calls):
         limits: TenantSettings = NO_LIMITS,
         input_bytes: int = 0,
         refusal: Exception | None = None,
-    ) -> Accepted:
-        """Store a job and queue it, or find the one that its key stands for: one round trip.
+    ) -> AcceptedJob:
+        """Store and queue a job, or return the existing one of its idempotency key.
+
+        Needs one round trip.
 
         Args:
-            idempotency_key: the client's; of one tenant, for `idempotency_s` while the job is kept.
-            digest: of the request's body; the same key with another one is a conflict.
-            limits: of the job's tenant.
-            input_bytes: what the store has of it already; it counts while the job is kept.
-            refusal: why a new job is not to be taken; what was accepted before is given even so.
+            idempotency_key: the client's key. It is valid per tenant for `idempotency_s`, while the
+                job is kept.
+            digest: digest of the request's body; the same key with another digest is a conflict.
+            limits: settings of the job's tenant.
+            input_bytes: bytes of the job's stored inputs. They count against the quota while the
+                job is kept.
+            refusal: error raised for a new job; a job that was accepted before is returned
+                nevertheless.
 
         Raises:
-            QueueFull, QuotaExceeded, IdempotencyConflict: it was refused, as by the `refusal`.
-            Unconfirmed: replicas may lack it. With an `idempotency_key` it stays in the queue, for
-                a repeat to find; without one it is deleted, as far as the server can be reached.
+            QueueFull, QuotaExceeded, IdempotencyConflict: the job was rejected; or the `refusal`.
+            Unconfirmed: replicas may lack the job. With an `idempotency_key` it stays in the queue,
+                so that a retry finds it. Without one it is deleted, if the server can be reached.
         """
         put = self._put_of(
             job,
@@ -114,7 +130,7 @@ class Producer(Calls):
             ended_at = accepted.job.created_at
             done = {"state": JobState.SUCCEEDED, "finished_at": ended_at}
             accepted = replace(accepted, job=accepted.job.model_copy(update=done))
-            self.tally.ended(End.of(accepted.job, JobState.SUCCEEDED, ended_at))
+            self.job_metrics.ended(JobEnd.of(accepted.job, JobState.SUCCEEDED, ended_at))
         return accepted
 
     def _put_of(
@@ -143,7 +159,7 @@ class Producer(Calls):
             input_bytes=input_bytes,
             kept=sum(draft.step for draft in job.snapshots) or None,
             draft_bytes=sum(draft.bytes for draft in job.snapshots),
-            made=Delivered.of(job.request, job.outputs) if job.reuses else None,
+            made=DeliveredOutputs.of(job.request, job.outputs) if job.reuses else None,
             retention_s=self._settings.retention_s,
             idempotency=idempotency,
             idempotency_ms=round(self._settings.idempotency_s * 1000),
@@ -154,7 +170,7 @@ class Producer(Calls):
         )
 
     async def get(self, job_id: str) -> Job | None:
-        """Return a job; None: there is none.
+        """Return a job, or None if there is no such job.
 
         Raises: WireError: a newer Atelier wrote it.
         """
@@ -168,10 +184,13 @@ class Producer(Calls):
         after: str | None = None,
         only: JobFilter = ALL,
     ) -> JobList:
-        """A page of a tenant's jobs, newest first; `after` is the `next` of the page before.
+        """Return a page of a tenant's jobs, newest first.
 
-        By model or metadata it looks at `LISTED` jobs and may have fewer than `limit`, even none,
-        where others follow.
+        With a filter by model or metadata, `LIST_SCAN_LIMIT` jobs are scanned. A page may then have
+        fewer than `limit` jobs, even none, although more follow.
+
+        Args:
+            after: `next` of the page before.
 
         Raises: UnknownCursor: the tenant has no job `after`.
         """
@@ -181,7 +200,7 @@ class Producer(Calls):
                 states=[only.state] if only.state else list(JobState),
                 after=after,
                 limit=limit,
-                looked_at=LISTED,
+                looked_at=LIST_SCAN_LIMIT,
                 model=only.model,
                 metadata_key=only.metadata_key,
                 metadata_value=only.metadata_value,
@@ -194,52 +213,55 @@ class Producer(Calls):
         return page
 
     async def queue_snapshot(self, model: str) -> QueueSnapshot:
-        """Read what is queued and what runs, to estimate waits from."""
-        return await self._run(producer.ReadQueue(model, LOOKED_AT))
+        """Read a model's queued and running jobs, for estimates of waits."""
+        return await self._run(producer.ReadQueue(model, SCAN_LIMIT))
 
     async def rank(self, job: Job) -> int | None:
-        """Jobs of its tenant that go before it, by their places; None unless queued."""
+        """Return how many of its tenant's jobs go before a job; None unless it is queued."""
         return cast(int | None, await self._redis.zrank(keys.queue(job.model, job.tenant), job.id))
 
     async def waiting(self, model: str) -> Sequence[str]:
-        """Return ids of all queued jobs, those first that have waited longest."""
+        """Return ids of a model's queued jobs, the longest waiting first."""
         return cast(Sequence[str], await self._redis.zrange(keys.waiting(model), 0, -1))
 
     async def switch_model(self, job: Job, spec: ModelSpec) -> bool:
-        """Let another model serve a queued job, from its first step on.
+        """Move a queued job to another model's queue, to start from its first step.
 
-        False: it does not wait for the former one any more.
+        Returns False if the job no longer waits for its former model.
         """
         to, print_ = spec.queue, spec.fingerprint
         return await self._run(producer.SwitchModel(job.id, job.model, to, spec.name, print_))
 
     async def cancel(self, job_id: str) -> Job | None:
-        """Idempotent: an ended job is returned as it is."""
+        """Cancel a job; return it, or None if there is no such job. Ended jobs stay unchanged."""
         call = new_call()
         return self._stopped(call, await self._run(producer.Cancel(call, job_id)))
 
     async def delete(self, job_id: str) -> Job | None:
         """Delete a job; cancel it first if it has not ended.
 
-        Its files leave at once if the caller deletes them, and with the next `reap` otherwise.
+        The caller may delete its files at once; otherwise the next `reap` returns them for
+        deletion.
         """
         call = new_call()
         return self._stopped(call, await self._run(producer.Delete(call, job_id, ANSWER_MS)))
 
     def _stopped(self, call: str, fields: producer.Hash | None) -> Job | None:
-        """The job, counted if it was that call which ended it."""
+        """Convert a stopped job's hash; count the end if this call caused it."""
         if fields is None:
             return None
         job = serialization.from_hash(fields)
         if fields.get("ended_by") == call:
-            self.tally.ended(End.of(job, job.state, float(fields["finished_at"])))
-            job_spans.stopped(job, float(fields.get("queued_at", job.created_at)))
+            self.job_metrics.ended(JobEnd.of(job, job.state, float(fields["finished_at"])))
+            job_spans.report_stop(job, float(fields.get("queued_at", job.created_at)))
         return job
 
     async def ended(self, job_id: str) -> Job | None:
-        """Return a job once it has ended, or as it is on `close`; None: it is not there any more.
+        """Wait for a job's end and return the job; None: it was deleted.
 
-        Raises: WireError: as `get`.
+        On `close` the job is returned in its current state.
+
+        Raises: WireError: a newer Atelier wrote it.
         """
         with self._subscriber.waking(keys.WAKE, job_id) as wake:
             while True:
@@ -250,44 +272,47 @@ class Producer(Calls):
                 await wake.wait()
 
     def events(self, job_id: str, after: str = "0") -> AsyncGenerator[Event, None]:
-        """Events after that id as they happen; ends after an end state's event, and on `close`."""
+        """Yield events after an id as they happen, until the event of an end state or `close`."""
         return events.follow(self._redis, self._subscriber, job_id, after)
 
     async def newest_preview(self, job_id: str) -> str | None:
-        """Return a job's newest preview, as a data URI; None: there is none yet, or no more."""
+        """Return a job's newest preview as a data URI, or None if it has none now."""
         return await events.newest_preview(self._redis, job_id)
 
-    async def drawer(self, job: Job) -> Job:
-        """Return the job that drew a job's files; the last one that is known, if it is gone."""
+    async def original_job(self, job: Job) -> Job:
+        """Return the job that generated a job's files: the oldest known in its chain of copies."""
         while job.copied_from and (earlier := await self.get(job.copied_from)):
             job = earlier
         return job
 
     async def models(self) -> dict[str, ModelStatus]:
-        """Return every registered model by name."""
+        """Return the status of every registered model by name."""
         return await self._run(producer.ReadModels())
 
     async def depths(self) -> dict[str, Depth]:
-        """Read the depth of the queue by registered model."""
-        return await self._run(producer.Depths(LOOKED_AT))
+        """Return the queue's depth by registered model."""
+        return await self._run(producer.Depths(SCAN_LIMIT))
 
     async def costs(self, model: str) -> CostTable:
-        """Read what pools have measured."""
+        """Read the costs that a model's workers have measured."""
         return await self._run(producer.ReadCosts(model))
 
-    async def tries(self, model: str, bucket: str, every_s: float) -> bool:
-        """Return whether the caller may try that bucket's cost: one caller may in that time."""
-        name = keys.tried(model, bucket)
+    async def acquire_cost_trial(self, model: str, bucket: str, every_s: float) -> bool:
+        """Acquire the right to re-measure a cost, which one caller gets every `every_s` seconds."""
+        name = keys.cost_trial(model, bucket)
         return bool(await self._redis.set(name, "", nx=True, px=round(every_s * 1000)))
 
 
-def _accepted(job: Job, answer: Queued | Found | OverQuota | producer.Refusal) -> Accepted:
-    """Raises: QueueFull, QuotaExceeded, IdempotencyConflict: it was refused."""
+def _accepted(job: Job, answer: NewJob | ExistingJob | OverQuota | producer.Refusal) -> AcceptedJob:
+    """Convert the answer to a `Put`.
+
+    Raises: QueueFull, QuotaExceeded, IdempotencyConflict: the job was rejected.
+    """
     match answer:
-        case Queued(created_at, rank, usage):
-            return Accepted(job.model_copy(update={"created_at": created_at}), True, rank, usage)
-        case Found(found, is_new):
-            return Accepted(found, is_new)
+        case NewJob(created_at, rank, usage):
+            return AcceptedJob(job.model_copy(update={"created_at": created_at}), True, rank, usage)
+        case ExistingJob(earlier, is_new):
+            return AcceptedJob(earlier, is_new)
         case OverQuota(quota, standing, oldest):
             raise QuotaExceeded(quota, standing, oldest)
         case "full":
@@ -297,7 +322,7 @@ def _accepted(job: Job, answer: Queued | Found | OverQuota | producer.Refusal) -
 
 
 def _served_as(job: Job) -> dict[str, str]:
-    """Return the name of the model in the request, where workers of another one serve it."""
+    """Return the field with the request's model name, if another model's workers serve it."""
     name = job.request.get("model", job.model)
     return {} if name == job.model else {"served_as": name}
 

@@ -1,13 +1,13 @@
-"""The queue: every transition of a job's life, one atomic Lua script each, by Redis's clock.
+"""Client of the job queue. Each transition of a job is one atomic Lua script, by Redis's clock.
 
-Each script may be sent twice: a command whose answer got lost with its connection is repeated.
+Each script may be sent twice: a command is repeated if its answer was lost with the connection.
 """
 
 from __future__ import annotations
 
 from service.jobs.batches import BatchRecords
-from service.jobs.consumer import Claim, Claims, Consumer, Doing
-from service.jobs.door_records import DoorRecords
+from service.jobs.consumer import Claim, ClaimList, Consumer, StageReport
+from service.jobs.endpoint_state import EndpointState
 from service.jobs.events import Event
 from service.jobs.ledger import LedgerRecords
 from service.jobs.loras import LoraRecords
@@ -22,20 +22,20 @@ from service.jobs.model.errors import (
 )
 from service.jobs.model.quota_usage import QuotaUsage
 from service.jobs.operations import Operations
-from service.jobs.producer import Accepted, Producer
+from service.jobs.producer import AcceptedJob, Producer
 from service.jobs.profiles import Profiles
-from service.jobs.scripts.consumer import Spent
+from service.jobs.scripts.consumer import ClaimUsage
 from service.jobs.scripts.producer import Depth, ModelStatus
 from service.jobs.scripts.webhooks import Announcement
 from service.jobs.webhook_messages import Announcements
 
 __all__ = [
-    "Accepted",
+    "AcceptedJob",
     "Announcement",
     "Claim",
-    "Claims",
+    "ClaimList",
+    "ClaimUsage",
     "Depth",
-    "Doing",
     "Event",
     "IdempotencyConflict",
     "LoraBusy",
@@ -44,7 +44,7 @@ __all__ = [
     "QueueFull",
     "QuotaExceeded",
     "QuotaUsage",
-    "Spent",
+    "StageReport",
     "UnknownCursor",
     "WireError",
 ]
@@ -57,9 +57,9 @@ class Queue(
     Profiles,
     Announcements,
     LoraRecords,
-    DoorRecords,
+    EndpointState,
     BatchRecords,
     Operations,
     LedgerRecords,
 ):
-    """Queue with all of its sides, over one connection."""
+    """Client with all parts of the queue over one connection."""

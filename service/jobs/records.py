@@ -1,6 +1,6 @@
-"""Records of operators: data in Redis, changed while everything runs, seen within moments.
+"""Records of operators in Redis: data that changes at run time and takes effect within seconds.
 
-All records of a kind lie in one hash, beside the number of their changes.
+All records of one kind are in one hash; a counter of their changes is next to it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ T = TypeVar("T", bound=BaseModel)
 
 
 class Records(Generic[T]):
-    """Records of one kind, by name.
+    """Records of one kind in Redis, by name.
 
     Args:
         hash_key: hash of the records.
-        changes_key: number of their changes.
-        parse: reads a record's JSON.
-        check: raises ValueError for a name that a new record cannot have.
+        changes_key: counter of their changes.
+        parse: parses a record's JSON.
+        check: raises ValueError for an invalid name of a new record.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Records(Generic[T]):
         self._check = check
 
     async def changes(self) -> int:
-        """Return how often records were changed."""
+        """Return how often records of this kind were changed."""
         return int(await self._redis.get(self._changes_key) or 0)
 
     async def all(self) -> dict[str, T]:
@@ -51,15 +51,15 @@ class Records(Generic[T]):
     async def change(
         self,
         act: Callable[[dict[str, T]], Mapping[str, T]],
-        beside: Callable[[Any], object] | None = None,
+        add_commands: Callable[[Any], object] | None = None,
     ) -> dict[str, T]:
-        """Replace the records by what `act` makes of them, at once; return these.
+        """Replace all records by the result of `act` in one transaction; return the result.
 
         Args:
-            act: is called anew where somebody else has changed records meanwhile.
-            beside: adds commands to the same transaction, after `act`.
+            act: computes the new records; called again if the records changed meanwhile.
+            add_commands: adds commands to the same transaction, after `act`.
 
-        Raises: ValueError: a record can't be called so; what `act` raises.
+        Raises: ValueError: a record's name is invalid; also the errors of `act`.
         """
 
         async def replace(pipe: Any) -> dict[str, T]:
@@ -70,26 +70,30 @@ class Records(Generic[T]):
             pipe.multi()
             if gone := before.keys() - after.keys():
                 pipe.hdel(self._hash_key, *gone)
-            if new := {name: one for name, one in after.items() if before.get(name) != one}:
-                texts = {name: one.model_dump_json(exclude_unset=True) for name, one in new.items()}
+            if new := {
+                name: record for name, record in after.items() if before.get(name) != record
+            }:
+                texts = {
+                    name: record.model_dump_json(exclude_unset=True) for name, record in new.items()
+                }
                 pipe.hset(self._hash_key, mapping=texts)
             pipe.incr(self._changes_key)
-            if beside:
-                beside(pipe)
+            if add_commands:
+                add_commands(pipe)
             return after
 
         transaction = self._redis.transaction(replace, self._hash_key, value_from_callable=True)
         return cast(dict[str, T], await transaction)
 
-    def _parsed(self, found: Mapping[str, str]) -> dict[str, T]:
-        return {name: self._parse(text) for name, text in found.items()}
+    def _parsed(self, texts: Mapping[str, str]) -> dict[str, T]:
+        return {name: self._parse(text) for name, text in texts.items()}
 
 
 class RecordCopies(Generic[T]):
-    """Records as a process knows them, read again when its copy is older than `max_age_s`.
+    """Cached copy of records in one process, refreshed when it is older than `max_age_s`.
 
     Args:
-        configured: records that those in Redis stand before.
+        configured: records of the settings, which records in Redis override.
     """
 
     def __init__(self, records: Records[T], configured: Mapping[str, T], max_age_s: float) -> None:
@@ -97,26 +101,26 @@ class RecordCopies(Generic[T]):
         self._configured = dict(configured)
         self._max_age_s = max_age_s
         self._lock = asyncio.Lock()
-        self.known: dict[str, T] = self._configured
-        """Records as they were last read."""
+        self.cached: dict[str, T] = self._configured
+        """Records as of the last refresh."""
         self._changes: int | None = None
         self._read_at = -float("inf")
 
     async def all(self) -> dict[str, T]:
-        """Return all records. Raises: redis.exceptions.RedisError."""
+        """Return all records, refreshed if necessary. Raises: redis.exceptions.RedisError."""
         if self._is_old():
             async with self._lock:
                 if self._is_old():
                     await self._read()
-        return self.known
+        return self.cached
 
     def _is_old(self) -> bool:
         return time.monotonic() - self._read_at >= self._max_age_s
 
     async def _read(self) -> None:
         read_at = time.monotonic()
-        changes = await self._records.changes()  # first: what comes between is read again
+        changes = await self._records.changes()  # read first: later changes cause another refresh
         if changes != self._changes:
-            self.known = self._configured | await self._records.all()
+            self.cached = self._configured | await self._records.all()
             self._changes = changes
         self._read_at = read_at

@@ -1,7 +1,7 @@
-"""Tenants' settings as data in Redis.
+"""Settings of tenants as records in Redis, with a cached copy per process.
 
-A tenant's record there stands before the settings file's section of that name; `*` is whoever is
-named in neither.
+A tenant's record in Redis overrides its section in the settings file. `*` stands for all tenants
+without a record or section.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ Records = dict[str, TenantSettings]
 
 
 class TenantRecords(RecordsOf[TenantSettings]):
-    """Tenants' records in Redis."""
+    """Records of tenants' settings in Redis."""
 
     def __init__(self, redis: Redis) -> None:
         super().__init__(redis, keys.TENANTS, keys.TENANT_CHANGES, _parsed, _check)
 
 
 class Tenants:
-    """Tenants as a process knows them.
+    """Cached settings of all tenants in one process.
 
     Args:
-        configured: the settings file's.
-        max_age_s: of its copy.
+        configured: tenants of the settings file.
+        max_age_s: maximum age of the cached copy.
     """
 
     def __init__(
@@ -43,17 +43,17 @@ class Tenants:
         self._copies = RecordCopies(TenantRecords(redis), configured, max_age_s)
 
     async def of(self, name: str) -> TenantSettings:
-        """Return a tenant's settings. Raises: redis.exceptions.RedisError."""
+        """Return a tenant's settings, refreshed if too old. Raises: redis.exceptions.RedisError."""
         await self._copies.all()
-        return self.known(name)
+        return self.cached(name)
 
     async def classes(self) -> list[str]:
         """Return the metrics classes of all tenants. Raises: redis.exceptions.RedisError."""
         return classes_of((await self._copies.all()).values())
 
-    def known(self, name: str) -> TenantSettings:
-        """Return a tenant's settings as they were last read."""
-        named = self._copies.known
+    def cached(self, name: str) -> TenantSettings:
+        """Return a tenant's settings as of the last refresh."""
+        named = self._copies.cached
         return named.get(name) or named.get(OTHERS) or NO_LIMITS
 
 
@@ -63,6 +63,6 @@ def _check(name: str) -> None:
 
 
 def _parsed(text: str) -> TenantSettings:
-    """Parse a record; what only a newer Atelier knows is left out."""
-    known, record = TenantSettings.model_fields.keys(), json.loads(text)
-    return TenantSettings(**{key: value for key, value in record.items() if key in known})
+    """Parse a record; fields of a newer Atelier are ignored."""
+    names, record = TenantSettings.model_fields.keys(), json.loads(text)
+    return TenantSettings(**{key: value for key, value in record.items() if key in names})

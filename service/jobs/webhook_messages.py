@@ -1,26 +1,26 @@
-"""The ends of jobs that clients want to be told of by webhook: what is still to be sent."""
+"""Webhook messages about ended jobs that are still to be sent."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from service.jobs.scripts import webhooks
-from service.jobs.scripts.client import ANSWER_MS, Calls, new_call
+from service.jobs.scripts.client import ANSWER_MS, QueueClient, new_call
 from service.jobs.scripts.webhooks import Announcement
 
 
-class Announcements(Calls):
-    """Part of a `Queue` that a sender of webhooks uses."""
+class Announcements(QueueClient):
+    """Part of a `Queue` that senders of webhooks use."""
 
     async def announced(
         self, *, lease_s: float, most: int, each: int, busy: Mapping[str, int]
     ) -> list[Announcement]:
-        """Take messages that are due, the tenants by turns; they come again after the lease.
+        """Acquire due messages from all tenants in turn. They become due again after the lease.
 
         Args:
-            most: messages in all.
-            each: messages of one tenant, with those that are `busy`.
-            busy: messages by tenant that the caller has taken before and is still sending.
+            most: maximum number of messages.
+            each: maximum number of messages per tenant, including its `busy` ones.
+            busy: number of messages by tenant that the caller is still sending.
         """
         return await self._run(
             webhooks.Announced(
@@ -33,10 +33,12 @@ class Announcements(Calls):
             )
         )
 
-    async def announce_later(self, one: Announcement, in_s: float) -> None:
-        """Bring it again in a while, with the failures that it has by now."""
-        await self._run(webhooks.AnnounceLater(one.job_id, one.tenant, in_s, one.failed))
+    async def announce_later(self, message: Announcement, in_s: float) -> None:
+        """Schedule a message's next attempt, with its failures so far."""
+        await self._run(
+            webhooks.AnnounceLater(message.job_id, message.tenant, in_s, message.failed)
+        )
 
-    async def announce_no_more(self, one: Announcement) -> None:
-        """Remove a message that was delivered or is given up."""
-        await self._run(webhooks.AnnounceNoMore(one.job_id, one.tenant))
+    async def announce_no_more(self, message: Announcement) -> None:
+        """Remove a message that was delivered or given up."""
+        await self._run(webhooks.AnnounceNoMore(message.job_id, message.tenant))

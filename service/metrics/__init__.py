@@ -1,4 +1,4 @@
-"""Prometheus metrics of a front end and of the queue it sees.
+"""Prometheus metrics of a front end and of its queue.
 
 May import `service.jobs` and no other room of the front end.
 """

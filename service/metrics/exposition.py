@@ -1,4 +1,4 @@
-"""Pages of metrics, in the format that a scraper asks for."""
+"""Rendering of metrics pages, in the format that the scraper accepts."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ PROTOBUF = (
 
 
 def page(registry: CollectorRegistry, accept: str | None) -> tuple[bytes, str]:
-    """Return a registry's metrics, and their media type.
+    """Render a registry's metrics, and return them with their media type.
 
-    Protobuf, which alone has native histograms, where the Accept header likes nothing better;
-    OpenMetrics, which has exemplars, where it names that; else Prometheus' text format.
+    Protobuf, the only format with native histograms, if the Accept header prefers it. OpenMetrics,
+    which has exemplars, if the header lists it. Otherwise Prometheus' text format.
     """
     if _prefers_protobuf(accept or ""):
-        from service.metrics import protobuf  # a tenth of a second that few scrapers ask for
+        from service.metrics import protobuf  # imported late: takes 0.1 s, and few scrapers need it
 
         return protobuf.generate(registry), PROTOBUF
     try:
         encode, content_type = choose_encoder(accept or "")
-    except (TypeError, ValueError):  # a version that is none
+    except (TypeError, ValueError):  # an invalid version
         return generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4
     return encode(registry), content_type
 
 
 class _Range(NamedTuple):
-    """Entry of an Accept header."""
+    """Entry of an Accept header, in the selection of the metrics format."""
 
     media_type: str
     parameters: dict[str, str]
 
     @property
     def quality(self) -> float:
-        """Weight among the entries; 1 where it cannot be read."""
+        """Weight of the entry; 1 if unreadable."""
         try:
             return float(self.parameters.get("q", 1))
         except ValueError:
@@ -46,16 +46,16 @@ class _Range(NamedTuple):
 
     @property
     def is_protobuf(self) -> bool:
-        wanted, *parameters = _parts(PROTOBUF)
+        media_type, *parameters = _parts(PROTOBUF)
         given = {f"{name}={value}" for name, value in self.parameters.items()}
-        return self.media_type == wanted and given.issuperset(parameters)
+        return self.media_type == media_type and given.issuperset(parameters)
 
 
 def _prefers_protobuf(accept: str) -> bool:
-    """Return whether it is named, and nothing else with a greater weight."""
+    """Check whether protobuf is listed, and nothing else has a greater weight."""
     ranges = list(_ranges(accept))
-    quality = max((one.quality for one in ranges if one.is_protobuf), default=0.0)
-    return quality > 0 and all(one.quality <= quality for one in ranges)
+    quality = max((entry.quality for entry in ranges if entry.is_protobuf), default=0.0)
+    return quality > 0 and all(entry.quality <= quality for entry in ranges)
 
 
 def _ranges(accept: str) -> Iterator[_Range]:

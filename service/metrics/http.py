@@ -1,4 +1,4 @@
-"""Prometheus metrics of one front end; one registry an app, so that several live in one process."""
+"""Prometheus metrics of one front end, with one registry per app."""
 
 from __future__ import annotations
 
@@ -49,29 +49,29 @@ DURATION_BUCKETS_S = (
 )
 ADMISSION_BUCKETS_S = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 GENERATE, READ = "generate", "read"
-"""Classes of requests to the API: those that ask for work, and all others."""
+"""Classes of API requests: those that create jobs, and all others."""
 ANSWERED, FAILED = "answered", "failed"
 UNKNOWN = ""
-"""Model of refused requests that name none of those that are registered."""
+"""Model label of refused requests that name no registered model."""
 COMMON_REFUSALS = (
     "invalid_request", "queue_full", "quota_exceeded", "deadline_too_soon", "store_unreachable",
     "safety_unavailable",
 )  # fmt: skip
-"""Refusals exported with 0 before the first one, so that it is an increase that alerts see; others
-appear when they happen."""
+"""Refusals exported as 0 in advance, so that alerts can detect the first increase. Others appear
+when they occur."""
 
 
 class Telemetry:
-    """Metrics of the front end.
+    """All Prometheus metrics of one front end.
 
-    Label values come from routes, registered models and our code, never from a client, so there are
-    few of them.
+    Label values come from routes, registered models and our code, never from clients, so their
+    number is small.
     """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self.tally = JobMetrics(self.registry)
+        self.job_metrics = JobMetrics(self.registry)
         self.requests = Counter(
             "atelier_http_requests_total",
             "Requests answered, by route, method and status.",
@@ -80,7 +80,7 @@ class Telemetry:
         )
         self.api = Counter(
             "atelier_api_requests_total",
-            "Requests to the API, by whether they ask for work, and whether the answer was a 5xx.",
+            "Requests to the API, by whether they create jobs, and whether the response was a 5xx.",
             ("class", "outcome"),
             registry=self.registry,
         )
@@ -137,13 +137,14 @@ class Telemetry:
     def expect(
         self, models: Iterable[str], classes: Iterable[str], named: Iterable[str] = ()
     ) -> None:
-        """Tell of these from now on, with 0 where nothing has happened yet.
+        """Export the series of these models and classes, as 0 before the first event.
 
         Args:
-            named: models that requests may name, those that pools serve beside others, too.
+            named: models that requests may name, including variants served by other models'
+                workers.
         """
         models, classes = tuple(models), tuple(classes)
-        self.tally.expect(models, classes)
+        self.job_metrics.expect(models, classes)
         for model in models:
             self.admissions.labels(model)
             self.reuse.expect(model)
@@ -162,7 +163,7 @@ class MeasureRequests:
     """ASGI middleware that counts and times every request under its route's template.
 
     Args:
-        class_of: class of a route's requests; None: it is no part of the API.
+        class_of: class of a route's requests; None: not part of the API.
     """
 
     def __init__(
@@ -173,7 +174,7 @@ class MeasureRequests:
         self.class_of = class_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Measure the request: its time, and its answer's status."""
+        """Record the request's duration and the response's status."""
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         started, status = time.perf_counter(), 500
@@ -190,13 +191,16 @@ class MeasureRequests:
             self._record(scope, status, time.perf_counter() - started)
 
     def _record(self, scope: Scope, status: int, seconds: float) -> None:
-        """The log, too, has the route alone: what a client writes into an address is its own."""
-        found = scope.get("route")
-        route = getattr(found, "path_format", "none")
+        """Record a request under its route's template.
+
+        The log has only the route, too: clients' paths are private.
+        """
+        matched = scope.get("route")
+        route = getattr(matched, "path_format", "none")
         method = scope["method"] if scope["method"] in METHODS else "other"
         self.telemetry.requests.labels(route, method, str(status)).inc()
-        exemplar = spans.exemplar_of(spans.here().traceparent)
+        exemplar = spans.exemplar_of(spans.current().traceparent)
         self.telemetry.durations.labels(route, method).observe(seconds, exemplar)
-        if name := self.class_of(found):
+        if name := self.class_of(matched):
             self.telemetry.api.labels(name, FAILED if status >= 500 else ANSWERED).inc()
         log.debug("%s %s %d in %.3f s", method, route, status, seconds)

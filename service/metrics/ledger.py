@@ -1,7 +1,7 @@
-"""Counters of the ledger: what ended jobs delivered and used, as Redis has summed it up.
+"""Counters of the usage ledger: sums over ended jobs, stored in Redis.
 
-They count what the ledger's records say, by the same scripts, and so outlive every process. All
-front ends tell them alike: take their maximum, not their sum.
+Redis scripts update the sums together with the ledger's records, so the sums outlive processes. All
+front ends export the same values: take their maximum, not their sum.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ MICRO = 1_000_000
 
 @dataclass(frozen=True)
 class Sum:
-    """A kind of sum, and the metric that tells it."""
+    """Kind of sum, and the metric that exports it."""
 
     name: str
     meaning: str
     labels: tuple[str, ...] = BY_CLASS
     unit: int = 1
     expected: tuple[tuple[str, ...], ...] = ((),)
-    """Values of the labels beside model and class that are told before there is a sum."""
+    """Label values, in addition to model and class, that are exported as 0 in advance."""
 
 
 SUMS: Mapping[str, Sum] = {
     "jobs": Sum(
         "atelier_ledger_jobs_total",
-        "Jobs ended, as the ledger has them.",
+        "Jobs ended, according to the ledger.",
         (*BY_CLASS, "outcome"),
         expected=tuple((state.value,) for state in sorted(ENDED)),
     ),
@@ -47,7 +47,7 @@ SUMS: Mapping[str, Sum] = {
     "pixels": Sum("atelier_pixels_total", "Pixels of delivered images and frames."),
     "device_seconds": Sum(
         "atelier_job_device_seconds_total",
-        "Device-seconds of ended jobs, by what became of them and who pays.",
+        "Device-seconds of ended jobs, by outcome and payer.",
         (*BY_CLASS, "outcome", "payer"),
         MICRO,
         (
@@ -63,15 +63,15 @@ SUMS: Mapping[str, Sum] = {
 }
 
 
-KEPT = frozenset(sum_.name for sum_ in SUMS.values())
-"""Counters that begin with the system, and not with the process that tells them."""
+STORED_SUMS = frozenset(sum_.name for sum_ in SUMS.values())
+"""Counters that start with the system, not with the exporting process."""
 
 
 class LedgerMetrics(Collector):
-    """Metrics of the ledger as it was last looked at.
+    """Ledger metrics, from the last read of Redis.
 
     Args:
-        registry: whose page they are told on.
+        registry: registry that exports them.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -79,24 +79,24 @@ class LedgerMetrics(Collector):
         self._expected: list[tuple[str, ...]] = []
         registry.register(self)
 
-    def look(self, totals: Totals, models: Iterable[str], classes: Collection[str]) -> None:
-        """Tell of these sums, with 0 for models and classes that have none yet."""
+    def update(self, totals: Totals, models: Iterable[str], classes: Collection[str]) -> None:
+        """Export these sums, and 0 for models and classes without any."""
         self._totals = totals
         self._expected = list(itertools.product(models, classes))
 
-    def away(self) -> None:
-        """The queue does not answer: nothing is known of it."""
+    def clear(self) -> None:
+        """Export no values, because Redis is unavailable."""
         self._totals = None
 
     def describe(self) -> Iterator[Metric]:
-        """Yield the families without samples."""
+        """Yield the ledger's metric families without samples."""
         return self._families()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the families, with samples if Redis was there."""
+        """Yield the families, with samples if Redis was reachable."""
         totals = self._totals
-        for (what, sum_), family in zip(SUMS.items(), self._counters(), strict=True):
-            for labels, value in self._samples(what, sum_, totals):
+        for (kind, sum_), family in zip(SUMS.items(), self._counters(), strict=True):
+            for labels, value in self._samples(kind, sum_, totals):
                 family.add_metric(labels, value / sum_.unit)
             yield family
         pending, oldest = self._gauges()
@@ -107,13 +107,13 @@ class LedgerMetrics(Collector):
         yield oldest
 
     def _samples(
-        self, what: str, sum_: Sum, totals: Totals | None
+        self, kind: str, sum_: Sum, totals: Totals | None
     ) -> Iterable[tuple[tuple[str, ...], int]]:
         if totals is None:
             return ()
-        found = {(*named, *further): 0 for named in self._expected for further in sum_.expected}
-        found |= {name[1:]: value for name, value in totals.sums.items() if name[0] == what}
-        return found.items()
+        samples = {(*named, *further): 0 for named in self._expected for further in sum_.expected}
+        samples |= {name[1:]: value for name, value in totals.sums.items() if name[0] == kind}
+        return samples.items()
 
     def _families(self) -> Iterator[Metric]:
         yield from self._counters()

@@ -1,7 +1,7 @@
-"""A registry of Prometheus' as OpenTelemetry's metrics, sent by OTLP over HTTP.
+"""Conversion of a Prometheus registry to OpenTelemetry metrics, sent by OTLP over HTTP.
 
-Imported only where metrics are pushed. Names and labels are those of the pages, but for those that
-OpenTelemetry's conventions have names of their own for.
+Imported only if metrics are pushed. Names and labels equal those of the pages, unless
+OpenTelemetry's conventions define others.
 """
 
 from __future__ import annotations
@@ -33,27 +33,31 @@ from prometheus_client import Metric as Family
 from prometheus_client.samples import Sample
 
 from service.jobs.model.gen_ai import NAMES
-from service.metrics.ledger import KEPT
+from service.metrics.ledger import STORED_SUMS
 from service.settings.metrics import MetricsSettings
-from service.tracing.opentelemetry import Seldom
+from service.tracing.opentelemetry import RateLimitFilter
 from service.tracing.resource import resource_of
 from service.tracing.span import Attributes
 
 TIMEOUT_S = 10.0
-"""Timeout of one push, its repeats included."""
+"""Timeout of one push, including retries."""
 MAX_POINTS = 4096
-"""Points of one request: of more there are several."""
+"""Maximum number of points per request; more are sent in several."""
 UNITS = {"_seconds": "s", "_bytes": "By"}
 CUMULATIVE = AggregationTemporality.CUMULATIVE
-COMPLAINTS = Seldom()
+COMPLAINTS = RateLimitFilter()
 STARTED_NS = time.time_ns()
-"""Time at which this process began to count."""
+"""Start time of this process's counts."""
 UNKNOWN_NS = 0
-"""OTLP's start of what was counted before: a process that starts anew does not count it again."""
+"""OTLP's unknown start time, for counters older than this process, so that restarts do not reset
+them."""
 
 
 class Sender:
-    """Sender of one registry's metrics. Raises: ValueError: OpenTelemetry's own variables."""
+    """Sender of a Prometheus registry's metrics by OTLP.
+
+    Raises: ValueError: invalid OpenTelemetry variables.
+    """
 
     def __init__(
         self,
@@ -70,18 +74,18 @@ class Sender:
         )
 
     def send(self) -> None:
-        """Send what the registry holds now; the exporter logs what keeps it from that."""
+        """Send the registry's current values. The exporter logs failures."""
         metrics = list(metrics_of(self._registry.collect(), time.time_ns()))
         scope = ScopeMetrics(InstrumentationScope("atelier"), metrics, "")
         self._exporter.export(MetricsData([ResourceMetrics(self._resource, [scope], "")]))
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection to the collector."""
         self._exporter.shutdown()
 
 
 def metrics_of(families: Iterable[Family], now_ns: int) -> Iterator[Metric]:
-    """Yield the metrics of families, without those that have no series."""
+    """Convert families to metrics, omitting those without series."""
     for family in families:
         unit = next((unit for end, unit in UNITS.items() if family.name.endswith(end)), "")
         if family.type == "histogram":
@@ -103,13 +107,13 @@ def _named(name: str) -> str:
 
 
 def _labels(sample: Sample, *without: str) -> dict[str, str]:
-    """An empty label is none, as in Prometheus."""
+    """Convert a sample's labels, omitting empty ones, which Prometheus treats as absent."""
     given = sample.labels.items()
     return {_named(name): text for name, text in given if text and name not in without}
 
 
 def _number(sample: Sample, now_ns: int) -> NumberDataPoint:
-    started_ns = UNKNOWN_NS if sample.name in KEPT else STARTED_NS
+    started_ns = UNKNOWN_NS if sample.name in STORED_SUMS else STARTED_NS
     return NumberDataPoint(_labels(sample), started_ns, now_ns, sample.value)
 
 
@@ -117,9 +121,9 @@ def _histograms(samples: Iterable[Sample], now_ns: int) -> Iterator[HistogramDat
     series: dict[tuple[tuple[str, str], ...], list[Sample]] = defaultdict(list)
     for sample in samples:
         series[tuple(_labels(sample, "le").items())].append(sample)
-    for labels, own in series.items():
-        buckets = [sample for sample in own if sample.name.endswith("_bucket")]
-        (total,) = (sample.value for sample in own if sample.name.endswith("_sum"))
+    for labels, group in series.items():
+        buckets = [sample for sample in group if sample.name.endswith("_bucket")]
+        (total,) = (sample.value for sample in group if sample.name.endswith("_sum"))
         counts = [0, *(round(sample.value) for sample in buckets)]
         yield HistogramDataPoint(
             attributes=dict(labels),
@@ -129,11 +133,11 @@ def _histograms(samples: Iterable[Sample], now_ns: int) -> Iterator[HistogramDat
             sum=total,
             bucket_counts=[after - before for before, after in pairwise(counts)],
             explicit_bounds=[
-                bound for one in buckets if (bound := float(one.labels["le"])) < math.inf
+                bound for bucket in buckets if (bound := float(bucket.labels["le"])) < math.inf
             ],
-            min=None,  # type: ignore[arg-type]  # nobody knows it, and OTLP does without
+            min=None,  # type: ignore[arg-type] # unknown, and optional in OTLP
             max=None,  # type: ignore[arg-type]
-            exemplars=[found for one in buckets if (found := _exemplar(one))],
+            exemplars=[exemplar for bucket in buckets if (exemplar := _exemplar(bucket))],
         )
 
 

@@ -1,6 +1,6 @@
-"""Pages of metrics in protobuf, the one format in which Prometheus reads native histograms.
+"""Rendering of metrics in protobuf, the only format in which Prometheus reads native histograms.
 
-Imported only where a scraper asks for it.
+Imported only if a scraper requests it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from service.jobs.model.native_buckets import ZERO_THRESHOLD, BucketCounts
 
 PACKAGE = "io.prometheus.client"
 COUNTER, GAUGE, UNTYPED, HISTOGRAM = 0, 1, 3, 4
-"""Numbers of metric types, which Prometheus calls an enum: the same bytes."""
+"""Numbers of metric types. Prometheus declares an enum, which has the same encoding."""
 VALUES = {COUNTER: "counter", GAUGE: "gauge", UNTYPED: "untyped"}
 """Fields of a metric by its type."""
 
@@ -65,26 +65,28 @@ MESSAGES: Mapping[str, tuple[tuple[int, str, str], ...]] = {
         (4, "metric", "Metric*"),
     ),
 }
-"""Number, name and type of each message's fields that are used here; `*`: repeated.
+"""Number, name and type of the used fields of each message; `*`: repeated.
 
 Source: prometheus/client_model, io/prometheus/client/metrics.proto.
 """
 
 
 def _message_class(name: str) -> Any:
-    """Build a message's class, in a pool of its own: others may have the same names in theirs."""
+    """Build a message's class in its own descriptor pool, to avoid conflicts with packages."""
     field_type = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="metrics.proto", package=PACKAGE)
     for message, fields in MESSAGES.items():
         described = file.message_type.add(name=message)
         for number, field, kind in fields:
-            one = described.field.add(name=field, number=number)
-            one.label = one.LABEL_REPEATED if kind.endswith("*") else one.LABEL_OPTIONAL
+            declared = described.field.add(name=field, number=number)
+            declared.label = (
+                declared.LABEL_REPEATED if kind.endswith("*") else declared.LABEL_OPTIONAL
+            )
             kind = kind.removesuffix("*")
             if kind in MESSAGES:
-                one.type, one.type_name = one.TYPE_MESSAGE, f".{PACKAGE}.{kind}"
+                declared.type, declared.type_name = declared.TYPE_MESSAGE, f".{PACKAGE}.{kind}"
             else:
-                one.type = field_type.Type.Value(f"TYPE_{kind.upper()}")
+                declared.type = field_type.Type.Value(f"TYPE_{kind.upper()}")
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{name}"))
@@ -94,7 +96,7 @@ MetricFamily = _message_class("MetricFamily")
 
 
 def generate(registry: CollectorRegistry) -> bytes:
-    """Return a registry's metrics: families one after the other, each behind its length."""
+    """Serialize a registry's metrics as length-delimited families."""
     page = BytesIO()
     for family in registry.collect():
         for message in _histogram(family) if family.type == "histogram" else _values(family):
@@ -103,7 +105,7 @@ def generate(registry: CollectorRegistry) -> bytes:
 
 
 def _values(family: Metric) -> Iterator[Any]:
-    """Yield a family for each name of samples: text pages have them under one title."""
+    """Yield one family per sample name, which text pages group under one title."""
     messages: dict[str, Any] = {}
     for sample in family.samples:
         if sample.name not in messages:
@@ -158,7 +160,7 @@ def _add_exemplar(message: Any, exemplar: Exemplar) -> None:
 
 
 def _add_native(histogram: Any, native: BucketCounts) -> None:
-    """Count and sum are the native buckets': Prometheus takes no histogram that contradicts its."""
+    """Add native buckets. Prometheus requires that count and sum match them."""
     histogram.sample_count, histogram.sample_sum = native.count, native.sum
     histogram.schema = native.schema
     histogram.zero_threshold, histogram.zero_count = ZERO_THRESHOLD, native.zeros
@@ -167,10 +169,10 @@ def _add_native(histogram: Any, native: BucketCounts) -> None:
 
 
 def _add_buckets(spans: Any, deltas: Any, buckets: Mapping[int, int]) -> None:
-    """Write buckets as runs of neighbours, and each count as its difference from the one before.
+    """Encode buckets as runs of adjacent indices, and counts as differences from the previous one.
 
     Args:
-        spans: a run is its length, and the number of buckets left out before it.
+        spans: runs, each with its length and the number of skipped buckets before it.
         buckets: counts by index, in order.
     """
     end, before = 0, 0

@@ -1,7 +1,7 @@
-"""Metrics pushed to a collector, where the settings name one.
+"""Push of metrics to a collector, if the settings name one.
 
-A thread of its own does it: a collector that is away costs requests and steps nothing.
-OpenTelemetry is imported where metrics are pushed, and only there (`otlp.py`).
+A separate thread pushes, so an unreachable collector delays neither requests nor steps.
+OpenTelemetry is imported only if metrics are pushed (`otlp.py`).
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from service.settings.section import ConfigError
 from service.tracing.span import NONE, Attributes
 
 REFRESH_S = 5.0
-"""Patience with what is only to be had by asking."""
-LAST_WORDS_S = 3.0
-"""Time that an ending process has for its last push."""
+"""Timeout for refreshing values before a push."""
+SHUTDOWN_TIMEOUT_S = 3.0
+"""Time for the last push of an exiting process."""
 
 log = logging.getLogger(__name__)
 
 Refresh = Callable[[], "Future[Any] | None"]
 
 
-class Sends(Protocol):
-    """Sender of a registry's metrics."""
+class MetricsSender(Protocol):
+    """Interface of a sender of metrics."""
 
     def send(self) -> None:
-        """Send what there is now."""
+        """Send the registry's current values."""
 
     def close(self) -> None:
-        """Stop."""
+        """Close the connection to the collector."""
 
 
 class Pusher:
-    """Thread that pushes until it is ended."""
+    """Background thread that pushes metrics until it is ended."""
 
-    def __init__(self, sender: Sends, every_s: float, refresh: Refresh) -> None:
+    def __init__(self, sender: MetricsSender, every_s: float, refresh: Refresh) -> None:
         self._sender = sender
         self._every_s = every_s
         self._refresh = refresh
@@ -52,10 +52,10 @@ class Pusher:
         self._thread.start()
 
     def end(self) -> None:
-        """Push for the last time, and stop; a collector that is away is not waited for."""
+        """Push for the last time, and stop. Waits a few seconds at most."""
         if not self._stop.done():
             self._stop.set_result(None)
-        self._thread.join(LAST_WORDS_S)
+        self._thread.join(SHUTDOWN_TIMEOUT_S)
 
     def _run(self) -> None:
         while not self._stop.done():
@@ -67,8 +67,8 @@ class Pusher:
         self._sender.close()
 
     def _push(self) -> None:
-        if not self._stop.done() and (asked := self._refresh()) is not None:
-            wait([self._stop, asked], REFRESH_S, FIRST_COMPLETED)
+        if not self._stop.done() and (refreshed := self._refresh()) is not None:
+            wait([self._stop, refreshed], REFRESH_S, FIRST_COMPLETED)
         self._sender.send()
 
 
@@ -86,10 +86,10 @@ def pushing(
     """Push a registry's metrics every `push_every_s`, and once more at the end.
 
     Args:
-        service: what this process is, of several of its kind.
-        refresh: called before each push but the last: what is only to be had by asking.
+        service: role of this process, for its resource attributes.
+        refresh: called before each push but the last, to update values that need a read.
 
-    Raises: ConfigError: OpenTelemetry is not installed, or refuses what its variables say.
+    Raises: ConfigError: OpenTelemetry is not installed, or rejects its variables.
     """
     global _pusher
     if settings.otlp_endpoint is None:
@@ -105,9 +105,9 @@ def pushing(
 
 
 def end() -> None:
-    """Push for the last time, if that takes no more than a few seconds.
+    """Push for the last time, within a few seconds.
 
-    Nobody knows whether this process will come to its tidy end.
+    Call it before an exit that might skip cleanup.
     """
     if _pusher is not None:
         _pusher.end()
@@ -115,7 +115,7 @@ def end() -> None:
 
 def _sender(
     settings: MetricsSettings, registry: CollectorRegistry, service: str, attributes: Attributes
-) -> Sends:
+) -> MetricsSender:
     try:
         from service.metrics.otlp import Sender
     except ModuleNotFoundError as error:

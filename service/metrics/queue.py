@@ -1,4 +1,4 @@
-"""Gauges of the queue: what it holds, and which pools serve it, as it was last looked at."""
+"""Gauges of the queue: jobs by model and state, pools, objectives and pauses."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ STATES = ("queued", "running")
 
 
 class QueueGauges:
-    """Labels are registered models alone; one that has gone is no longer told of.
+    """Gauges labelled by registered models. Unregistered models are no longer exported.
 
     Args:
-        registry: whose page they are told on.
+        registry: registry that exports them.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -35,20 +35,20 @@ class QueueGauges:
         )
         self._backlog = by_model(
             "atelier_queue_backlog_device_seconds",
-            "Predicted device-seconds of queued jobs and of what running jobs have left.",
+            "Predicted device-seconds of queued jobs and of the rest of running jobs.",
         )
-        self._pools = by_model("atelier_model_pools", "Pools serving the model.")
+        self._pools = by_model("atelier_model_pools", "Workers serving the model.")
         self._ready = by_model(
             "atelier_model_ready",
-            "1 if a pool of the model has finished its warm-up, else 0.",
+            "1 if a worker of the model has finished its warm-up, else 0.",
         )
         self._objective = by_model(
             "atelier_objective_seconds",
-            "Time that a job of the model may wait for its first claim, as the settings say.",
+            "Time that a job of the model may wait for its first claim, as configured.",
         )
         self._cold_start = by_model(
             "atelier_cold_start_seconds",
-            "Usual time from no pool of the model to a ready one, as the settings say.",
+            "Usual time from no worker of the model to a ready one, as configured.",
         )
         self._info = Gauge(
             "atelier_model_info",
@@ -58,7 +58,7 @@ class QueueGauges:
         )
         self._paused = Gauge(
             "atelier_paused",
-            "1 for each model, pool or worker that an operator holds back.",
+            "1 for each model, pool or worker that an operator has paused.",
             ("kind", "name"),
             registry=registry,
         )
@@ -68,28 +68,28 @@ class QueueGauges:
             registry=registry,
         )
 
-    def look(
+    def update(
         self,
         models: Mapping[str, ModelStatus],
         depths: Mapping[str, Depth],
         paused: Iterable[tuple[str, str]] = (),
     ) -> None:
-        """Export the queue's state, and what is aimed at, by registered model.
+        """Export the queue's state and the objectives, by registered model.
 
         Args:
-            paused: kind and name of what operators hold back.
+            paused: kind and name of models, pools and workers that operators paused.
         """
         self._up.set(1)
-        self._tell(models, depths)
-        replace(self._paused, ((one, 1) for one in paused))
+        self._export(models, depths)
+        replace(self._paused, ((labels, 1) for labels in paused))
 
-    def away(self) -> None:
-        """The queue does not answer: nothing is known of models and jobs."""
+    def clear(self) -> None:
+        """Export no models and jobs, because the queue is unavailable."""
         self._up.set(0)
-        self._tell({}, {})
+        self._export({}, {})
         self._paused.clear()
 
-    def _tell(
+    def _export(
         self,
         models: Mapping[str, ModelStatus],
         depths: Mapping[str, Depth],
@@ -114,7 +114,7 @@ class QueueGauges:
 
 
 def replace(gauge: Gauge, values: Iterable[tuple[tuple[str, ...], float]]) -> None:
-    """Replace all labelled values of a gauge, so that what is gone is no longer exported."""
+    """Replace all labelled values of a gauge, so that removed ones are no longer exported."""
     gauge.clear()
     for labels, value in values:
         gauge.labels(*labels).set(value)

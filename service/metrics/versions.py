@@ -1,4 +1,4 @@
-"""Metrics of versions: weights, step backs, and shadows held against what clients got."""
+"""Metrics of aliases' versions: weights, withdrawals, and comparisons with shadow jobs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PSNR_BUCKETS_DB = (10, 15, 20, 25, 30, 35, 40, 45, 50, 60)
 
 
 class VersionMetrics:
-    """Counts of one front end."""
+    """Counters and gauges of one front end."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._weights = Gauge(
             "atelier_alias_weight",
-            "Weight of a version of an alias; 0: it stands by.",
+            "Weight of a version of an alias; 0: the version is not used.",
             ("alias", "model"),
             registry=registry,
         )
@@ -34,22 +34,21 @@ class VersionMetrics:
         )
         self.shadows = Counter(
             "atelier_shadow_jobs_total",
-            "Requests that a shadow was to draw, too, by the model that draws them and what came"
-            " of it.",
+            "Requests selected for a shadow job, by the shadow's model and the outcome.",
             ("model", "outcome"),
             registry=registry,
         )
         self.psnr = Histogram(
             "atelier_shadow_psnr_db",
-            "PSNR of a shadow's pixels against those that the client got, where they differ: of"
-            " a job's outputs the lowest.",
+            "Lowest PSNR of a shadow job's outputs against the client's, for jobs whose pixels"
+            " differ.",
             ("model",),
             buckets=PSNR_BUCKETS_DB,
             registry=registry,
         )
 
-    def look(self, aliases: Mapping[str, Alias]) -> None:
-        """Export the weights, and counts with 0 where nothing has happened yet."""
+    def update(self, aliases: Mapping[str, Alias]) -> None:
+        """Export the weights, and counters as 0 before the first event."""
         weights = (
             ((name, version), weight)
             for name, alias in aliases.items()

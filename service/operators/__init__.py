@@ -1,4 +1,4 @@
-"""Operators: who they are, and the log of what they do.
+"""Operators: their authentication, and the audit log of their acts.
 
 May import `auth`, `front_end` and what is below them.
 """

@@ -1,8 +1,8 @@
-"""Audit log: one object in the store for each act of an operator, written before it happens.
+"""Audit log: one object in the store per act of an operator, written before the act.
 
-`audit/2026/01/31/120000.125000-8f3a….json` is written as `begun`, and again with how it went. An
-act that cannot be written down does not happen; one whose process dies stays `begun`. Acts of
-commands come by another way (`commands.py`).
+`audit/2026/01/31/120000.125000-8f3a….json` is written with outcome `begun`, and again with the
+final outcome. If the record cannot be written, the act does not happen. If its process crashes, the
+outcome stays `begun`. Acts of commands are recorded in Redis first (`commands.py`).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ log = logging.getLogger("atelier")
 
 @dataclass(frozen=True)
 class Operator:
-    """Whoever acts, and where from.
+    """Operator who performs an act: key, name and address.
 
     Args:
-        key_id: of an API key; empty: none was needed.
-        name: that the key was made with, or a user of an operating system.
+        key_id: id of the API key; empty: no key was required.
+        name: name of the key, or a user of the operating system.
     """
 
     key_id: str
@@ -40,8 +40,8 @@ class Operator:
     address: str
 
 
-class ActRecorder(ABC):
-    """Writer of acts: each before it happens, and again with how it went."""
+class AuditRecorder(ABC):
+    """Writer of audit records: before each act, and again with its outcome."""
 
     @asynccontextmanager
     async def recording(
@@ -52,9 +52,9 @@ class ActRecorder(ABC):
         reason: str = "",
         details: Mapping[str, str] | None = None,
     ) -> AsyncIterator[AuditRecord]:
-        """Write an act down, run it inside, and write down how it went.
+        """Record an act, run the block, and record the outcome.
 
-        Raises: StoreError: it could not be written down; nothing was done then.
+        Raises: StoreError: the record could not be written, and nothing was done.
         """
         record = AuditRecord(
             id=secrets.token_hex(ID_BYTES),
@@ -87,22 +87,22 @@ class ActRecorder(ABC):
 
     @abstractmethod
     async def _write(self, record: AuditRecord) -> None:
-        """Write a record, or write it again. Raises: StoreError."""
+        """Write or overwrite an audit record. Raises: StoreError."""
 
 
-class AuditLog(ActRecorder):
-    """The log in a store."""
+class AuditLog(AuditRecorder):
+    """Audit log as objects in a store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def of_day(self, day: date) -> list[AuditRecord]:
-        """Return the records of a day (UTC), oldest first. Raises: StoreError."""
+        """List the records of a day (UTC), oldest first. Raises: StoreError."""
         keys = await self._store.below(f"{FOLDER}/{day:%Y/%m/%d}/")
         return [AuditRecord.model_validate_json(await self._store.get(key)) for key in keys]
 
     async def add(self, record: AuditRecord) -> None:
-        """Store a record from elsewhere, unless the end of its act is there. Raises: StoreError."""
+        """Store a record, unless one with a final outcome exists. Raises: StoreError."""
         try:
             stored = AuditRecord.model_validate_json(await self._store.get(_key(record)))
         except NotStored:

@@ -1,4 +1,4 @@
-"""Operator of a request: by an operator's key, or anybody on a machine that no other reaches."""
+"""Authentication of operators: by an operator's key, or any local client if none is required."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ async def operator_of_caller(
     front: Front,
     given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
 ) -> Operator:
-    """Return who acts.
+    """Return the operator who sent the request.
 
     Raises:
-        Unauthorized: the request has no key, or one that nobody knows.
+        Unauthorized: no key, or an unknown one.
         Forbidden: the key is a tenant's.
     """
     address = request.client.host if request.client else ""
@@ -29,16 +29,16 @@ async def operator_of_caller(
         return Operator("", "", address)
     if given is None:
         raise Unauthorized(
-            "operators need a key of theirs: send the header `Authorization: Bearer atl_…`;"
-            " `atelier keys create --operator --name YOU` makes one"
+            "this path requires an operator's key: send the header `Authorization: Bearer atl_…`;"
+            " create one with `atelier keys create --operator --name YOU`"
         )
     key = await front.operators.find(given.credentials)
     if key is None:
         raise unknown_key()
     if key.role is not Role.OPERATOR:
         raise Forbidden(
-            "this key is a tenant's: /v1/admin wants an operator's"
-            " (`atelier keys create --operator --name YOU`)",
+            "this key is a tenant's: /v1/admin requires an operator's (`atelier keys create"
+            " --operator --name YOU`)",
             code="wrong_role",
         )
     return Operator(key.id, key.name, address)

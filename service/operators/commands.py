@@ -1,10 +1,9 @@
-"""Acts that reach the audit log by way of Redis: of commands there, and of the service by itself.
+"""Audit records that pass through Redis: of commands that change Redis, and of automatic acts.
 
-A command cannot know whether the store of its settings is the installation's, and must not fail
-where that is away. So it leaves its record beside what it changes, and any front end brings it to
-the store. Nothing takes an order: a record is written under one key whoever does it, and one that
-tells how an act went is never replaced. What front ends do by themselves, such as an alias's step
-back, comes the same way: its record is written in the transaction that does it.
+A command cannot verify that its settings' store is the installation's, and must work without it. So
+it writes the record to Redis next to its change, and any front end moves it to the store. Order and
+repetition do not matter: a record always has the same key, and a final outcome is never replaced.
+Automatic acts, such as withdrawing an alias's version, write their record in the same transaction.
 """
 
 from __future__ import annotations
@@ -29,49 +28,52 @@ from service.operators.audit import AuditLog, Operator
 from service.schemas.audit import FRONT_END, AuditRecord
 
 COMMAND_LINE = "command line at "
-LONGEST = timedelta(minutes=10)
-"""Time after which a command that has not told how its act went has died."""
+CRASH_TIMEOUT = timedelta(minutes=10)
+"""Time after which a command that recorded no outcome has crashed."""
 
 log = logging.getLogger("atelier")
 
 
 def operator_of_process() -> Operator:
-    """Return who runs this process: the user by the operating system, not by its environment."""
+    """Identify the operating system user of this process, ignoring environment variables."""
     host, number = socket.gethostname(), os.getuid()
     try:
         user = pwd.getpwuid(number).pw_name
-    except KeyError:  # of a container
+    except KeyError:  # in a container
         user = f"uid {number}"
     return Operator("", f"{user}@{host}", COMMAND_LINE + host)
 
 
 class CommandActs:
-    """Records in Redis, which no front end has stored yet."""
+    """Records in Redis that no front end has stored yet."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
 
     async def add(self, record: AuditRecord) -> None:
-        """Leave a record for the front ends. Raises: RedisError, OSError."""
+        """Add an audit record to Redis. Raises: RedisError, OSError."""
         await self._redis.hset(keys.AUDIT, record.field, record.model_dump_json())
 
     async def all(self) -> list[AuditRecord]:
-        """Return all records; what nobody can have left so is dropped."""
-        found = cast(dict[str, str], await self._redis.hgetall(keys.AUDIT))
-        records = {field: _parsed(field, text) for field, text in found.items()}
+        """Return all audit records in Redis, dropping invalid ones."""
+        texts = cast(dict[str, str], await self._redis.hgetall(keys.AUDIT))
+        records = {field: _parsed(field, text) for field, text in texts.items()}
         if wrong := [field for field, record in records.items() if record is None]:
-            log.warning("dropped what is no act from %s: %r", keys.AUDIT, wrong)
+            log.warning("dropped an invalid record from %s: %r", keys.AUDIT, wrong)
             await self._redis.hdel(keys.AUDIT, *wrong)
         return [record for record in records.values() if record]
 
     async def remove(self, record: AuditRecord) -> None:
-        """Drop a record, and the one that it replaces."""
+        """Delete a record, and its earlier `begun` version."""
         begun = record.model_copy(update={"outcome": "begun"})
         await self._redis.hdel(keys.AUDIT, begun.field, record.field)
 
 
 def _parsed(field: str, text: str) -> AuditRecord | None:
-    """Parse a record; None: it is none of these. That of a key goes to the store at once."""
+    """Parse an audit record; None: invalid.
+
+    Acts with an API key are stored directly, so they are invalid here.
+    """
     try:
         record = AuditRecord.model_validate_json(text)
     except ValidationError:
@@ -81,11 +83,11 @@ def _parsed(field: str, text: str) -> AuditRecord | None:
 
 
 async def acts_of_day(redis: Redis, store: Store, day: date) -> list[AuditRecord]:
-    """Return the records of a day (UTC), also those on their way, oldest first.
+    """List the records of a day (UTC), including those still in Redis, oldest first.
 
     Raises: RedisError, StoreError.
     """
-    waiting = [one for one in await CommandActs(redis).all() if one.at.date() == day]
+    waiting = [act for act in await CommandActs(redis).all() if act.at.date() == day]
     records: dict[str, AuditRecord] = {}
     for record in [*waiting, *await AuditLog(store).of_day(day)]:
         if record.id not in records or record.outcome != "begun":
@@ -94,10 +96,10 @@ async def acts_of_day(redis: Redis, store: Store, day: date) -> list[AuditRecord
 
 
 async def move_acts(redis: Redis, store: Store) -> None:
-    """Bring the records of commands to the store. Raises: RedisError, OSError, StoreError."""
+    """Move the records of commands to the store. Raises: RedisError, OSError, StoreError."""
     acts, audit = CommandActs(redis), AuditLog(store)
     for record in await acts.all():
-        if record.outcome == "begun" and datetime.now(UTC) - record.at < LONGEST:
+        if record.outcome == "begun" and datetime.now(UTC) - record.at < CRASH_TIMEOUT:
             continue
         await audit.add(record)
         await acts.remove(record)
@@ -105,7 +107,7 @@ async def move_acts(redis: Redis, store: Store) -> None:
 
 
 async def move_forever(front: FrontEnd) -> None:
-    """Move records every `reap_every_s`; what fails, a later round does, of any front end."""
+    """Move records every `reap_every_s`. A later round of any front end retries failures."""
     while True:
         try:
             await move_acts(front.queue.redis, front.store)

@@ -1,4 +1,4 @@
-"""The playground and the API's reference page, as browsers get them.
+"""Web pages for browsers: the playground and the API reference.
 
 Imports nothing of this project.
 """

@@ -1,4 +1,4 @@
-"""/docs: the API's description as one page without scripts, and with nothing from elsewhere."""
+"""/docs: the OpenAPI document as a single HTML page, without scripts or external resources."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RULES = {
 
 
 def page(document: dict[str, Any]) -> str:
-    """The page of an OpenAPI document."""
+    """Render the page of an OpenAPI document."""
     info = document["info"]
     parts = [
         f"<h1>{escape(info['title'])}</h1><p>{_prose(info.get('summary', ''))}",
@@ -64,8 +64,9 @@ def _operations(document: dict[str, Any]) -> Iterator[str]:
             title = f'<span class="method">{method.upper()}</span> {escape(path)}'
             yield f"<h3>{title}</h3><p>{_prose(operation.get('description', ''))}</p>"
             yield _table(_parameters(operation))
-            yield _table(_answers(operation))
-            yield from _examples(operation, named)
+            responses = _resolved(operation["responses"], document["components"])
+            yield _table(_answers(responses))
+            yield from _examples(operation.get("requestBody", {}), responses, named)
 
 
 def _parameters(operation: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -76,8 +77,17 @@ def _parameters(operation: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
         yield "body", f"<code>{escape(media)}</code>", _kind(content.get("schema", {}))
 
 
-def _answers(operation: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-    for status, answer in operation["responses"].items():
+def _resolved(responses: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
+    """Replace references to shared responses."""
+    shared = components.get("responses", {})
+    return {
+        status: shared.get(response.get("$ref", "").rpartition("/")[2], response)
+        for status, response in responses.items()
+    }
+
+
+def _answers(responses: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    for status, answer in responses.items():
         kinds = (
             f"<code>{escape(media)}</code> {_kind(content.get('schema', {}))}"
             for media, content in answer.get("content", {}).items()
@@ -85,10 +95,12 @@ def _answers(operation: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
         yield status, _prose(answer["description"]), "<br>".join(kinds)
 
 
-def _examples(operation: dict[str, Any], named: dict[str, Any]) -> Iterator[str]:
-    """Yield the examples of what is asked, and of what is answered where all goes well."""
-    bodies = {"a body": operation.get("requestBody", {})}
-    bodies |= {f"a {status}": one for status, one in operation["responses"].items() if status < "4"}
+def _examples(
+    body: dict[str, Any], responses: dict[str, Any], named: dict[str, Any]
+) -> Iterator[str]:
+    """Yield the examples of request bodies and successful responses."""
+    bodies = {"a body": body}
+    bodies |= {f"a {status}": answer for status, answer in responses.items() if status < "4"}
     for title, body in bodies.items():
         for content in body.get("content", {}).values():
             for text in _texts(content, named):
@@ -97,7 +109,7 @@ def _examples(operation: dict[str, Any], named: dict[str, Any]) -> Iterator[str]
 
 
 def _texts(content: dict[str, Any], named: dict[str, Any]) -> Iterator[str]:
-    """Examples of a content as texts."""
+    """Serialize a media type's examples as texts."""
     values = [content["example"]] if "example" in content else []
     for example in content.get("examples", {}).values():
         name = example.get("$ref", "").rpartition("/")[2]
@@ -117,12 +129,12 @@ def _schema(name: str, schema: dict[str, Any]) -> str:
         )
         for field, inner in schema.get("properties", {}).items()
     )
-    said = _prose(schema.get("description", "")) or _kind(schema)
-    return f'<h3 id="{escape(name)}">{escape(name)}</h3><p>{said}</p>{_table(rows)}'
+    description = _prose(schema.get("description", "")) or _kind(schema)
+    return f'<h3 id="{escape(name)}">{escape(name)}</h3><p>{description}</p>{_table(rows)}'
 
 
 def _kind(schema: dict[str, Any]) -> str:
-    """A schema's type, choices and limits, in a line."""
+    """Describe a schema's type, choices and limits in one line."""
     if "$ref" in schema:
         name = escape(schema["$ref"].rpartition("/")[2])
         return f'<a href="#{name}">{name}</a>'
@@ -135,7 +147,7 @@ def _kind(schema: dict[str, Any]) -> str:
     else:
         inner = _type(schema.get("type", ""))
     limits = [
-        f"{said} {escape(str(schema[rule]))}" for rule, said in RULES.items() if rule in schema
+        f"{label} {escape(str(schema[rule]))}" for rule, label in RULES.items() if rule in schema
     ]
     return ", ".join([inner, *limits])
 

@@ -1,4 +1,4 @@
-"""Recipes: what an output's file says of itself, written into it and read from it.
+"""Recipes: provenance metadata that output files contain, and their readers.
 
-May import no other room: front ends, workers, the command line and doors all use it.
+May import no other room: front ends, workers, the command line and compatible endpoints use it.
 """

@@ -1,4 +1,4 @@
-"""Files that say what they are: metadata written into them, and read again."""
+"""Embedding of recipes in output files, and reading them back."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from service.recipes.parameters import parameters_of
 from service.recipes.recipe import Recipe
 
 READ = ("PNG", "JPEG", "WEBP", "GIF")
-"""Formats that `parameters` of other programs are read from, by Pillow's name."""
+"""Formats from which other programs' `parameters` are read, by Pillow's name."""
 
 
 class BrokenRecipe(ValueError):
-    """A file has a recipe that cannot be read; the message says why."""
+    """File with an unreadable recipe. The message states the reason."""
 
 
 def embed(data: bytes, content_type: str, recipe: Recipe) -> bytes:
-    """Return a file with its recipe, `parameters` and IPTC mark; its pixels are untouched.
+    """Add recipe, `parameters` and IPTC mark to a file, without changing its pixels.
 
     Args:
         data: an encoded file without metadata.
-        content_type: one of another format than `EMBED` has comes back as it is.
+        content_type: types not in `EMBED` are returned unchanged.
     """
     if content_type not in EMBED:
         return data
     parameters = parameters_of(recipe)
     inside = parameters if content_type in IN_PACKET else None
-    whole = xmp.packet(recipe, parameters=inside)
-    metadata = Metadata(whole, xmp.packet(recipe, is_whole=False), parameters)
+    full = xmp.packet(recipe, parameters=inside)
+    metadata = Metadata(full, xmp.packet(recipe, is_whole=False), parameters)
     return EMBED[content_type](data, metadata)
 
 
 def read_recipe(data: bytes) -> Recipe | None:
-    """Return the recipe in a file of any format; None: it has none.
+    """Read the recipe from a file of any format; None if absent.
 
     Raises: BrokenRecipe.
     """
@@ -48,10 +48,10 @@ def read_recipe(data: bytes) -> Recipe | None:
 
 
 def read_parameters(data: bytes) -> str | None:
-    """Return the `parameters` of AUTOMATIC1111 in a file, whoever wrote it; None: it has none."""
+    """Read AUTOMATIC1111's `parameters` from a file of any program; None if absent."""
     try:
         return _of_image(data) or xmp.find(data, "parameters")
-    except Exception:  # decoders raise what they like on a hostile file
+    except Exception:  # decoders raise arbitrary errors for hostile files
         return None
 
 
@@ -64,7 +64,7 @@ def _of_image(data: bytes) -> str | None:
 
 
 def _text(image: Image.Image) -> str | None:
-    """Text that a file has where AUTOMATIC1111 puts it, by its format."""
+    """Read the text that AUTOMATIC1111 writes for this format."""
     if isinstance(image, PngImagePlugin.PngImageFile):
         return image.text.get("parameters")
     if image.format == "GIF":
@@ -74,10 +74,10 @@ def _text(image: Image.Image) -> str | None:
 
 
 def _comment(value: bytes | str) -> str | None:
-    """Return a user's comment: in UTF-16 by the name of Unicode, else in ASCII.
+    """Decode an EXIF UserComment: UTF-16 if marked as Unicode, else ASCII.
 
-    UTF-16 is of either byte order, whichever the file's is: in the right one, the first bytes of
-    most characters are zero, since the names of settings are English.
+    UTF-16 may have either byte order. In the right one, the high bytes of most characters are zero,
+    since the names of settings are English.
     """
     if isinstance(value, str):
         return value

@@ -1,4 +1,4 @@
-"""Metadata in files of each format: spliced in around encoded pixels, which stay as they are."""
+"""Metadata embedding per file format, around encoded pixels that stay unchanged."""
 
 from __future__ import annotations
 
@@ -10,28 +10,31 @@ from dataclasses import dataclass
 from PIL import Image
 
 EXIF_IFD, USER_COMMENT = 0x8769, 0x9286
-"""EXIF's own directory, and the tag in it that AUTOMATIC1111 writes its text to."""
+"""EXIF's sub-directory, and its tag in which AUTOMATIC1111 writes the text."""
 UNICODE = b"UNICODE\0"
 SEGMENT_BYTES = 65533
 """Maximum length of a JPEG segment's content."""
 XMP_UUID = bytes.fromhex("be7acfcb97a942e89c71999491e3afac")
 """MP4 box of an XMP packet."""
 _GIF_TAIL = bytes([1, *range(255, -1, -1), 0])
-"""End of a packet: leads a reader that takes it for blocks of a GIF on, wherever it is by then."""
+"""End of an XMP packet in a GIF. From any offset in it, a reader of GIF blocks reaches the end."""
 
 
 @dataclass(frozen=True)
 class Metadata:
-    """Texts to write into a file."""
+    """Metadata texts to embed in an output file."""
 
     xmp: bytes
     mark: bytes
-    """Packet without the recipe, where that is too long for the format."""
+    """Packet without the recipe, used if the full one is too long for the format."""
     parameters: str
 
 
 def png(data: bytes, metadata: Metadata) -> bytes:
-    """PNG: chunks behind the header. Source: PNG (Third Edition), 11.3.3; AUTOMATIC1111's key."""
+    """Embed metadata in a PNG as chunks after the header.
+
+    Source: PNG (Third Edition), 11.3.3; AUTOMATIC1111's key.
+    """
     at = 8 + 12 + 13
     xmp = b"XML:com.adobe.xmp\0\0\0\0\0" + metadata.xmp
     return data[:at] + _chunk(b"iTXt", xmp) + _png_text(metadata.parameters) + data[at:]
@@ -50,9 +53,11 @@ def _chunk(kind: bytes, content: bytes) -> bytes:
 
 
 def jpeg(data: bytes, metadata: Metadata) -> bytes:
-    """JPEG: segments of EXIF and XMP. Source: ITU-T T.81, B.1.1.4; XMP Part 3, 1.1.3.
+    """Embed metadata in a JPEG as EXIF and XMP segments.
 
-    A segment has 64 KiB: a text that is longer is left out, and a recipe leaves the mark.
+    A segment holds 64 KiB. A longer text is omitted, and a longer recipe is replaced by the mark.
+
+    Source: ITU-T T.81, B.1.1.4; XMP Part 3, 1.1.3.
     """
     name = b"http://ns.adobe.com/xap/1.0/\0"
     fits = len(name + metadata.xmp) <= SEGMENT_BYTES
@@ -61,20 +66,20 @@ def jpeg(data: bytes, metadata: Metadata) -> bytes:
     parts += [exif] if len(exif) <= SEGMENT_BYTES else []
     segments = b"".join(b"\xff\xe1" + struct.pack(">H", len(part) + 2) + part for part in parts)
     at = 2
-    if data[2:4] == b"\xff\xe0":  # JFIF wants to be the first
+    if data[2:4] == b"\xff\xe0":  # JFIF must be the first segment
         at += 2 + int.from_bytes(data[4:6], "big")
     return data[:at] + segments + data[at:]
 
 
 def _exif(parameters: str) -> bytes:
-    """EXIF with the text as a comment of the user, as TIFF."""
+    """Build EXIF data, in TIFF, with the text as UserComment."""
     exif = Image.Exif()
     exif[EXIF_IFD] = {USER_COMMENT: UNICODE + parameters.encode("utf-16-be")}
     return exif.tobytes().removeprefix(b"Exif\0\0")
 
 
 def webp(data: bytes, metadata: Metadata) -> bytes:
-    """WebP: the extended form of a still image. Source: RFC 9649, 2.7."""
+    """Convert a WebP still image to the extended form with metadata. Source: RFC 9649, 2.7."""
     image = data[12:]
     width, height = _webp_size(image)
     sides = struct.pack("<I", width - 1)[:3] + struct.pack("<I", height - 1)[:3]
@@ -85,7 +90,7 @@ def webp(data: bytes, metadata: Metadata) -> bytes:
 
 
 def _webp_size(chunk: bytes) -> tuple[int, int]:
-    """Width and height of a lossy or a lossless image. Source: RFC 6386, 9.1; RFC 9649, 3.4."""
+    """Read width and height of a lossy or lossless image. Source: RFC 6386, 9.1; RFC 9649, 3.4."""
     if chunk.startswith(b"VP8L"):
         bits = int.from_bytes(chunk[9:13], "little")
         return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
@@ -98,7 +103,10 @@ def _riff(kind: bytes, content: bytes) -> bytes:
 
 
 def gif(data: bytes, metadata: Metadata) -> bytes:
-    """GIF: extensions before its first frame. Source: GIF89a, 18, 24, 26; XMP Part 3, 1.1.2."""
+    """Embed metadata in a GIF as extensions before the first frame.
+
+    Source: GIF89a, 18, 24, 26; XMP Part 3, 1.1.2.
+    """
     text = metadata.parameters.encode()
     slices = [text[start : start + 255] for start in range(0, len(text), 255)]
     comment = b"\x21\xfe" + b"".join(bytes([len(part)]) + part for part in slices) + b"\0"
@@ -109,9 +117,11 @@ def gif(data: bytes, metadata: Metadata) -> bytes:
 
 
 def mp4(data: bytes, metadata: Metadata) -> bytes:
-    """MP4: a box at its end, where it moves no other. Source: ISO/IEC 14496-12; XMP Part 3, 1.2.7.
+    """Embed metadata in an MP4 as a box at the end, so that no other box moves.
 
-    The packet holds the `parameters`, too: the format has no place for them.
+    The packet also contains the `parameters`, because the format has no other field for them.
+
+    Source: ISO/IEC 14496-12; XMP Part 3, 1.2.7.
     """
     content = b"uuid" + XMP_UUID + metadata.xmp
     return data + struct.pack(">I", len(content) + 4) + content
@@ -124,6 +134,6 @@ EMBED: Mapping[str, Callable[[bytes, Metadata], bytes]] = {
     "image/gif": gif,
     "video/mp4": mp4,
 }
-"""Writers by content type. WebM has none: no reader looks for XMP there."""
+"""Writers by content type. WebM has none, because no reader looks for XMP there."""
 IN_PACKET = frozenset({"video/mp4"})
-"""Content types whose packet holds the `parameters`."""
+"""Content types whose packet contains the `parameters`."""

@@ -1,7 +1,8 @@
-"""Text `parameters` of AUTOMATIC1111: written of a recipe, and read as that program reads it.
+"""AUTOMATIC1111's generation parameters as text ("infotext"): writer and parser.
 
-The prompt, a line with `Negative prompt: `, and a last line of `Name: value` by commas. A value
-with a comma, a colon or a line end is a JSON string.
+The text has the prompt, a line with `Negative prompt: `, and a last line of comma-separated `Name:
+value` pairs. A value with a comma, a colon or a line end is a JSON string.
+
 Source: AUTOMATIC1111 stable-diffusion-webui, modules/infotext_utils.py (the format).
 """
 
@@ -26,7 +27,7 @@ SAMPLERS: Mapping[str, str] = {
     "unipc": "UniPC",
     "lcm": "LCM",
     "flow_match_euler": "Euler",
-    # Of a checkpoint, and of requests that name the class of diffusers.
+    # names of a checkpoint's scheduler, or of a request with diffusers' class name
     "EulerDiscreteScheduler": "Euler",
     "EulerAncestralDiscreteScheduler": "Euler a",
     "DDIMScheduler": "DDIM",
@@ -35,28 +36,28 @@ SAMPLERS: Mapping[str, str] = {
     "LCMScheduler": "LCM",
     "FlowMatchEulerDiscreteScheduler": "Euler",
 }
-"""AUTOMATIC1111's names of our schedulers; others are written as they are."""
+"""AUTOMATIC1111's names of our schedulers. Others are written unchanged."""
 SCHEDULES: Mapping[str, str] = {
     "use_karras_sigmas": "Karras",
     "use_exponential_sigmas": "Exponential",
     "use_beta_sigmas": "Beta",
 }
-"""Names of noise schedules there, by the scheduler's option that chooses one."""
+"""AUTOMATIC1111's names of noise schedules, by the scheduler option that selects them."""
 HIRES_UPSCALERS = {LATENT: "Latent", LANCZOS: "Lanczos"}
-"""AUTOMATIC1111's names of the upscalers that are no network."""
+"""AUTOMATIC1111's names of upscalers that are not networks."""
 SPACINGS: Mapping[str, str] = {"linspace": "Uniform", "trailing": "SGM Uniform"}
-"""Names of spacings there, of a request that chose one and no noise schedule."""
+"""AUTOMATIC1111's names of timestep spacings, used if the request sets no noise schedule."""
 HASH_CHARS = 10
-"""Characters of a model's or adapter's hash that it shows."""
-LEAST_PAIRS = 3
-"""Pairs that a last line has at the least; with fewer it is a part of the prompt."""
+"""Length of a displayed model or adapter hash."""
+MIN_PAIRS = 3
+"""Minimum number of pairs in a last line; with fewer, the line is part of the prompt."""
 
 _PAIR = re.compile(r'(\w[\w /-]{0,60}):\s*("(?:\\.|[^\\"])+"|[^,]*)(?:,|$)')
 _SIZE = re.compile(r"(\d+)x(\d+)")
 
 
 def parameters_of(recipe: Recipe) -> str:
-    """Return the text that AUTOMATIC1111 would have written, as far as it has words for it."""
+    """Write a recipe as AUTOMATIC1111's text, as far as the format can express it."""
     request = recipe.request
     lines = [_prompt(request)]
     if negative := _weighted(request, "negative_prompt"):
@@ -66,21 +67,21 @@ def parameters_of(recipe: Recipe) -> str:
 
 
 def _prompt(request: Mapping[str, Any]) -> str:
-    """The prompt, with adapters of one scale as AUTOMATIC1111 writes them."""
+    """Write the prompt, with tags for adapters of constant scale."""
     plain = (lora for lora in request.get("loras", ()) if isinstance(lora["scale"], int | float))
     tags = [f"<lora:{lora['name']}:{_number(lora['scale'])}>" for lora in plain]
     return " ".join(part for part in (_weighted(request, "prompt"), *tags) if part)
 
 
 def _weighted(request: Mapping[str, Any], field: str) -> str:
-    """A prompt as AUTOMATIC1111 reads the same, for which brackets of a plain one are escaped."""
+    """Write a prompt in AUTOMATIC1111's syntax, escaping the brackets of a plain one."""
     text = str(request.get(field) or "")
     return text if request.get("prompt_syntax") == "weighted" else escaped(text)
 
 
 def _pairs(recipe: Recipe) -> Iterator[tuple[str, Any]]:
     request, hires = recipe.request, recipe.request.get("hires") or {}
-    found = {
+    values = {
         "Steps": request.get("num_inference_steps"),
         "Sampler": SAMPLERS.get(recipe.scheduler, recipe.scheduler),
         "Schedule type": _schedule(request.get("scheduler", {})),
@@ -93,7 +94,7 @@ def _pairs(recipe: Recipe) -> Iterator[tuple[str, Any]]:
         "Clip skip": request.get("clip_skip"),
         "Lora hashes": ", ".join(f"{n}: {d[:HASH_CHARS]}" for n, d in recipe.loras.items()),
         "Hires resize": f"{hires['width']}x{hires['height']}" if hires else None,
-        "Hires steps": recipe.hires_steps,  # all that are named there run
+        "Hires steps": recipe.hires_steps,  # every named step runs
         "Hires upscaler": HIRES_UPSCALERS.get(hires.get("upscaler", ""), hires.get("upscaler")),
         "Postprocess upscaler": request.get("upscale", {}).get("name"),
         "Postprocess upscale by": _number(request.get("upscale", {}).get("scale")),
@@ -101,7 +102,7 @@ def _pairs(recipe: Recipe) -> Iterator[tuple[str, Any]]:
         "FPS": _number(request.get("fps")),
         "Version": recipe.generator,
     }
-    yield from ((name, value) for name, value in found.items() if value not in (None, ""))
+    yield from ((name, value) for name, value in values.items() if value not in (None, ""))
 
 
 def _schedule(scheduler: Mapping[str, Any]) -> str:
@@ -110,7 +111,7 @@ def _schedule(scheduler: Mapping[str, Any]) -> str:
 
 
 def _number(value: float | None) -> str | None:
-    """Return a number as it is, without a fraction that is none."""
+    """Format a number, without a zero fraction."""
     return None if value is None else str(value).removesuffix(".0")
 
 
@@ -119,23 +120,23 @@ def _quoted(text: str) -> str:
 
 
 def parse_parameters(text: str) -> dict[str, str]:
-    """Return what such a text says, by AUTOMATIC1111's names.
+    """Parse the text into values by AUTOMATIC1111's names.
 
-    `Prompt` and `Negative prompt` are always there; a size becomes two, `Size-1` and `Size-2`.
+    The result always has `Prompt` and `Negative prompt`. A size becomes `Size-1` and `Size-2`.
     """
     *lines, last = text.strip().split("\n")
     pairs = _PAIR.findall(last)
-    if len(pairs) < LEAST_PAIRS:
+    if len(pairs) < MIN_PAIRS:
         lines, pairs = [*lines, last], []
     prompt, negative = _prompts([line.strip() for line in lines])
-    found = {"Prompt": prompt, "Negative prompt": negative}
+    result = {"Prompt": prompt, "Negative prompt": negative}
     for name, value in pairs:
-        found |= _read(name, value)
-    return found
+        result |= _read(name, value)
+    return result
 
 
 def _prompts(lines: list[str]) -> tuple[str, str]:
-    """The prompt, and the negative one: from the first line that says so."""
+    """Split prompt and negative prompt, at the first line with that prefix."""
     at = next((i for i, line in enumerate(lines) if line.startswith(NEGATIVE)), len(lines))
     negative = [line.removeprefix(NEGATIVE).strip() for line in lines[at:]]
     return "\n".join(lines[:at]), "\n".join(negative)
@@ -146,5 +147,5 @@ def _read(name: str, value: str) -> dict[str, str]:
         return {f"{name}-1": size[1], f"{name}-2": size[2]}
     try:
         return {name: str(json.loads(value)) if value.startswith('"') else value}
-    except ValueError:  # no JSON: it only begins with a quote
+    except ValueError:  # not JSON, but starts with a quote
         return {name: value}

@@ -1,6 +1,6 @@
-"""Recipe of one image or video: all that it takes to make it again, and nothing of who asked.
+"""Recipe of one image or video: all data needed to reproduce it, and no data about the client.
 
-It holds nothing that differs between two runs of a request, so that files stay the same bytes.
+It contains nothing that differs between two runs of a request, so files stay identical.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from models.spec.strength import denoising_steps
 from models.spec.upscalers import upscaler_of
 
 PRIVATE = frozenset({"webhook", "metadata", "priority", "deadline_s", "num_images", "reuse"})
-"""Request fields that no recipe holds: of the client, not of the image. `seed` is the image's own,
-so `num_images` would be wrong."""
+"""Request fields excluded from recipes, because they concern the client. `num_images` is excluded
+because `seed` is the image's own."""
 PROMPTS = frozenset({"prompt", "negative_prompt", "prompt_2", "negative_prompt_2"})
-"""Request fields that a recipe without prompts leaves out."""
+"""Request fields that a recipe without prompts omits."""
 OF_FILES = ("format", "quality")
-"""Members of `output` that shape a file."""
+"""Members of `output` that affect a file."""
 NOT_IN_XML = str.maketrans({"\ufffe": "\\ufffe", "\uffff": "\\uffff"})
-"""Characters that JSON may hold and XML may not, as JSON can write them, too."""
+"""Escapes for characters that JSON allows and XML does not."""
 
 
 class Recipe(BaseModel):
-    """Request as it was resolved, and what served it."""
+    """Resolved request, and the model, adapters and programs that served it."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
 
     recipe: int = 1
-    """Version of this form."""
+    """Version of this format."""
     generator: str
-    """Program that made the file, with its version."""
+    """Name and version of the program that made the file."""
     request: dict[str, Any]
-    """Resolved fields with the image's own seed; a body for `POST /v1/generate`, to which input
-    images have to be added."""
+    """Resolved fields with the image's own seed: a body for `POST /v1/generate`, except for input
+    images."""
     fingerprint: str = ""
-    """Name of what the model's checkpoint holds."""
+    """Fingerprint of the model's checkpoint."""
     scheduler: str = ""
-    """Name of the scheduler that ran, whether the request named it or not."""
+    """Name of the scheduler that ran, including a default."""
     loras: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of each adapter's file, by name."""
     upscaler: str | None = None
@@ -55,31 +55,31 @@ class Recipe(BaseModel):
     hires_upscaler: str | None = None
     """SHA-256 of the file of the upscaler between the passes of hires fix."""
     hires_steps: int | None = None
-    """Steps that the second pass of hires fix runs, of those asked for."""
+    """Number of steps that the second pass of hires fix ran."""
     drafted: dict[str, Any] | None = None
-    """Fields of the request that its first steps were drawn with, a missing one null: it is a
-    branch of a draft, which no single request draws."""
+    """Request fields of its first steps that differ, null if missing then. The image continues a
+    draft with changed fields, so no single request reproduces it."""
     images: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of each input image's file, by its path in the request: `control.0.image`."""
     frame: int | None = None
-    """Number of the frame, of a video in one file a frame."""
+    """Frame number, for a video stored as one file per frame."""
 
     def to_json(self) -> str:
-        """Return it as JSON that XML can hold; the same recipe gives the same text."""
+        """Serialize as JSON that XML can contain. Equal recipes give equal texts."""
         fields = self.model_dump(exclude_none=True)
         return json.dumps(fields, sort_keys=True, ensure_ascii=False).translate(NOT_IN_XML)
 
     def of_frame(self, number: int) -> Recipe:
-        """Return the recipe of one frame in a file of its own."""
+        """Copy the recipe for one frame stored in its own file."""
         return self.model_copy(update={"frame": number})
 
     def without_prompts(self) -> Recipe:
-        """Return it without what the client wrote."""
-        kept, drafted = (
+        """Copy the recipe without prompts."""
+        resolved, drafted = (
             {name: value for name, value in fields.items() if name not in PROMPTS}
             for fields in (self.request, self.drafted or {})
         )
-        update = {"request": kept, "drafted": None if self.drafted is None else drafted}
+        update = {"request": resolved, "drafted": None if self.drafted is None else drafted}
         return self.model_copy(update=update)
 
 
@@ -90,20 +90,20 @@ def recipe_of(
     loras: Iterable[RequestedLora] = (),
     images: Mapping[str, str] | None = None,
 ) -> Recipe:
-    """Return the recipe of one image of a job.
+    """Build the recipe of one image of a job.
 
     Args:
-        request: as it was resolved.
+        request: resolved fields.
         seed: the image's own.
         images: SHA-256 of its input images, by path.
     """
-    kept, upscaler = repeatable(without_images(request)), upscaler_of(request, spec.upscalers)
+    fields, upscaler = repeatable(without_images(request)), upscaler_of(request, spec.upscalers)
     between = spec.upscalers.get((request.get(HIRES) or {}).get("upscaler", ""))
     return Recipe(
         generator=generator(),
-        request={**kept, "seed": seed},
+        request={**fields, "seed": seed},
         fingerprint=spec.fingerprint,
-        scheduler=kept.get("scheduler", {}).get("name") or spec.scheduler,
+        scheduler=fields.get("scheduler", {}).get("name") or spec.scheduler,
         loras={lora.name: lora.digest for lora in loras},
         upscaler=upscaler.digest if upscaler else None,
         hires_upscaler=between.digest if between else None,
@@ -113,15 +113,16 @@ def recipe_of(
 
 
 def repeatable(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a resolved request makes the same files again, its seed included."""
-    kept = {
+    """Select the resolved fields that determine the files, including the seed."""
+    fields = {
         name: value
         for name, value in request.items()
-        if name not in PRIVATE and (value is not None or name == HIRES)  # there null means off
+        if name not in PRIVATE
+        and (value is not None or name == HIRES)  # null switches hires fix off
     }
     output = request.get("output", {})
-    kept["output"] = {name: output[name] for name in OF_FILES if output.get(name) is not None}
-    return kept
+    fields["output"] = {name: output[name] for name in OF_FILES if output.get(name) is not None}
+    return fields
 
 
 def _hires_steps(request: Mapping[str, Any], spec: ModelSpec) -> int | None:
@@ -134,8 +135,8 @@ def _hires_steps(request: Mapping[str, Any], spec: ModelSpec) -> int | None:
 
 @cache
 def generator() -> str:
-    """Return this program's name and version."""
+    """Return this program's name and version, for recipes."""
     try:
         return f"atelier {version('atelier')}"
-    except PackageNotFoundError:  # run from its sources
+    except PackageNotFoundError:  # run from the source tree
         return "atelier"

@@ -1,7 +1,8 @@
-"""XMP packet of a file: IPTC's mark of made images, and the recipe.
+"""XMP packet of a file: IPTC's mark of generated images, and the recipe.
 
-Packets lie in files as they are, of every format, so that they can be found by searching for their
-first bytes: that is how they are read here and in the playground.
+All formats store packets uncompressed, so readers find them by searching for their first bytes.
+This module and the playground do that.
+
 Source: XMP Specification Part 1 (ISO 16684-1) and Part 3, 2.1 (packet scanning); IPTC Photo
 Metadata Standard 2023.2, Digital Source Type.
 """
@@ -13,17 +14,17 @@ from xml.sax.saxutils import escape
 
 from service.recipes.recipe import Recipe
 
-OURS = "urn:atelier:recipe:1:"
-"""Namespace of `recipe` and `parameters`."""
+NAMESPACE = "urn:atelier:recipe:1:"
+"""XML namespace of `recipe` and `parameters`."""
 IPTC = "http://iptc.org/std/Iptc4xmpExt/2008-02-29/"
 SOURCES = "http://cv.iptc.org/newscodes/digitalsourcetype/"
 MADE = f"{SOURCES}trainedAlgorithmicMedia"
-"""Source of what a model made."""
-REDRAWN = f"{SOURCES}compositeWithTrainedAlgorithmicMedia"
-"""Source of an image of which a model made a part."""
+"""IPTC source type of generated media."""
+EDITED = f"{SOURCES}compositeWithTrainedAlgorithmicMedia"
+"""IPTC source type of an image with a generated part."""
 
 MAX_BYTES = 2**22
-"""Maximum length of a packet that is read: some recipes' prompts have 10,000 characters each."""
+"""Maximum length of a packet that is read. Some recipes' prompts have 10,000 characters each."""
 
 _BEGIN, _END = b"<x:xmpmeta", b"</x:xmpmeta>"
 _PACKET = """<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>
@@ -40,16 +41,16 @@ _NOT_XML = str.maketrans("\ufffe\uffff", "\ufffd\ufffd")
 
 
 def source_of(recipe: Recipe) -> str:
-    """Return IPTC's word for where an image comes from."""
-    return REDRAWN if "mask_image" in recipe.images else MADE
+    """Return the IPTC source type of an image."""
+    return EDITED if "mask_image" in recipe.images else MADE
 
 
 def packet(recipe: Recipe, *, is_whole: bool = True, parameters: str | None = None) -> bytes:
-    """Return the packet of a file.
+    """Build the XMP packet of an output file.
 
     Args:
-        is_whole: False: with the mark alone, where there is no room for a recipe.
-        parameters: text of AUTOMATIC1111, for formats that have no place of their own for it.
+        is_whole: False: only the mark, if there is no space for a recipe.
+        parameters: AUTOMATIC1111's text, for formats without another field for it.
     """
     properties = {
         "Iptc4xmpExt:DigitalSourceType": source_of(recipe),
@@ -58,7 +59,7 @@ def packet(recipe: Recipe, *, is_whole: bool = True, parameters: str | None = No
         "atelier:parameters": parameters,
     }
     lines = (f"<{name}>{_xml(text)}</{name}>" for name, text in properties.items() if text)
-    return _PACKET.format(ours=OURS, iptc=IPTC, properties="\n".join(lines)).encode()
+    return _PACKET.format(ours=NAMESPACE, iptc=IPTC, properties="\n".join(lines)).encode()
 
 
 def _xml(text: str) -> str:
@@ -66,16 +67,16 @@ def _xml(text: str) -> str:
 
 
 def find(data: bytes, name: str) -> str | None:
-    """Return a property of ours in a file's packet; None: it has none.
+    """Read one of our properties from a file's packet; None if absent.
 
-    Raises: ValueError: there is a packet, and it cannot be read.
+    Raises: ValueError: unreadable packet.
     """
-    found = packet_in(data)
-    return None if found is None else property_of(found, name)
+    xmp = packet_in(data)
+    return None if xmp is None else property_of(xmp, name)
 
 
 def packet_in(data: bytes) -> bytes | None:
-    """Return the packet in a file; None: it has none. Raises: ValueError: it is too long."""
+    """Extract the packet from a file; None if absent. Raises: ValueError: too long."""
     start = data.find(_BEGIN)
     end = data.find(_END, start)
     if start < 0 or end < 0:
@@ -86,11 +87,11 @@ def packet_in(data: bytes) -> bytes | None:
 
 
 def property_of(packet: bytes, name: str) -> str | None:
-    """Return a property of ours in a packet; None: it has none. Raises: ValueError."""
+    """Read one of our properties from a packet; None if absent. Raises: ValueError."""
     try:
         root = ElementTree.fromstring(packet)
     except ElementTree.ParseError as error:
         raise ValueError(f"its XMP packet is damaged: {error}") from None
-    key = f"{{{OURS}}}{name}"
-    found = (node.text if node.tag == key else node.get(key) for node in root.iter())
-    return next((text for text in found if text), None)
+    key = f"{{{NAMESPACE}}}{name}"
+    texts = (node.text if node.tag == key else node.get(key) for node in root.iter())
+    return next((text for text in texts if text), None)

@@ -1,4 +1,4 @@
-"""Responses: jobs as JSON, files or event streams, and waiting for a job.
+"""HTTP responses about jobs: JSON, files, event streams, and waiting for a job to end.
 
 May import `front_end`, `errors`, `http`, `schemas`.
 """

@@ -1,4 +1,4 @@
-"""Links in answers: whole addresses, as clients of other APIs expect them."""
+"""Absolute URLs in responses, which clients of other vendors' APIs expect."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from service.jobs.model.job import Job
 
 
 async def links_of(front: FrontEnd, request: Request, job: Job) -> list[str]:
-    """Return a signed link to each of a job's outputs."""
+    """Return a signed URL of each of a job's outputs."""
     base = public_url(front, request)
     return [base + await front.links.path(job.id, output.index) for output in job.outputs]
 
 
 def public_url(front: FrontEnd, request: Request) -> str:
-    """Return where clients reach the server: by the settings, or as this one has called it."""
+    """Return the server's base URL: the setting, or the URL of this request."""
     return (front.settings.server.public_url or str(request.base_url)).rstrip("/")

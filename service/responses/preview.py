@@ -1,4 +1,4 @@
-"""An image that shows an adapter, as an HTTP answer."""
+"""HTTP response with the preview image of an adapter."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from service.http import ranges
 from service.http.inflight_limits import HeldResponse
 from service.jobs.storage.errors import NotStored
 
-BEGINNINGS = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"RIFF": "image/webp"}
-"""Media types by what files begin with."""
-MEDIA_TYPES = tuple(BEGINNINGS.values())
+MAGIC_BYTES = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"RIFF": "image/webp"}
+"""Media types by the first bytes of a file."""
+MEDIA_TYPES = tuple(MAGIC_BYTES.values())
 MAX_AGE_S = 60
 
 
 async def preview_answer(front: FrontEnd, key: str, headers: Headers, client: str) -> Response:
-    """Answer with the image under a key of the store.
+    """Build the response with the preview image at a key of the store.
 
     Raises: NotFound, Busy, Unavailable, StoreError.
     """
@@ -30,13 +30,15 @@ async def preview_answer(front: FrontEnd, key: str, headers: Headers, client: st
         data = await front.store.get(key)
     except NotStored:
         raise NotFound("the preview is no longer stored") from None
-    about = {
+    response_headers = {
         "ETag": f'"{hashlib.sha256(data).hexdigest()}"',
         "Cache-Control": f"private, max-age={MAX_AGE_S}",
     }
-    if front.callers:  # a browser's copy is of its key alone
-        about["Vary"] = "Authorization"
-    if ranges.is_known(headers.get("if-none-match"), about["ETag"]):
-        return Response(status_code=304, headers=about)
-    kind = next((kind for head, kind in BEGINNINGS.items() if data.startswith(head)), None)
-    return HeldResponse(data, hold, headers=about, media_type=kind or "application/octet-stream")
+    if front.callers:  # a cached copy is valid for one key only
+        response_headers["Vary"] = "Authorization"
+    if ranges.etag_matches(headers.get("if-none-match"), response_headers["ETag"]):
+        return Response(status_code=304, headers=response_headers)
+    kind = next((kind for head, kind in MAGIC_BYTES.items() if data.startswith(head)), None)
+    return HeldResponse(
+        data, hold, headers=response_headers, media_type=kind or "application/octet-stream"
+    )

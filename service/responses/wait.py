@@ -1,4 +1,4 @@
-"""Waiting for a job beside everything that may end the wait: time, the client, the server."""
+"""Wait for a job or its events until it ends, time is over, or the client or server stops."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from service.jobs.redis.tasks import cancel
 T = TypeVar("T")
 
 
-async def ticking(
+async def with_keep_alives(
     items: AsyncIterator[T], every_s: float, stop: asyncio.Event
 ) -> AsyncGenerator[T | None, None]:
-    """The items as they come, None after each `every_s` without one; ends when `stop` is set."""
+    """Yield the items, and None every `every_s` seconds without an item, until `stop` is set."""
     stopped = asyncio.create_task(stop.wait())
     upcoming = asyncio.create_task(_next(items))
     try:
@@ -42,64 +42,69 @@ async def ticking(
 
 
 async def _next(items: AsyncIterator[T]) -> tuple[T] | None:
-    """The next item in a box; None at the end."""
+    """Return the next item in a 1-tuple; None at the end."""
     async for item in items:
         return (item,)
     return None
 
 
-async def unless_left(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Return the work's result; cancel it when the client leaves. The body must be read already.
+async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Return the coroutine's result, or cancel it when the client disconnects.
+
+    The request body must have been read.
 
     Raises: ClientDisconnect.
     """
-    doing, left = asyncio.create_task(work), asyncio.create_task(_left(request))
+    working, disconnected = (
+        asyncio.create_task(work),
+        asyncio.create_task(_wait_for_disconnect(request)),
+    )
     try:
-        await asyncio.wait((doing, left), return_when=asyncio.FIRST_COMPLETED)
-        if not doing.done():
+        await asyncio.wait((working, disconnected), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
             raise ClientDisconnect
-        return doing.result()
+        return working.result()
     finally:
-        await cancel(doing, left)
+        await cancel(working, disconnected)
 
 
-async def until_ended(front: FrontEnd, job: Job, wait_s: float, request: Request) -> Job:
-    """The job once it has ended, or as it is when time, client or server give up the wait."""
+async def wait_until_ended(front: FrontEnd, job: Job, wait_s: float, request: Request) -> Job:
+    """Return the job once it ends, or unfinished on timeout, disconnection or server shutdown."""
     if not job.state.ended and wait_s > 0:
-        give_up = asyncio.create_task(_gone(request, front.stopping))
+        give_up = asyncio.create_task(_wait_for_disconnect_or_stop(request, front.stopping))
         ended = asyncio.create_task(front.queue.ended(job.id))
         try:
             await asyncio.wait(
                 (ended, give_up), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED
             )
-            if ended.done() and (found := ended.result()):
-                return found
+            if ended.done() and (ended_job := ended.result()):
+                return ended_job
         finally:
             await cancel(ended, give_up)
     return await front.job(job.id, job.tenant)
 
 
-async def _gone(request: Request, stopping: asyncio.Event) -> None:
-    """Returns when the client has left or the server wants to stop."""
+async def _wait_for_disconnect_or_stop(request: Request, stopping: asyncio.Event) -> None:
+    """Wait until the client disconnects or the server begins to stop."""
     stopped = asyncio.create_task(stopping.wait())
-    left = asyncio.create_task(_left(request))
+    disconnected = asyncio.create_task(_wait_for_disconnect(request))
     try:
-        await asyncio.wait((stopped, left), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((stopped, disconnected), return_when=asyncio.FIRST_COMPLETED)
     finally:
-        await cancel(stopped, left)
+        await cancel(stopped, disconnected)
 
 
-async def _left(request: Request) -> None:
+async def _wait_for_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 async def events_of(front: FrontEnd, job_id: str, after: str) -> AsyncGenerator[Event | None, None]:
-    """A job's events, None where a keep-alive is due; ends with the job or the server."""
+    """Yield a job's events, and None when a keep-alive is due, until the job or server ends."""
     every_s = front.settings.server.keep_alive_s
     async with (
         aclosing(front.queue.events(job_id, after)) as events,
-        aclosing(ticking(events, every_s, front.stopping)) as ticks,
+        aclosing(with_keep_alives(events, every_s, front.stopping)) as ticks,
     ):
         async for event in ticks:
             yield event

@@ -1,4 +1,4 @@
-"""/v1/admin: what operators see and do, across tenants. Each act is in the audit log."""
+"""/v1/admin: operators' view of all tenants and their actions, each recorded in the audit log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from service.http.body import read_json
 from service.jobs.aliases import MAX_NAME_CHARS
 from service.jobs.model.errors import UnknownCursor
 from service.jobs.model.job import JobState
-from service.jobs.operations import AnyJob, Kind, Pause, Sleep
+from service.jobs.operations import AllJobsFilter, Kind, Pause, Sleep
 from service.operators.audit import AuditLog, Operator
 from service.operators.caller import OperatorOfCall
 from service.operators.commands import acts_of_day
@@ -48,22 +48,22 @@ MAX_BODY_BYTES = 4096
 DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 MAX_PAGE = 100
 FAILED = 20
-"""Failed jobs of the overview."""
+"""Number of failed jobs in the overview."""
 KINDS: Mapping[str, Kind] = {"models": "model", "pools": "pool"}
 READS, ACTS = problems(401, 403, 422, 503), problems(400, 401, 403, 404, 413, 415, 422, 503)
 PAUSES = problems(400, 401, 403, 413, 415, 422, 503)
-"""No 404: what is not there now may be paused, too."""
+"""Responses of pause; 404 is missing since absent models and pools can be paused, too."""
 
 
 def _spelled(text: object) -> date:
-    """Read a day as RFC 3339 spells it, and no number. Raises: ValueError."""
+    """Parse a day in RFC 3339 format; reject numbers. Raises: ValueError."""
     if not (isinstance(text, str) and DAY.fullmatch(text)):
-        raise ValueError("wants a day, such as 2026-01-31")
+        raise ValueError("must be a day, such as 2026-01-31")
     return date.fromisoformat(text)
 
 
 def _printable(name: str) -> str:
-    """Return a name that logs and metrics can show. Raises: ValueError: it is none."""
+    """Return a name that is safe for logs and metrics. Raises: ValueError."""
     if not name.isprintable():
         raise ValueError("has characters that cannot be printed")
     return name
@@ -73,11 +73,11 @@ Day = Annotated[
     date, BeforeValidator(_spelled), WithJsonSchema({"type": "string", "format": "date"})
 ]
 JobId = Annotated[str, Path(description="A job's `id`.")]
-Things = Annotated[Literal["models", "pools"], Path(description="What is meant.")]
+Things = Annotated[Literal["models", "pools"], Path(description="Kind of what to pause or resume.")]
 PoolName = Annotated[
     str,
     Path(
-        description="A pool's name of the settings, or one worker's.",
+        description="Name of a pool in the settings, or of one worker.",
         min_length=1,
         max_length=MAX_NAME_CHARS,
     ),
@@ -86,7 +86,7 @@ PoolName = Annotated[
 Name = Annotated[
     str,
     Path(
-        description="A model's name; of pools a pool's of the settings, or one worker's.",
+        description="Name of a model; for pools, of a pool in the settings or of one worker.",
         min_length=1,
         max_length=MAX_NAME_CHARS,
     ),
@@ -113,37 +113,42 @@ async def list_all_jobs(
     front: Front,
     operator: OperatorOfCall,
     state: Annotated[JobState | None, Query(description="Only jobs in this state.")] = None,
-    tenant: Annotated[str | None, Query(max_length=200, description="Only this tenant's.")] = None,
-    model: Annotated[str | None, Query(max_length=200, description="Only of this model.")] = None,
+    tenant: Annotated[
+        str | None, Query(max_length=200, description=("Only jobs of this tenant."))
+    ] = None,
+    model: Annotated[
+        str | None, Query(max_length=200, description=("Only jobs of this model."))
+    ] = None,
     served_by: Annotated[
         str | None,
-        Query(max_length=200, description="Only drawn by this version of an alias, or this model."),
+        Query(
+            max_length=200,
+            description=("Only jobs run by this version of an alias, or by this model."),
+        ),
     ] = None,
     limit: Annotated[
         int, Query(ge=1, le=MAX_PAGE, description="Maximum number of jobs of the page.")
     ] = 20,
-    after: Annotated[
-        str | None, Query(description="Where to go on: the `next` of the page before.")
-    ] = None,
+    after: Annotated[str | None, Query(description="Cursor: `next` of the previous page.")] = None,
 ) -> AdminJobPage:
-    """A page of all tenants' jobs, newest first.
+    """Return a page of all tenants' jobs, newest first.
 
-    One call looks at 1,000 jobs, so that a page may have fewer than `limit`, even none, while
-    `next` says that others follow.
+    One call scans 1,000 jobs. Hence a page may contain fewer than `limit` jobs, or none, while
+    `next` is set.
     """
     try:
-        only = AnyJob(state, tenant, model, served_by)
-        found = await front.queue.any_jobs(only, limit, after)
+        only = AllJobsFilter(state, tenant, model, served_by)
+        jobs = await front.queue.any_jobs(only, limit, after)
     except UnknownCursor as error:
         raise NotFound(str(error), errors=[FieldError("after", "there is no such job")]) from None
-    return AdminJobPage(data=[view_job(job) for job in found], next=found.next)
+    return AdminJobPage(data=[view_job(job) for job in jobs], next=jobs.next)
 
 
 @router.post("/jobs/{job_id}/cancel", responses=ACTS, **json_body("Reason"))
 async def cancel_any_job(
     job_id: JobId, request: Request, front: Front, operator: OperatorOfCall
 ) -> AdminJobView:
-    """Stop a tenant's job within one denoising step; one that has ended stays as it is."""
+    """Cancel any tenant's job within one denoising step; a job that has ended is unchanged."""
     body = await _body(request, front, operator, Reason)
     async with _audit(front).recording(operator, "cancel job", job_id, body.reason):
         job = await front.queue.cancel(job_id)
@@ -156,10 +161,10 @@ async def cancel_any_job(
 async def requeue_job(
     job_id: JobId, request: Request, front: Front, operator: OperatorOfCall
 ) -> AdminJobView:
-    """Take a running job from its pool and put it back into the queue.
+    """Return a running job to the queue.
 
-    It keeps its place and what its snapshots hold, and the attempt does not count. The same pool
-    may claim it again, unless it is paused.
+    It keeps its position and its snapshots, and the attempt does not count. The same worker may
+    claim it again, unless the worker is paused.
     """
     body = await _body(request, front, operator, Reason)
     async with _audit(front).recording(operator, "requeue job", job_id, body.reason):
@@ -169,8 +174,8 @@ async def requeue_job(
             raise no_such_job(job_id)
         if before.ended:
             raise Conflict(
-                f"the job has {before}: an end is final, and its client was told; send the request"
-                " anew for another job",
+                f"the job has {before}: an end is final and was reported to the client; send the"
+                " request again to create another job",
                 code="job_ended",
             )
     return view_job(job)
@@ -180,20 +185,24 @@ async def requeue_job(
 async def pause_things(
     things: Things, name: Name, request: Request, front: Front, operator: OperatorOfCall
 ) -> PausesView:
-    """Let a model's pools, a pool, or one worker claim no jobs until it is resumed.
+    """Pause a model, a pool, or one worker: it claims no jobs until it is resumed.
 
-    Requests are accepted and wait. What runs goes on, unless it is to be drained: then it is put
-    aside, with what it has done, for other pools. What is not there now is paused when it comes,
-    and `warning` says so.
+    Requests are still accepted, and wait. Running jobs continue, unless `drain` is set: then they
+    are requeued for other workers and keep their finished steps. A name that does not exist yet is
+    paused once it appears; `warning` reports this.
     """
     body, kind = await _body(request, front, operator, PauseRequest), KINDS[things]
     act = f"{'drain' if body.drain else 'pause'} {kind}"
     async with _audit(front).recording(operator, act, name, body.reason):
-        there = await _known(front, kind)
-        by = operator.name or operator.address
-        pause = Pause(by=by, at=time.time(), reason=body.reason, drains=body.drain)
+        names = await _known(front, kind)
+        operator_name = operator.name or operator.address
+        pause = Pause(by=operator_name, at=time.time(), reason=body.reason, drains=body.drain)
         await front.queue.pause(kind, name, pause)
-    absent = None if name in there else f"{_absent(kind, name, there)}: it is paused when it comes"
+    absent = (
+        None
+        if name in names
+        else (f"{_absent(kind, name, names)}: it will be paused once it registers")
+    )
     return PausesView(data=view_pauses(await front.queue.pauses()), warning=absent)
 
 
@@ -201,7 +210,7 @@ async def pause_things(
 async def resume_things(
     things: Things, name: Name, request: Request, front: Front, operator: OperatorOfCall
 ) -> PausesView:
-    """Let it claim jobs again."""
+    """Resume a paused model, pool or worker, which then claims jobs again."""
     body, kind = await _body(request, front, operator, Reason), KINDS[things]
     async with _audit(front).recording(operator, f"resume {kind}", name, body.reason):
         if not await front.queue.resume(kind, name):
@@ -213,18 +222,21 @@ async def resume_things(
 async def put_pool_to_sleep(
     name: PoolName, request: Request, front: Front, operator: OperatorOfCall
 ) -> SleepsView:
-    """Free a pool's devices, or one worker's, as soon as it has nothing to do.
+    """Free the devices of a pool, or of one worker, as soon as it is idle.
 
-    Its weights go to host memory; it stays there for clients. A job for one of its models wakes it,
-    or an operator. Pools whose models lie side by side, and slices on several hosts, stay awake.
+    Its weights move to host memory, and clients can still send requests. A job for one of its
+    models, or an operator, wakes it. Pools that keep several models on their devices, and slices
+    that span hosts, stay awake.
     """
     body = await _body(request, front, operator, Reason)
     async with _audit(front).recording(operator, "sleep pool", name, body.reason):
-        there = await _known(front, "pool")
-        if name not in there:
-            raise NotFound(_absent("pool", name, there), code="pool_not_found")
-        by = operator.name or operator.address
-        await front.queue.put_to_sleep(name, Sleep(by=by, at=time.time(), reason=body.reason))
+        names = await _known(front, "pool")
+        if name not in names:
+            raise NotFound(_absent("pool", name, names), code="pool_not_found")
+        operator_name = operator.name or operator.address
+        await front.queue.put_to_sleep(
+            name, Sleep(by=operator_name, at=time.time(), reason=body.reason)
+        )
     return SleepsView(data=view_sleeps(await front.queue.sleeps()))
 
 
@@ -232,7 +244,7 @@ async def put_pool_to_sleep(
 async def wake_pool(
     name: PoolName, request: Request, front: Front, operator: OperatorOfCall
 ) -> SleepsView:
-    """Bring a pool's weights back to its devices before a job comes."""
+    """Load a sleeping pool's weights onto its devices before a job arrives."""
     body = await _body(request, front, operator, Reason)
     async with _audit(front).recording(operator, "wake pool", name, body.reason):
         if not await front.queue.wake(name):
@@ -242,13 +254,13 @@ async def wake_pool(
 
 @router.delete("/loras/{tenant}/{name}", status_code=204, responses=problems(401, 403, 404, 503))
 async def evict_lora(
-    tenant: Annotated[str, Path(description="Whose adapter it is.")],
+    tenant: Annotated[str, Path(description="Tenant that owns the adapter.")],
     name: Annotated[str, Path(description="The adapter's `name`.")],
     front: Front,
     operator: OperatorOfCall,
-    reason: Annotated[str, Query(max_length=500, description="Why, for the audit log.")] = "",
+    reason: Annotated[str, Query(max_length=500, description="Reason, for the audit log.")] = "",
 ) -> Response:
-    """Delete an adapter that a tenant has uploaded. Jobs that wait for it fail: `lora_gone`."""
+    """Delete an adapter that a tenant uploaded. Jobs that wait for it fail with `lora_gone`."""
     async with _audit(front).recording(operator, "evict adapter", f"{tenant}/{name}", reason):
         await lora_uploads.delete(front, tenant, name)
     return Response(status_code=204)
@@ -258,9 +270,9 @@ async def evict_lora(
 async def list_acts(
     front: Front,
     operator: OperatorOfCall,
-    day: Annotated[Day | None, Query(description="Day (UTC), today if left out.")] = None,
+    day: Annotated[Day | None, Query(description="Day (UTC). Default: today.")] = None,
 ) -> AuditPage:
-    """Acts of operators on a day, oldest first, also by commands that no route did."""
+    """List operators' actions of one day, oldest first, including those of CLI commands."""
     day = day or datetime.now(UTC).date()
     return AuditPage(data=await acts_of_day(front.queue.redis, front.store, day))
 
@@ -270,18 +282,18 @@ def _audit(front: FrontEnd) -> AuditLog:
 
 
 async def _body(request: Request, front: FrontEnd, operator: Operator, kind: type[B]) -> B:
-    """The body, which has to be declared as JSON: no form of another page can send that."""
+    """Read the JSON body; requiring its content type blocks HTML forms of other sites."""
     with front.bodies.holding(operator.key_id or operator.address) as hold:
         return await read_json(request, MAX_BODY_BYTES, hold, lambda body: parse_as(kind, body))
 
 
 async def _known(front: FrontEnd, kind: Kind) -> set[str]:
-    """Return the names of models that were ever served, or of pools and workers there now."""
+    """Return the names of all models ever served, or of current pools and workers."""
     if kind == "model":
         return set(await front.queue.models())
-    return {known for one in await front.queue.workers() for known in (one.name, one.pool)}
+    return {name for worker in await front.queue.workers() for name in (worker.name, worker.pool)}
 
 
-def _absent(kind: Kind, name: str, there: set[str]) -> str:
-    said = ", ".join(sorted(there)) or "none"
-    return f"there is no {kind} {name!r} now; there is {said}"
+def _absent(kind: Kind, name: str, existing: set[str]) -> str:
+    names = ", ".join(sorted(existing)) or "none"
+    return f"there is no {kind} {name!r} now; available: {names}"

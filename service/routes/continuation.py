@@ -1,4 +1,4 @@
-"""POST /v1/jobs/{id}/continue: images of a paused job, finished by a job of their own."""
+"""POST /v1/jobs/{id}/continue: finish images of a paused job with a new job."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import partial
 
 from fastapi import APIRouter, Request, Response
 
-from service.admission.drafts import chosen
+from service.admission.drafts import continuation_request
 from service.admission.parse import parse_as
 from service.front_end.front_end import Front, KeyId, Tenant
 from service.http.body import read_json
@@ -25,14 +25,14 @@ async def continue_job(
 ) -> Response:
     """Finish images of a paused job.
 
-    The new job draws only the steps that are missing, and the same images that the request would
-    have given without `stop_at_step`. With another prompt, guidance or other adapters they are
-    branches: pictures of their own. The answer is as that of `POST /v1/generate`.
+    A new job runs the remaining steps. It generates the same images as the request without
+    `stop_at_step`. With another prompt, guidance or other adapters the images are branches: images
+    that no other request generates. The response is that of `POST /v1/generate`.
     """
 
     async def read(hold: Hold, parsed: Parse, media_types: tuple[str, ...]) -> Wanted:
         audition, limit = await front.job(job_id, tenant), front.settings.limits.max_body_bytes
         body = await read_json(request, limit, hold, partial(parse_as, ContinueRequest))
-        return await chosen(front, audition, body, parsed, hold, media_types)
+        return await continuation_request(front, audition, body, parsed, hold, media_types)
 
     return await serve(request, front, tenant, key_id, read)

@@ -1,4 +1,4 @@
-"""Route whose function is called without FastAPI's solving of dependencies."""
+"""Route class that calls its function without FastAPI's dependency resolution."""
 
 from __future__ import annotations
 
@@ -17,29 +17,31 @@ PARAMETERS = {"request", "front", "tenant", "key_id"}
 
 
 class DirectRoute(APIRoute):
-    """Route of a function that takes `PARAMETERS`, and returns its answer.
+    """Route of a function that takes `PARAMETERS` and returns its response.
 
-    FastAPI solves a function's dependencies anew with each request, which took as much processor
-    time as a job's way into the queue. They stay in the function's signature, for the description
-    of the API; what they do is done here, with the check of every route of ours.
+    FastAPI resolves a function's dependencies for each request, which took as much CPU time as
+    queueing a job. They stay in the signature for the OpenAPI document. This class computes their
+    values and checks the query parameters.
 
-    Raises: TypeError: the function takes something else.
+    Raises: TypeError: the function has other parameters.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        if (taken := set(inspect.signature(endpoint).parameters)) != PARAMETERS:
-            raise TypeError(f"{endpoint.__name__} takes {sorted(taken)}, not {sorted(PARAMETERS)}")
+        if (parameters := set(inspect.signature(endpoint).parameters)) != PARAMETERS:
+            raise TypeError(
+                f"{endpoint.__name__} takes {sorted(parameters)}, not {sorted(PARAMETERS)}"
+            )
         super().__init__(path, endpoint, **options)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or say that there is no such method."""
+        """Call the route's function directly, or respond 405 to other methods."""
         if scope["method"] not in (self.methods or ()):
             return await super().handle(scope, receive, send)
         request = Request(scope, receive, send)
         front: FrontEnd = request.app.state.front
         await check_query(request)
-        given = await bearer(request)
-        key = given.credentials if given else None
+        credentials = await bearer(request)
+        key = credentials.credentials if credentials else None
         tenant = await tenant_of_key(front, key)
         answer = await self.endpoint(
             request=request, front=front, tenant=tenant, key_id=key_id_of(front, key)

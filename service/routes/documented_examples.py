@@ -1,7 +1,7 @@
-"""Examples of every operation and every error, for openapi.yaml.
+"""Examples of every operation and every error in openapi.yaml.
 
 A body's example is that of its class (`json_schema_extra`, `schemas.examples.shown`), unless its
-route gives another. An error's is a problem in the form of its path.
+route provides another. An error's example is a problem in the error format of its path.
 """
 
 from __future__ import annotations
@@ -39,33 +39,37 @@ PROBLEMS: Mapping[int, Problem] = {
     problem.status: problem
     for problem in (
         Malformed('the body must be a JSON object, such as {"prompt": "a cat"}'),
-        Unauthorized("this server wants an API key: send the header `Authorization: Bearer atl_…`"),
-        Forbidden("the adapter 'ink' is the operator's, who removes it from the settings"),
-        NotFound("there is no job 'job_0'; it was deleted, has left after its time, or never was"),
+        Unauthorized(
+            "this server requires an API key: send the header `Authorization: Bearer atl_…`"
+        ),
+        Forbidden("the adapter 'ink' belongs to the operator, who can remove it from the settings"),
+        NotFound("there is no job 'job_0'; it was deleted, has expired, or never existed"),
         NotAcceptable("the output is image/png; accept that, or JSON"),
-        Conflict("the Idempotency-Key was used with another body; take a new key"),
-        Gone("the output is no longer stored; make it again", code="output_gone"),
+        Conflict("the Idempotency-Key was used with another body; use a new key"),
+        Gone("the output is no longer stored; generate it again", code="output_gone"),
         BodyTooLarge("the body may have 33554432 bytes; send a smaller image"),
         UnsupportedMedia("send the body as JSON, with the header Content-Type: application/json"),
         RangeNotSatisfiable("the output has 2048 bytes"),
         Invalid([_STEPS]),
-        Busy("the queue of model 'flux-demo' takes no more jobs; try again", retry_after_s=4),
-        Problem("something failed in the service; it has been logged"),
+        Busy("the queue of model 'flux-demo' accepts no more jobs; try again", retry_after_s=4),
+        Problem("internal error of the service; it has been logged"),
         Unavailable("the queue cannot be reached; try again", retry_after_s=2),
-        JobLate("the job is not done yet and goes on; ask for /v1/jobs/job_0f8a1c2d3e4b5a69"),
+        JobLate(
+            "the job has not finished yet and continues; request /v1/jobs/job_0f8a1c2d3e4b5a69"
+        ),
     )
 }
-"""A problem of each status."""
+"""Example problem of each status."""
 NAMED: Mapping[str, Example] = {
     "QueuedJob": QUEUED_JOB,
     "CanceledJob": CANCELED_JOB,
     "PendingVerification": PENDING,
 }
-"""Examples that single routes give in place of their body's."""
+"""Examples that single routes use instead of their body's example."""
 
 
 def add_examples(document: Document, forms: ErrorForms) -> None:
-    """Give each body in the document its example, which lies among its components."""
+    """Add an example to each body of the document, as a reference to `components/examples`."""
     components = document["components"]
     named = {name: {"value": example} for name, example in NAMED.items()}
     examples = components["examples"] = named | dict(_of_schemas(components["schemas"]))
@@ -76,20 +80,17 @@ def add_examples(document: Document, forms: ErrorForms) -> None:
             for status, answer in operation["responses"].items():
                 if int(status) in PROBLEMS:
                     _add_error(answer, int(status), examples, forms.of(path))
-    used = json.dumps(document["paths"])
-    for name in [name for name in examples if f'{_REF}{name}"' not in used]:
-        del examples[name]
 
 
 def _of_schemas(schemas: Document) -> Iterator[tuple[str, Document]]:
-    """Take the examples out of the schemas."""
+    """Remove the examples from the schemas and yield them by schema name."""
     for name, schema in schemas.items():
         for example in schema.pop("examples", ())[:1]:
             yield name, {"value": example}
 
 
 def _bodies(operation: Document) -> Iterator[Document]:
-    """Contents of what is asked and answered, errors aside."""
+    """Yield the contents of an operation's request and successful responses."""
     yield from operation.get("requestBody", {}).get("content", {}).values()
     for status, answer in operation["responses"].items():
         if int(status) < 400:
@@ -104,11 +105,11 @@ def _add_error(answer: Document, status: int, examples: Document, form: ErrorFor
 
 
 def _name(content: Document) -> str:
-    """Return the name of the schema that a content refers to; empty: it has one of its own."""
+    """Return the name of the schema that a content refers to; empty if its schema is inline."""
     return str(content.get("schema", {}).get("$ref", "")).rpartition("/")[2]
 
 
 def _refer(content: Document, examples: Document, name: str) -> None:
-    """Refer to an example by its name, but where the route has given one."""
+    """Refer to an example by its name, unless the route provides an example."""
     if name in examples and not {"example", "examples"} & content.keys():
         content["examples"] = {"default": {"$ref": f"{_REF}{name}"}}

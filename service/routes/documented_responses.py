@@ -1,4 +1,4 @@
-"""Responses of the routes, described for OpenAPI."""
+"""OpenAPI descriptions of the routes' responses, headers and parameters."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def _schema(name: str) -> Documents:
     return {"schema": {"$ref": f"#/components/schemas/{name}"}}
 
 
-def shows(example: Any) -> Responses:
-    """Give the JSON of a 200 an example, where it is of no class that could have one."""
+def with_example(example: Any) -> Responses:
+    """Add an example to the JSON of a 200 whose schema is not a class with an example."""
     return {200: {"content": {JSON: {"example": example}}}}
 
 
 def _example(name: str) -> Documents:
-    """Refer to one of `documented_examples.NAMED`; FastAPI would leave out its nulls."""
+    """Refer to an example of `documented_examples.NAMED`; FastAPI would omit its nulls."""
     return {"examples": {"default": {"$ref": f"#/components/examples/{name}"}}}
 
 
@@ -49,7 +49,7 @@ def _parameter(name: str, description: str, **schema: Any) -> Documents:
 
 _QUOTAS = {
     "RateLimit-Policy": _header("The tenant's quotas, if it has any (IETF draft)."),
-    "RateLimit": _header("What is left of them."),
+    "RateLimit": _header("Remaining amounts of these quotas."),
 }
 _RETRY_AFTER = {"Retry-After": _header("Seconds to wait before trying again.", "integer")}
 PROBLEM_HEADERS: dict[int, Documents] = {
@@ -58,9 +58,11 @@ PROBLEM_HEADERS: dict[int, Documents] = {
     503: _RETRY_AFTER,
 }
 _NAMES = {
-    "Location": _header("Where the job is."),
+    "Location": _header("URL of the job."),
     "X-Job-Id": _header("The job's id."),
-    "X-Atelier-Cache": _header("`hit` where the files were drawn before; else it is absent."),
+    "X-Atelier-Cache": _header(
+        "`hit` if the files are copies of an earlier job's; otherwise absent."
+    ),
 }
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 _FILES = {media_type: _BINARY for media_type in MEDIA_TYPES.values()}
@@ -68,7 +70,7 @@ _STREAM = {
     EVENT_STREAM: {
         "schema": {
             "type": "object",
-            "description": "One event of the stream; `data` is JSON, of an end state's the job.",
+            "description": "One event of the stream; `data` is JSON: for an end state, the job.",
             "properties": {
                 "id": {"type": "string"},
                 "event": {"enum": ["queued", "running", "progress", "preview", *END_EVENTS]},
@@ -81,16 +83,16 @@ _STREAM = {
 
 
 def json_body(name: str) -> Documents:
-    """Describe the JSON body of a route that reads it itself, by the name of its schema."""
+    """Describe the JSON body of a route that parses it itself, by the name of its schema."""
     content = {JSON: _schema(name)}
     return {"openapi_extra": {"requestBody": {"required": True, "content": content}}}
 
 
 def problems(*statuses: int, headers: Documents | None = None) -> Responses:
-    """The errors that a route may answer with, and the 500 that none should.
+    """Describe the errors of a route, and the 500 that every route may return.
 
     Args:
-        headers: of each of them but 401, besides its own.
+        headers: additional headers of each error except 401.
     """
     return {status: _problem(status, headers or {}) for status in (*statuses, 500)}
 
@@ -106,7 +108,7 @@ def _problem(status: int, shared: Documents) -> Documents:
 
 _KEY = _parameter(
     "Idempotency-Key",
-    "A repeat with the same key and body gives the same job.",
+    "A repeat with the same key and body returns the same job.",
     minLength=1,
     maxLength=255,
     pattern="^[ -~]+$",
@@ -126,7 +128,7 @@ GENERATE: Documents = {
             "content": {JSON: _schema("JobView"), **_FILES, **_STREAM},
             "headers": _NAMES
             | _QUOTAS
-            | {"Preference-Applied": _header("The wait that was granted, of `Prefer: wait`.")},
+            | {"Preference-Applied": _header("The applied wait of `Prefer: wait`.")},
         },
         **problems(400, 401, 404, 406, 409, 410, 413, 415, 422, 429, 503, 504, headers=_QUOTAS),
     },
@@ -134,7 +136,7 @@ GENERATE: Documents = {
         "requestBody": {"required": True, "content": {JSON: _schema("GenerateRequest")}},
         "parameters": [
             _parameter(
-                "Prefer", "`wait` or `wait=N`: answer when the job has ended, or after N s."
+                "Prefer", "`wait` or `wait=N`: respond when the job has ended, or after N s."
             ),
             _KEY,
         ],
@@ -157,7 +159,7 @@ VERIFY: Documents = {
             "headers": _NAMES | _QUOTAS,
         },
         202: {
-            "description": "Accepted: it is still being drawn.",
+            "description": "Accepted: the new job has not ended.",
             "content": {JSON: _schema("Verification") | _example("PendingVerification")},
             "headers": _NAMES | _QUOTAS,
         },
@@ -166,7 +168,7 @@ VERIFY: Documents = {
     "openapi_extra": {
         "requestBody": {"required": True, "content": {JSON: _schema("VerifyRequest"), **_FILES}},
         "parameters": [
-            _parameter("Prefer", "`wait=N`: answer after N s, whether the job has ended or not."),
+            _parameter("Prefer", "`wait=N`: respond after N s, whether the job has ended or not."),
             _KEY,
         ],
     },
@@ -200,22 +202,24 @@ OUTPUT: Documents = {
             "headers": {
                 "ETag": _header("The file's SHA-256."),
                 "Cache-Control": _header("Private: a copy is for one client."),
-                "Vary": _header("`Authorization`, where keys are wanted: and for one key."),
+                "Vary": _header(
+                    "`Authorization`, if keys are required: a copy is valid for one key."
+                ),
             },
         },
-        206: {"description": "The part of the file that was asked for.", "content": _FILES},
-        304: {"description": "The client holds it already."},
+        206: {"description": "The requested byte range.", "content": _FILES},
+        304: {"description": "The client's copy is current."},
         307: {
-            "description": "The object store has it.",
-            "headers": {"Location": _header("Where the file is.")},
+            "description": "Redirect to the object store.",
+            "headers": {"Location": _header("URL of the file.")},
         },
         **problems(401, 404, 410, 416, 422, 429, 500, 503),
     },
     "openapi_extra": {
         "parameters": [
             _parameter("Range", "One range of bytes, such as `bytes=0-1023`."),
-            _parameter("If-None-Match", "The ETag that the client holds."),
-            _parameter("If-Range", "The ETag for which Range is meant."),
+            _parameter("If-None-Match", "The ETag of the client's copy."),
+            _parameter("If-Range", "The ETag of the file that Range refers to."),
         ]
     },
 }
@@ -234,14 +238,14 @@ UPLOAD_LORA: Documents = {
     "status_code": 201,
     "responses": {
         201: {
-            "description": "The adapter, which requests may name from now on.",
+            "description": "The new adapter, which requests may name.",
             "content": {JSON: _schema("LoraView")},
-            "headers": {"Location": _header("Where the adapter is.")},
+            "headers": {"Location": _header("URL of the adapter.")},
         },
         200: {
-            "description": "The adapter, which was there already: the same file by that name.",
+            "description": "The existing adapter: the same file under that name.",
             "content": {JSON: _schema("LoraView")},
-            "headers": {"Location": _header("Where the adapter is.")},
+            "headers": {"Location": _header("URL of the adapter.")},
         },
         **problems(400, 401, 404, 409, 413, 415, 422, 429, 503),
     },
@@ -255,7 +259,7 @@ DELETE_LORA: Documents = {
     "response_class": Response,
     "status_code": 204,
     "responses": {
-        204: {"description": "It is gone."},
+        204: {"description": "The adapter was deleted."},
         **problems(401, 403, 404, 429, 503),
     },
 }
@@ -269,11 +273,11 @@ LORA_PREVIEW: Documents = {
             "content": {kind: _BINARY for kind in PREVIEWS},
             "headers": {"ETag": _header("The image's SHA-256.")},
         },
-        304: {"description": "The client holds it already."},
+        304: {"description": "The client's copy is current."},
         **problems(401, 404, 429, 503),
     },
     "openapi_extra": {
-        "parameters": [_parameter("If-None-Match", "The ETag that the client holds.")]
+        "parameters": [_parameter("If-None-Match", "The ETag of the client's copy.")]
     },
 }
 """GET /v1/loras/{name}/preview."""

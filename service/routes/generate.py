@@ -1,4 +1,4 @@
-"""POST /v1/generate: one request, answered in the way that the client chose."""
+"""POST /v1/generate: admit one request and respond in the form that the client chose."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from service.http.inflight_limits import Hold
 from service.http.negotiation import Answer, negotiate, preferred_wait_s
 from service.http.request_ids import request_id_of
 from service.jobs import job_spans
-from service.jobs.queue import Accepted
+from service.jobs.queue import AcceptedJob
 from service.responses.render import (
     accepted_answer,
     bytes_answer,
     events_answer,
-    names_of,
-    naming_the_job,
+    job_headers,
+    job_headers_on_errors,
 )
-from service.responses.wait import unless_left, until_ended
+from service.responses.wait import wait_until_ended, while_connected
 from service.routes.direct import DirectRoute
 from service.routes.documented_responses import GENERATE
 from service.schemas.request import GenerateRequest
@@ -38,16 +38,16 @@ router = APIRouter(tags=["generate"], route_class=DirectRoute)
 Parse = Callable[[dict[str, Any]], GenerateRequest]
 Wanted = tuple[GenerateRequest, Drafts | None]
 Read = Callable[[Hold, Parse, tuple[str, ...]], Awaitable[Wanted]]
-"""Function that reads what a client wants. Its arguments: what counts the bytes, what reads the
-body, and the media types that the client accepts in place of JSON."""
+"""Function that reads the request. Its arguments: a counter of the body's bytes, a parser of the
+body, and the accepted media types other than JSON."""
 
 
 @router.post("/v1/generate", **GENERATE)
 async def generate(request: Request, front: Front, tenant: Tenant, key_id: KeyId) -> Response:
-    """Ask for images or videos.
+    """Generate images or videos.
 
-    The answer is the job (202); with `Prefer: wait` the finished job (200); with `Accept:
-    image/png`, `video/mp4` or another type of file the file itself; with `Accept:
+    The response is the queued job (202). With `Prefer: wait` it is the finished job (200); with
+    `Accept: image/png`, `video/mp4` or another file type the file itself; with `Accept:
     text/event-stream` the job's events as they happen.
     """
 
@@ -61,21 +61,21 @@ async def generate(request: Request, front: Front, tenant: Tenant, key_id: KeyId
 async def serve(
     request: Request, front: FrontEnd, tenant: str, key_id: str | None, read: Read
 ) -> Response:
-    """Admit what a client wants, and answer in the way that it chose."""
+    """Admit the request that `read` returns, and respond in the form that the client chose."""
     async with quotas.QuotaHeaders(front, tenant):
         accepted = negotiate(",".join(request.headers.getlist("accept")))
         client = front.client_of(request, tenant)
         with front.waits.holding(client, _waits(request, accepted)) as waiting:
             with front.bodies.holding(client) as hold:
-                connected, parent = partial(unless_left, request), spans.here().traceparent
+                connected, parent = partial(while_connected, request), spans.current().traceparent
                 caller = Caller(
                     tenant, client, connected, parent, 0, key_id, request_id_of(request)
                 )
                 put = await _admit(request, front, caller, partial(read, hold), accepted)
-            with naming_the_job(put.job):
+            with job_headers_on_errors(put.job):
                 answer = await _answer(request, front, put, accepted, waiting)
                 usage = None if waiting.amount else put.usage
-                answer.headers.update(await quotas.of_tenant(front, tenant, usage))
+                answer.headers.update(await quotas.headers_of_tenant(front, tenant, usage))
     return answer
 
 
@@ -85,27 +85,29 @@ async def _admit(
     caller: Caller,
     read: Callable[[Parse, tuple[str, ...]], Awaitable[Wanted]],
     accepted: Answer,
-) -> Accepted:
-    """Read the body and admit it, as one span."""
+) -> AcceptedJob:
+    """Read and admit the body, traced as one span."""
     async with counting_refusals(front, caller.tenant) as attempt:
         with spans.span("admission") as span:
             body, drafts = await read(attempt.read, accepted.media_types)
-            put = await admit(front, caller, body, request.headers, accepted.media_types, drafts)
-            job = put.job
-            span.set(job_spans.about(job))
+            accepted_job = await admit(
+                front, caller, body, request.headers, accepted.media_types, drafts
+            )
+            job = accepted_job.job
+            span.set(job_spans.job_attributes(job))
             if job.traceparent != caller.traceparent:
                 span.link(spans.parse(job.traceparent))
-    return put
+    return accepted_job
 
 
 def _waits(request: Request, accepted: Answer) -> int:
-    """1 where the answer lasts as long as the job."""
+    """Return 1 if the response stays open as long as the job runs, else 0."""
     prefers = preferred_wait_s(request.headers.getlist("prefer")) is not None
     return int(accepted.events or accepted.bytes or prefers)
 
 
 async def _answer(
-    request: Request, front: FrontEnd, put: Accepted, accepted: Answer, waiting: Hold
+    request: Request, front: FrontEnd, put: AcceptedJob, accepted: Answer, waiting: Hold
 ) -> Response:
     job = put.job
     if accepted.events:
@@ -113,16 +115,16 @@ async def _answer(
     wait_s = preferred_wait_s(request.headers.getlist("prefer"))
     client = waiting.client
     if accepted.bytes:
-        job = await until_ended(front, job, _bounded(front, wait_s), request)
+        job = await wait_until_ended(front, job, _bounded(front, wait_s), request)
         return await bytes_answer(front, job, accepted.media_types, client)
     if wait_s is None:
-        return await accepted_answer(front, job, client, 202, names_of(job), put.rank)
+        return await accepted_answer(front, job, client, 202, job_headers(job), put.rank)
     wait_s = _bounded(front, wait_s)
-    job = await until_ended(front, job, wait_s, request)
-    headers = names_of(job) | {"Preference-Applied": f"wait={wait_s:.0f}"}
+    job = await wait_until_ended(front, job, wait_s, request)
+    headers = job_headers(job) | {"Preference-Applied": f"wait={wait_s:.0f}"}
     return await accepted_answer(front, job, client, 200 if job.state.ended else 202, headers)
 
 
 def _bounded(front: FrontEnd, wait_s: float | None) -> float:
-    most = front.settings.limits.max_wait_s
-    return most if wait_s is None else min(wait_s, most)
+    max_wait_s = front.settings.limits.max_wait_s
+    return max_wait_s if wait_s is None else min(wait_s, max_wait_s)

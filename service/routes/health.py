@@ -1,4 +1,4 @@
-"""Alive, ready, and the numbers: what a cluster asks a front end."""
+"""Liveness, readiness and metrics of a front end, for Kubernetes and Prometheus."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from service.schemas.response import Health
 Only = Annotated[
     Check | None,
     Query(
-        description="What alone is asked. `redis`: for load balancers that leave out a front end "
-        "which cannot reach its queue, and keep one whose models have no pool, as requests for "
-        "them are what brings one. Left out: everything."
+        description="Only this check. `redis`: for load balancers, which remove a front end that"
+        " cannot reach its queue, but keep one whose models have no worker, because requests start"
+        " workers. Default: all checks."
     ),
 ]
 
@@ -28,13 +28,13 @@ RETRY_AFTER_S = 2.0
 
 @router.get("/healthz")
 async def get_health() -> Health:
-    """Answer that this process is alive."""
+    """Report that this process is alive."""
     return Health()
 
 
 @router.get("/readyz", responses=problems(503))
 async def get_readiness(front: Front, only: Only = None) -> Health:
-    """Requests would be accepted and served; else every reason against it."""
+    """Report whether requests would be accepted and served; a 503 lists every reason against it."""
     if reasons := await reasons_against(front, only):
         raise Unavailable(
             "; ".join(reasons.values()),
@@ -47,7 +47,7 @@ async def get_readiness(front: Front, only: Only = None) -> Health:
 
 @router.get("/metrics", **METRICS)
 async def get_metrics(request: Request, front: Front) -> Response:
-    """Metrics in Prometheus' text format, or as OpenMetrics or protobuf where `Accept` says so."""
+    """Metrics in Prometheus' text format, or as OpenMetrics or protobuf, depending on `Accept`."""
     await refresh_gauges(front)
     body, media_type = front.telemetry.page(",".join(request.headers.getlist("accept")))
     return Response(body, media_type=media_type, headers={"Vary": "Accept"})

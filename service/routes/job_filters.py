@@ -1,4 +1,4 @@
-"""Filters of a list of jobs, by query parameters."""
+"""Query parameters that filter a list of jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from service.jobs.model.job import JobState
 from service.jobs.model.job_filter import JobFilter
 
 MS_US = timedelta(milliseconds=1) // timedelta(microseconds=1)
-"""Microseconds of a millisecond, to which answers show times."""
+"""Microseconds of a millisecond, the precision of times in responses."""
 
 State = Annotated[JobState | None, Query(description="Only jobs in this state.")]
 Model = Annotated[
@@ -38,9 +38,9 @@ async def filter_of_query(
     created_after: After = None,
     created_before: Before = None,
 ) -> JobFilter:
-    """Return the jobs that the query asks for. Raises: Invalid."""
+    """Build a job filter from the query parameters. Raises: Invalid."""
     if metadata_value is not None and metadata_key is None:
-        raise Invalid([FieldError("metadata_value", "needs metadata_key, whose text it is")])
+        raise Invalid([FieldError("metadata_value", "needs metadata_key, whose value it is")])
     return JobFilter(
         state=state,
         model=model,
@@ -52,10 +52,10 @@ async def filter_of_query(
 
 
 def _next_ms(timestamp: str) -> int:
-    """Return the first moment that is shown as later."""
+    """Return the first microsecond whose displayed time is later than the timestamp."""
     return (microseconds(timestamp) // MS_US + 1) * MS_US
 
 
 def _whole_ms(timestamp: str) -> int:
-    """Return the first moment that is not shown as earlier."""
+    """Return the first microsecond whose displayed time is not earlier than the timestamp."""
     return -(-microseconds(timestamp) // MS_US) * MS_US

@@ -1,4 +1,4 @@
-"""/v1/jobs: look at jobs, follow them, fetch what they made, stop and delete them."""
+"""/v1/jobs: list and read jobs, stream their events, download outputs, cancel and delete."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from service.jobs.model.job_filter import JobFilter
 from service.responses.render import (
     events_answer,
     events_head,
+    job_view,
     json_answer,
     output_answer,
     output_head,
-    show,
 )
 from service.routes.documented_responses import CANCEL, EVENTS, OUTPUT, problems
 from service.routes.job_filters import filter_of_query
@@ -39,41 +39,39 @@ async def list_jobs(
     limit: Annotated[
         int, Query(ge=1, le=MAX_PAGE, description="Maximum number of jobs of the page.")
     ] = 20,
-    after: Annotated[
-        str | None, Query(description="Where to go on: the `next` of the page before.")
-    ] = None,
+    after: Annotated[str | None, Query(description="Cursor: `next` of the previous page.")] = None,
 ) -> Response:
-    """A page of the tenant's jobs, newest first; of those that fit every filter that is given.
+    """Return a page of the tenant's jobs, newest first, that match every given filter.
 
-    By `model` or `metadata_key` one call looks at 1,000 jobs, so that a page may have fewer than
-    `limit`, even none, while `next` says that others follow.
+    With `model` or `metadata_key` one call scans 1,000 jobs. Hence a page may contain fewer than
+    `limit` jobs, or none, while `next` is set.
     """
     try:
-        found = await front.queue.list(tenant=tenant, limit=limit, after=after, only=only)
+        jobs = await front.queue.list(tenant=tenant, limit=limit, after=after, only=only)
     except UnknownCursor as error:
         raise NotFound(str(error), errors=[FieldError("after", "there is no such job")]) from None
-    shown = await asyncio.gather(*(show(front, job) for job in found))
-    page = JobPage(data=shown, has_more=found.next is not None, next=found.next)
+    views = await asyncio.gather(*(job_view(front, job) for job in jobs))
+    page = JobPage(data=views, has_more=jobs.next is not None, next=jobs.next)
     return Response(page.model_dump_json(), media_type="application/json")
 
 
 @router.get("/{job_id}", response_model=JobView, responses=problems(401, 404, 429, 503))
 async def get_job(job_id: JobId, request: Request, front: Front, tenant: Tenant) -> Response:
-    """One job."""
+    """Return one job."""
     job = await front.job(job_id, tenant)
     return await json_answer(front, job, front.client_of(request, tenant))
 
 
 @router.delete("/{job_id}", status_code=204, responses=problems(401, 404, 503))
 async def delete_job(job_id: JobId, front: Front, tenant: Tenant) -> Response:
-    """Delete a job with its outputs; one that has not ended is canceled first."""
+    """Delete a job with its outputs; a job that has not ended is canceled first."""
     await front.delete(await front.job(job_id, tenant))
     return Response(status_code=204)
 
 
 @router.post("/{job_id}/cancel", response_model=JobView, responses=CANCEL)
 async def cancel_job(job_id: JobId, request: Request, front: Front, tenant: Tenant) -> Response:
-    """Stop a job within one denoising step; one that has ended stays as it is."""
+    """Cancel a job within one denoising step; a job that has ended is unchanged."""
     job = await front.job(job_id, tenant)
     canceled = await front.queue.cancel(job.id)
     if canceled is None:
@@ -85,7 +83,7 @@ async def cancel_job(job_id: JobId, request: Request, front: Front, tenant: Tena
 async def stream_job_events(
     job_id: JobId, request: Request, front: Front, tenant: Tenant
 ) -> Response:
-    """The job's events: those so far, then each as it happens, up to the end state's.
+    """Stream a job's events: past events, then each as it happens, up to the end state.
 
     `Last-Event-ID` resumes after that event.
     """
@@ -104,7 +102,7 @@ async def get_job_output(
     front: Front,
     tenant: Tenant,
 ) -> Response:
-    """The bytes of one output, whole or in part."""
+    """Download one output, in full or as a byte range."""
     job = await front.job(job_id, tenant)
     if is_head(request):
         return await output_head(front, job, index, request.headers)

@@ -1,4 +1,4 @@
-"""/links: outputs without a key, by signed links that expire."""
+"""/links: download outputs without an API key, by signed URLs that expire."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ async def get_linked_output(
     job_id: Annotated[str, Path(description="A job's `id`.")],
     index: Annotated[int, Path(ge=0, description="Number of the output, from 0.")],
     expires: Annotated[
-        int, Query(ge=0, le=LATEST, description="End of the link: seconds since the epoch.")
+        int, Query(ge=0, le=LATEST, description="Expiry of the link: seconds since the epoch.")
     ],
     signature: Annotated[str, Query(max_length=100, description="The server's signature.")],
     request: Request,
     front: Front,
 ) -> Response:
-    """The bytes of one output, whole or in part, by a link that the server has made.
+    """Download one output, in full or as a byte range, by a signed link of the server.
 
-    It needs no key, and ends with its time, its job or the server's secret.
+    It needs no key. It expires at its time, or with its job or the server's secret.
     """
     await front.links.check(job_id, index, expires, signature)
     job = await front.queue.get(job_id)

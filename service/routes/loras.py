@@ -1,4 +1,4 @@
-"""/v1/loras: adapters that requests may name; upload and delete one's own."""
+"""/v1/loras: list adapters that requests may name; upload and delete the tenant's own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from service.admission.refusals import within_quotas
 from service.errors.problems import FieldError, Invalid, NotFound
 from service.front_end import lora_uploads
 from service.front_end.front_end import Front, Tenant
-from service.front_end.lora_uploads import Received
+from service.front_end.lora_uploads import ReceivedUpload
 from service.http.form_parts import MemoryPart, Part
 from service.http.multipart import read_form
 from service.responses.preview import preview_answer
@@ -23,14 +23,14 @@ from service.schemas.unknown_fields import body_errors
 router = APIRouter(prefix="/v1/loras", tags=["loras"])
 
 MAX_TEXT_BYTES = 4096
-"""Maximum size of a text of the form."""
+"""Maximum size of a text field of the form."""
 
 Name = Annotated[str, Path(description="An adapter's `name`.")]
 
 
 @router.get("", responses=problems(401, 503))
 async def list_loras(front: Front, tenant: Tenant) -> LoraPage:
-    """The adapters that the caller's requests may name: the operator's, and uploaded ones."""
+    """List the adapters that the caller's requests may name: the operator's, and uploaded ones."""
     return view_loras(await front.loras.of(tenant))
 
 
@@ -38,20 +38,21 @@ async def list_loras(front: Front, tenant: Tenant) -> LoraPage:
 async def upload_lora(request: Request, front: Front, tenant: Tenant) -> Response:
     """Upload an adapter for the caller's tenant: a form with the safetensors file and its name.
 
-    It is checked wholly before it is listed: form, names and shapes of its layers, and that all
-    numbers are finite. The same file by the same name again is the same adapter.
+    The whole file is checked before the adapter is listed: format, names and shapes of its layers,
+    and that all numbers are finite. Repeating the upload of a file by the same name returns the
+    same adapter.
     """
     client = front.client_of(request, tenant)
-    with front.uploads.place(client) as place:
+    with front.uploads.slot(client) as place:
         async with lora_uploads.parts_of(front) as (file, preview):
             texts = {name: MemoryPart(MAX_TEXT_BYTES, name) for name in LoraUpload.model_fields}
             parts: dict[str, Part] = {"file": file, "preview": preview, **texts}
             await read_form(request, parts, arrived=place.arrived)
             place.is_received = True
-            form = _form(texts, has_file=file.is_there)
-            got = Received(tenant, client, form, file, preview)
+            form = _form(texts, has_file=file.is_present)
+            received = ReceivedUpload(tenant, client, form, file, preview)
             async with within_quotas(front, tenant):
-                lora, is_new = await lora_uploads.upload(front, got)
+                lora, is_new = await lora_uploads.upload(front, received)
     return Response(
         view_lora(lora).model_dump_json(),
         201 if is_new else 200,
@@ -61,11 +62,11 @@ async def upload_lora(request: Request, front: Front, tenant: Tenant) -> Respons
 
 
 def _form(texts: dict[str, MemoryPart], has_file: bool) -> LoraUpload:
-    """Raises: Invalid, Malformed."""
-    given = {name: part.text() for name, part in texts.items() if part.is_there}
+    """Validate the text fields of the upload form. Raises: Invalid, Malformed."""
+    fields = {name: part.text() for name, part in texts.items() if part.is_present}
     errors = [] if has_file else [FieldError("file", "Field required")]
     try:
-        form = LoraUpload.model_validate(given)
+        form = LoraUpload.model_validate(fields)
     except ValidationError as error:
         errors += body_errors(error, LoraUpload)
     if errors:
@@ -75,20 +76,20 @@ def _form(texts: dict[str, MemoryPart], has_file: bool) -> LoraUpload:
 
 @router.get("/{name}", responses=problems(401, 404, 503))
 async def get_lora(name: Name, front: Front, tenant: Tenant) -> LoraView:
-    """One adapter."""
+    """Return one adapter."""
     return view_lora(await front.loras.get(tenant, name))
 
 
 @router.delete("/{name}", **DELETE_LORA)
 async def delete_lora(name: Name, front: Front, tenant: Tenant) -> Response:
-    """Delete an adapter that the tenant has uploaded. Jobs that wait for it fail: `lora_gone`."""
+    """Delete an adapter that the tenant uploaded. Jobs that wait for it fail with `lora_gone`."""
     await lora_uploads.delete(front, tenant, name)
     return Response(status_code=204)
 
 
 @router.get("/{name}/preview", **LORA_PREVIEW)
 async def get_lora_preview(name: Name, request: Request, front: Front, tenant: Tenant) -> Response:
-    """The image that shows an adapter."""
+    """Download the preview image of an adapter."""
     lora = await front.loras.get(tenant, name)
     if lora.preview is None:
         raise NotFound(f"the adapter {name[:80]!r} has no preview")

@@ -1,4 +1,4 @@
-"""/v1/models: what is served here."""
+"""/v1/models: the models that this server serves."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ router = APIRouter(prefix="/v1/models", tags=["models"], dependencies=[Depends(t
 
 @router.get("", responses=problems(401, 503))
 async def list_models(front: Front) -> ModelPage:
-    """The models, by name."""
-    known = await front.models.all()
-    return view_models([known[name] for name in sorted(known)], front.settings.limits)
+    """List the models, by name."""
+    models = await front.models.all()
+    return view_models([models[name] for name in sorted(models)], front.settings.limits)
 
 
 @router.get("/{name}", responses=problems(401, 404, 503))
 async def get_model(
     name: Annotated[str, Path(description="A model's `name`.")], front: Front
 ) -> ModelView:
-    """One model."""
+    """Return one model."""
     return view_model(await front.models.get(name), front.settings.limits)

@@ -1,4 +1,4 @@
-"""Pages for people: the playground, as it lies in the source, and the API's description."""
+"""HTML pages: the playground, the operators' page, and the API reference."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ OPERATOR = PLAYGROUND.with_name("operator.html")
 
 @router.get("/", include_in_schema=False)
 async def playground() -> HTMLResponse:
-    """The playground."""
+    """Serve the playground."""
     return _answer(PLAYGROUND)
 
 
 @router.get("/operator", include_in_schema=False)
 async def operator() -> HTMLResponse:
-    """The operators' page, which asks for one of their keys."""
+    """Serve the operators' page, which requires an operator's key."""
     return _answer(OPERATOR)
 
 
 @router.get("/docs", include_in_schema=False)
 async def reference(request: Request) -> HTMLResponse:
-    """The API's description as a page."""
-    page = reference_page.page(request.app.openapi())
+    """Serve the API reference as HTML."""
+    page = reference_page.page(request.app.state.native_openapi())
     return HTMLResponse(page, headers={"Content-Security-Policy": _reference_policy(page)})
 
 
 @router.get("/openapi.json", include_in_schema=False)
 async def description(request: Request) -> JSONResponse:
-    """The API's description as a file."""
-    return JSONResponse(request.app.openapi())
+    """Serve the OpenAPI document as JSON."""
+    return JSONResponse(request.app.state.native_openapi())
 
 
 def _reference_policy(page: str) -> str:
-    """No script at all, and the page's own style."""
+    """Build the reference page's Content-Security-Policy: no scripts, and only its own style."""
     style = f"style-src {_hash(page, 'style')}"
     return f"default-src 'none'; {style}; base-uri 'none'; form-action 'none'; {NO_FRAMES}"
 
@@ -59,19 +59,19 @@ def _answer(file: Path) -> HTMLResponse:
 
 @cache
 def _page(file: Path) -> tuple[str, str]:
-    """The page, and the policy under which it runs."""
+    """Read a page and compute its Content-Security-Policy."""
     page = file.read_text("utf-8")
     return page, content_security_policy(page)
 
 
 def content_security_policy(page: str) -> str:
-    """Return what a browser allows the playground, and the operators' page.
+    """Build the Content-Security-Policy of the playground and the operators' page.
 
-    Its own script and style, its own server, and images and videos that it made itself or that the
-    server redirects to.
+    It allows the page's own script and style, requests to its own server, and images and videos
+    that the page created or the server redirects to.
 
-    With a key the page asks for images itself, so that a store which is redirected to has to
-    be reached by `connect-src`, and to allow this page by CORS.
+    With an API key the page fetches images by script. A store that the server redirects to must
+    then match `connect-src`, and allow this page by CORS.
     """
     return "; ".join(
         (
@@ -89,6 +89,6 @@ def content_security_policy(page: str) -> str:
 
 
 def _hash(page: str, tag: str) -> str:
-    """Hash of the page's one inline element of that kind, as the policy writes it."""
+    """Hash the page's only inline element of this tag, in the policy's format."""
     (text,) = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,5 +1,5 @@
-"""Safety hook: asks the operator's service or function about requests and outputs.
+"""Safety hook: the operator's service or function that checks requests and outputs.
 
-Front ends ask before a request is accepted, workers before an output is stored. It may import
-settings, jobs, and the fair limiter of http.
+Front ends check requests before acceptance, workers outputs before storage. It may import settings,
+jobs, and the fair limiter of http.
 """

@@ -1,4 +1,4 @@
-"""Checks by the safety hook: clients by turns, in limited time, by policy without a verdict."""
+"""Execution of safety checks: fair between clients, with a timeout and a policy for its failure."""
 
 from __future__ import annotations
 
@@ -14,110 +14,114 @@ from service.http.fair_limiter import FairLimiter
 from service.jobs.model.safety_metrics import SafetyMetrics
 from service.safety.function_hook import FunctionHook
 from service.safety.http_hook import HttpHook
-from service.safety.question import Question
-from service.safety.verdict import SafetyAbsent, SafetyBusy, SafetyRefused, Verdict
+from service.safety.safety_check import SafetyCheck
+from service.safety.verdict import NoVerdict, SafetyBusy, SafetyRefused, Verdict
 from service.settings.safety import SafetySettings
 
 log = logging.getLogger("atelier")
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 1.0
-"""Pauses between two tries of one check: doubled from the first to the longest."""
+"""Pauses between two attempts of one check, doubled from the first to the longest."""
 TRIES_TO_ALLOW = 3
-"""Tries where an absent verdict allows: nobody has to wait long for what is let through anyway."""
+"""Number of attempts if a missing verdict allows the request."""
 
 
 class SafetyHook(Protocol):
-    """One of the hooks."""
+    """Interface of a safety hook."""
 
-    async def ask(self, question: Question) -> Verdict:
-        """Ask once. Raises: SafetyAbsent."""
+    async def verdict(self, safety_check: SafetyCheck) -> Verdict:
+        """Request a safety verdict once. Raises: NoVerdict."""
 
     async def close(self) -> None:
-        """Let go of what it holds."""
+        """Release the hook's resources."""
 
 
 def hook_of(settings: SafetySettings) -> SafetyHook:
-    """Return the hook that the settings name. Raises: ConfigError: there is no such function."""
+    """Create the hook that the settings name. Raises: ConfigError: no such function."""
     return HttpHook(settings) if settings.url else FunctionHook(settings)
 
 
 class SafetyChecker:
-    """Checks of one process.
+    """Safety checks of one process.
 
     Args:
-        place_s: the longest wait for a place; None: any, where something else bounds who waits.
+        place_s: maximum wait for a slot; None: unlimited, because callers are limited
+            elsewhere.
     """
 
     def __init__(
-        self, settings: SafetySettings, metrics: SafetyMetrics, place_s: float | None = None
+        self, settings: SafetySettings, metrics: SafetyMetrics, slot_timeout_s: float | None = None
     ) -> None:
-        """Raises: ConfigError."""
+        """Create the checker. Raises: ConfigError."""
         self._settings = settings
         self._hook = hook_of(settings)
         self._metrics = metrics
-        self._place_s = place_s
-        self._places = FairLimiter(settings.max_checks, max(1, settings.max_checks // 2))
+        self._place_s = slot_timeout_s
+        self._slots = FairLimiter(settings.max_checks, max(1, settings.max_checks // 2))
 
-    async def check(self, question: Question, client: str) -> None:
+    async def check(self, safety_check: SafetyCheck, client: str) -> None:
         """Return if the hook allows it, or gives no verdict and the policy allows that.
 
         Args:
-            client: whose turn it takes.
+            client: client whose concurrency limit applies.
 
         Raises:
             SafetyRefused: the hook refuses.
-            SafetyAbsent: there is no verdict, and the policy refuses.
+            NoVerdict: no verdict, and the policy refuses.
             SafetyBusy: too many checks of this client wait.
         """
-        async with self._place(client):
+        async with self._slot(client):
             began = time.perf_counter()
             try:
-                verdict = await self._ask(question)
-            except SafetyAbsent as absent:
-                self._record(question, "absent", began)
+                verdict = await self._verdict(safety_check)
+            except NoVerdict as absent:
+                self._record(safety_check, "absent", began)
                 log.warning("%s; policy: %s", absent, self._settings.when_absent)
                 if self._settings.when_absent == "refuse":
                     raise
                 return
-            self._record(question, "allowed" if verdict.allow else "refused", began)
+            self._record(safety_check, "allowed" if verdict.allow else "refused", began)
         if not verdict.allow:
             raise SafetyRefused(verdict.reason)
 
     async def close(self) -> None:
-        """Let go of the hook."""
+        """Close the safety hook."""
         await self._hook.close()
 
     @asynccontextmanager
-    async def _place(self, client: str) -> AsyncIterator[None]:
-        """Raises: SafetyBusy. A full line never counts as absent: anyone could fill their own."""
+    async def _slot(self, client: str) -> AsyncIterator[None]:
+        """Hold a slot for one check. Raises: SafetyBusy.
+
+        A timeout here is no missing verdict, or clients could cause one by many requests.
+        """
         try:
             async with asyncio.timeout(self._place_s):
-                place = await self._places.take(client)
+                place = await self._slots.acquire(client)
         except TimeoutError:
             raise SafetyBusy("too many of your requests wait for their safety check") from None
         with place:
             yield
 
-    async def _ask(self, question: Question) -> Verdict:
-        """Ask until there is a verdict. Raises: SafetyAbsent: there is none in time."""
-        limit_s, last = self._settings.timeout_s, "it did not answer"
+    async def _verdict(self, safety_check: SafetyCheck) -> Verdict:
+        """Retry the hook until a verdict arrives. Raises: NoVerdict: none in time."""
+        limit_s, last = self._settings.timeout_s, "no response"
         try:
             async with asyncio.timeout(limit_s):
                 for pause_s in self._pauses_s():
                     try:
-                        return await self._hook.ask(question)
-                    except SafetyAbsent as error:
+                        return await self._hook.verdict(safety_check)
+                    except NoVerdict as error:
                         last = str(error)
                     await asyncio.sleep(pause_s)
         except TimeoutError:
             pass
-        raise SafetyAbsent(f"the safety hook gave no verdict within {limit_s:g} s: {last}")
+        raise NoVerdict(f"the safety hook gave no verdict within {limit_s:g} s: {last}")
 
     def _pauses_s(self) -> Iterator[float]:
-        """Yield the pause behind each try."""
-        most = TRIES_TO_ALLOW if self._settings.when_absent == "allow" else None
+        """Yield the pause after each attempt."""
+        limit = TRIES_TO_ALLOW if self._settings.when_absent == "allow" else None
         pauses = (min(FIRST_PAUSE_S * 2**n, LONGEST_PAUSE_S) for n in itertools.count())
-        return itertools.islice(pauses, most)
+        return itertools.islice(pauses, limit)
 
-    def _record(self, question: Question, verdict: str, began: float) -> None:
-        self._metrics.record(question.when, verdict, time.perf_counter() - began)
+    def _record(self, safety_check: SafetyCheck, verdict: str, began: float) -> None:
+        self._metrics.record(safety_check.when, verdict, time.perf_counter() - began)

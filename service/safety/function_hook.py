@@ -1,4 +1,4 @@
-"""Safety hook in this process: a Python function of the operator's."""
+"""Safety hook that calls an operator's Python function in this process."""
 
 from __future__ import annotations
 
@@ -11,57 +11,60 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from service.safety.question import Question
-from service.safety.verdict import SafetyAbsent, Verdict, verdict_of
+from service.safety.safety_check import SafetyCheck
+from service.safety.verdict import NoVerdict, Verdict, verdict_of
 from service.settings.safety import SafetySettings
 from service.settings.section import ConfigError
 
 log = logging.getLogger("atelier")
 
-WHERE = "its module must be installed, or lie in a folder of PYTHONPATH, written out in full"
-"""Places that a module is looked for in; the working directory is none."""
+WHERE = "its module must be installed, or be in a folder of PYTHONPATH, given as an absolute path"
+"""Locations searched for a module, excluding the working directory."""
 
 SafetyFunction = Callable[[dict[str, Any]], object]
 
 
 def load_function(name: str) -> SafetyFunction:
-    """Import `package.module:function`. Raises: ConfigError: there is no such function."""
+    """Import `package.module:function` of a safety hook.
+
+    Raises: ConfigError: no such function.
+    """
     module, _, attribute = name.partition(":")
     try:
-        found: SafetyFunction = getattr(importlib.import_module(module), attribute)
+        function: SafetyFunction = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        said = f"{name!r} cannot be imported: {error}; {WHERE}"
-        raise ConfigError(f"safety.check: {said}") from error
-    if not callable(found):
-        raise ConfigError(f"safety.check: {name!r} is no function")
-    if inspect.iscoroutinefunction(found):
+        detail = f"{name!r} cannot be imported: {error}; {WHERE}"
+        raise ConfigError(f"safety.check: {detail}") from error
+    if not callable(function):
+        raise ConfigError(f"safety.check: {name!r} is not a function")
+    if inspect.iscoroutinefunction(function):
         raise ConfigError(f"safety.check: {name!r} is async; name a plain function")
-    return found
+    return function
 
 
 class FunctionHook:
-    """Calls the function in threads of its own, so that one that hangs takes nobody else's.
+    """Safety hook that calls a function in its own threads, so blocked calls affect no others.
 
-    A call cannot be stopped: it keeps its place until it returns, whoever waits for it.
+    Calls cannot be canceled. Each occupies its slot until it returns, even after a timeout.
     """
 
     def __init__(self, settings: SafetySettings) -> None:
-        """Raises: ConfigError."""
+        """Load the operator's function. Raises: ConfigError."""
         assert settings.check
         self._function = load_function(settings.check)
         self._most = settings.max_checks
         self._running = 0
 
-    async def ask(self, question: Question) -> Verdict:
-        """Ask once. Raises: SafetyAbsent."""
+    async def verdict(self, safety_check: SafetyCheck) -> Verdict:
+        """Call the function for one verdict. Raises: NoVerdict."""
         if self._running >= self._most:
-            raise SafetyAbsent(f"all {self._most} calls of the function are still running")
-        return verdict_of(await self._in_thread(question.members()))
+            raise NoVerdict(f"all {self._most} calls of the function are still running")
+        return verdict_of(await self._in_thread(safety_check.members()))
 
     async def close(self) -> None:
-        """Close nothing: its threads do not keep the process."""
+        """Do nothing; daemon threads do not delay the exit."""
 
-    async def _in_thread(self, question: dict[str, Any]) -> object:
+    async def _in_thread(self, safety_check: dict[str, Any]) -> object:
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[object] = loop.create_future()
 
@@ -71,20 +74,20 @@ class FunctionHook:
                 answered.set_result(answer)
 
         def run() -> None:
-            answer = self._call(question)
-            with suppress(RuntimeError):  # the loop has ended
+            answer = self._call(safety_check)
+            with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(end, answer)
 
         self._running += 1
         threading.Thread(target=run, name="safety", daemon=True).start()
         answer = await answered
-        if isinstance(answer, SafetyAbsent):
+        if isinstance(answer, NoVerdict):
             raise answer
         return answer
 
-    def _call(self, question: dict[str, Any]) -> object:
+    def _call(self, safety_check: dict[str, Any]) -> object:
         try:
-            return self._function(question)
+            return self._function(safety_check)
         except Exception as error:
             log.warning("the safety function failed", exc_info=error)
-            return SafetyAbsent(f"it failed with {type(error).__name__}")
+            return NoVerdict(f"it failed with {type(error).__name__}")

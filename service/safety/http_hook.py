@@ -1,4 +1,4 @@
-"""Safety hook behind an address: an HTTP service of the operator's."""
+"""Safety hook that calls an operator's HTTP service."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import asyncio
 
 import httpx
 
-from service.safety.question import Question
-from service.safety.verdict import SafetyAbsent, Verdict, verdict_of_json
+from service.safety.safety_check import SafetyCheck
+from service.safety.verdict import NoVerdict, Verdict, verdict_of_json
 from service.settings.safety import SafetySettings
 
 MAX_ANSWER_BYTES = 2**16
 
 
 class HttpHook:
-    """Asks by POST; only a 200 with a verdict is an answer.
+    """Safety hook that sends a POST. Only status 200 with a verdict counts as an answer.
 
-    The address is the operator's own, so it may lie on a private network. No proxy of the
-    environment is used, and no redirect followed.
+    The URL is the operator's, so it may be on a private network. Proxy variables are ignored, and
+    redirects are not followed.
     """
 
     def __init__(self, settings: SafetySettings) -> None:
@@ -33,27 +33,27 @@ class HttpHook:
             headers={"Content-Type": "application/json", "User-Agent": "atelier", **bearer},
         )
 
-    async def ask(self, question: Question) -> Verdict:
-        """Ask once. Raises: SafetyAbsent."""
-        body = await asyncio.to_thread(question.body)
+    async def verdict(self, safety_check: SafetyCheck) -> Verdict:
+        """Call the service for one verdict. Raises: NoVerdict."""
+        body = await asyncio.to_thread(safety_check.body)
         try:
             async with self._http.stream("POST", self._url, content=body) as answer:
                 if answer.status_code != httpx.codes.OK:
-                    raise SafetyAbsent(f"it answered {answer.status_code}")
+                    raise NoVerdict(f"it responded with {answer.status_code}")
                 return verdict_of_json(await _read(answer))
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise SafetyAbsent(str(error) or type(error).__name__) from error
+            raise NoVerdict(str(error) or type(error).__name__) from error
 
     async def close(self) -> None:
-        """Close its connections."""
+        """Close the connections to the service."""
         await self._http.aclose()
 
 
 async def _read(answer: httpx.Response) -> bytes:
-    """Raises: SafetyAbsent: it is too long."""
+    """Read the hook's response. Raises: NoVerdict: too long."""
     body = bytearray()
     async for chunk in answer.aiter_bytes():
         body += chunk
         if len(body) > MAX_ANSWER_BYTES:
-            raise SafetyAbsent(f"its answer has more than {MAX_ANSWER_BYTES} bytes")
+            raise NoVerdict(f"its response has more than {MAX_ANSWER_BYTES} bytes")
     return bytes(body)

@@ -1,4 +1,4 @@
-"""Verdict of the safety hook, and what there is instead of one."""
+"""Verdict of the safety hook, and exceptions for refusals and missing verdicts."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ MAX_REASON_CHARS = 500
 NO_REASON = "no reason was given"
 
 
-class SafetyAbsent(Exception):
-    """The hook gave no verdict; says why."""
+class NoVerdict(Exception):
+    """Missing verdict of the hook. The message states the reason."""
 
 
 class SafetyBusy(Exception):
-    """Too many checks of the same client wait already."""
+    """Too many waiting checks of one client."""
 
 
 class SafetyRefused(Exception):
-    """The hook refused; the message is its reason."""
+    """Refusal by the hook. The message is its reason."""
 
 
 class Verdict(BaseModel):
-    """Answer of the hook. Further members are ignored."""
+    """Verdict of the hook. Further members are ignored."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
     allow: bool
     reason: Annotated[str, Field(validate_default=True)] = ""
-    """Reason of a refusal, which clients are shown. Null is none, as programs write that, too."""
+    """Reason of a refusal, shown to clients. Null is accepted as empty."""
 
     @field_validator("allow", mode="before")
     @classmethod
     def _plain(cls, allow: object) -> object:
-        """A comparison of a classifier's scores is NumPy's own kind of truth."""
+        """Accept NumPy's booleans, which comparisons of classifier scores return."""
         return bool(allow) if isinstance(allow, np.bool_) else allow
 
     @field_validator("reason", mode="before")
@@ -54,25 +54,25 @@ class Verdict(BaseModel):
 
 
 def verdict_of(answer: object) -> Verdict:
-    """Read what a function returned: true, false, or a verdict's members.
+    """Parse a function's result: a boolean, or a verdict's members.
 
-    Raises: SafetyAbsent: it is neither.
+    Raises: NoVerdict: neither.
     """
     try:
         is_bare = isinstance(answer, bool | np.bool_)
         return Verdict.model_validate({"allow": answer} if is_bare else answer)
     except ValidationError as error:
-        raise SafetyAbsent(_no_verdict(error)) from None
+        raise NoVerdict(_no_verdict(error)) from None
 
 
 def verdict_of_json(body: bytes) -> Verdict:
-    """Read what a service answered. Raises: SafetyAbsent: it is no verdict."""
+    """Parse the service's response. Raises: NoVerdict: not a verdict."""
     try:
         return Verdict.model_validate(parse_object(body, "answer"))
-    except Malformed as error:  # it may have said both
-        raise SafetyAbsent(f"it gave no verdict: {error.detail}") from None
+    except Malformed as error:  # for example, repeated members
+        raise NoVerdict(f"it gave no verdict: {error.detail}") from None
     except ValidationError as error:
-        raise SafetyAbsent(_no_verdict(error)) from None
+        raise NoVerdict(_no_verdict(error)) from None
 
 
 def _no_verdict(error: ValidationError) -> str:

@@ -1,4 +1,4 @@
-"""Bodies of requests and answers, strictly typed.
+"""Bodies of requests and responses, strictly typed.
 
 May import `errors`.
 """

@@ -1,4 +1,4 @@
-"""Bodies that /v1/admin takes and answers: for operators, across tenants, without prompts."""
+"""Request and response bodies of /v1/admin: for operators, across tenants, without prompts."""
 
 from __future__ import annotations
 
@@ -8,52 +8,52 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from service.jobs.model.job import Job, JobError, JobState, Stage
-from service.jobs.operations import Pause, Sleep, Waiting, WorkerStatus
+from service.jobs.operations import Pause, Sleep, TenantBacklog, WorkerStatus
 from service.schemas import examples
-from service.schemas.examples import shown
+from service.schemas.examples import schema_example
 from service.schemas.response import View, timestamp
 
 MAX_REASON_CHARS = 500
 
 
 class Reason(BaseModel):
-    """Body of an act."""
+    """Body of an operator's request that needs only a reason."""
 
     model_config = ConfigDict(
         extra="forbid",
         strict=True,
         use_attribute_docstrings=True,
-        json_schema_extra=shown({"reason": "a new driver"}),
+        json_schema_extra=schema_example({"reason": "a new driver"}),
     )
 
     reason: str = Field("", max_length=MAX_REASON_CHARS)
-    """Reason, for the audit log and for whoever meets the effect."""
+    """Reason, recorded in the audit log and shown to affected users."""
 
 
 class PauseRequest(Reason):
-    """Body of a pause."""
+    """Body of a request to pause a model or pool."""
 
     drain: bool = False
-    """True to put running jobs aside, with what they have done, for other pools."""
+    """Whether to suspend running jobs with a snapshot, so that other workers resume them."""
 
 
 class AdminJobView(View):
-    """A job as operators see it: whose it is and how it goes, and nothing that it draws."""
+    """Job as operators see it: tenant, state and progress, without its content."""
 
-    model_config = ConfigDict(json_schema_extra=shown(examples.ADMIN_JOB))
+    model_config = ConfigDict(json_schema_extra=schema_example(examples.ADMIN_JOB))
 
     id: str
     """The job's id."""
     tenant: str
-    """Tenant that it belongs to."""
+    """Tenant of the job."""
     state: JobState
-    """State that it is in."""
+    """Current state."""
     model: str
-    """Model that it was asked of."""
+    """Model named in the request."""
     served_by: str
-    """Name of the model that serves it: of an alias, the version that was drawn."""
+    """Name of the model that serves it; for an alias, the version that was chosen."""
     created_at: str
-    """Time of its acceptance (RFC 3339)."""
+    """Time of acceptance (RFC 3339)."""
     started_at: str | None = None
     """Time of its last claim."""
     finished_at: str | None = None
@@ -69,93 +69,93 @@ class AdminJobView(View):
     attempts: int
     """Number of claims."""
     deaths: int
-    """Number of pools that died with it since it last got further."""
+    """Number of workers that crashed while running it since its last progress."""
     device_seconds: float
-    """Device-seconds that it has taken."""
+    """Device-seconds used."""
     error: JobError | None = None
-    """Reason of its failure."""
+    """Failure reason."""
 
 
 class AdminJobPage(View):
-    """A page of all tenants' jobs."""
+    """Page of all tenants' jobs, for operators."""
 
-    model_config = ConfigDict(json_schema_extra=shown(examples.ADMIN_JOBS))
+    model_config = ConfigDict(json_schema_extra=schema_example(examples.ADMIN_JOBS))
 
     data: list[AdminJobView]
     """Jobs, newest first."""
     next: str | None = None
-    """Id to go on from, as `after`; null: there are no more."""
+    """Value of `after` for the next page; null on the last."""
 
 
 class PauseView(View):
-    """Something that is paused."""
+    """Pause of a model, pool or worker."""
 
     kind: Literal["model", "pool"]
     """Kind: a model, or a pool or one of its workers."""
     name: str
     """Name of the model, pool or worker."""
     by: str
-    """Operator who has paused it."""
+    """Operator who set the pause."""
     at: str
     """Time of the pause (RFC 3339)."""
     reason: str
-    """Reason that was given."""
+    """Reason given by the operator."""
     drains: bool
-    """True if running jobs were put aside, too."""
+    """Whether running jobs are suspended, too."""
 
 
 class PausesView(View):
-    """Everything that is paused."""
+    """Active pauses of models, pools and workers."""
 
-    model_config = ConfigDict(json_schema_extra=shown(examples.PAUSES))
+    model_config = ConfigDict(json_schema_extra=schema_example(examples.PAUSES))
 
     data: list[PauseView]
     """Pauses, the oldest first."""
     warning: str | None = None
-    """Hint that nothing of the name that was paused is there now; null: something is."""
+    """Hint that nothing with the paused name is registered now; null if something is."""
 
 
 class SleepView(View):
-    """A pool, or one of its workers, that was put to sleep."""
+    """Pool or worker that an operator put to sleep."""
 
     name: str
     """Name of the pool or worker."""
     by: str
-    """Operator who has put it to sleep."""
+    """Operator who put it to sleep."""
     at: str
-    """Time of that (RFC 3339)."""
+    """Time at which it was put to sleep (RFC 3339)."""
     reason: str
-    """Reason that was given."""
+    """Reason given by the operator."""
 
 
 class SleepsView(View):
-    """Everything that was put to sleep and not woken by an operator. A job wakes it, too."""
+    """Pools and workers put to sleep and not woken by an operator. Jobs wake them, too."""
 
-    model_config = ConfigDict(json_schema_extra=shown(examples.SLEEPS))
+    model_config = ConfigDict(json_schema_extra=schema_example(examples.SLEEPS))
 
     data: list[SleepView]
     """Sleeping pools and workers, the longest sleeping first."""
 
 
 class WorkerView(View):
-    """A worker that is there now."""
+    """Worker that is registered now, with its capacity and running jobs."""
 
     name: str
     """The worker's name."""
     pool: str
-    """Pool of the settings that it belongs to."""
+    """Pool of the settings that contains it."""
     model: str
     """Model that it serves."""
     ready: bool
-    """True once it has finished its warm-up, while it does not drain."""
+    """Whether it has finished its warm-up and is not draining."""
     slots: int | None = None
-    """Images that it denoises together; null where it has not said so yet."""
+    """Number of images that it denoises together; null until reported."""
     layout: str | None = None
     """Layout of the model on its devices."""
     running: int
-    """Jobs that it runs."""
+    """Number of jobs that it runs."""
     asleep: bool = False
-    """True while no model is on its devices until a job comes."""
+    """Whether its devices hold no model until a job arrives."""
 
 
 class WaitingView(View):
@@ -168,28 +168,28 @@ class WaitingView(View):
     jobs: int
     """Number of its queued jobs."""
     device_seconds: float
-    """Prediction of what they take."""
+    """Predicted device-seconds of these jobs."""
 
 
 class OverviewView(View):
-    """State of the whole service now."""
+    """Current state of the whole service: workers, waiting, running and failed jobs."""
 
-    model_config = ConfigDict(json_schema_extra=shown(examples.OVERVIEW))
+    model_config = ConfigDict(json_schema_extra=schema_example(examples.OVERVIEW))
 
     waiting: list[WaitingView]
     """Tenants with queued jobs by model, most device-seconds first."""
     workers: list[WorkerView]
-    """Workers that are there."""
+    """Registered workers."""
     paused: list[PauseView]
     """Pauses, the oldest first."""
     running: list[AdminJobView]
     """Running jobs, the longest running first."""
     failed: list[AdminJobView]
-    """The last jobs that failed, newest first."""
+    """Last failed jobs, newest first."""
 
 
 def view_job(job: Job) -> AdminJobView:
-    """Return a job as operators see it."""
+    """Convert a job to its view for operators."""
     model = job.request.get("model", job.model)
     return AdminJobView(
         id=job.id,
@@ -212,7 +212,7 @@ def view_job(job: Job) -> AdminJobView:
 
 
 def view_pauses(pauses: Mapping[tuple[Literal["model", "pool"], str], Pause]) -> list[PauseView]:
-    """Return what is paused, the longest paused first."""
+    """Convert pauses to views, the longest paused first."""
     return [
         PauseView(
             kind=kind,
@@ -227,7 +227,7 @@ def view_pauses(pauses: Mapping[tuple[Literal["model", "pool"], str], Pause]) ->
 
 
 def view_sleeps(sleeps: Mapping[str, Sleep]) -> list[SleepView]:
-    """Return what was put to sleep, the longest sleeping first."""
+    """Convert sleeping pools and workers to views, the longest sleeping first."""
     return [
         SleepView(name=name, by=sleep.by, at=timestamp(sleep.at), reason=sleep.reason)
         for name, sleep in sorted(sleeps.items(), key=lambda item: item[1].at)
@@ -235,25 +235,25 @@ def view_sleeps(sleeps: Mapping[str, Sleep]) -> list[SleepView]:
 
 
 def view_workers(workers: Sequence[WorkerStatus], running: Sequence[Job]) -> list[WorkerView]:
-    """Return workers with the number of jobs that each runs, in the order of their names."""
+    """Convert workers to views, with the number of jobs of each, ordered by name."""
     return [
         WorkerView(
-            name=one.name,
-            pool=one.pool,
-            model=one.model,
-            ready=one.is_ready,
-            slots=one.facts.slots if one.facts else None,
-            layout=one.facts.layout if one.facts else None,
-            running=sum(job.pool == one.name for job in running),
-            asleep=one.facts.asleep if one.facts else False,
+            name=worker.name,
+            pool=worker.pool,
+            model=worker.model,
+            ready=worker.is_ready,
+            slots=worker.facts.slots if worker.facts else None,
+            layout=worker.facts.layout if worker.facts else None,
+            running=sum(job.pool == worker.name for job in running),
+            asleep=worker.facts.asleep if worker.facts else False,
         )
-        for one in sorted(workers, key=lambda one: one.name)
+        for worker in sorted(workers, key=lambda worker: worker.name)
     ]
 
 
-def view_waiting(waiting: Sequence[Waiting]) -> list[WaitingView]:
-    """Return who waits for what."""
-    return [WaitingView(**vars(one)) for one in waiting]
+def view_waiting(waiting: Sequence[TenantBacklog]) -> list[WaitingView]:
+    """Convert queue totals by tenant and model to views."""
+    return [WaitingView(**vars(entry)) for entry in waiting]
 
 
 def _time(seconds: float | None) -> str | None:

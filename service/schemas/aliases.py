@@ -1,4 +1,4 @@
-"""Names of fields in other APIs, which people write from habit, with ours."""
+"""Field names of other APIs, mapped to this API's names, for error messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _UPSCALE = f"upscale, such as {SHAPES['upscale']}"
 _HIRES = f"hires, such as {SHAPES['hires']}"
 
 _GENERATE = {
-    # OpenAI, and what follows it
+    # OpenAI and compatible APIs
     "n": "num_images",
     "size": _SIZE,
     "aspect_ratio": _SIZE,
@@ -153,4 +153,4 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
     "output": {"type": "format", "compression": "quality", "base64": "inline"},
     "webhook": {"address": "url"},
 }
-"""Aliases by the path of the object that holds the field."""
+"""Aliases by the path of the object that contains the field."""

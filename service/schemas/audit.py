@@ -1,4 +1,4 @@
-"""Records of the audit log, as they are stored and answered."""
+"""Records of the audit log, in the format of store and API."""
 
 from __future__ import annotations
 
@@ -10,62 +10,63 @@ from typing import Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-from service.schemas.examples import AUDIT, shown
+from service.schemas.examples import AUDIT, schema_example
 
 ID_BYTES = 6
 SERVICE = "atelier"
-"""Name of whoever acts where nobody has asked for it."""
+"""Actor of automatic acts."""
 FRONT_END = "front end at "
 
 
 class AuditRecord(BaseModel):
-    """One act of an operator, or of the service by itself."""
+    """Act of an operator, or of the service itself."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     id: str = Field(pattern=rf"^[0-9a-f]{{{2 * ID_BYTES}}}$")
     """Id of the record."""
     at: AwareDatetime
-    """Time at which it began (UTC, by the clock of the process that did it)."""
+    """Start time (UTC, by the acting process's clock)."""
     key_id: str
-    """Id of the operator's key; empty: of somebody on the server's own machine, of a command, or of
-    the service by itself."""
+    """Id of the operator's key; empty for commands, access from the server's own machine, and acts
+    of the service itself."""
     name: str
-    """Name that the key was made with; of a command `USER@HOST`; of the service by itself
-    `atelier`."""
+    """Name of the key; `USER@HOST` for a command; `atelier` for the service itself."""
     address: str
-    """Address that the request came from, by `server.trusted_proxies`; of a command at Redis
-    `command line at HOST`; of the service by itself `front end at HOST`."""
+    """Client address of the request, by `server.trusted_proxies`; `command line at HOST` for a
+    command that uses Redis directly; `front end at HOST` for the service itself."""
     act: str
-    """Act that was asked for, such as `cancel job`."""
+    """Requested act, such as `cancel job`."""
     target: str
-    """Job, pool, model, adapter, tenant, key, … that it was done to."""
+    """Job, pool, model, adapter, tenant, key, … that the act affects."""
     reason: str = ""
-    """Reason, as the operator gave it."""
+    """Reason given by the operator."""
     details: dict[str, str] = Field(default_factory=dict)
-    """Further things that were asked for."""
+    """Further parameters of the act."""
     outcome: Literal["begun", "done", "failed"] = "begun"
-    """Outcome; `begun`: its process died on the way, or it goes on."""
+    """Outcome; `begun`: still running, or its process crashed."""
     error: str = ""
     """Reason of its failure."""
 
     @property
     def field(self) -> str:
-        """Field of the record while it waits in Redis for a front end."""
+        """Field name of the record in the Redis hash from which front ends collect it."""
         return f"{self.id} {self.outcome}"
 
 
 class AuditPage(BaseModel):
-    """Acts of one day."""
+    """Audit records of one day."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True, json_schema_extra=shown(AUDIT))
+    model_config = ConfigDict(
+        use_attribute_docstrings=True, json_schema_extra=schema_example(AUDIT)
+    )
 
     data: list[AuditRecord]
     """Acts, the oldest first."""
 
 
 def automatic_act(act: str, target: str, reason: str, details: Mapping[str, str]) -> AuditRecord:
-    """Return the record of what this process has done by itself."""
+    """Create the record of an act that this process performed automatically."""
     return AuditRecord(
         id=secrets.token_hex(ID_BYTES),
         at=datetime.now(UTC),

@@ -1,4 +1,4 @@
-"""Examples of bodies, for openapi.yaml: what the demo's models are asked and answer."""
+"""Example bodies for openapi.yaml: requests and responses of the demo models."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ PENDING: Example = {
     **dict.fromkeys(VERIFICATION),
     "object": "verification",
     "verdict": "pending",
-    "message": "it is still being drawn; ask again with the same Idempotency-Key",
+    "message": "it is still being generated; repeat the request with the same Idempotency-Key",
     "job": _JOB_ID,
 }
 _WITHOUT_OUTPUTS: Example = {
@@ -279,6 +279,6 @@ AUDIT: Example = {
 }
 
 
-def shown(example: Example) -> JsonDict:
-    """Return the `json_schema_extra` of a body's class that gives it an example."""
+def schema_example(example: Example) -> JsonDict:
+    """Return the `json_schema_extra` that adds an example to a body's class."""
     return {"examples": [example]}

@@ -1,4 +1,4 @@
-"""Upper bounds of a request: a model's limits, tightened by the server's."""
+"""Effective limits of a request: the stricter of model and server."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from service.settings.limits import LimitSettings
 
 
 class Bounds(Limits):
-    """Bounds that hold here: the stricter of the model's limits and the server's."""
+    """Effective limits: the stricter of the model's and the server's."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     max_clip_pixels: int
     """Maximum pixels of a whole video: width times height times frames."""
     max_upscaled_pixels: int
-    """Maximum pixels of an image behind an upscaler."""
+    """Maximum pixels of an image after an upscaler."""
     max_prompt_chars: int
     """Maximum characters of each prompt."""
     max_loras: int
-    """Maximum number of adapters per request, where the model takes any."""
+    """Maximum number of adapters per request, if the model accepts any."""
 
 
 @lru_cache(maxsize=64)
 def bounds_of(model: Limits, server: LimitSettings) -> Bounds:
-    """Sides and frame counts are rounded down to what the model can make."""
+    """Combine both limits, with sides and frame counts rounded down to supported values."""
     side = min(model.max_side_px, server.max_side_px)
     frames = min(model.max_frames, server.max_frames)
     stricter = {
@@ -45,15 +45,15 @@ def bounds_of(model: Limits, server: LimitSettings) -> Bounds:
 
 
 def has_no_upscaler(model: ModelSpec) -> str:
-    """Return what is said where a model has no upscaler."""
+    """Return the message for requests to upscale with a model that has no upscaler."""
     if any(task.endswith("-to-video") for task in model.tasks):
-        return f"the model {model.name!r} makes videos, which are not upscaled"
-    return f"the model {model.name!r} has no upscaler; its operator can add one, by [upscalers]"
+        return f"the model {model.name!r} generates videos, which are not upscaled"
+    return f"the model {model.name!r} has no upscaler; its operator can add one in [upscalers]"
 
 
 def takes_no_loras(model: ModelSpec) -> str:
-    """Return what is said where a model takes no adapters."""
+    """Return the message for requests with adapters to a model that accepts none."""
     return (
-        f"the model {model.name!r} takes no adapters; its operator can let it, by"
+        f"the model {model.name!r} accepts no adapters; its operator can enable them in"
         f" models.{model.name}.lora_pages"
     )

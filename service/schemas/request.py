@@ -1,4 +1,4 @@
-"""Bodies that clients send, strictly read: no unknown field, no conversion of types."""
+"""Strict models of request bodies: unknown fields are rejected, types are not converted."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ from models.spec.field_types import (
 from models.spec.lora import Expert
 from models.spec.prompt_syntax import PromptSyntax
 from service.errors.field_paths import UNION_TAG
-from service.schemas.examples import CONTINUE, GENERATE, UPLOAD, shown
+from service.schemas.examples import CONTINUE, GENERATE, UPLOAD, schema_example
 from service.schemas.request_parts import (
     MAX_HINTS,
     MAX_LISTED_IMAGES,
     MAX_LORAS,
     Body,
     ControlRequest,
-    Falling,
+    DescendingNoiseLevels,
     HiresRequest,
+    ImageData,
     ImagePromptRequest,
     ImageScale,
     Label,
@@ -42,7 +43,6 @@ from service.schemas.request_parts import (
     LoraRequest,
     Name,
     OutputRequest,
-    Picture,
     QualityAim,
     RefinerRequest,
     SchedulerRequest,
@@ -56,40 +56,39 @@ from service.schemas.request_parts import (
 
 
 def _without_default(schema: dict[str, Any]) -> None:
-    """Leave the default of a field open whose null is not the same as leaving it out."""
+    """Omit a field's default from the schema, because null differs from omission there."""
     schema.pop("default", None)
 
 
 class GenerateRequest(Body):
-    """One request for images or videos; a field that the model does not serve is refused."""
+    """Request for images or videos. Fields that the model does not serve are rejected."""
 
-    model_config = ConfigDict(json_schema_extra=shown(GENERATE))
+    model_config = ConfigDict(json_schema_extra=schema_example(GENERATE))
 
     model: Name | None = None
-    """Name of a model from `GET /v1/models`. May be left out where only one is served."""
+    """Name of a model from `GET /v1/models`. Optional if only one is served."""
     prompt: Text
     """Description of the image or video."""
     negative_prompt: Text | None = None
-    """Description of what to avoid. Needs guidance."""
+    """Description of what to avoid. Requires guidance."""
     prompt_2: Text | None = None
     """Prompt for the second text encoder. Default: `prompt`."""
     negative_prompt_2: Text | None = None
     """Negative prompt for the second text encoder. Default: `negative_prompt`."""
     prompt_syntax: PromptSyntax | None = None
-    """Reading of all prompts. `plain`: every character is text. `weighted`: as AUTOMATIC1111 reads
-    them, `(a)` is 1.1 times as strong, `[a]` 1.1 times weaker, `(a:1.3)` 1.3 times as strong, and
-    SDXL reads long prompts in chunks, which `BREAK` ends. Default: the model's, which is `plain`
-    unless its operator chose another."""
+    """Syntax of all prompts. `plain`: every character is text. `weighted`: as in AUTOMATIC1111,
+    `(a)` has weight 1.1, `[a]` 1/1.1 and `(a:1.3)` 1.3; SDXL reads long prompts in chunks, which
+    `BREAK` ends. Default: the model's, which is `plain` unless its operator chose another."""
     width: Pixels | None = None
-    """Width in pixels. Default: the model's, or of many models that of `image`."""
+    """Width in pixels. Default: the model's, or for many models that of `image`."""
     height: Pixels | None = None
-    """Height in pixels. Default: the model's, or of many models that of `image`."""
+    """Height in pixels. Default: the model's, or for many models that of `image`."""
     num_frames: Count | None = None
-    """Number of frames of a video. It is the model's `min_frames` more than a multiple of its
+    """Number of frames of a video: the model's `min_frames` plus a multiple of its
     `frames_multiple`."""
     fps: FramesPerSecond | None = None
-    """Frames per second of a video. The frames are the same at any rate, but for LTX-2, whose
-    motion and sound go by it."""
+    """Frames per second of a video. It affects the frames of LTX-2 only, whose motion and sound
+    depend on it."""
     num_inference_steps: Count | None = None
     """Number of denoising steps. Default: the model's."""
     guidance_scale: Scale | None = None
@@ -101,40 +100,40 @@ class GenerateRequest(Body):
     audio_guidance_scale: Scale | None = None
     """Guidance scale of LTX-2's sound. Default: the model's."""
     stg_scale: Scale | None = None
-    """Scale of LTX-2's spatio-temporal guidance, away from what a block would draw without its
-    self-attention; 0: none. Default: the model's."""
+    """Scale of LTX-2's spatio-temporal guidance, away from the prediction without a block's
+    self-attention; 0: off. Default: the model's."""
     modality_scale: Scale | None = None
-    """Scale of LTX-2's guidance away from a video and a sound that know nothing of each other; 1:
-    none. Default: the model's."""
+    """Scale of LTX-2's guidance away from the prediction without attention between video and sound;
+    1: off. Default: the model's."""
     guidance_rescale: Fraction | None = None
     """Rescaling of guided predictions, against overexposure at strong guidance. Default: the
     model's."""
     cfg_normalization: Scale | None = None
-    """Limit to the norm of Z-Image's guided predictions, as a multiple of the prompt's own; 0:
-    none. Default: 0."""
+    """Maximum norm of Z-Image's guided predictions, as a multiple of the prompt's prediction's
+    norm. 0: no limit. Default: 0."""
     cfg_truncation: Fraction | None = None
-    """Share of the way from noise to image behind which Z-Image's steps are not guided. Default:
-    1."""
+    """Share of the way from noise to image after which Z-Image's steps run without guidance.
+    Default: 1."""
     num_images: Count | None = None
-    """Number of images or videos. Number i is what the same request with `seed + i` gives. Default:
-    1."""
+    """Number of images or videos. Output i equals that of the same request with `seed + i`.
+    Default: 1."""
     stop_at_step: Count | None = None
-    """Denoising steps after which the images stop, fewer than they have: the job ends as `paused`,
-    with a small preview of each image in place of its files, and `POST /v1/jobs/{id}/continue`
-    finishes those that are chosen. Of two passes (hires fix, presets with smaller first steps) it
-    is a step of the first. Default: none, the images are finished."""
+    """Number of denoising steps, fewer than the total, after which the job ends as `paused`. It
+    then has a small preview per image instead of files, and `POST /v1/jobs/{id}/continue` finishes
+    the chosen images. With two passes (hires fix, presets with smaller first steps) it counts steps
+    of the first. Default: no pause."""
     seed: Seed | None = None
-    """Random seed; the same one gives the same image. Default: drawn at random, and returned."""
+    """Random seed; the same seed gives the same image. Default: random, and returned."""
     max_sequence_length: Count | None = None
-    """Number of text tokens that the prompt is padded or cut to. Default: the model's."""
+    """Number of text tokens that the prompt is padded or truncated to. Default: the model's."""
     clip_skip: ClipSkip | None = None
-    """Number of CLIP's last layers to leave out. Default: the model's own."""
+    """Number of CLIP's last layers to skip. Default: the model's."""
     original_size: Size | None = None
-    """Height and width that SDXL takes for those of the original image. Default: the image's."""
+    """Height and width that condition SDXL as the original image's size. Default: the image's."""
     target_size: Size | None = None
-    """Height and width that SDXL takes for those of the target. Default: the image's."""
+    """Height and width that condition SDXL as the target size. Default: the image's."""
     crops_coords_top_left: Size | None = None
-    """Top and left offset that SDXL takes for those of its crop. Default: 0, 0."""
+    """Top and left offset that condition SDXL as the crop. Default: 0, 0."""
     negative_original_size: Size | None = None
     """`original_size` for the negative prompt."""
     negative_target_size: Size | None = None
@@ -142,20 +141,20 @@ class GenerateRequest(Body):
     negative_crops_coords_top_left: Size | None = None
     """`crops_coords_top_left` for the negative prompt."""
     aesthetic_score: Score | None = None
-    """Aesthetic score that SDXL's refiner takes for the image's. Default: 6."""
+    """Aesthetic score that conditions SDXL's refiner. Default: 6."""
     negative_aesthetic_score: Score | None = None
     """`aesthetic_score` for the negative prompt. Default: 2.5."""
     refiner: RefinerRequest | None = None
-    """Refiner of SDXL, which takes the last steps. Default: none, the model takes all."""
-    timesteps: Falling | None = None
-    """Timesteps of the model, falling, one per step. They replace those of the schedule."""
-    sigmas: Falling | None = None
-    """Sigmas, falling, in place of the schedule's. For Flux one per step; for SDXL noise levels, of
-    which the last is where the last step ends, usually 0."""
+    """SDXL refiner, which runs the last steps. Default: none, the model runs all."""
+    timesteps: DescendingNoiseLevels | None = None
+    """Decreasing timesteps of the model, one per step, instead of the schedule's."""
+    sigmas: DescendingNoiseLevels | None = None
+    """Decreasing sigmas instead of the schedule's. For Flux one per step. For SDXL noise levels, of
+    which the last is the end of the last step, usually 0."""
     eta: Fraction | None = None
-    """Share of noise that each step of DDIM adds."""
+    """Noise that each DDIM step adds, as a fraction (eta)."""
     scheduler: SchedulerRequest | None = None
-    """Scheduler and its options. Default: the checkpoint's own."""
+    """Scheduler and its options. Default: the checkpoint's."""
     quality: (
         Annotated[
             Annotated[Name, Tag(f"{UNION_TAG}name")]
@@ -164,83 +163,83 @@ class GenerateRequest(Body):
         ]
         | None
     ) = None
-    """Name of one of the model's `qualities`, which trade likeness for speed; or an object with
-    `min_psnr_db`, for the fastest of them that has kept it where it was measured, or `exact`.
+    """Name of one of the model's `qualities`, which trade fidelity for speed. Or an object with
+    `min_psnr_db`, for the fastest preset that reached that PSNR in calibration, else `exact`.
     Default: the model's, which is `exact` unless its operator chose another. `output.quality` is
-    how well a file is encoded."""
-    image: Picture | None = None
-    """Image to start from. A data URI or bare base64 of a PNG, JPEG or WebP, or an http(s) URL
-    where the server allows it."""
-    mask_image: Picture | None = None
-    """Mask of `image`: white where it is redrawn."""
-    last_image: Picture | None = None
+    the encoding quality."""
+    image: ImageData | None = None
+    """Image to start from. A data URI or bare base64 of a PNG, JPEG or WebP, or an http(s) URL if
+    the server allows it."""
+    mask_image: ImageData | None = None
+    """Mask of `image`: white areas are generated anew."""
+    last_image: ImageData | None = None
     """Last frame of the video; `image` is the first."""
-    control_image: Picture | None = None
-    """Image that says what is where: edges for a Canny model, depths for a Depth model. It is used
-    as it is."""
-    reference_images: Annotated[list[Picture], Field(max_length=MAX_LISTED_IMAGES)] | None = None
-    """Further images that the model sees beside `image`, in the order that the prompt may count
-    them in."""
+    control_image: ImageData | None = None
+    """Control image of the spatial layout: edges for a Canny model, depths for a Depth model. It is
+    used without preprocessing."""
+    reference_images: Annotated[list[ImageData], Field(max_length=MAX_LISTED_IMAGES)] | None = None
+    """Additional reference images after `image`, in the order in which the prompt may number
+    them."""
     control: Annotated[list[ControlRequest], Field(max_length=MAX_LISTED_IMAGES)] | None = None
-    """Images that say what is where, all at once, each by a ControlNet of the model."""
+    """Control images, all applied at once, each by a ControlNet of the model."""
     image_prompts: (
         Annotated[list[ImagePromptRequest], Field(max_length=MAX_LISTED_IMAGES)] | None
     ) = None
-    """Images that say what to draw, beside the prompt."""
+    """Images that serve as prompts, in addition to the text."""
     control_video: Video | None = None
     """Video that VACE follows (edges, depths, poses) or, with `mask_video`, completes. One file,
-    MP4 or WebM, or a list of images, one a frame. With fewer frames than `num_frames` it is
-    continued."""
+    MP4 or WebM, or a list of images, one per frame. With fewer frames than `num_frames`, VACE
+    continues it."""
     pose_video: Video | None = None
-    """Video of the poses that Animate gives the character of `image`. One file, MP4 or WebM, or a
-    list of images, one a frame. With fewer frames than `num_frames` it runs back and forth."""
+    """Video of the poses for the character of `image` (Wan Animate). One file, MP4 or WebM, or a
+    list of images, one per frame. With fewer frames than `num_frames` it plays back and forth."""
     face_video: Video | None = None
-    """Video of the face whose expressions Animate's character has, cut out square; as
+    """Video of the face, cropped square, whose expressions Animate's character takes; format as
     `pose_video`."""
     background_video: Video | None = None
-    """Video in which Animate's character replaces who is under `mask_video`; as `pose_video`."""
+    """Video in which Animate's character replaces the person under `mask_video`; format as
+    `pose_video`."""
     mask_video: Video | None = None
-    """Mask of `control_video` or `background_video`: white where it is drawn anew, black where it
-    is kept. It has as many frames, or one image for all of them. Default: white."""
+    """Mask of `control_video` or `background_video`: white areas are generated anew, black ones are
+    kept. As many frames as that video, or one image for all. Default: white."""
     conditioning_scale: Annotated[list[ImageScale], Field(max_length=MAX_HINTS)] | None = None
-    """Strength of the effect that `control_video` and `reference_images` have in VACE: one number,
-    or one for each layer that reads them. Default: 1."""
+    """Strength of `control_video` and `reference_images` in VACE: one number, or one per layer that
+    reads them. Default: 1."""
     strength: Strength | None = None
-    """Share of `image` to redraw. Default: the model's."""
+    """Share of `image` to change. Default: the model's."""
     loras: Annotated[list[LoraRequest], Field(max_length=MAX_LORAS)] | None = None
-    """Adapters (LoRA) by name, each with its scale, all at once: as `diffusers` adds them up."""
+    """Adapters (LoRA) by name, each with its scale. Their effects add up as in `diffusers`."""
     hires: HiresRequest | None = Field(None, json_schema_extra=_without_default)
-    """Hires fix: each image is drawn at `width` and `height`, enlarged, and drawn again from that
-    by image to image, in one job. A `refiner` refines the second pass. `null` is one pass, whatever
-    the model's default is. Default: the model's, which is none unless its operator chose one."""
+    """Hires fix: generates each image at `width` and `height`, enlarges it, and runs image to image
+    on the result, in one job. A `refiner` refines the second pass. `null` is one pass, even if the
+    model has a default. Default: the model's, which is none unless its operator chose one."""
     upscale: UpscaleRequest | None = None
-    """Upscaler that draws each finished image larger. Default: none."""
+    """Upscaler that enlarges each finished image. Default: none."""
     output: OutputRequest | None = None
-    """Format of the files, and whether they come inline."""
+    """Format of the files, and whether the response contains them."""
     reuse: bool | None = None
-    """Permission to give files again that the same request was given before, where the server keeps
-    track of them (`X-Atelier-Cache: hit`): they are the same bytes, and cost nothing. Default:
-    true."""
+    """Whether the server may return the files of an earlier identical request, if it caches them
+    (`X-Atelier-Cache: hit`). They are the same bytes, and cost nothing. Default: true."""
     priority: Literal["low", "normal", "high"] = "normal"
     """Priority among the tenant's jobs."""
     deadline_s: Annotated[float, Field(gt=0, le=30 * 86400)] | None = None
-    """Seconds until the job expires if it is not done by then."""
+    """Seconds after which the job expires if it is not done."""
     webhook: WebhookRequest | None = None
-    """Address to notify when the job has ended."""
+    """Webhook to notify when the job has ended."""
     metadata: Annotated[dict[Name, Label], Field(max_length=16)] = Field(default_factory=dict)
-    """Names and texts that are returned with the job."""
+    """Names and texts, returned with the job."""
 
 
 class ContinueRequest(Body):
-    """Choice among the drafts of an audition. Fields that are left out are the audition's."""
+    """Selection of a paused job's drafts to finish. Omitted fields keep the paused job's values."""
 
-    model_config = ConfigDict(json_schema_extra=shown(CONTINUE))
+    model_config = ConfigDict(json_schema_extra=schema_example(CONTINUE))
 
     images: Annotated[list[Index], Field(min_length=1)] | None = None
-    """Numbers of the images to finish, from 0. Default: all."""
+    """Indices of the images to finish, from 0. Default: all."""
     prompt: Text | None = None
-    """Another prompt from `stop_at_step` on, as the other fields that say what to draw: the images
-    are branches of their drafts then, and no request draws them in one run."""
+    """Another prompt from `stop_at_step` on. With it, or other fields that change the content, the
+    images branch off their drafts, and no single request reproduces them."""
     negative_prompt: Text | None = None
     """Another description of what to avoid."""
     prompt_2: Text | None = None
@@ -254,22 +253,23 @@ class ContinueRequest(Body):
     guidance_scale_2: Scale | None = None
     """Another guidance scale of Wan 2.2's second expert."""
     loras: Annotated[list[LoraRequest], Field(max_length=MAX_LORAS)] | None = None
-    """Other adapters; an empty list: none."""
+    """Other adapters; an empty list removes all."""
     seed: Seed | None = None
-    """Another seed of the noise that later steps add, higher by one for each further image: of
-    schedulers that add any, and of masks."""
+    """Another seed of the noise that later steps add, one higher for each further image. It affects
+    masks and schedulers that add noise."""
     num_inference_steps: Count | None = None
-    """Number of denoising steps, as the audition has it: drafts lie on its schedule."""
+    """Number of denoising steps. It must equal the paused job's, because drafts are on its
+    schedule."""
     output: OutputRequest | None = None
-    """Format of the files, and whether they come inline."""
+    """Format of the files, and whether the response contains them."""
     priority: Literal["low", "normal", "high"] | None = None
     """Priority among the tenant's jobs."""
     deadline_s: Annotated[float, Field(gt=0, le=30 * 86400)] | None = None
-    """Seconds until the job expires if it is not done by then."""
+    """Seconds after which the job expires if it is not done."""
     webhook: WebhookRequest | None = None
-    """Address to notify when the job has ended."""
+    """Webhook to notify when the job has ended."""
     metadata: Annotated[dict[Name, Label], Field(max_length=16)] = Field(default_factory=dict)
-    """Names and texts that are returned with the job."""
+    """Names and texts, returned with the job."""
 
 
 _FILES = {
@@ -281,10 +281,10 @@ _FILES = {
     "preview": {
         "type": "string",
         "format": "binary",
-        "description": "PNG, JPEG or WebP that shows it.",
+        "description": "Preview image: PNG, JPEG or WebP.",
     },
 }
-"""Parts of an upload's form that are files."""
+"""File parts of the upload form."""
 
 
 def _with_files(schema: dict[str, Any]) -> None:
@@ -294,16 +294,16 @@ def _with_files(schema: dict[str, Any]) -> None:
 
 
 class LoraUpload(Body):
-    """Form of an upload, beside its files."""
+    """Text fields of the upload form for an adapter."""
 
     model_config = ConfigDict(json_schema_extra=_with_files)
 
     name: LoraName
-    """Name that requests give it: up to 100 letters, digits, dots, dashes and underscores."""
+    """Name for requests: up to 100 letters, digits, dots, dashes and underscores."""
     model: Name | None = None
-    """Name of the model that it is for. May be left out where only one is served."""
+    """Name of the adapter's model. Optional if only one is served."""
     trigger: Label = ""
-    """Words that a prompt should hold."""
+    """Trigger words that prompts should contain."""
     expert: Expert | None = None
     """Expert of Wan 2.2 that the file is for. Default: `high`, as in diffusers."""
 
@@ -323,21 +323,21 @@ SERVICE_FIELDS = frozenset(
         "metadata",
     )
 )
-"""Fields that the service itself understands, whatever the model."""
+"""Fields that the service itself handles, for every model."""
 
 
 OFF_BY_NULL = frozenset({"hires"})
-"""Fields whose null switches the model's default off. Of any other it is the same as nothing."""
+"""Fields whose null switches off the model's default. For other fields null equals omission."""
 
 
 def switched_off(request: GenerateRequest) -> dict[str, None]:
-    """Return the fields that the client has switched off, each with its null."""
+    """Return the fields that the client set to null to switch off a default."""
     nulls = OFF_BY_NULL & request.model_fields_set
     return {name: None for name in sorted(nulls) if getattr(request, name) is None}
 
 
 def model_fields(request: GenerateRequest) -> dict[str, Any]:
-    """Return the fields that the client has set, or switched off, and the model serves."""
+    """Return the fields for the model's pipeline: those that the client set or switched off."""
     given = request.model_dump(exclude_none=True, by_alias=True) | switched_off(request)
     chosen = given.keys() - SERVICE_FIELDS | given.keys() & {"prompt", "seed", "num_images"}
     chosen -= {name for name in chosen if given[name] == []}

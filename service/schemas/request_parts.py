@@ -1,4 +1,4 @@
-"""Values and parts of the bodies that clients send, strictly read."""
+"""Field types and nested objects of request bodies."""
 
 from __future__ import annotations
 
@@ -50,30 +50,31 @@ _PLAIN = {"type": "string", "pattern": r"^[^\u0000-\u0008\u000b\u000c\u000e-\u00
 
 
 LoraName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
-"""Name of an uploaded adapter: a part of addresses."""
+"""Name of an uploaded adapter, usable in URLs."""
 LoraScale = Annotated[float, Field(ge=-100, le=100)]
 MAX_LORAS = 64
-"""Maximum number of adapters per request, whatever the settings say."""
+"""Maximum number of adapters per request, regardless of settings."""
 MAX_LORA_INTERVALS = 16
 """Maximum number of intervals of an adapter's scale."""
 MAX_LISTED_IMAGES = 16
-"""Maximum number of images in one list of a request, whatever the model."""
+"""Maximum number of images in one list of a request, regardless of model."""
 ImageScale = Annotated[float, Field(ge=0, le=10)]
 """Strength of an image's effect."""
 MAX_SENT_FRAMES = 1024
-"""Maximum number of frames of a video that comes as a list of them, whatever the model."""
+"""Maximum number of frames of a video sent as a list, regardless of model."""
 MAX_HINTS = 100
-"""Maximum number of factors of `conditioning_scale`, whatever the model."""
+"""Maximum number of factors of `conditioning_scale`, regardless of model."""
 MAX_TEXT_CHARS = 2**20
-"""Maximum length of any text but an image, whatever the settings say: searched in milliseconds."""
+"""Maximum length of any text but an image, regardless of settings. Searching it takes
+milliseconds."""
 
 
 def _plain(text: str) -> str:
     if len(text) > MAX_TEXT_CHARS:
         raise ValueError(f"must have at most {MAX_TEXT_CHARS} characters")
-    if found := _BAD_CHARACTER.search(text):
+    if match := _BAD_CHARACTER.search(text):
         raise ValueError(
-            f"character {found.start()} is no text (a control character or half a one)"
+            f"character {match.start()} is not text (a control character or an unpaired surrogate)"
         )
     return text
 
@@ -87,25 +88,28 @@ def _scalar(value: Any) -> Any:
 
 
 def http_url(url: str) -> str:
-    """The address as it is. Raises: ValueError: nobody could be asked under it; says why."""
+    """Validate an http(s) URL that clients supply.
+
+    Raises: ValueError: not a URL that can be requested; the message states why.
+    """
     try:
         parts = urlsplit(url)
         port_is_wrong = parts.port == 0
-        httpx.URL(url).host  # noqa: B018 - fails where its international name is none
+        httpx.URL(url).host  # noqa: B018 - raises on an invalid international name
     except (ValueError, httpx.InvalidURL) as error:
-        raise ValueError(f"it is no URL: {error}") from None
+        raise ValueError(f"it is not a URL: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or port_is_wrong:
-        raise ValueError("it must be a whole http or https URL")
+        raise ValueError("it must be an absolute http or https URL")
     if parts.username is not None or parts.password is not None:
-        raise ValueError("it must not carry a user or a password")
+        raise ValueError("it must not contain a user or a password")
     return url
 
 
 Text = Annotated[str, AfterValidator(_plain), WithJsonSchema(_PLAIN)]
 """Text without control characters other than tab and line ends."""
 
-Picture = Annotated[str, WithJsonSchema(_PLAIN)]
-"""An image in base64, or an address; what it holds is checked where it is decoded."""
+ImageData = Annotated[str, WithJsonSchema(_PLAIN)]
+"""Image in base64, or a URL. The content is validated when it is decoded."""
 
 
 def _kind_of_video(value: Any) -> str:
@@ -113,15 +117,15 @@ def _kind_of_video(value: Any) -> str:
 
 
 Video = Annotated[
-    Annotated[Picture, Tag(f"{UNION_TAG}file")]
+    Annotated[ImageData, Tag(f"{UNION_TAG}file")]
     | Annotated[
-        list[Picture],
+        list[ImageData],
         Field(max_length=MAX_SENT_FRAMES),
         Tag(f"{UNION_TAG}frames"),
     ],
     Discriminator(_kind_of_video),
 ]
-"""A video in base64, or an address; or a list of images, one a frame."""
+"""Video in base64, or a URL; or a list of images, one per frame."""
 
 Name = Annotated[
     str,
@@ -147,7 +151,7 @@ Scalar = Annotated[
     AfterValidator(_scalar),
     WithJsonSchema({"type": ["string", "number", "boolean", "null"]}),
 ]
-Falling = Annotated[list[NoiseLevel], Field(min_length=1, max_length=10_000)]
+DescendingNoiseLevels = Annotated[list[NoiseLevel], Field(min_length=1, max_length=10_000)]
 Size = Annotated[list[Offset], Field(min_length=2, max_length=2)]
 
 
@@ -162,16 +166,16 @@ TITLES = {
     "num_inference_steps": "Steps",
     "true_cfg_scale": "True CFG scale",
 }
-"""Titles for forms, where a field's name alone does not read well."""
+"""Form titles of fields whose name alone is unclear."""
 
 
 def title_of(field: str, _: object) -> str:
-    """Return a field's title: its name in words."""
+    """Return a field's title, by default its name in words."""
     return TITLES.get(field, field.replace("_", " ").capitalize())
 
 
 class Body(BaseModel):
-    """Base of the parts of a request: frozen, strict, without unknown fields."""
+    """Base of request objects: frozen, strict, without unknown fields."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -187,23 +191,22 @@ class OutputRequest(Body):
     """Files of a job: their format and quality."""
 
     format: Literal["png", "jpeg", "webp", "mp4", "webm", "gif"] | None = None
-    """Format of the files. Default: what the Accept header asks for, else `png` (`mp4` for video).
-    `png` of a video is one lossless output a frame: frame f of video i has the index
-    i * num_frames + f."""
+    """Format of the files. Default: according to the Accept header, else `png` (`mp4` for video).
+    With `png` a video becomes one lossless output per frame: frame f of video i has the index i *
+    num_frames + f."""
     quality: Annotated[int, Field(ge=1, le=100)] | None = None
     """Encoding quality of lossy formats. Default: the encoder's."""
     inline: bool = False
-    """Whether the outputs of the finished job also hold their bytes in base64. Where too many bytes
-    are in flight, the answer that names a new job and the last event come without them, with a
-    warning."""
+    """Whether the outputs of the finished job include their bytes in base64. If too many bytes are
+    in flight, the response that creates a job and the last event omit them, with a warning."""
     metadata: bool = True
-    """Whether the files hold their recipe: fields, seed and model, as Atelier and AUTOMATIC1111
-    read them, and IPTC's mark of made images. Input images, `webhook` and `metadata` are never in
-    it. False where the operator has switched it off."""
+    """Whether the files contain their recipe: fields, seed and model, readable by Atelier and
+    AUTOMATIC1111, and IPTC's mark of generated images. It never includes input images, `webhook`
+    and `metadata`. Always false if the operator has disabled it."""
 
 
 class SchedulerRequest(Body):
-    """Scheduler by name, with its own options beside it."""
+    """Scheduler by name, with its options as further fields."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Scalar]
@@ -213,23 +216,23 @@ class SchedulerRequest(Body):
 
 
 class WebhookRequest(Body):
-    """Address to notify of the job's end, by messages signed as Standard Webhooks says."""
+    """Webhook that receives a message, signed as in Standard Webhooks, when the job has ended."""
 
     url: Url
-    """Address that is sent a POST."""
+    """URL that receives a POST."""
     events: Annotated[list[EndEvent], Field(min_length=1)] = Field(
         default_factory=lambda: list(END_EVENTS)
     )
-    """End states that it is told of. Default: all."""
+    """End states to report. Default: all."""
 
 
 class LoraInterval(Body):
-    """Scale of an adapter in a part of the steps."""
+    """Scale of an adapter in one interval of the steps."""
 
     start: Fraction = Field(alias="from")
-    """Share of the steps before it."""
+    """Start of the interval, as a share of the steps."""
     to: Fraction
-    """Share of the steps before its end."""
+    """End of the interval, as a share of the steps."""
     scale: LoraScale
     """Strength of the adapter's effect in these steps."""
 
@@ -240,14 +243,14 @@ class LoraInterval(Body):
         return self
 
 
-def _apart(intervals: list[LoraInterval]) -> list[LoraInterval]:
-    """Return the intervals. Raises: ValueError: some overlap."""
-    ordered = sorted(intervals, key=lambda one: one.start)
-    for one, after in pairwise(ordered):
-        if after.start < one.to:
+def _check_overlaps(intervals: list[LoraInterval]) -> list[LoraInterval]:
+    """Reject overlapping intervals of a LoRA's scale. Raises: ValueError."""
+    ordered = sorted(intervals, key=lambda interval: interval.start)
+    for interval, following in pairwise(ordered):
+        if following.start < interval.to:
             raise ValueError(
-                f"the intervals {one.start:g} to {one.to:g} and {after.start:g} to {after.to:g}"
-                " overlap"
+                f"the intervals {interval.start:g} to {interval.to:g} and {following.start:g} to"
+                f" {following.to:g} overlap"
             )
     return intervals
 
@@ -259,12 +262,12 @@ def _kind_of_scale(value: Any) -> str:
 LoraIntervals = Annotated[
     list[LoraInterval],
     Field(min_length=1, max_length=MAX_LORA_INTERVALS),
-    AfterValidator(_apart),
+    AfterValidator(_check_overlaps),
 ]
 
 
 class LoraRequest(Body):
-    """Adapter by name, with its scale."""
+    """LoRA adapter of a request: its name and scale."""
 
     name: Name
     """Name of an adapter from `GET /v1/loras`."""
@@ -274,38 +277,38 @@ class LoraRequest(Body):
         Discriminator(_kind_of_scale),
     ] = 1.0
     """Strength of its effect: a number, which may be negative, or a list of intervals of the steps,
-    each with its scale; outside of all of them it is 0."""
+    each with its scale. Outside the intervals the scale is 0."""
 
 
 class QualityAim(Body):
-    """Likeness that is wanted, in place of a preset's name."""
+    """Minimum fidelity, instead of a preset's name."""
 
     min_psnr_db: Annotated[float, Field(gt=0, le=100)]
-    """PSNR against the exact image that every image of the calibration set has kept: the fastest
-    preset that has is taken, and `exact` where none is known to. Unless that is taken, it promises
-    nothing of one request's image."""
+    """PSNR against the exact image. The fastest preset whose calibration images all reached it is
+    used, or `exact` if none did. Except for `exact`, this guarantees nothing for an individual
+    image."""
 
 
 def kind_of_quality(value: Any) -> str:
-    """Return the tag of a preset's name, or of an aim."""
+    """Return the discriminator tag of a preset's name or an aim."""
     return f"{UNION_TAG}{'name' if isinstance(value, str) else 'aim'}"
 
 
 class ControlRequest(Body):
-    """Image that says what is where, by a ControlNet of the model."""
+    """Control image of the spatial layout, for a ControlNet of the model."""
 
     name: Name
     """Name of one of the model's `controls`."""
-    image: Picture
-    """Image to follow: as its ControlNet reads it, or any image with `preprocess`."""
+    image: ImageData
+    """Control image in the form that the ControlNet expects, or any image with `preprocess`."""
     scale: ImageScale = 1.0
     """Strength of its effect."""
     start: Fraction = 0.0
-    """Share of the steps before it."""
+    """Start of its effect, as a share of the steps."""
     end: Fraction = 1.0
-    """Share of the steps before its end."""
+    """End of its effect, as a share of the steps."""
     preprocess: Literal["canny"] | None = None
-    """Preprocessing of `image`: `canny` draws its edges. Default: none, it is used as it is."""
+    """Preprocessing of `image`: `canny` detects edges. Default: none."""
 
     @model_validator(mode="after")
     def _ends_after_its_start(self) -> ControlRequest:
@@ -315,46 +318,46 @@ class ControlRequest(Body):
 
 
 class ImagePromptRequest(Body):
-    """Image that says what to draw, as the prompt does: by Redux or an IP-Adapter of the model."""
+    """Image that serves as a prompt, for Redux or an IP-Adapter of the model."""
 
-    image: Picture
-    """Image whose content or style is wanted."""
+    image: ImageData
+    """Image with the desired content or style."""
     name: Name | None = None
-    """Name of one of the model's `image_prompts`. May be left out where it has only one."""
+    """Name of one of the model's `image_prompts`. Optional if the model has only one."""
     scale: ImageScale = 1.0
     """Strength of its effect."""
 
 
 class UpscaleRequest(Body):
-    """Upscaler of the finished image, which has more pixels then than `width` and `height` say."""
+    """Upscaler of the finished image. The output is larger than `width` and `height`."""
 
     name: Name | None = None
-    """Name of one of the model's `upscalers`. May be left out where it has only one."""
+    """Name of one of the model's `upscalers`. Optional if the model has only one."""
     scale: Annotated[float, Field(ge=1, le=16)] | None = None
-    """Sides of the output, relative to `width` and `height`: at most the upscaler's own scale;
-    less is resized from that. Default: the upscaler's own."""
+    """Sides of the output, relative to `width` and `height`: at most the upscaler's own scale. For
+    smaller values its result is scaled down. Default: the upscaler's own."""
 
 
 class HiresRequest(Body):
-    """Second pass over each image, as image to image at a larger size."""
+    """Hires fix: second pass over each image, as image to image at a larger size."""
 
     scale: HiresScale | None = None
     """Sides of the target, relative to `width` and `height`, rounded to the model's multiple.
-    Default: 2, where neither `width` nor `height` is set."""
+    Default: 2, if neither `width` nor `height` is set."""
     width: Pixels | None = None
-    """Width of the target, in place of `scale`. Default: by `height`."""
+    """Width of the target, instead of `scale`. Default: in proportion to `height`."""
     height: Pixels | None = None
-    """Height of the target, in place of `scale`. Default: by `width`."""
+    """Height of the target, instead of `scale`. Default: in proportion to `width`."""
     upscaler: Name | None = None
-    """Upscaler between the passes, one of the model's `hires_upscalers`, of which the first is the
-    default. `latent`: the latents are resized, which needs a `strength` of about 0.5 or more.
-    `lanczos`: the decoded image is resized. One of the model's `upscalers`: its image is resized to
-    the target. Any other is a network that enlarges the model's own latents, and has a `scale`,
-    steps and guidance of its own."""
+    """Upscaler between the passes: one of the model's `hires_upscalers`, by default the first.
+    `latent` resizes the latents, which needs a `strength` of about 0.5 or more. `lanczos` resizes
+    the decoded image. One of the model's `upscalers` enlarges the image, which is resized to the
+    target. Others are networks that enlarge the model's latents, with their own `scale`, steps and
+    guidance."""
     strength: Strength | None = None
-    """Share of the second pass's steps that run: how much is drawn anew. Default: 0.7."""
+    """Share of the second pass's steps that run, that is, how much changes. Default: 0.7."""
     num_inference_steps: Count | None = None
-    """Number of denoising steps of the second pass, of which `strength` runs a share. Default: the
+    """Number of denoising steps of the second pass, before `strength` is applied. Default: the
     first pass's."""
 
     @model_validator(mode="after")
@@ -365,8 +368,8 @@ class HiresRequest(Body):
 
 
 class RefinerRequest(Body):
-    """Refiner of the model, which takes the last steps."""
+    """SDXL refiner, which runs the last steps."""
 
     switch: Switch = SWITCH
-    """Share of the noise schedule before its steps, as diffusers' `denoising_end` and
-    `denoising_start` count it."""
+    """Share of the noise schedule before the refiner starts, as in diffusers' `denoising_end` and
+    `denoising_start`."""

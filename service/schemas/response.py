@@ -1,4 +1,4 @@
-"""Views that clients see: jobs, models and problems."""
+"""Response bodies of the public API: jobs, models, adapters and problems."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from models.spec.quality_presets import Quality
 from models.spec.upscalers import Upscaler
 from service.jobs.model.job import (
     Detail,
+    FieldWarning,
     Job,
     JobError,
     JobState,
@@ -27,17 +28,16 @@ from service.jobs.model.job import (
     Output,
     Stage,
     Usage,
-    Warned,
 )
 from service.jobs.queue import ModelStatus
 from service.schemas import examples
-from service.schemas.examples import shown
+from service.schemas.examples import schema_example
 from service.schemas.limits import Bounds, bounds_of
 from service.settings.limits import LimitSettings
 
 
 class View(BaseModel):
-    """Base of what the API answers."""
+    """Base of the API's response bodies."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -55,32 +55,32 @@ class DetailView(View):
     """Current stage of a running job: that of its least advanced image."""
 
     stage: Stage
-    """Stage that it is in."""
+    """Name of the stage."""
     since: str
     """Time at which the stage began (RFC 3339)."""
     expected_s: float | None
-    """Total time expected of `compiling`, by earlier measurements; null where unknown, and of any
-    other stage."""
+    """Expected total time of `compiling`, from earlier measurements; null if unknown, and for other
+    stages."""
 
 
 class QueueView(View):
-    """Place of a job in the queue, with its expected end."""
+    """Position of a job in the queue, and its estimated end."""
 
     position: int | None
-    """Jobs of all tenants that are to start before it; null unless it is queued."""
+    """Number of jobs, of all tenants, that will start before it; null unless it is queued."""
     eta_s: float | None
-    """Seconds until it is done, queued or running, by measured costs and all that waits and runs
-    now; null where nothing honest can be said."""
+    """Estimated seconds until it is done, queued or running, by measured costs and the current
+    load; null if no reliable estimate exists."""
 
 
 NOWHERE = QueueView(position=None, eta_s=None)
 
 
 class OutputView(View):
-    """Output of a job."""
+    """Generated file of a job, with its URL, digests and provenance."""
 
     index: int
-    """Place among the job's outputs, from 0."""
+    """Index among the job's outputs, from 0."""
     url: str
     """Path of the file on this server."""
     content_type: str
@@ -90,163 +90,161 @@ class OutputView(View):
     height: int
     """Height in pixels."""
     seed: int
-    """Seed that makes this one alone."""
+    """Seed that reproduces this output alone."""
     sha256: str
     """SHA-256 of the file."""
     pixels_sha256: str | None
-    """SHA-256 of its pixels before they are encoded: three bytes each, row by row, frame by frame.
-    The same for every format and quality, with metadata and without; null of a file that an earlier
-    version made."""
+    """SHA-256 of its pixels before encoding: three bytes each, row by row, frame by frame. It is
+    independent of format, quality and metadata; null for a file made by an earlier version."""
     bytes: int
     """Size of the file."""
     num_frames: int | None
-    """Number of frames of a video in one file, as the next two are; null of an image and of a
-    single frame."""
+    """Number of frames of a video in one file. This and the next two fields are null for an image
+    or a single frame."""
     fps: float | None
     """Frames per second."""
     duration_s: float | None
     """Length in seconds."""
     sound_hz: int | None
-    """Samples a second of its sound; null of an image and of a silent video."""
+    """Sample rate of its sound in Hz; null for an image or a silent video."""
     made_by: MadeBy | None
-    """Provenance, beside the request: checkpoint, chip, layout and programs. Null of a file that an
-    earlier version made."""
+    """Provenance in addition to the request: checkpoint, chip, layout and programs. Null for a file
+    made by an earlier version."""
     base64: str | None = None
-    """The file itself, where the request said `output.inline`."""
+    """File contents, if the request set `output.inline`."""
 
 
 class JobView(View):
-    """A job: what was asked, how far it is, what came out."""
+    """Job: its request, progress and outputs."""
 
-    model_config = ConfigDict(json_schema_extra=shown(examples.JOB))
+    model_config = ConfigDict(json_schema_extra=schema_example(examples.JOB))
 
     id: str
-    """Id by which to ask for it."""
+    """Id of the job, for later requests."""
     object: Literal["job"] = "job"
     """Kind of this object."""
     state: JobState
-    """State that it is in; the last five are ends."""
+    """Current state; the last five values are final."""
     model: str
     """Name of the model in the request."""
     served_by: str
-    """Name of the model that serves it: of an alias, the version that was drawn."""
+    """Name of the model that serves it; for an alias, the version that was chosen."""
     model_fingerprint: str | None
-    """Fingerprint of the checkpoint that serves it, which changes whenever weights or configs do;
-    null of a job that an earlier version has accepted."""
+    """Fingerprint of the checkpoint that serves it, which changes with weights or configs; null for
+    a job accepted by an earlier version."""
     created_at: str
-    """Time at which it was accepted (RFC 3339), as the next three are."""
+    """Time of acceptance (RFC 3339, like the next three fields)."""
     started_at: str | None
-    """Time at which a pool began with it last; null before that."""
+    """Time at which a worker last started it; null before that."""
     finished_at: str | None
     """Time at which it ended; null before that."""
     expires_at: str | None
-    """Time at which it is forgotten, with its files and the drafts of a paused job; null until it
-    has ended."""
+    """Time at which it is deleted with its files and drafts; null until it has ended."""
     reuses: str | None
-    """Id of the job whose files it was given copies of; null: it was drawn."""
+    """Id of the job whose files were copied; null if the job generated its own."""
     continues: str | None
-    """Id of the paused job whose drafts it finishes; null: of none."""
+    """Id of the paused job whose drafts it finishes; null if none."""
     progress: ProgressView
     """Denoising steps done and to do."""
     detail: DetailView | None
-    """Null unless it is running, and until its pool has said so."""
+    """Current stage; null unless the job is running and its worker has reported one."""
     queue: QueueView
-    """Place in the queue, and expected end."""
+    """Position in the queue, and estimated end."""
     request: dict[str, Any]
-    """Resolved fields, the seed included; an image is shown by its key in the store."""
+    """Resolved fields, including the seed. Images are represented by their key in the store."""
     outputs: list[OutputView]
-    """Files that it made, of a paused job the previews of its drafts; empty until it has succeeded
-    or paused."""
+    """Generated files, or the previews of a paused job's drafts; empty until it has succeeded or
+    paused."""
     usage: Usage
-    """Resources that it has used."""
+    """Resources used."""
     error: JobError | None
-    """Reason for its failure; null unless it has failed."""
-    warnings: list[Warned]
-    """Warnings about fields without effect, and prompts that were cut."""
+    """Failure reason; null unless it has failed."""
+    warnings: list[FieldWarning]
+    """Warnings about fields without effect and truncated prompts."""
     metadata: dict[str, str]
-    """Names and texts of the request, untouched."""
+    """Names and texts of the request, unchanged."""
 
 
 class JobPage(View):
-    """A page of a tenant's jobs, newest first."""
+    """Page of a tenant's jobs, newest first."""
 
-    model_config = ConfigDict(json_schema_extra=shown(examples.JOBS))
+    model_config = ConfigDict(json_schema_extra=schema_example(examples.JOBS))
 
     object: Literal["list"] = "list"
     """Kind of this object."""
     data: list[JobView]
     """Jobs, newest first."""
     has_more: bool
-    """Whether older ones follow."""
+    """Whether older jobs follow."""
     next: str | None
-    """Value of `after` for the page that follows; null: there is none."""
+    """Value of `after` for the next page; null on the last."""
 
 
 class ModelView(View):
-    """A model: what it serves, and whether it does so now."""
+    """Model that the server offers: its capabilities, limits, defaults and availability."""
 
-    model_config = ConfigDict(json_schema_extra=shown(examples.MODEL))
+    model_config = ConfigDict(json_schema_extra=schema_example(examples.MODEL))
 
     id: str
-    """Name again, for clients of OpenAI's API, as the next three."""
+    """Name again. This and the next three fields are for clients of OpenAI's API."""
     object: Literal["model"] = "model"
     """Kind of this object."""
     created: int = 0
-    """Time of its making, which nobody keeps: always 0."""
+    """Creation time, which is not recorded: always 0."""
     owned_by: Literal["atelier"] = "atelier"
     """Name of the server's software."""
     name: str
-    """Name that requests give it."""
+    """Name for requests."""
     version: str | None
-    """Model that most requests of this alias are served by now, and that the rest of this object
-    is of; null: it is no alias."""
+    """Version that serves most requests of this alias now, and that the rest of this object
+    describes; null if not an alias."""
     fingerprint: str
-    """Fingerprint of its checkpoint, which changes whenever weights or configs do."""
+    """Fingerprint of its checkpoint, which changes with weights or configs."""
     family: str
-    """Family of networks that it is of."""
+    """Model family."""
     tasks: list[str]
     """Tasks that it serves, such as `text-to-image`."""
     fields: list[str]
-    """Request fields that it serves; any other is refused by name."""
+    """Request fields that it serves. Others are rejected by name."""
     needed: list[str]
-    """Request fields that every request has to set, beside the images of its task."""
+    """Request fields that are required, in addition to the images of its task."""
     strength_needs: Literal["image", "mask_image"]
-    """Image that a request with `strength` has to have, where the model serves it."""
+    """Image that a request with `strength` requires, if the model serves that field."""
     needs: dict[str, list[Need]]
-    """Conditions of a field's effect, by field; where they do not hold a job gets a warning."""
+    """Conditions under which fields have an effect, by field. Otherwise the job gets a warning."""
     limits: Bounds
-    """Bounds of its request fields: the stricter of the model's and the server's."""
+    """Limits of its request fields: the stricter of the model's and the server's."""
     defaults: dict[str, Any]
-    """Values of request fields that are left out."""
+    """Defaults of request fields."""
     task_defaults: dict[str, dict[str, Any]]
-    """Defaults of single tasks that differ from `defaults`."""
+    """Defaults of individual tasks that differ from `defaults`."""
     schedulers: dict[str, dict[str, Option]]
-    """Names that the field `scheduler` may have, each with the options that go beside it."""
+    """Allowed names of the field `scheduler`, each with its options."""
     qualities: dict[str, Quality]
-    """Names that the field `quality` may have beside `exact`, each with the levers that it pulls
-    and, where it was measured, how near its images are to exact ones."""
+    """Allowed names of the field `quality` other than `exact`, each with its optimizations and, if
+    measured, the similarity of its images to exact ones."""
     image_prompts: dict[str, ImagePrompt]
-    """Names that an entry of the field `image_prompts` may have, each with what it adds."""
+    """Allowed names in the field `image_prompts`, each with its properties."""
     controls: dict[str, ControlKind]
-    """Names that an entry of the field `control` may have."""
+    """Allowed names in the field `control`."""
     upscalers: dict[str, Upscaler]
-    """Names that the field `upscale` may have, each with its scale."""
+    """Allowed names of the field `upscale`, each with its scale."""
     hires_upscalers: tuple[str, ...]
-    """Names that `hires.upscaler` may have, the default first; empty: it has no hires fix."""
+    """Allowed names of `hires.upscaler`, the default first; empty if it has no hires fix."""
     has_exact: bool
-    """Whether it draws exact images, too: not where its weights are of 8 bits alone."""
+    """Whether it also generates exact images: false if it has only 8-bit weights."""
     base: str | None
-    """Model that this one is with an adapter: its pools serve it, and it takes its adapters. Null:
-    it stands for itself."""
+    """Base model, if this model is a base with an adapter: the base's workers serve it, and it
+    accepts the same adapters. Otherwise null."""
     batching: Batching
-    """Whether the same request has the same bytes whatever runs beside it."""
+    """Whether the same request gives the same bytes in any batch."""
     sizes: Sizes
     """Sizes that it serves."""
     sound_hz: int | None
-    """Samples a second of the sound that its videos have; null: they have none."""
+    """Sample rate of its videos' sound in Hz; null if silent."""
     max_lora_rank: int | None
-    """Maximum rank that the adapters of one image have together, each rounded up to a multiple of
-    16; null: the model takes no adapters."""
+    """Maximum total rank of one image's adapters, each rounded up to a multiple of 16; null if the
+    model accepts none."""
     pools: list[str]
     """Pools that serve it now."""
     ready: bool
@@ -254,9 +252,9 @@ class ModelView(View):
 
 
 class ModelPage(View):
-    """The registered models."""
+    """Page of the registered models."""
 
-    model_config = ConfigDict(json_schema_extra=shown(examples.MODELS))
+    model_config = ConfigDict(json_schema_extra=schema_example(examples.MODELS))
 
     object: Literal["list"] = "list"
     """Kind of this object."""
@@ -265,40 +263,40 @@ class ModelPage(View):
 
 
 class LoraView(View):
-    """An adapter that requests may name."""
+    """LoRA adapter that requests may name, from the settings or uploaded."""
 
-    model_config = ConfigDict(json_schema_extra=shown(examples.LORA))
+    model_config = ConfigDict(json_schema_extra=schema_example(examples.LORA))
 
     name: str
-    """Name that requests give it."""
+    """Name for requests."""
     object: Literal["lora"] = "lora"
     """Kind of this object."""
     model: str
-    """Model that it is for."""
+    """Model of the adapter."""
     origin: Literal["settings", "upload"]
-    """Whether the operator's settings name it, or the tenant has uploaded it."""
+    """Whether the operator's settings define it, or the tenant uploaded it."""
     trigger: str
-    """Words that a prompt should hold."""
+    """Trigger words that prompts should contain."""
     rank: int
-    """The highest rank of a layer."""
+    """Highest rank of a layer."""
     networks: list[str]
-    """Networks that it changes."""
+    """Networks that it modifies."""
     bytes: int
     """Size of its file."""
     digest: str
-    """SHA-256 of its file, in hexadecimal; empty where it could not be read."""
+    """SHA-256 of its file, in hexadecimal; empty if the file could not be read."""
     preview: str | None
-    """Path of an image that shows it."""
+    """Path of an example image."""
     ready: bool
-    """Whether requests may name it."""
+    """Whether requests may use it."""
     error: str | None
-    """Reason why they may not; null: they may."""
+    """Reason why requests may not use it; null if they may."""
 
 
 class LoraPage(View):
-    """The adapters that the caller's requests may name, by name."""
+    """Page of adapters that the caller's requests may use, by name."""
 
-    model_config = ConfigDict(json_schema_extra=shown(examples.LORAS))
+    model_config = ConfigDict(json_schema_extra=schema_example(examples.LORAS))
 
     object: Literal["list"] = "list"
     """Kind of this object."""
@@ -307,55 +305,55 @@ class LoraPage(View):
 
 
 class Health(View):
-    """Answer of a process that lives."""
+    """Liveness response of a process."""
 
-    model_config = ConfigDict(json_schema_extra=shown(examples.HEALTH))
+    model_config = ConfigDict(json_schema_extra=schema_example(examples.HEALTH))
 
     status: Literal["ok"] = "ok"
-    """Always `ok`: another state is an error."""
+    """Always `ok`; other states are errors."""
 
 
 class FieldErrorView(View):
-    """A field at fault, with what is wrong with it."""
+    """Invalid field, with its error."""
 
     field: str
-    """Field, parameter or header; a member of a field with a dot: `loras.0.name`."""
+    """Field, parameter or header. Members of a field are separated by dots: `loras.0.name`."""
     message: str
-    """Message for people: what is wrong with it."""
+    """Error message for people."""
 
 
 class OpenAIErrorView(View):
-    """The same error for clients of the OpenAI kind."""
+    """Same error in the format of OpenAI's API."""
 
     message: str
     """Message for people, as `detail`."""
     type: str
     """Kind of error in OpenAI's terms, such as `invalid_request_error`."""
     param: str | None
-    """First field at fault; null: none in particular."""
+    """First invalid field; null if the error concerns none."""
     code: str
-    """Kind of the problem, for programs, such as `queue_full`."""
+    """Problem code for programs, such as `queue_full`."""
 
 
 class ProblemView(View):
-    """RFC 9457, with what was wrong field by field."""
+    """Problem details (RFC 9457), with errors by field."""
 
     type: str
-    """URI of the kind of problem: `urn:atelier:problem:` and its code."""
+    """URI of the problem type: `urn:atelier:problem:` and its code."""
     title: str
-    """Title of its status."""
+    """Title of the HTTP status."""
     status: int
-    """Status of the answer."""
+    """HTTP status of the response."""
     detail: str
     """Message for people: what happened and what to do."""
     errors: list[FieldErrorView] = Field(default_factory=list)
-    """Fields at fault; left out where it is none of them."""
+    """Invalid fields; omitted if the problem concerns none."""
     error: OpenAIErrorView
-    """The same in the form of OpenAI's API."""
+    """The problem in OpenAI's format, which its SDKs read."""
 
 
 def job_url(job_id: str) -> str:
-    """Return the path of a job."""
+    """Return the URL path of a job."""
     return f"/v1/jobs/{job_id}"
 
 
@@ -371,11 +369,11 @@ def view_job(
     *,
     retention_s: float,
 ) -> JobView:
-    """A job as clients see it.
+    """Convert a job to its view for clients.
 
     Args:
-        place: where it stands in its queue.
-        files: outputs by index that go into the answer itself.
+        place: its position in the queue.
+        files: contents of outputs, by index, to include inline.
         retention_s: time that an ended job is kept.
     """
     return JobView(
@@ -420,13 +418,13 @@ def _view_output(job_id: str, output: Output, files: Mapping[int, bytes]) -> Out
 
 
 def timestamp(seconds: float) -> str:
-    """Return a time since the epoch as RFC 3339 writes it."""
+    """Format a time since the epoch as RFC 3339."""
     text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
     return text.replace("+00:00", "Z")
 
 
 def view_model(status: ModelStatus, limits: LimitSettings) -> ModelView:
-    """Return a model as the API shows it."""
+    """Convert a registered model to its view for clients."""
     spec = status.spec
     return ModelView(
         id=spec.name,
@@ -460,17 +458,17 @@ def view_model(status: ModelStatus, limits: LimitSettings) -> ModelView:
 
 
 def view_models(models: Sequence[ModelStatus], limits: LimitSettings) -> ModelPage:
-    """Return all models as the API shows them."""
+    """Convert registered models to a page for clients."""
     return ModelPage(data=[view_model(status, limits) for status in models])
 
 
 def lora_url(name: str) -> str:
-    """Return the path of an adapter."""
+    """Return the URL path of a LoRA adapter."""
     return f"/v1/loras/{quote(name, safe='')}"
 
 
 def view_lora(lora: Lora) -> LoraView:
-    """Return an adapter as the API shows it."""
+    """Convert an adapter to its view for clients."""
     return LoraView(
         name=lora.name,
         model=lora.model,
@@ -487,5 +485,5 @@ def view_lora(lora: Lora) -> LoraView:
 
 
 def view_loras(loras: Iterable[Lora]) -> LoraPage:
-    """Return adapters as the API shows them, by name."""
+    """Convert adapters to a page for clients, by name."""
     return LoraPage(data=[view_lora(lora) for lora in loras])

@@ -1,4 +1,4 @@
-"""Errors of a body, each with what was probably meant: another field, or an object."""
+"""Validation errors of a body, with suggestions for misspelt or foreign field names."""
 
 from __future__ import annotations
 
@@ -19,32 +19,38 @@ Location = Sequence[str | int]
 
 
 def body_errors(error: ValidationError, body: type[BaseModel]) -> list[FieldError]:
-    """Return the first errors of a body, without the values that the client sent."""
-    found = error.errors(include_input=False, include_url=False)[:MAX_ERRORS]
-    return [_field_error(item, body) for item in found]
+    """Return the first errors of a body, without the client's values."""
+    items = error.errors(include_input=False, include_url=False)[:MAX_ERRORS]
+    return [_field_error(item, body) for item in items]
 
 
 def unknown_field(location: Location, body: type[BaseModel]) -> FieldError:
-    """Return the error of a field that the body does not have at that place."""
-    *above, name = location
-    known = [field for part in _parts(body, above) for field in _names(part)]
-    aliases = ALIASES.get(".".join(_fields_of(above)), {})
-    if body is not GenerateRequest:  # another API's, which may lack what is meant
-        aliases = {alias: meant for alias, meant in aliases.items() if _first(meant) in known}
-    meant = did_you_mean(str(name), known, aliases)
-    said = f"{NO_FIELD}; did you mean {meant}?" if meant not in (None, name) else NO_FIELD
-    return FieldError(path_of(location), said)
+    """Create the error for an unknown field at a location, with a suggestion."""
+    *parents, name = location
+    names = [field for part in _parts(body, parents) for field in _names(part)]
+    aliases = ALIASES.get(".".join(_fields_of(parents)), {})
+    if body is not GenerateRequest:  # a body of another API, which may lack the suggested field
+        aliases = {
+            alias: suggestion
+            for alias, suggestion in aliases.items()
+            if _first(suggestion) in names
+        }
+    suggestion = did_you_mean(str(name), names, aliases)
+    message = (
+        f"{NO_FIELD}; did you mean {suggestion}?" if suggestion not in (None, name) else NO_FIELD
+    )
+    return FieldError(path_of(location), message)
 
 
-def _first(meant: str) -> str:
-    """Return the first field that an alias stands for."""
-    return re.split(r"[., ]", meant)[0]
+def _first(suggestion: str) -> str:
+    """Return the first field name in an alias's suggestion."""
+    return re.split(r"[., ]", suggestion)[0]
 
 
 def _field_error(item: Any, body: type[BaseModel]) -> FieldError:
     if item["type"] == "extra_forbidden":
         return unknown_field(item["loc"], body)
-    if item["type"] == "model_type":  # whose own text names a class of ours
+    if item["type"] == "model_type":  # pydantic's message names an internal class
         return FieldError(path_of(item["loc"]), _no_object(item["loc"]))
     return field_errors([item])[0]
 
@@ -55,17 +61,17 @@ def _no_object(location: Location) -> str:
 
 
 def _fields_of(location: Location) -> Iterator[str]:
-    """Names on the way, without the places in lists."""
+    """Field names in a location, without list indices."""
     return (part for part in location if isinstance(part, str))
 
 
 def _parts(body: type[BaseModel], location: Location) -> list[type[BaseModel]]:
-    """Return the models that a value at that place may be of."""
-    found = [body]
+    """Return the models that a value at that location may have."""
+    models = [body]
     for name in _fields_of(location):
-        inner = [_annotation(part, name) for part in found]
-        found = [part for annotation in inner for part in _models(annotation)] or found
-    return found
+        inner = [_annotation(part, name) for part in models]
+        models = [part for annotation in inner for part in _models(annotation)] or models
+    return models
 
 
 def _annotation(part: type[BaseModel], name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Verification of outputs: what is asked, and the verdict."""
+"""Verification of outputs: request and verdict."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from service.jobs.model.job import MadeBy
 from service.schemas import examples
-from service.schemas.examples import shown
+from service.schemas.examples import schema_example
 from service.schemas.request_parts import Body, Name
 
 Verdict = Literal["identical", "different", "unknown", "pending"]
 
 
 class VerifyRequest(Body):
-    """Output of a job to verify. A file is verified by being the body itself."""
+    """Output of a job to verify. To verify a file, send it as the body instead."""
 
-    model_config = ConfigDict(json_schema_extra=shown(examples.VERIFY))
+    model_config = ConfigDict(json_schema_extra=schema_example(examples.VERIFY))
 
     job: Name
     """Id of one of the tenant's jobs."""
@@ -26,48 +26,48 @@ class VerifyRequest(Body):
 
 
 class Digests(BaseModel):
-    """SHA-256 of the same thing of both files."""
+    """SHA-256 of corresponding data of both files."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     file: str
     """Digest of the file to verify."""
     drawn: str
-    """Digest of the file that was drawn to verify it."""
+    """Digest of the file generated for comparison."""
 
 
 class Verification(BaseModel):
-    """Verdict on a file: whether its recipe, drawn again, gives its pixels."""
+    """Verdict on a file: whether generating it again from its recipe gives the same pixels."""
 
     model_config = ConfigDict(
-        use_attribute_docstrings=True, json_schema_extra=shown(examples.VERIFICATION)
+        use_attribute_docstrings=True, json_schema_extra=schema_example(examples.VERIFICATION)
     )
 
     object: Literal["verification"] = "verification"
     """Kind of this object."""
     verdict: Verdict
-    """`identical`: bit for bit. `different`: the figures below say by how much. `unknown`: it
-    cannot be told, for the reason in `message`. `pending`: it is still being drawn; ask again with
+    """`identical`: bit for bit. `different`: the fields below quantify it. `unknown`: not
+    verifiable, for the reason in `message`. `pending`: still generating; repeat the request with
     the same Idempotency-Key."""
     message: str
-    """Message for people: the verdict, its figures or its reason."""
+    """Message for people: the verdict with its figures or reason."""
     job: str | None = None
-    """Id of the job that draws it again; null: none was needed to say that it cannot be told."""
+    """Id of the job that generates the file again; null if the verdict needed none."""
     sha256: Digests | None = None
-    """SHA-256 of both files; null where nothing was drawn."""
+    """SHA-256 of both files; null if nothing was generated."""
     pixels_sha256: Digests | None = None
-    """SHA-256 of the pixels in both files; null where they were not compared."""
+    """SHA-256 of the pixels in both files; null if they were not compared."""
     max_difference: int | None = None
-    """Most levels, of 255, by which a subpixel differs; null where they were not compared, or have
-    other sizes."""
+    """Maximum difference of a subpixel, in levels of 255; null if the pixels were not compared or
+    the sizes differ."""
     differing_share: float | None = None
     """Share of pixels that differ, over all frames."""
     psnr_db: float | None = None
-    """PSNR in dB over all frames; null where they are equal, too."""
+    """PSNR in dB over all frames; null also if they are equal."""
     tolerance_db: float | None = None
-    """PSNR that another chip, layout or version keeps by rounding otherwise, where one may have;
-    null where equal pixels can be expected."""
+    """PSNR expected despite the different rounding of another chip, layout or version; null if
+    equal pixels are expected."""
     made_by: MadeBy | None = None
-    """Provenance of the file; null where that is not known, as of a file that was sent."""
+    """Provenance of the file; null if unknown, such as for an uploaded file."""
     drawn_by: MadeBy | None = None
-    """Provenance of the file that was drawn."""
+    """Provenance of the file generated for comparison."""

@@ -1,4 +1,4 @@
-"""Settings: the sections of `atelier.toml`, one file each, and how file and environment are read.
+"""Settings: the sections of `atelier.toml`, one file each, and how they are read.
 
-Imports `models.spec` alone.
+Imports only `models.spec`.
 """

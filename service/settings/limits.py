@@ -1,4 +1,4 @@
-"""`[limits]`: what front ends accept at most."""
+"""`[limits]`: the largest requests that front ends accept."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from service.settings.section import Section
 
 
 class LimitSettings(Section):
-    """Limits of the front end, whatever the model could do."""
+    """Limits of the front end, in addition to each model's own."""
 
     max_side_px: int = Field(4096, gt=0)
     """Maximum width and height."""
     max_pixels: int = Field(4096 * 4096, gt=0)
     """Maximum of width times height."""
     max_upscaled_pixels: int = Field(8192 * 8192, gt=0)
-    """Maximum of width times height behind an upscaler. Workers hold some ten bytes a pixel while
-    they draw and encode it."""
+    """Maximum of width times height after an upscaler. Workers need about ten bytes per pixel while
+    they generate and encode the image."""
     max_frames: int = Field(257, gt=0)
     """Maximum number of frames of a video."""
     max_clip_pixels: int = Field(1280 * 720 * 257, gt=0)
-    """Maximum of width times height times frames of a video, also of one that is sent. Workers hold
-    three times as many bytes while they encode it, and of one that is sent, in the size of the
-    video that is drawn, while its job runs."""
+    """Maximum of width times height times frames of a video, including input videos. Workers need
+    three bytes for each while they encode it. An input video, scaled to the output's size, needs
+    them while its job runs."""
     max_steps: int = Field(200, gt=0)
-    """Maximum number of denoising steps; of hires fix's second pass, of those that its strength
-    leaves."""
+    """Maximum number of denoising steps. For hires fix: of the second pass's steps, after its
+    strength is applied."""
     max_images: int = Field(16, gt=0)
     """Maximum number of images per request."""
     max_prompt_chars: int = Field(10_000, gt=0)
@@ -40,20 +40,18 @@ class LimitSettings(Section):
     max_body_bytes: int = Field(32 * 2**20, gt=0)
     """Maximum size of a request's body."""
     max_inflight_bytes: int = Field(256 * 2**20, gt=0)
-    """Bytes of bodies being read or checked and of outputs being sent, over all requests. One
-    client (a tenant, or without keys an address) may have half of it, and one request at a time in
-    any case."""
+    """Maximum total bytes of bodies being read or checked and of outputs being sent. One client (a
+    tenant, or without keys an address) may use half of it, and can always have one request."""
     max_image_pixels: int = Field(40_000_000, gt=0)
-    """Maximum number of pixels of an input image, checked before it is decoded. A process that
-    checks one may use 320 MiB and 24 bytes a pixel."""
+    """Maximum number of pixels of an input image, checked before decoding. The checking process may
+    use 320 MiB and 24 bytes per pixel."""
     max_frame_pixels: int = Field(FRAME_PIXELS, gt=0)
-    """Maximum number of pixels of a frame of an input video, checked before it is decoded. Decoders
-    keep up to 17 frames. A process of a pool that decodes one may use 320 MiB and 24 bytes a
-    pixel."""
+    """Maximum number of pixels per frame of an input video, checked before decoding. Decoders keep
+    up to 17 frames. A worker's decoding process may use 320 MiB and 24 bytes per pixel."""
     image_cpu_s: float = Field(5, gt=0)
     """Processor time that decoding an input image may take."""
     video_cpu_s: float = Field(30, gt=0)
-    """Processor time that checking an input video may take, by decoding it. Pools, which scale its
-    frames too, may take four times as long."""
+    """Processor time that checking an input video, by decoding it, may take. Workers, which also
+    scale its frames, may take four times as long."""
     max_wait_s: float = Field(600, gt=0)
-    """Longest wait that `Prefer: wait=N` or an `Accept` for files can ask for."""
+    """Longest wait that `Prefer: wait=N` or an `Accept` for files may request."""

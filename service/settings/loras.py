@@ -1,4 +1,4 @@
-"""`[loras.NAME]`: adapters that requests may name."""
+"""`[loras.NAME]`: operator's adapters that requests may name."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from service.settings.section import Section
 
 
 class LoraSettings(Section):
-    """Adapter of the operator's, read by the workers of its model."""
+    """Adapter of the operator's, loaded by the workers of its model."""
 
     source: str
-    """Safetensors file; folder with a single one; or `hub-id@revision:file`, the revision and the
-    file's name left out where there is but one."""
+    """Safetensors file, folder that contains only this file, or `hub-id@revision:file`. The
+    revision and the file's name may be omitted if unambiguous."""
     model: str
-    """Name of the model that it is for, without an `@version` of all its versions; or the beginning
-    of that model's fingerprint."""
+    """Name of the model that the adapter is for; without `@version` for all its versions. Or a
+    prefix of that model's fingerprint."""
     expert: Expert | None = None
-    """Expert of Wan 2.2 that the file is for. Left out: `high`, as in diffusers."""
+    """Expert of Wan 2.2 that the file is for. Default: `high`, as in diffusers."""
     trigger: str = ""
-    """Words that prompts should hold for it."""
+    """Trigger words that prompts should contain."""
     preview: str | None = None
-    """PNG, JPEG or WebP file that shows it. Left out: none."""
+    """PNG, JPEG or WebP file with an example image. Default: none."""
     tenants: tuple[str, ...] = ()
-    """Tenants that may use it. Left out: all."""
+    """Tenants that may use it. Default: all."""

@@ -10,33 +10,32 @@ from service.settings.section import Section
 
 
 class HostsSettings(Section):
-    """The processes of a slice that lies on several hosts, one a host; each has these settings."""
+    """Processes of a slice that spans several hosts, one per host."""
 
     count: int = Field(1, gt=0)
-    """Number of processes, one a host."""
+    """Number of processes, one per host."""
     coordinator: str | None = None
-    """HOST:PORT where the first process is met. Left out: processes of a TPU pod find each
+    """HOST:PORT of the first process, for rendezvous. Default: processes of a TPU pod discover each
     other."""
     index: int | None = Field(None, ge=0)
-    """Number of this process, from 0; the first one claims the jobs. Left out: as for the
-    coordinator."""
+    """Number of this process, from 0. Process 0 claims the jobs. Default: like `coordinator`."""
     port: int = Field(0, ge=0, le=65535)
-    """Port on which the first process sends the others their work; 0: any free one."""
+    """Port on which process 0 sends work to the others; 0: any free port."""
 
     @model_validator(mode="after")
     def _is_whole(self) -> HostsSettings:
         if (self.coordinator is None) != (self.index is None):
-            raise ValueError("coordinator and index belong together")
+            raise ValueError("coordinator and index go together; set both or none")
         if self.index is not None and self.index >= self.count:
-            raise ValueError(f"index {self.index} is none of {self.count} processes")
+            raise ValueError(f"index {self.index} is not one of {self.count} processes")
         return self
 
 
 class MeshSettings(Section):
     """Sizes of a mesh slice's axes: data, fsdp, cfg, context, tensor.
 
-    Inside a host or TPU slice and between them; one of each may be -1 and takes what is left. `{cfg
-    = 2}` is short for `{ici = {cfg = 2}}`.
+    Axes are inside (`ici`) or between (`dcn`) hosts or TPU slices. One size of each may be -1 and
+    takes the remaining devices. `{cfg = 2}` is short for `{ici = {cfg = 2}}`.
     """
 
     ici: dict[str, int] = Field(default_factory=dict)
@@ -44,8 +43,8 @@ class MeshSettings(Section):
     dcn: dict[str, int] = Field(default_factory=dict)
     """Sizes of the axes between hosts or TPU slices."""
     ring: int | None = Field(None, gt=0)
-    """Parts of the context that pass keys and values round a ring; the rest swaps tokens for heads
-    (Ulysses). Left out: as many as hosts and heads demand."""
+    """Degree of ring attention: parts of the context that pass keys and values in a ring. The rest
+    of the context axis uses Ulysses all-to-all. Default: as many as hosts and heads require."""
 
     @model_validator(mode="before")
     @classmethod

@@ -1,4 +1,4 @@
-"""`[metrics]`: where metrics are pushed, beside the pages that Prometheus reads."""
+"""`[metrics]`: metrics pushed by OTLP, in addition to the pages that Prometheus scrapes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from service.settings.section import Section
 
 
 class MetricsSettings(Section):
-    """Metrics that are pushed."""
+    """Push of metrics to an OTLP collector."""
 
     otlp_endpoint: str | None = None
     """Collector of metrics, by OTLP over HTTP, such as `http://collector:4318` (`/v1/metrics` is
-    added where there is no path), to which front ends and pools push what their `/metrics` have.
-    Left out: nothing is pushed. Headers, certificates and resource attributes come from
-    OpenTelemetry's own variables (`OTEL_EXPORTER_OTLP_HEADERS`, …)."""
+    added to a URL without a path). Front ends and workers push the contents of their `/metrics` to
+    it. Default: no push. Headers, certificates and resource attributes come from OpenTelemetry's
+    environment variables (`OTEL_EXPORTER_OTLP_HEADERS`, …)."""
     push_every_s: float = Field(60, gt=0)
-    """Interval of the pushes; the last one comes when a process ends."""
+    """Interval of the pushes. The last push occurs when a process exits."""
 
     @model_validator(mode="after")
     def _is_reachable(self) -> MetricsSettings:
@@ -26,5 +26,5 @@ class MetricsSettings(Section):
 
     @property
     def address(self) -> str:
-        """Return the collector's address for metrics."""
+        """Return the OTLP collector's URL for metrics."""
         return address_of(self.otlp_endpoint, "/v1/metrics")

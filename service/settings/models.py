@@ -1,4 +1,4 @@
-"""`[models.NAME]`: checkpoints, and how they are loaded and served."""
+"""`[models.NAME]`: checkpoints, and how workers load and serve them."""
 
 from __future__ import annotations
 
@@ -11,162 +11,162 @@ from service.settings.section import Section
 
 
 class TilingSettings(Section):
-    """Squares that images are encoded and decoded in where memory is short."""
+    """Tiled VAE encoding and decoding, which needs less device memory."""
 
     side: int = Field(512, gt=0)
     """Side of a tile in pixels."""
     stride: int = Field(384, gt=0)
-    """Pixels from where one tile begins to where the next one does; what they share is blended."""
+    """Distance in pixels between the starts of adjacent tiles. Their overlap is blended."""
 
 
 class SizeSettings(Section):
-    """A size of images or videos that a model is warmed up for."""
+    """Image or video size whose programs are compiled at warm-up."""
 
     width: int = Field(gt=0)
     """Width in pixels."""
     height: int = Field(gt=0)
     """Height in pixels."""
     num_frames: int | None = Field(None, gt=0)
-    """Number of frames of a video. Left out: any."""
+    """Number of frames of a video. Default: any."""
     max_sequence_length: int | None = Field(None, gt=0)
-    """Text tokens, where requests may choose them. Left out: the model's default."""
+    """Maximum number of text tokens, if requests may choose it. Default: the model's."""
 
 
 class ImagePromptSettings(Section):
-    """Network that reads images as prompts, beside a model's own."""
+    """Image-prompt network (such as Flux Redux) that extends a model."""
 
     source: str
     """Folder in diffusers' layout, hub id with an optional @revision, or single file."""
     file: str | None = None
-    """File of its weights in a folder or hub repository that has several. Left out: the layout
-    says."""
+    """Weights file, if the folder or hub repository has several. Default: according to the
+    layout."""
     encoder: str | None = None
-    """Folder or hub id of the image encoder, where `source` has none."""
+    """Folder or hub id of the image encoder, if `source` has none."""
 
 
 def _as_text(value: Any) -> Any:
-    """Return a number as text."""
+    """Convert an integer to text, so that a control mode may be written as a number."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 OF_BASE = ("image_prompts", "controls", "refiner", "latent_upsampler", "pipeline")
-"""Settings of networks that lie beside a model's own, and of how it is drawn with."""
+"""Settings of additional networks and of the pipeline. A model served by its base's workers
+inherits them."""
 
 
 class ControlSettings(Section):
-    """ControlNet beside a model."""
+    """Additional ControlNet of a model, for requests with control images."""
 
     source: str
-    """Folder in diffusers' layout, hub id with an optional @revision, or, of SDXL, a single file:
-    its path, or `owner/name:file` of a hub."""
+    """Folder in diffusers' layout or hub id with an optional @revision. For SDXL also a single
+    file: its path, or `owner/name:file` on the hub."""
     mode: Annotated[str, BeforeValidator(_as_text)] | None = None
-    """Kind of control images, of a union: its name, such as "openpose", or its number."""
+    """Control type of a union ControlNet: its name, such as "openpose", or its number."""
 
 
 def _with_source(value: Any) -> Any:
-    """Return a table, of a source that stands alone."""
+    """Expand a source given as a plain string to a table."""
     return {"source": value} if isinstance(value, str) else value
 
 
 class ModelSettings(Section):
-    """Settings of how a model is loaded and served."""
+    """Checkpoint of one model, and how workers load and serve it."""
 
     base: str | None = None
-    """Configs, tokenizers and whatever networks it lacks for a `source` that is a single file:
-    folder in diffusers' layout, or hub id. With a `lora` the name of another model, which this one
-    is with that adapter."""
+    """Source of configs, tokenizers and missing networks if `source` is a single file: folder in
+    diffusers' layout, or hub id. With `lora`: the name of another model, to which the adapter is
+    applied."""
     lora: str | None = None
-    """Adapter that every image of this model has: a source as in `[loras]`. The model is served by
-    its base's workers, from the same weights, unless it is fused."""
+    """Adapter applied to every image of this model: a source as in `[loras]`. The base's workers
+    serve the model from the same weights, unless it is fused."""
     lora_scale: float = Field(1.0, ge=-100, le=100)
     """Scale of that adapter."""
     fuse: bool = False
-    """Whether the adapter is merged into the weights: images cost no more then, and the model has
-    workers of its own."""
+    """Whether the adapter is merged into the weights. Images then cost no extra time, but the model
+    needs workers of its own."""
     source: str = Field("", validate_default=True)
-    """Folder in diffusers' layout, here or in an object store (`s3://…`, `gs://…`), hub id with an
-    optional @revision, or single file. Left out of a model with a `lora`, which has its base's."""
+    """Folder in diffusers' layout, local or in an object store (`s3://…`, `gs://…`), hub id with an
+    optional @revision, or single file. Omit it for a model with a `lora`, which uses its base's."""
     pipeline: str | None = None
-    """Class of diffusers' pipeline whose inputs the model takes, where `model_index.json` names
-    another one of Flux's: `FluxKontextPipeline` for Kontext's weights in a single file, with the
-    folder of another Flux as `base`. Left out: as that file says."""
+    """Class of diffusers' pipeline that defines the model's inputs, if it is another Flux class
+    than `model_index.json` names. Example: `FluxKontextPipeline` for Kontext weights in a single
+    file, with another Flux folder as `base`. Default: according to `model_index.json`."""
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
     """Data type of the weights."""
     activation_dtype: Literal["float32", "bfloat16", "float16"] | None = None
-    """Data type that the networks compute in. Left out: that of the weights."""
+    """Data type that the networks compute in. Default: `dtype`."""
     defaults: dict[str, Any] = Field(default_factory=dict)
     """Defaults of request fields."""
     scheduler: dict[str, Any] | None = None
-    """Default of the request field `scheduler`: its name, and options. Left out: the
-    checkpoint's."""
+    """Default of the request field `scheduler`: its name and options. Default: the checkpoint's."""
     quality: dict[str, Quality] = Field(default_factory=dict)
-    """Quality presets by name, beside the model's own or in their place. The preset of requests
-    that name none is `defaults.quality`."""
+    """Quality presets by name, which extend or replace the model's own. `defaults.quality` is the
+    preset of requests that name none."""
     eight_bit: EightBit | None = None
-    """8-bit weights of the denoising network's blocks: "beside" the exact ones, for half of their
-    memory more, so that requests may choose; or "instead" of them, for half of it, and then there
-    is no `exact`. Left out: none."""
+    """8-bit weights of the denoising network's blocks. `beside`: in addition to the exact weights,
+    so that requests may choose; needs half as much memory again. `instead`: in place of them, with
+    half the memory and without the preset `exact`. Default: none."""
     image_prompts: dict[str, Annotated[ImagePromptSettings, BeforeValidator(_with_source)]] = Field(
         default_factory=dict
     )
-    """Networks that read images as prompts, by the names that requests give them: Redux for Flux.
-    Each is a source, or a table."""
+    """Image-prompt networks, by the names that requests use: Redux for Flux. Each is a source or a
+    table."""
     controls: dict[str, Annotated[ControlSettings, BeforeValidator(_with_source)]] = Field(
         default_factory=dict
     )
-    """ControlNets of SDXL or Flux, by the names that requests give them. Each is a source, or a
-    table."""
+    """ControlNets of SDXL or Flux, by the names that requests use. Each is a source or a table."""
     max_controls: int = Field(3, ge=1, le=8)
-    """Controls that one request may have. Every image of a model with `controls` has memory for so
-    many."""
+    """Maximum number of controls per request. If the model has `controls`, memory for this number
+    is reserved for every image."""
     refiner: str | None = None
-    """Refiner of SDXL, for requests that let it take their last steps: folder in diffusers' layout,
-    hub id, or single file. Left out: none."""
+    """SDXL refiner for requests that run their last steps on it: folder in diffusers' layout, hub
+    id, or single file. Default: none."""
     latent_upsampler: str | None = None
-    """Network of LTX-2 that enlarges latents before its second stage, for requests with `hires`:
-    folder or hub id in diffusers' layout, or single file. Left out: the checkpoint's own
-    `latent_upsampler`, if it has one."""
+    """Network of LTX-2 that enlarges latents before the second stage of requests with `hires`:
+    folder or hub id in diffusers' layout, or single file. Default: the checkpoint's
+    `latent_upsampler`, if any."""
     swap_experts: bool | None = None
-    """Whether Wan 2.2's experts take turns on the device. Left out: where its memory demands it."""
+    """Whether Wan 2.2's two experts share device memory by swapping. Default: if memory requires
+    it."""
     vae_tiling: bool | TilingSettings | None = None
-    """Whether the VAE works in tiles, which changes images a little. Left out: where the device's
-    memory demands it."""
+    """Whether the VAE works in tiles, which changes images slightly. Default: if device memory
+    requires it."""
     encoders_on_host: bool | None = None
-    """Whether text and image encoders stay in host memory and come to the device a layer at a time.
-    Left out: where its memory demands it."""
+    """Whether text and image encoders stay in host memory and are copied to the device layer by
+    layer. Default: if device memory requires it."""
     lora_pages: int | None = Field(None, ge=0)
-    """Room for adapters beside the weights on each device, in pages of 16 ranks: an adapter of rank
-    64 takes four. 0: requests may have none. Left out: 16 where `[loras]` name the model, else
-    0."""
+    """Device memory reserved for adapters, in pages of 16 ranks: an adapter of rank 64 takes four.
+    0: requests may not use adapters. Default: 16 if `[loras]` name the model, else 0."""
     batching: Literal["exact", "fast"] = "exact"
-    """\"exact": each step has one program of one batch size, so that the same request gives the
-    same bytes alone and beside any others. "fast": programs of several batch sizes, chosen by
-    measured times; an image differs a little with its neighbours, as `GET /v1/models` reports."""
+    """\"exact": each step runs one program with a fixed batch size. The same request gives the same
+    bytes alone and in a batch. "fast": programs of several batch sizes, chosen by measured times.
+    An image then depends slightly on the rest of its batch, as `GET /v1/models` reports."""
     exact_rows: int | None = Field(None, gt=0)
-    """Images that the one program of exact batching steps together; it is padded where fewer run.
-    Left out: as many as `data` of the mesh has side by side, so 1 without it."""
+    """Batch size of the step program with exact batching; smaller batches are padded. Default: the
+    size of the mesh axis `data`, or 1 without it."""
     sizes: Literal["any", "listed"] | tuple[SizeSettings, ...] = "any"
-    """Sizes that are served; each new one is compiled, which takes a minute or more. A list of
-    them; "listed": those of `warmup`, compiled before the worker is ready; "any": whatever the
-    model's limits allow. Others get a 422."""
+    """Sizes that the model serves. Compiling a new size takes a minute or more. A list of sizes;
+    "listed": those of `warmup`, compiled before the worker is ready; "any": all within the model's
+    limits. Other sizes get a 422."""
     token_buckets: float = Field(0.0, ge=0, le=1)
-    """Work that a step of Flux, or of Wan's text to video, may cost more, as a fraction, so that
-    sizes share it: tokens are padded to the next of a few counts, and a new size compiles no step.
-    0.06 has 1024 x 1024, 1152 x 896 and 1216 x 832 in one. 0: each size has steps of its own."""
+    """Maximum extra work per step, as a fraction, that padding may cause so that sizes share
+    programs. Tokens are padded to one of a few counts, so a new size compiles no step. For Flux,
+    and Wan's text to video. 0.06 puts 1024 x 1024, 1152 x 896 and 1216 x 832 in one bucket. 0: each
+    size has its own steps."""
     objective_s: float = Field(300, gt=0)
-    """Time that a job may wait for its first claim, the objective of alerts: the share of a pool
-    that KEDA scales by is the same number. Jobs with a `deadline_s` have that one."""
+    """Objective for the time from submission to first claim, used by alerts. KEDA's threshold, in
+    seconds of work per worker, is the same number. A job's `deadline_s` overrides it."""
     cold_start_s: float = Field(900, gt=0)
-    """Usual time from no worker to the first that is ready: a machine, the weights, warm-up. Alerts
-    give a model that long before nobody works for it."""
+    """Usual time to start the first worker: machine, weights and warm-up. Alerts wait this long
+    before they report a model without workers."""
     warmup: list[dict[str, Any]] = Field([{}])
-    """Requests whose programs are compiled before the worker is ready; {} is the model's
-    default."""
+    """Requests whose programs are compiled before the worker is ready. {} is the model's default
+    request."""
 
     @model_validator(mode="after")
     def _is_one_batching(self) -> ModelSettings:
         if self.exact_rows is not None and self.batching != "exact":
-            raise ValueError('exact_rows goes with batching = "exact"')
+            raise ValueError('exact_rows requires batching = "exact"')
         return self
 
     @field_validator("source")
@@ -174,28 +174,30 @@ class ModelSettings(Section):
     def _has_weights(cls, source: str, info: ValidationInfo) -> str:
         lora, base = info.data.get("lora"), info.data.get("base")
         if lora is None and not source:
-            raise ValueError("say where the model's weights are; only one with a lora has none")
+            raise ValueError("name the model's weights; only a model with a lora has no source")
         if lora is not None and (source or base is None):
-            raise ValueError("a model with a lora has base, the name of another, and no source")
+            raise ValueError(
+                "a model with a lora needs base, the name of another model, and no source"
+            )
         return source
 
     @model_validator(mode="after")
     def _fuses_something(self) -> ModelSettings:
         if self.fuse and self.lora is None:
-            raise ValueError("fuse goes with a lora")
+            raise ValueError("fuse requires a lora")
         return self
 
     @model_validator(mode="after")
     def _has_its_bases_networks(self) -> ModelSettings:
-        own = [name for name in OF_BASE if getattr(self, name)] if self.is_served_by_base else []
-        if own:
+        keys = [name for name in OF_BASE if getattr(self, name)] if self.is_served_by_base else []
+        if keys:
             raise ValueError(
-                f"{', '.join(own)}: a model that its base's workers serve has its base's; set it "
-                "there, or set fuse = true"
+                f"{', '.join(keys)}: a model that its base's workers serve uses its base's values;"
+                " set them there, or set fuse = true"
             )
         return self
 
     @property
     def is_served_by_base(self) -> bool:
-        """Return whether the workers of its base serve it."""
+        """Report whether the workers of its base serve this model."""
         return self.lora is not None and not self.fuse

@@ -1,4 +1,4 @@
-"""`[output]`: what files say of themselves."""
+"""`[output]`: provenance metadata in output files."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from service.settings.section import Section
 
 
 class OutputSettings(Section):
-    """Files of images and videos."""
+    """Metadata and signatures of image and video files."""
 
     metadata: bool = True
-    """Whether files hold their recipe, AUTOMATIC1111's `parameters` and IPTC's mark of made images.
-    A request may switch them off for itself (`output.metadata`), and not on."""
+    """Whether files contain their recipe, AUTOMATIC1111's `parameters` and IPTC's mark of generated
+    images. A request may disable them for itself (`output.metadata`), but not enable them."""
     prompts: bool = True
-    """Whether recipes hold the prompts. False: whoever sees a file does not see what was asked."""
+    """Whether recipes contain the prompts."""
     c2pa_key: Path | None = None
-    """Private key in PEM, without a password, that signs files as Content Credentials (C2PA): of
-    P-256, P-384, P-521, Ed25519 or RSA. Needs the extra `c2pa`. Signed files have other bytes every
+    """Private key in PEM, without a password, that signs files as Content Credentials (C2PA):
+    P-256, P-384, P-521, Ed25519 or RSA. Needs the extra `c2pa`. Signed files differ in bytes each
     time."""
     c2pa_certificates: Path | None = None
-    """Certificates of that key in PEM: its own, then those between it and a trusted one."""
+    """Certificate chain of that key in PEM: its own certificate, then those up to a trusted one."""
 
     @model_validator(mode="after")
     def _has_both(self) -> OutputSettings:

@@ -14,11 +14,11 @@ SENTINEL_PORT = 26379
 
 
 class SentinelAddress(NamedTuple):
-    """Parts of a url that names Sentinels."""
+    """Parts of a URL that names Redis Sentinels."""
 
     sentinels: list[tuple[str, int]]
     primary: str
-    """Name by which the Sentinels know the server."""
+    """Name of the monitored primary."""
     db: int
     username: str | None
     password: str | None
@@ -26,25 +26,25 @@ class SentinelAddress(NamedTuple):
 
 
 def sentinel_address(url: str) -> SentinelAddress | None:
-    """Parse `redis+sentinel://HOST:PORT,HOST:PORT/NAME?db=N`; None: no Sentinels are named.
+    """Parse `redis+sentinel://HOST:PORT,HOST:PORT/NAME?db=N`; None: not a Sentinel URL.
 
-    Raises: ValueError: it names Sentinels, and is none of these.
+    Raises: ValueError: a Sentinel scheme, but not this form.
     """
     scheme, _, rest = url.partition("://")
     if scheme not in SENTINEL_SCHEMES:
         return None
-    place, _, query = rest.partition("?")
-    hosts, _, name = place.rpartition("/")
+    address, _, query = rest.partition("?")
+    hosts, _, name = address.rpartition("/")
     secret, _, hosts = hosts.rpartition("@")
     username, _, password = secret.partition(":")
     parts = [urlsplit(f"//{host}") for host in hosts.split(",")]
-    found = [(part.hostname, part.port or SENTINEL_PORT) for part in parts if part.hostname]
+    sentinels = [(part.hostname, part.port or SENTINEL_PORT) for part in parts if part.hostname]
     options = parse_qs(query, strict_parsing=True) if query else {}
     db = options.pop("db", ["0"])
-    if not name or len(found) < len(parts) or options or not db[0].isdecimal():
-        raise ValueError("url of Sentinels is no redis+sentinel://HOST:PORT,HOST:PORT/NAME?db=0")
+    if not name or len(sentinels) < len(parts) or options or not db[0].isdecimal():
+        raise ValueError("url of Sentinels is not redis+sentinel://HOST:PORT,HOST:PORT/NAME?db=0")
     return SentinelAddress(
-        found,
+        sentinels,
         unquote(name),
         int(db[0]),
         unquote(username) or None,
@@ -54,69 +54,74 @@ def sentinel_address(url: str) -> SentinelAddress | None:
 
 
 class RedisSettings(Section):
-    """The Redis server of queue, keys and events."""
+    """Redis server of the queue, keys and events."""
 
     url: str | None = None
-    """Address of the server: `redis://…`, `rediss://…` (TLS) or `unix://…`; or of Sentinels that
-    know which server is the primary: `redis+sentinel://HOST:26379,HOST:26379/NAME`, or
-    `rediss+sentinel://…`, which is TLS to both. Left out: `atelier up` embeds a server, and `serve`
-    and `worker` refuse to start."""
+    """Address of the server: `redis://…`, `rediss://…` (TLS) or `unix://…`. For Sentinels, which
+    locate the primary: `redis+sentinel://HOST:26379,HOST:26379/NAME`, or `rediss+sentinel://…` with
+    TLS to both. Default: `atelier up` embeds a server; `serve` and `worker` refuse to start."""
     username: str | None = None
-    """User of the server's ACL. Left out: its default user."""
+    """User of the server's ACL. Default: its default user."""
     password: SecretStr | None = None
     """Password of that user."""
     next_password: SecretStr | None = None
-    """Password that is tried where `password` is refused, while one takes the other's place."""
+    """Password that is tried if `password` is rejected, for rotation."""
     password_file: FilePath | None = None
-    """File with the password, or with several, one a line, which are tried in their order. Read
-    again for each connection."""
+    """File with one password, or several, one per line, tried in order. Each connection reads it
+    again."""
     sentinel_username: str | None = None
-    """User of the Sentinels' ACL. Left out: their default user."""
+    """User of the Sentinels' ACL. Default: their default user."""
     sentinel_password: SecretStr | None = None
     """Password of that user."""
     sentinel_password_file: FilePath | None = None
-    """File with the Sentinels' password, or with several, as `password_file`."""
+    """File with the Sentinels' passwords, in the format of `password_file`."""
     ca_file: FilePath | None = None
-    """Certificates of the authorities that may vouch for the server. Left out: the system's."""
+    """CA certificates for the server. Default: the system's."""
     cert_file: FilePath | None = None
-    """Client certificate, where the server wants one."""
+    """Client certificate, if the server requires one."""
     key_file: FilePath | None = None
     """Key of `cert_file`."""
     check_name: bool = True
-    """Whether the server's certificate must bear the host of `url`. False is for a `ca_file` whose
-    authority vouches for that server alone, as a Memorystore's does."""
+    """Whether the server's certificate must match the host of `url`. Use false only with a
+    `ca_file` whose authority certifies only that server, as Memorystore's does."""
 
     @model_validator(mode="after")
     def _fits(self) -> RedisSettings:
         try:
             parts = urlsplit(self.url or "")
-        except ValueError:  # which may quote a part of the password
-            raise ValueError("url is no address, such as redis://HOST:PORT") from None
+        except ValueError:  # the message may quote a part of the password
+            raise ValueError("url is not an address such as redis://HOST:PORT") from None
         secret = self.password or self.password_file
         of_sentinels = (
             self.sentinel_username or self.sentinel_password or self.sentinel_password_file
         )
         if self.url is None and (self.username or secret):
-            raise ValueError("username and password need url: the embedded server has none")
+            raise ValueError("username and password require url: the embedded server has none")
         if self.password and self.password_file:
             raise ValueError("password and password_file exclude each other")
         if self.next_password and not self.password:
-            raise ValueError("next_password needs password; of a file it is a further line")
+            raise ValueError(
+                "next_password requires password; in a password_file, add a line instead"
+            )
         if self.sentinel_password and self.sentinel_password_file:
             raise ValueError("sentinel_password and sentinel_password_file exclude each other")
         if of_sentinels and parts.scheme not in SENTINEL_SCHEMES:
-            raise ValueError("what begins with sentinel_ needs a url redis+sentinel://…")
+            raise ValueError("settings that begin with sentinel_ require a url redis+sentinel://…")
         if secret and parts.password:
-            raise ValueError("there is a password in url, too; keep one of them")
+            raise ValueError("url also contains a password; keep one of them")
         if (self.cert_file is None) != (self.key_file is None):
-            raise ValueError("cert_file and key_file belong together")
+            raise ValueError("cert_file and key_file go together; set both or none")
         if (self.ca_file or self.cert_file) and not parts.scheme.startswith("rediss"):
-            raise ValueError("ca_file and cert_file need a url rediss://… or rediss+sentinel://…")
+            raise ValueError(
+                "ca_file and cert_file require a url rediss://… or rediss+sentinel://…"
+            )
         if not self.check_name and not self.ca_file:
-            raise ValueError("check_name = false needs ca_file: else any certificate would do")
+            raise ValueError(
+                "check_name = false requires ca_file: otherwise any certificate would be accepted"
+            )
         try:
             sentinel_address(self.url or "")
-        except ValueError:  # as above
+        except ValueError:  # the message may quote a part of the password
             raise ValueError(
                 "url of Sentinels must be like redis+sentinel://HOST:PORT,HOST:PORT/NAME?db=0"
             ) from None

@@ -1,4 +1,4 @@
-"""`[safety]`: who is asked about requests and outputs."""
+"""`[safety]`: external check of requests and outputs."""
 
 from __future__ import annotations
 
@@ -10,30 +10,29 @@ from service.settings.section import Section
 
 
 class SafetySettings(Section):
-    """The safety hook. Without `url` and `check`: nobody is asked."""
+    """Safety hook. Without `url` and `check` there is none."""
 
     url: str | None = Field(None, pattern=r"^https?://[^\s]+$")
-    """HTTP service that is asked. It may be on a private network."""
+    """HTTP service that checks. It may be on a private network."""
     token: SecretStr | None = None
     """Sent to the service as `Authorization: Bearer`."""
     check: str | None = Field(None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
-    """Python function that is asked instead, as `package.module:function`. Front ends and workers
-    call it in threads of their own."""
+    """Python function that checks instead, as `package.module:function`. Front ends and workers
+    call it in separate threads."""
     before: bool = True
-    """Whether front ends ask about the request and its input images, before it is accepted."""
+    """Whether front ends have the request and its input images checked before acceptance."""
     after: bool = True
-    """Whether workers ask about the pixels, before anything of them is stored. Jobs have no
-    previews then."""
+    """Whether workers have the pixels checked before they store any. Jobs then have no previews."""
     timeout_s: float = Field(10, gt=0)
-    """Time for a verdict, retries included."""
+    """Timeout of a verdict, including retries."""
     when_absent: Literal["refuse", "allow"] = "refuse"
-    """Policy where no verdict comes in that time."""
+    """Policy if no verdict arrives in time."""
     max_checks: int = Field(16, gt=0)
-    """Maximum number of checks at the same time, of one front end or worker; one client has half
-    of them."""
-    max_frames: int = Field(8, gt=0)
-    """Frames of a video that are shown to the hook: evenly spread, the first and the last among
+    """Maximum number of concurrent checks of one front end or worker. One client may use half of
     them."""
+    max_frames: int = Field(8, gt=0)
+    """Number of video frames passed to the hook: evenly spaced, including the first and the
+    last."""
 
     @model_validator(mode="after")
     def _one_hook(self) -> SafetySettings:
@@ -43,5 +42,5 @@ class SafetySettings(Section):
 
     @property
     def is_on(self) -> bool:
-        """Return whether there is a hook."""
+        """Report whether a safety hook is configured."""
         return bool(self.url or self.check)

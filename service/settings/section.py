@@ -1,4 +1,4 @@
-"""Base of all sections of the settings."""
+"""Base class of all sections of the settings."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pydantic import BaseModel, ConfigDict
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used; the message names the key and says what is wrong."""
+    """Unusable configuration. The message names the key and states the problem."""
 
 
 class Section(BaseModel):
-    """Base of the sections: frozen, without unknown keys."""
+    """Base class of the sections: frozen, and without unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)

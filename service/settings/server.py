@@ -14,11 +14,14 @@ ANY_ORIGIN = "*"
 
 
 def _origin(text: str) -> str:
-    """Return an origin as browsers write it. Raises: ValueError: it is none; says why."""
+    """Validate a CORS origin as browsers write it.
+
+    Raises: ValueError: not an origin; the message states the form.
+    """
     parts = urlsplit(text)
     if text != ANY_ORIGIN and text != f"{parts.scheme}://{parts.netloc}".lower():
         raise ValueError(
-            f"{text!r} is no origin: write scheme, host and port alone, such as"
+            f"{text!r} is not an origin: write scheme, host and port alone, such as"
             " 'https://studio.example', or '*'"
         )
     return text
@@ -28,10 +31,13 @@ Origin = Annotated[str, AfterValidator(_origin)]
 
 
 def _url(text: str) -> str:
-    """Return the address of a server. Raises: ValueError: it is none; says why."""
+    """Validate the public URL of a server.
+
+    Raises: ValueError: not a URL; the message states the form.
+    """
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise ValueError(f"{text!r} is no address; write it as 'https://atelier.example'")
+        raise ValueError(f"{text!r} is not a URL; write it as 'https://atelier.example'")
     return text
 
 
@@ -39,71 +45,72 @@ Url = Annotated[str, AfterValidator(_url)]
 
 
 class ServerSettings(Section):
-    """The front end's HTTP server."""
+    """Front end's HTTP server: addresses, trust in proxies, limits and timeouts."""
 
     host: str = "127.0.0.1"
     """Address to listen on."""
     port: int = Field(8000, ge=0, le=65535)
-    """Port to listen on; 0 takes a free one."""
+    """Port to listen on; 0: any free port."""
     published_at: str | None = None
-    """Address at which this machine lets others in, where that is not `host`: of a container's
-    port. It decides about `keys`."""
+    """Address at which this machine publishes the server if it differs from `host`, such as a
+    container's port. It affects `keys`."""
     keys: Literal["auto"] | bool = "auto"
     """Whether /v1 requires API keys. "auto": unless only this machine can reach the address. Set it
-    to true where a proxy on this machine lets others in."""
+    to true if a proxy on this machine forwards external requests."""
     keys_age_s: float = Field(1, ge=0)
     """Longest time that a revoked key is still accepted."""
     allow_image_urls: bool = False
-    """Whether input images may be http(s) addresses."""
+    """Whether input images may be http(s) URLs."""
     allow_networks: tuple[IPv4Network | IPv6Network, ...] = ()
-    """Networks that image addresses and webhooks may reach besides the public internet."""
+    """Networks that image URLs and webhooks may reach in addition to the public internet."""
     fetch_timeout_s: float = Field(20, gt=0)
-    """Timeout for fetching one image, from the lookup of its host's name to the last byte."""
+    """Timeout for fetching one image, including DNS resolution."""
     hosts: tuple[str, ...] = ()
-    """Names by which clients may call this server, such as `atelier.example`; `*.example` is all
-    below it. Addresses and `localhost` need no entry. Without keys other names are refused, since a
-    foreign page may point a name of its own here; with keys only where names are listed."""
+    """Host names that clients may use for this server, such as `atelier.example`; `*.example`
+    includes its subdomains. IP addresses and `localhost` need no entry. Without keys other names
+    are always rejected, because a foreign page could resolve its own name to this server. With keys
+    they are rejected only if this list is set."""
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
-    """Networks of the proxies before this server, such as `["10.0.0.0/24", "203.0.113.7"]`, whose
-    `X-Forwarded-For` and `X-Forwarded-Proto` are believed: a request's address is the last one in
-    the former that is not of these networks. List proxies only, and each that adds an address.
-    Left out: nobody is believed, and the address is that of whoever has connected."""
+    """Networks of the proxies in front of this server, such as `["10.0.0.0/24", "203.0.113.7"]`,
+    whose `X-Forwarded-For` and `X-Forwarded-Proto` are trusted. The client is the last address in
+    `X-Forwarded-For` outside these networks. List all proxies that append an address, and nothing
+    else. Default: no proxy is trusted, and the client is the connection's peer."""
     cors_origins: tuple[Origin, ...] = ()
-    """Origins whose pages may call this server from a browser, such as `https://studio.example`
-    (CORS); `*` is every page, and wants keys. Left out: only the server's own pages; without keys
-    others are refused. Cookies are never part of it."""
+    """Origins whose pages may call this server from a browser (CORS), such as
+    `https://studio.example`. `*` is every page, and requires keys. Default: only the server's own
+    pages; without keys others are rejected. Cookies are never accepted."""
     public_url: Url | None = None
-    """Address by which clients reach this server, such as `https://atelier.example`, for links in
-    answers. Left out: as the request has called it."""
+    """URL by which clients reach this server, such as `https://atelier.example`, for links in
+    responses. Default: according to the request."""
     link_s: float = Field(3600, gt=0)
-    """Lifetime of links to outputs that need no key."""
+    """Lifetime of signed links to outputs, which need no key."""
     max_connections: int = Field(4096, gt=0)
     """Maximum number of client connections, and at most three quarters of the process's file
-    descriptors. Beyond it the connection that has kept the server waiting longest is closed."""
+    descriptors. Above it, the server closes the connection that has stalled longest."""
     max_waiting: int | None = Field(None, gt=0)
     """Maximum number of requests of one client (a tenant, or without keys an address) that wait for
-    a job or follow its events. Left out: a quarter of the connections."""
+    a job or stream its events. Default: a quarter of the connections."""
     header_s: float = Field(10, gt=0)
     """Time for a request's headers to arrive, from the connection or the first byte."""
     body_s: float = Field(30, gt=0)
-    """Time for a request's body to arrive, besides what it takes at `min_bytes_per_s`, and for a
-    client to read some of its answer."""
+    """Time for a request's body to arrive, in addition to its size divided by `min_bytes_per_s`.
+    Also the time for a client to read some of a response."""
     min_bytes_per_s: float = Field(16_384, gt=0)
-    """Lowest rate of a body; slower connections are closed."""
+    """Lowest rate of a request's body; slower connections are closed."""
     cancel_when_left: bool = True
-    """Canceling of a job when the client leaves that waits for it, where another API or
-    `POST /v1/verify` gives it no way to come back: not with an Idempotency-Key, and never a job of
-    `POST /v1/generate`."""
+    """Whether a job is canceled when its waiting client disconnects. Only for compatible endpoints
+    and `POST /v1/verify`, which give clients no way to return; never with an Idempotency-Key, and
+    never for `POST /v1/generate`."""
     keep_alive_s: float = Field(15, gt=0)
     """Interval of keep-alive comments in event streams."""
     models_age_s: float = Field(1, ge=0)
-    """Maximum age of the front end's copy of the registered models, of uploaded adapters, and of
-    tenants' settings."""
+    """Maximum age of the front end's cache of registered models, uploaded adapters and tenants'
+    settings."""
     image_processes: int = Field(2, gt=0)
-    """Number of processes that check input images. With keys, one tenant gets all but one of
+    """Number of processes that check input images. With keys, one tenant may use all but one of
     them."""
     shutdown_grace_s: float = Field(10, ge=0)
-    """Time for open requests to end when the server stops."""
+    """Time for open requests to finish when the server stops."""
     idle_s: float = Field(5, gt=0)
-    """Time that a connection stays open between two requests. It must be longer than a load
-    balancer keeps its own, or requests arrive on connections that were just closed."""
+    """Time that an idle connection stays open between two requests. It must exceed the load
+    balancer's idle timeout; otherwise requests arrive on connections that were just closed."""

@@ -1,7 +1,7 @@
-"""Settings: `atelier.toml`, every value overridable by the environment.
+"""Settings: reads `atelier.toml`, whose values environment variables override.
 
-`ATELIER_REDIS__URL=redis://…` sets `[redis] url`. A wrong key or value stops the start with its
-name. Durations end in `_s`, sizes in `_px` or `_bytes`.
+`ATELIER_REDIS__URL=redis://…` sets `[redis] url`. An unknown key or a wrong value stops the start
+with its name. Durations end in `_s`, sizes in `_px` or `_bytes`.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from service.settings.usage import UsageSettings
 from service.settings.webhooks import WebhookSettings
 
 CONFIG_VARIABLE = "ATELIER_CONFIG"
-"""Names the settings file."""
+"""Variable with the path of the settings file."""
 KEY_VARIABLE = "ATELIER_API_KEY"
-"""Holds the key that `atelier generate` sends."""
+"""Variable with the API key that `atelier generate` and `atelier jobs` send."""
 NO_SETTINGS = frozenset({CONFIG_VARIABLE.lower(), KEY_VARIABLE.lower()})
-"""ATELIER_ variables that are no settings themselves."""
+"""ATELIER_ variables that are not settings."""
 
 
 class Settings(BaseSettings):
-    """All settings of a system, of `atelier.toml`, the environment and the command line."""
+    """All settings, from `atelier.toml`, the environment and the command line."""
 
     model_config = SettingsConfigDict(
         env_prefix="ATELIER_",
@@ -61,18 +61,18 @@ class Settings(BaseSettings):
     )
 
     state_dir: Path = Path(".atelier")
-    """Folder of queue, outputs and compiled programs of a single machine."""
+    """Folder for the queue, outputs and compiled programs of a single machine."""
     compile_cache: Path | None = None
-    """Folder of compiled programs, kept for the next start; workers of several machines may share
-    one. Left out: below `state_dir`."""
+    """Folder of compiled programs, reused at the next start. Workers of several machines may share
+    it. Default: in `state_dir`."""
     executables: str | None = None
-    """Store of executables that `atelier compile` has made: folder, `s3://…` or `gs://…`. Workers
-    fetch from it what their `compile_cache` lacks, before they compile. Whoever may write to it can
-    run code in the workers. Left out: none."""
+    """Store of executables made by `atelier compile`: folder, `s3://…` or `gs://…`. Workers fetch
+    programs from it that their `compile_cache` lacks, before they compile. Write access to it is
+    equivalent to running code in the workers. Default: none."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest level that is logged."""
     log_format: Literal["text", "json"] = "text"
-    """\"text" for people, "json" for collectors of logs: one object a line."""
+    """\"text" for people, "json" for log collectors: one object per line."""
     redis: RedisSettings = RedisSettings()
     server: ServerSettings = ServerSettings()
     limits: LimitSettings = LimitSettings()
@@ -86,8 +86,8 @@ class Settings(BaseSettings):
     usage: UsageSettings = UsageSettings()
     metrics: MetricsSettings = MetricsSettings()
     tenants: dict[str, TenantSettings] = Field(default_factory=dict)
-    """Tenants by name; `"*"` is all that are not named. Those that `atelier tenants` keeps in Redis
-    stand before these, and change without a restart."""
+    """Tenants by name; `"*"` is all others. Tenants that `atelier tenants` stores in Redis override
+    these, and change without a restart."""
     models: dict[str, ModelSettings] = Field(default_factory=dict)
     """Models by name."""
     loras: dict[str, LoraSettings] = Field(default_factory=dict)
@@ -99,7 +99,7 @@ class Settings(BaseSettings):
 
     @property
     def store_url(self) -> str:
-        """Return where outputs are stored."""
+        """Return the folder or URL of the store for outputs."""
         return self.store.url or str((self.state_dir / "outputs").resolve())
 
     @property
@@ -116,16 +116,16 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return the sources of settings, the strongest first."""
+        """Order the sources of settings, the strongest first."""
         environment = StrictEnvironment(settings_cls)
         return init_settings, environment, TomlConfigSettingsSource(settings_cls, config_file())
 
 
 class StrictEnvironment(EnvSettingsSource):
-    """The environment, in which a misspelt ATELIER_ variable is an error like any other key."""
+    """Environment source that rejects misspelt ATELIER_ variables."""
 
     def __call__(self) -> dict[str, Any]:
-        """Return the environment's values, unknown ones too, so that they are refused."""
+        """Add unknown variables to the values, so that validation rejects them."""
         return self._unknown() | super().__call__()
 
     def _unknown(self) -> dict[str, str | None]:
@@ -135,28 +135,28 @@ class StrictEnvironment(EnvSettingsSource):
             for name in self.env_vars
             if name.startswith(prefix) and name not in NO_SETTINGS
         }
-        known = self.settings_cls.model_fields
-        return {key: self.env_vars[name] for name, key in names.items() if key not in known}
+        fields = self.settings_cls.model_fields
+        return {key: self.env_vars[name] for name, key in names.items() if key not in fields}
 
 
 def config_file() -> Path:
-    """The settings file, which need not be there unless it was named.
+    """Locate the settings file. The default file need not exist.
 
-    Raises: ConfigError: ATELIER_CONFIG names a file that is not there.
+    Raises: ConfigError: ATELIER_CONFIG names a file that does not exist.
     """
-    named = os.environ.get(CONFIG_VARIABLE)
-    if named is not None and not Path(named).is_file():
-        raise ConfigError(f"{CONFIG_VARIABLE}: there is no file {named!r}")
-    return Path(named or "atelier.toml")
+    path = os.environ.get(CONFIG_VARIABLE)
+    if path is not None and not Path(path).is_file():
+        raise ConfigError(f"{CONFIG_VARIABLE}: the file {path!r} does not exist")
+    return Path(path or "atelier.toml")
 
 
-def load_settings(**given: Any) -> Settings:
-    """Settings from file and environment, under the sections and values that are given here.
+def load_settings(**overrides: Any) -> Settings:
+    """Load settings from file and environment, overridden by the given sections and values.
 
     Raises: ConfigError: names every unknown key and every wrong value.
     """
     try:
-        return Settings(**given)
+        return Settings(**overrides)
     except ValidationError as error:
         raise ConfigError(_explain(error)) from None
     except tomllib.TOMLDecodeError as error:

@@ -1,4 +1,4 @@
-"""`[store]`: where inputs, outputs and snapshots are stored."""
+"""`[store]`: storage of inputs, outputs and snapshots."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from service.settings.section import Section
 
 
 class StoreSettings(Section):
-    """The store of inputs and outputs."""
+    """Location of the store for inputs, outputs and snapshots."""
 
     url: str | None = None
-    """Folder, `s3://…` or `gs://…`. Left out: `outputs/` in the state folder."""
+    """Folder, `s3://…` or `gs://…`. Default: `outputs/` in the state folder."""

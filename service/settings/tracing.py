@@ -1,4 +1,4 @@
-"""`[tracing]`: where spans are sent."""
+"""`[tracing]`: collector of spans, and sampling."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from service.settings.section import Section
 
 
 class TracingSettings(Section):
-    """Traces by OpenTelemetry."""
+    """Export of OpenTelemetry traces, and sampling."""
 
     endpoint: str | None = None
     """Collector of spans, by OTLP over HTTP, such as `http://collector:4318` (`/v1/traces` is added
-    where there is no path). Left out: no tracing. Headers, certificates and resource attributes
-    come from OpenTelemetry's own variables (`OTEL_EXPORTER_OTLP_HEADERS`, …)."""
+    to a URL without a path). Default: no tracing. Headers, certificates and resource attributes
+    come from OpenTelemetry's environment variables (`OTEL_EXPORTER_OTLP_HEADERS`, …)."""
     sample_ratio: float = Field(1, ge=0, le=1)
-    """Share of the traces begun here that are recorded."""
+    """Share of the traces started here that are recorded."""
     follow_clients: bool = True
     """Whether to continue a client's `traceparent` with its sampling decision. False: every request
-    begins a trace of its own."""
+    starts a new trace."""
 
     gcp_project: str | None = Field(None, min_length=1)
-    """Project of Google Cloud whose Cloud Trace has the spans: lines of the log in JSON then name
-    their trace as Cloud Logging reads it, and it shows them beside each other."""
+    """Google Cloud project whose Cloud Trace stores the spans. JSON log lines then name their trace
+    in Cloud Logging's format, which links the two."""
 
     @model_validator(mode="after")
     def _is_reachable(self) -> TracingSettings:
@@ -32,5 +32,5 @@ class TracingSettings(Section):
 
     @property
     def address(self) -> str:
-        """Return the collector's address for traces."""
+        """Return the OTLP collector's URL for traces."""
         return address_of(self.endpoint, "/v1/traces")

@@ -1,4 +1,4 @@
-"""`[upscalers.NAME]`: networks that draw finished images larger."""
+"""`[upscalers.NAME]`: networks that enlarge generated images."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class UpscalerSettings(Section):
     """Upscaler that requests may name, loaded by the workers of its models."""
 
     source: str
-    """Safetensors file of an RRDBNet (ESRGAN, Real-ESRGAN); folder with a single one; or
-    `hub-id@revision:file`, the revision and the file's name left out where there is but one."""
+    """Safetensors file of an RRDBNet (ESRGAN, Real-ESRGAN), folder that contains only this file, or
+    `hub-id@revision:file`. The revision and the file's name may be omitted if unambiguous."""
     models: tuple[str, ...] = ()
-    """Names of the models whose images it is for; a model with a `lora` and its base have the
-    same, whichever is named. Left out: all that draw images."""
+    """Models that may use it. A model with a `lora` and its base share their upscalers. Default:
+    all models that generate images."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Data type of its weights, and what it computes in."""
+    """Data type of its weights and computation."""
     tile: int = Field(256, ge=32, le=2048, multiple_of=8)
-    """Side of the squares that an image is drawn in, in its own pixels: memory grows by its
-    square."""
+    """Side of the tiles in which an image is upscaled, in pixels of the input. Memory grows with
+    its square."""

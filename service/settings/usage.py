@@ -1,4 +1,4 @@
-"""`[usage]`: the ledger of what jobs have used."""
+"""`[usage]`: ledger of the resources that jobs used."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from service.settings.section import Section
 
 
 class UsageSettings(Section):
-    """The ledger, and what it says of a machine."""
+    """Usage ledger, and facts about the machine that it records."""
 
     file_every_s: float = Field(3600, gt=0)
-    """Period of the ledger's files in the store; a file has at most 10,000 records, so that busy
-    periods have several."""
+    """Period of the ledger's files in the store. A file has at most 10,000 records, so a busy
+    period has several."""
     region: str | None = None
-    """Region of this machine, which its workers' records name."""
+    """Region of this machine, recorded by its workers."""
     spot: bool = False
-    """True if this machine may be taken away at any time, which its workers' records and
-    `atelier_worker_info` say."""
+    """Whether this machine may be preempted at any time. Its workers' records and
+    `atelier_worker_info` report it."""

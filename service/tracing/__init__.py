@@ -1,4 +1,4 @@
-"""Traces and logs of this process: spans, OpenTelemetry, what a log line is about.
+"""Traces and logs of this process: spans, OpenTelemetry, context of log lines.
 
-Imports `service.settings` alone; every room of `service` and `workers` may import it.
+Imports only `service.settings`; every room of `service` and `workers` may import it.
 """

@@ -1,7 +1,7 @@
-"""Spans by OpenTelemetry, sent by OTLP over HTTP. Imported only where tracing is switched on.
+"""Spans by OpenTelemetry, sent by OTLP over HTTP. Imported only if tracing is enabled.
 
-A thread of its own sends them, out of a queue of bounded length: a collector that is away costs
-requests and steps nothing, and spans beyond the queue are lost.
+A separate thread sends them from a bounded queue. An unreachable collector delays neither requests
+nor steps; spans beyond the queue's limit are dropped.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from service.tracing.resource import resource_of
 from service.tracing.span import ERROR_TYPE, NONE, NOTHING, Attributes, Kind, Span
 
 SEND_EVERY_S = 1.0
-"""Interval between batches: a process that is killed loses the last second's spans."""
+"""Interval between batches. A killed process loses the last second's spans."""
 TIMEOUT_S = 10.0
-"""Timeout of one batch, its repeats included."""
-LAST_WORDS_S = 1.0
-"""Time that an ending process has to send what is left."""
-COMPLAIN_EVERY_S = 60.0
+"""Timeout of one batch, including retries."""
+SHUTDOWN_TIMEOUT_S = 1.0
+"""Time for an exiting process to send remaining spans."""
+LOG_EVERY_S = 60.0
 MAX_QUEUED = 4096
 MAX_CHARS = 256
 """Maximum length of one attribute."""
@@ -47,17 +47,17 @@ KINDS = {"internal": SpanKind.INTERNAL, "server": SpanKind.SERVER, "consumer": S
 
 
 class Ids(RandomIdGenerator):
-    """Random ids, but for spans that more than one process may have to tell of."""
+    """Id generator: random, except for spans that several processes may record."""
 
     def __init__(self) -> None:
         self._next: ContextVar[str | None] = ContextVar("identity", default=None)
 
     def name_next(self, identity: str | None) -> None:
-        """Set the identity of the span that this task begins next."""
+        """Set the identity of the next span that this task starts."""
         self._next.set(identity)
 
     def generate_span_id(self) -> int:
-        """Return the id that was named for the next span, or a random one."""
+        """Return the id derived from the identity set for the next span, or a random id."""
         identity = self._next.get()
         if identity is None:
             return int(super().generate_span_id())
@@ -65,10 +65,10 @@ class Ids(RandomIdGenerator):
         return int.from_bytes(hashlib.sha256(identity.encode()).digest()[:8]) or 1
 
 
-class Seldom(logging.Filter):
-    """Filter that passes one complaint of the exporter a minute.
+class RateLimitFilter(logging.Filter):
+    """Log filter that passes one error of the exporter per minute.
 
-    It complains of each attempt, and a collector may be away for a night.
+    The exporter logs every failed attempt, and a collector may be unreachable for hours.
     """
 
     def __init__(self) -> None:
@@ -76,18 +76,18 @@ class Seldom(logging.Filter):
         self._from = 0.0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether enough time has passed since the last complaint."""
+        """Check whether enough time has passed since the last error."""
         if record.created < self._from:
             return False
-        self._from = record.created + COMPLAIN_EVERY_S
+        self._from = record.created + LOG_EVERY_S
         return True
 
 
-SELDOM = Seldom()
+RATE_LIMIT_FILTER = RateLimitFilter()
 
 
 class OpenTelemetry:
-    """The `Recorder` of one process."""
+    """`Recorder` of one process that exports spans with OpenTelemetry."""
 
     def __init__(self, settings: TracingSettings, service: str, attributes: Attributes) -> None:
         self._ids = Ids()
@@ -98,7 +98,7 @@ class OpenTelemetry:
             id_generator=self._ids,
             span_limits=SpanLimits(max_span_attribute_length=MAX_CHARS),
         )
-        logging.getLogger(OTLPSpanExporter.__module__).addFilter(SELDOM)
+        logging.getLogger(OTLPSpanExporter.__module__).addFilter(RATE_LIMIT_FILTER)
         exporter = OTLPSpanExporter(endpoint=settings.address, timeout=TIMEOUT_S)
         processor = BatchSpanProcessor(
             exporter, max_queue_size=MAX_QUEUED, schedule_delay_millis=SEND_EVERY_S * 1000
@@ -116,50 +116,50 @@ class OpenTelemetry:
         at: float | None,
         identity: str | None,
     ) -> Span:
-        """Begin a span."""
-        above = None if parent is None else NonRecordingSpan(context_of(parent))
+        """Start a trace span."""
+        parent_span = None if parent is None else NonRecordingSpan(context_of(parent))
         self._ids.name_next(identity)
         span = self._tracer.start_span(
             name,
-            None if above is None else set_span_in_context(above),
+            None if parent_span is None else set_span_in_context(parent_span),
             kind=KINDS[kind],
             attributes=dict(attributes),
             start_time=nanoseconds(at),
             record_exception=False,
             set_status_on_exception=False,
         )
-        # Not where OTEL_SDK_DISABLED switches it off after all.
-        return Recorded(span) if span.get_span_context().is_valid else NOTHING
+        # A no-op span results if OTEL_SDK_DISABLED is set.
+        return ExportedSpan(span) if span.get_span_context().is_valid else NOTHING
 
     def flush(self) -> None:
-        """Send what was recorded, for a few seconds at most."""
-        _for_a_while(self._provider.force_flush)
+        """Send recorded spans, within a few seconds."""
+        _send_remaining(self._provider.force_flush)
 
     def close(self) -> None:
-        """Send what was recorded, and stop."""
-        _for_a_while(self._provider.shutdown)
+        """Send recorded spans, and stop the exporter."""
+        _send_remaining(self._provider.shutdown)
 
 
-def _for_a_while(send: Callable[[], object]) -> None:
-    """Send what is left, but do not wait for a collector that is away."""
+def _send_remaining(send: Callable[[], object]) -> None:
+    """Send remaining spans, without waiting long for an unreachable collector."""
     sending = threading.Thread(target=send, name="last spans", daemon=True)
     sending.start()
-    sending.join(LAST_WORDS_S)
+    sending.join(SHUTDOWN_TIMEOUT_S)
 
 
-class Recorded(Span):
-    """A span that is recorded."""
+class ExportedSpan(Span):
+    """Trace span that is exported by OpenTelemetry."""
 
     def __init__(self, span: ApiSpan) -> None:
         self._span = span
         context = span.get_span_context()
-        trace, own = f"{context.trace_id:032x}", f"{context.span_id:016x}"
+        trace, span_id = f"{context.trace_id:032x}", f"{context.span_id:016x}"
         flags = f"{context.trace_flags & TraceFlags.SAMPLED:02x}"
-        self.traceparent = f"00-{trace}-{own}-{flags}"
-        self.names = {"trace_id": trace, "span_id": own, "trace_flags": flags}
+        self.traceparent = f"00-{trace}-{span_id}-{flags}"
+        self.names = {"trace_id": trace, "span_id": span_id, "trace_flags": flags}
 
     def set(self, attributes: Attributes) -> None:
-        """Set attributes."""
+        """Set attributes of the span."""
         self._span.set_attributes(dict(attributes))
 
     def rename(self, name: str) -> None:
@@ -167,11 +167,11 @@ class Recorded(Span):
         self._span.update_name(name)
 
     def event(self, name: str, attributes: Attributes = NONE) -> None:
-        """Add an event."""
+        """Add an event to the span."""
         self._span.add_event(name, dict(attributes))
 
     def link(self, traceparent: str | None) -> None:
-        """Link the span of another trace; None: nothing."""
+        """Link to a span of another trace; None: no link."""
         if traceparent is not None:
             self._span.add_link(context_of(traceparent))
 
@@ -186,15 +186,15 @@ class Recorded(Span):
 
 
 def context_of(traceparent: str) -> SpanContext:
-    """Return the span's context of a traceparent.
+    """Convert a traceparent to a span context.
 
     Args:
-        traceparent: of ours, or one that has gone through `spans.parse`.
+        traceparent: ours, or checked by `spans.parse`.
     """
-    _, trace, own, flags = traceparent.split("-")
-    return SpanContext(int(trace, 16), int(own, 16), True, TraceFlags(int(flags, 16)))
+    _, trace, parent, flags = traceparent.split("-")
+    return SpanContext(int(trace, 16), int(parent, 16), True, TraceFlags(int(flags, 16)))
 
 
 def nanoseconds(seconds: float | None) -> int | None:
-    """Return seconds as whole nanoseconds."""
+    """Convert seconds to whole nanoseconds, OpenTelemetry's unit of time."""
     return None if seconds is None else round(seconds * 1e9)

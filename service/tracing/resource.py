@@ -1,4 +1,4 @@
-"""This process, as OpenTelemetry calls what tells of itself."""
+"""OpenTelemetry resource that describes this process."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from service.tracing.span import Attributes
 
 
 def resource_of(service: str, attributes: Attributes) -> Resource:
-    """Return the resource of a process; `OTEL_RESOURCE_ATTRIBUTES` adds to it.
+    """Build the resource of a process. `OTEL_RESOURCE_ATTRIBUTES` adds to it.
 
     Args:
-        service: what this process is, of several of its kind.
+        service: role of this process, as `service.name`.
     """
     return Resource.create(
         {
@@ -31,5 +31,5 @@ def resource_of(service: str, attributes: Attributes) -> Resource:
 def _version() -> str:
     try:
         return version("atelier")
-    except PackageNotFoundError:  # run from its sources
+    except PackageNotFoundError:  # run from the source tree
         return "unpackaged"

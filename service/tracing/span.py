@@ -1,4 +1,4 @@
-"""A span as whoever works inside it knows it."""
+"""Interface of a span, and the no-op implementation."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ NONE: Attributes = {}
 
 
 class Span:
-    """Span that nobody records; `opentelemetry.py` has the other kind."""
+    """Span that is not recorded. The exported kind is in `opentelemetry.py`."""
 
     traceparent: str | None = None
-    """Names it for others, as W3C Trace Context writes it."""
+    """Identifier of the span for other processes, in the format of W3C Trace Context."""
     names: Mapping[str, str] = {}
-    """Ids of the span and its trace, as log lines show them."""
+    """Ids of the span and its trace, for log lines."""
 
     def set(self, attributes: Attributes) -> None:
-        """Set attributes."""
+        """Set attributes of the span."""
 
     def rename(self, name: str) -> None:
         """Change the span's name."""
 
     def event(self, name: str, attributes: Attributes = NONE) -> None:
-        """Add an event."""
+        """Add an event to the span."""
 
     def link(self, traceparent: str | None) -> None:
         """Link to a span of another trace."""
 
     def fail(self, kind: str) -> None:
-        """Mark it as failed, by a kind of error of which there are few."""
+        """Mark it as failed, with an error kind of low cardinality."""
 
     def end(self, at: float | None = None) -> None:
-        """End the span.
+        """End the trace span.
 
         Args:
             at: seconds since the epoch; None: now.

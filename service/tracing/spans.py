@@ -1,10 +1,10 @@
-"""Spans: what this process does and for how long, told to a collector of traces where one is named.
+"""Trace spans of this process, sent to a collector if the settings name one.
 
-Off unless `exporting` is entered with an endpoint; then, and only then, OpenTelemetry is imported
-(`otel.py`). While it is off, every span is `NOTHING`, which costs next to nothing.
+Tracing is off unless `exporting` is entered with an endpoint. Only then OpenTelemetry is imported
+(`opentelemetry.py`). While off, every span is `NOTHING`, which costs almost nothing.
 
-What a client asks for, its prompt before all, is never said here; an error is told by its code or
-class, not by its text.
+Spans never contain clients' content, such as prompts. Errors are identified by code or class, not
+by text.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from service.settings.tracing import TracingSettings
 from service.tracing.log_context import note
 from service.tracing.span import NONE, NOTHING, Attributes, Kind, Span
 
-_CURRENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+_TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _SAMPLED = 1
 
 
 class Recorder(Protocol):
-    """Recorder of spans, somewhere or nowhere."""
+    """Backend that records trace spans."""
 
     def begin(
         self,
@@ -38,30 +38,30 @@ class Recorder(Protocol):
         at: float | None,
         identity: str | None,
     ) -> Span:
-        """Begin a span."""
+        """Start a trace span."""
 
     def flush(self) -> None:
-        """Send what was recorded."""
+        """Send recorded spans to the collector."""
 
     def close(self) -> None:
-        """Send what was recorded, and stop."""
+        """Send recorded spans, and stop the exporter."""
 
 
 _recorder: Recorder | None = None
-_here: ContextVar[Span] = ContextVar("span", default=NOTHING)
-_of_all: ContextVar[Attributes] = ContextVar("of all spans", default=NONE)
+_current: ContextVar[Span] = ContextVar("span", default=NOTHING)
+_common: ContextVar[Attributes] = ContextVar("of all spans", default=NONE)
 
 
 @contextmanager
 def exporting(
     settings: TracingSettings, service: str, attributes: Attributes = NONE
 ) -> Iterator[None]:
-    """Send this process's spans to the settings' collector, if they name one.
+    """Send this process's spans to the settings' collector, if configured.
 
     Args:
-        service: what this process is, of several of its kind.
+        service: role of this process, as `service.name`.
 
-    Raises: ConfigError: OpenTelemetry is not installed, or refuses what its variables say.
+    Raises: ConfigError: OpenTelemetry is not installed, or rejects its variables.
     """
     global _recorder
     if settings.endpoint is None:
@@ -90,17 +90,17 @@ def _connect(settings: TracingSettings, service: str, attributes: Attributes) ->
 
 
 def flush() -> None:
-    """Send what has ended by now, if that takes no more than a second.
+    """Send ended spans to the collector, within a second.
 
-    Nobody knows whether this process will come to its tidy end.
+    Call it before an exit that might skip cleanup.
     """
     if _recorder is not None:
         _recorder.flush()
 
 
-def here() -> Span:
-    """The span that this task is in."""
-    return _here.get()
+def current() -> Span:
+    """Return the current span of this task."""
+    return _current.get()
 
 
 def begin(
@@ -112,84 +112,85 @@ def begin(
     at: float | None = None,
     identity: str | None = None,
 ) -> Span:
-    """A span for the caller to end.
+    """Start a span, which the caller ends.
 
     Args:
-        parent: a traceparent; left out: the span that this task is in, or none.
-        at: its begin, in seconds since the epoch; left out: now.
-        identity: whoever begins a span by the same text in the same trace means the same span.
+        parent: a traceparent; default: this task's current span, if any.
+        at: start time in seconds since the epoch; default: now.
+        identity: text that determines the span's id, so that several processes can record the same
+            span of a trace.
     """
     if _recorder is None:
         return NOTHING
-    above, said = parent or here().traceparent, {**_of_all.get(), **attributes}
-    return _recorder.begin(name, said, parent=above, kind=kind, at=at, identity=identity)
+    parent_id, merged = parent or current().traceparent, {**_common.get(), **attributes}
+    return _recorder.begin(name, merged, parent=parent_id, kind=kind, at=at, identity=identity)
 
 
 @contextmanager
 def span(name: str, attributes: Attributes = NONE) -> Iterator[Span]:
-    """Open a span for this block, below the span that this task is in."""
-    with within(begin(name, attributes)) as one:
-        yield one
+    """Run a block in a new child span of the current span."""
+    with within(begin(name, attributes)) as opened:
+        yield opened
 
 
 @contextmanager
-def saying(attributes: Attributes) -> Iterator[None]:
-    """Add attributes to all spans that begin in this block."""
-    token = _of_all.set({**_of_all.get(), **attributes})
+def with_attributes(attributes: Attributes) -> Iterator[None]:
+    """Add attributes to all spans that start in this block."""
+    token = _common.set({**_common.get(), **attributes})
     try:
         yield
     finally:
-        _of_all.reset(token)
+        _common.reset(token)
 
 
 @contextmanager
-def within(one: Span) -> Iterator[Span]:
-    """Make a span the parent of what begins in this block, and end it; log lines name it."""
-    if one is NOTHING:
-        yield one
+def within(inner: Span) -> Iterator[Span]:
+    """Make a span current in this block, end it afterwards, and put its ids in log lines."""
+    if inner is NOTHING:
+        yield inner
         return
-    above = here()
-    token = _here.set(one)
-    note(**one.names)
+    outer = current()
+    token = _current.set(inner)
+    note(**inner.names)
     try:
-        yield one
+        yield inner
     except Exception as error:
-        one.fail(kind_of(error))
+        inner.fail(kind_of(error))
         raise
     finally:
-        one.end()
-        _here.reset(token)
-        note(**{name: above.names.get(name) for name in one.names})
+        inner.end()
+        _current.reset(token)
+        note(**{name: outer.names.get(name) for name in inner.names})
 
 
 def kind_of(error: BaseException) -> str:
-    """Return an error's code where it has one of ours, or its class: never its text."""
+    """Return an error's code if it has one of ours, or its class, but not its text."""
     code = getattr(error, "code", None)
     return code if isinstance(code, str) else type(error).__name__
 
 
 def trace_of(traceparent: str | None) -> str | None:
-    """The id of its trace, if it is well formed."""
-    known = parse(traceparent)
-    return None if known is None else known.split("-")[1]
+    """Return the trace id of a traceparent; None if malformed."""
+    valid = parse(traceparent)
+    return None if valid is None else valid.split("-")[1]
 
 
 def exemplar_of(traceparent: str | None) -> dict[str, str] | None:
-    """Return a span as labels of an exemplar; None: there is none, or it is not recorded."""
-    known = parse(traceparent)
-    if known is None or not int(known[-2:], 16) & _SAMPLED:
+    """Return a span as labels of an exemplar; None: no span, or not recorded."""
+    valid = parse(traceparent)
+    if valid is None or not int(valid[-2:], 16) & _SAMPLED:
         return None
-    _, trace, span, _ = known.split("-")
+    _, trace, span, _ = valid.split("-")
     return {"trace_id": trace, "span_id": span}
 
 
 def parse(traceparent: str | None) -> str | None:
-    """A client's header in our own spelling; None: it is none, and is ignored."""
-    found = _CURRENT.fullmatch(traceparent or "")
-    if found is None:
+    """Validate and normalize a client's traceparent; None: invalid, to be ignored."""
+    match = _TRACEPARENT.fullmatch(traceparent or "")
+    if match is None:
         return None
-    version, trace, above, flags, more = found.groups()
-    is_odd = version == "ff" or (version == "00" and more is not None)
-    if is_odd or not int(trace, 16) or not int(above, 16):
+    version, trace, parent, flags, suffix = match.groups()
+    is_odd = version == "ff" or (version == "00" and suffix is not None)
+    if is_odd or not int(trace, 16) or not int(parent, 16):
         return None
-    return f"00-{trace}-{above}-{int(flags, 16) & _SAMPLED:02x}"
+    return f"00-{trace}-{parent}-{int(flags, 16) & _SAMPLED:02x}"

@@ -1,4 +1,4 @@
-"""Validation of requests for their model, and defaults. Pure.
+"""Validation of requests against their model, and defaults. Pure functions.
 
 May import `errors`, `schemas`.
 """

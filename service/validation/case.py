@@ -1,4 +1,4 @@
-"""Case: a request under check."""
+"""Input of the validation rules."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from service.settings.limits import LimitSettings
 
 @dataclass(frozen=True)
 class Case:
-    """Request under check, with its model and limits."""
+    """Request to validate, with its model and limits."""
 
     spec: ModelSpec
     limits: LimitSettings
     task: Task
     fields: Mapping[str, Any]
-    """Fields with the defaults filled in."""
+    """Fields with defaults applied."""
     given: Mapping[str, Any]
-    """Fields that the client has set."""
+    """Fields set by the client."""
     loras: Sequence[Lora] = ()
-    """Adapters that the tenant may name, of any model."""
+    """Adapters that the tenant may name, for any model."""
 
     @cached_property
     def bounds(self) -> Bounds:
-        """Bounds of the model and the settings together."""
+        """Limits of the model and the settings, combined."""
         return bounds_of(self.spec.limits, self.limits)
 
     @property
     def waits_for_size(self) -> bool:
-        """Return whether the size will be the image's, which has not been read yet."""
+        """Report whether the output's size depends on the input image, not decoded yet."""
         by_image = self.task in self.spec.sized_by_image
         return by_image and not self.given.keys() & {"width", "height"}

@@ -1,4 +1,4 @@
-"""Fields of a valid request that have no effect, or not the one they name: told as warnings."""
+"""Warnings about fields of a valid request without effect, or with an unexpected one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from models.spec.controls import FIELD as CONTROL
 from models.spec.controls import is_read_with_others
 from models.spec.hires import passes
 from models.spec.model_spec import Need
-from models.spec.progressive import why_idle
+from models.spec.progressive import reason_without_effect
 from models.spec.prompt_syntax import (
     has_compositions,
     has_edits,
@@ -19,41 +19,43 @@ from models.spec.prompt_syntax import (
 )
 from models.spec.refiner import FIELD as REFINER
 from models.spec.strength import denoising_steps
-from service.jobs.model.job import Warned
+from service.jobs.model.job import FieldWarning
 from service.validation.case import Case
 from service.validation.loras import scales
 from service.validation.rules import PROMPTS
 
 LOSSLESS = frozenset({"png", "gif"})
-"""Formats without a quality."""
-SILENT = frozenset({"png", "gif"})
-"""Formats of videos that carry no sound."""
+"""Formats without a quality setting."""
+SOUNDLESS = frozenset({"png", "gif"})
+"""Video formats without sound."""
 SEED_BITS = 32
-"""Bits of a seed that torch's generator reads."""
+"""Number of seed bits that torch's generator uses."""
 _LORA_TAG = re.compile("<(?:lora|lyco):[^<>]{1,200}>")
-"""Adapter as other programs have it in a prompt."""
+"""Adapter in the prompt syntax of other programs."""
 
-Warnings = Iterator[Warned]
+Warnings = Iterator[FieldWarning]
 
 
-def all_warnings(case: Case, output: Mapping[str, Any]) -> list[Warned]:
-    """Return every warning of a request.
+def all_warnings(case: Case, output: Mapping[str, Any]) -> list[FieldWarning]:
+    """List all warnings about a valid request's fields.
 
     Args:
-        output: as it was resolved.
+        output: resolved output options.
     """
     return [warning for check in _CHECKS for warning in check(case, output)]
 
 
-def _idle(case: Case, output: Mapping[str, Any]) -> Warnings:
-    """Fields that lack what they need. A default that is sent again is not worth a warning."""
+def _unmet_needs(case: Case, output: Mapping[str, Any]) -> Warnings:
+    """Warn about fields whose conditions are not met, except defaults sent explicitly."""
     values = _values(case)
     for name in sorted(case.spec.needs.keys() & case.given.keys()):
         if not case.given[name] or _is_default(case, name):
             continue
         for need in case.spec.needs[name]:
             if not need.is_met(values):
-                yield Warned(field=name, message=f"has no effect: {_lack(need, values)}")
+                yield FieldWarning(
+                    field=name, message=f"has no effect: {_unmet_need(need, values)}"
+                )
                 break
 
 
@@ -66,17 +68,17 @@ def _values(case: Case) -> dict[str, Any]:
     return {**case.fields, "task": case.task, "scheduler": scheduler}
 
 
-def _lack(need: Need, values: Mapping[str, Any]) -> str:
+def _unmet_need(need: Need, values: Mapping[str, Any]) -> str:
     value = values.get(need.field)
     if need.above is not None and value is not None:
-        return f"{need.field} is {value:g}, and would have to be above {need.above:g}"
+        return f"{need.field} is {value:g}, but must be above {need.above:g}"
     if need.among:
         return f"the {need.field} is {value or 'another'}, not {' or '.join(need.among)}"
-    return f"it needs {need.field}, too"
+    return f"it also requires {need.field}"
 
 
 def _weak_guidance(case: Case, output: Mapping[str, Any]) -> Warnings:
-    """Scales between off and on, which diffusers takes for off."""
+    """Warn about guidance scales between off and on, which diffusers treats as off."""
     thresholds = {
         need.field: need.above
         for needs in case.spec.needs.values()
@@ -85,121 +87,128 @@ def _weak_guidance(case: Case, output: Mapping[str, Any]) -> Warnings:
     }
     for name in sorted(thresholds.keys() & case.given.keys()):
         if 0 < case.given[name] < thresholds[name]:
-            said = f"has no effect: guidance begins above {thresholds[name]:g}"
-            yield Warned(field=name, message=said)
+            message = f"has no effect: guidance begins above {thresholds[name]:g}"
+            yield FieldWarning(field=name, message=message)
 
 
-def _idle_quality(case: Case, output: Mapping[str, Any]) -> Warnings:
+def _ineffective_quality(case: Case, output: Mapping[str, Any]) -> Warnings:
     preset = case.spec.qualities.get(case.given.get("quality", ""))
     needs = case.spec.needs.get("negative_prompt", ())
-    if preset is None or preset.levers != {"guidance"}:
+    if preset is None or preset.optimizations != {"guidance"}:
         return
     values = _values(case)
     if not needs or not all(need.is_met(values) for need in needs):
-        said = "has no effect: it leaves guidance out of some steps, and this request has none"
-        yield Warned(field="quality", message=said)
+        message = "has no effect: it skips guidance in some steps, and this request has none"
+        yield FieldWarning(field="quality", message=message)
 
 
-def _idle_progressive(case: Case, output: Mapping[str, Any]) -> Warnings:
+def _ineffective_progressive(case: Case, output: Mapping[str, Any]) -> Warnings:
     preset = case.spec.qualities.get(case.given.get("quality", ""))
-    if preset is None or not (why := why_idle(case.fields, case.spec)):
+    if preset is None or not (reason := reason_without_effect(case.fields, case.spec)):
         return
-    what = "has no effect" if preset.levers == {"progressive"} else "has no smaller steps"
-    yield Warned(field="quality", message=f"{what}: {why}")
+    effect = "has no effect" if preset.optimizations == {"progressive"} else "has no smaller steps"
+    yield FieldWarning(field="quality", message=f"{effect}: {reason}")
 
 
 def _long_seed(case: Case, output: Mapping[str, Any]) -> Warnings:
     seed = case.given.get("seed", 0)
     if seed >> SEED_BITS:
         low = seed % 2**SEED_BITS
-        said = f"only its lowest {SEED_BITS} bits count, as in torch: it draws what {low} draws"
-        yield Warned(field="seed", message=said)
+        message = (
+            f"only its lowest {SEED_BITS} bits count, as in torch: the result is that of {low}"
+        )
+        yield FieldWarning(field="seed", message=message)
 
 
-def _idle_output(case: Case, output: Mapping[str, Any]) -> Warnings:
+def _ineffective_output(case: Case, output: Mapping[str, Any]) -> Warnings:
     if output.get("quality") is not None and output["format"] in LOSSLESS:
-        said = f"has no effect: {output['format']} has none"
-        yield Warned(field="output.quality", message=said)
+        message = f"has no effect: {output['format']} has no quality setting"
+        yield FieldWarning(field="output.quality", message=message)
     if output["format"] == "png" and "fps" in case.given and not _is_default(case, "fps"):
-        yield Warned(field="fps", message="has no effect: png gives single frames")
+        yield FieldWarning(field="fps", message="has no effect: png outputs single frames")
 
 
 def _silent_output(case: Case, output: Mapping[str, Any]) -> Warnings:
-    if case.spec.sound_hz and output["format"] in SILENT:
-        said = f"{output['format']} carries no sound: it is left out; mp4 and webm have it"
-        yield Warned(field="output.format", message=said)
+    if case.spec.sound_hz and output["format"] in SOUNDLESS:
+        message = f"{output['format']} has no sound; mp4 and webm have it"
+        yield FieldWarning(field="output.format", message=message)
 
 
-def _idle_loras(case: Case, output: Mapping[str, Any]) -> Warnings:
+def _ineffective_loras(case: Case, output: Mapping[str, Any]) -> Warnings:
     for index, entry in enumerate(case.given.get("loras", ())):
         if not scales(entry):
-            said = f"{entry['name']} has no effect: its scale is 0 in every step"
-            yield Warned(field=f"loras.{index}", message=said)
+            message = f"{entry['name']} has no effect: its scale is 0 in every step"
+            yield FieldWarning(field=f"loras.{index}", message=message)
 
 
-def _idle_controls(case: Case, output: Mapping[str, Any]) -> Warnings:
+def _ineffective_controls(case: Case, output: Mapping[str, Any]) -> Warnings:
     entries = case.given.get(CONTROL, ())
     for index, entry in enumerate(entries):
-        if why := _why_idle(case, entry):
+        if reason := _ineffective_reason(case, entry):
             is_told = is_read_with_others(entry, entries, case.spec.controls)
-            what = "its image has no effect, only its mode" if is_told else "has no effect"
-            yield Warned(field=f"{CONTROL}.{index}", message=f"{what}: {why}")
+            effect = "its image has no effect, only its mode" if is_told else "has no effect"
+            yield FieldWarning(field=f"{CONTROL}.{index}", message=f"{effect}: {reason}")
 
 
-def _why_idle(case: Case, control: Mapping[str, Any]) -> str:
-    """Return why no step sees a control's image; nothing if one does."""
+def _ineffective_reason(case: Case, control: Mapping[str, Any]) -> str:
+    """Explain why a control's image affects no step; empty if it affects one."""
     if not control["scale"]:
         return "its scale is 0"
     passes_steps = [*_steps_of_passes(case)]
     if any(_is_in(control, step, steps) for steps in passes_steps for step in range(steps)):
         return ""
-    return f"none of the {max(passes_steps)} steps lies between its start and end"
+    return f"none of the {max(passes_steps)} steps is between its start and end"
 
 
 def _steps_of_passes(case: Case) -> Iterator[int]:
-    for one in passes(case.fields, case.spec):
-        if one is not None:
-            steps, strength = one["num_inference_steps"], one.get("strength", 1.0)
+    for fields in passes(case.fields, case.spec):
+        if fields is not None:
+            steps, strength = fields["num_inference_steps"], fields.get("strength", 1.0)
             yield denoising_steps(steps, strength, case.spec.strength_rounds)
 
 
 def _is_in(control: Mapping[str, Any], step: int, steps: int) -> bool:
-    """Return whether a control acts in a step, by diffusers' rule."""
+    """Check whether a control is active in a step, by diffusers' rule."""
     return bool(control["start"] <= step / steps and (step + 1) / steps <= control["end"])
 
 
-def _idle_refiner(case: Case, output: Mapping[str, Any]) -> Warnings:
+def _ineffective_refiner(case: Case, output: Mapping[str, Any]) -> Warnings:
     if (case.given.get(REFINER) or {}).get("switch") == 1:
-        yield Warned(field=REFINER, message="has no effect: a switch of 1 leaves it no steps")
+        yield FieldWarning(
+            field=REFINER, message=("has no effect: with a switch of 1 it runs no steps")
+        )
 
 
 def _weights_as_text(case: Case, output: Mapping[str, Any]) -> Warnings:
-    """Report weights in numbers, `(a:1.2)`, of plain prompts; brackets alone may be meant so."""
+    """Warn about numeric weights, `(a:1.2)`, in plain prompts. Brackets alone may be intended."""
     if case.fields.get("prompt_syntax") == "weighted":
         return
     for name in sorted({*PROMPTS} & case.given.keys()):
         if has_numbers(case.given[name]):
-            said = (
-                'weights such as (a:1.2) are read as text; with prompt_syntax "weighted" they count'
+            message = (
+                'weights such as (a:1.2) are read as text; with prompt_syntax "weighted" they apply'
             )
-            yield Warned(field=name, message=said)
+            yield FieldWarning(field=name, message=message)
 
 
 def _weighted_as_text(case: Case, output: Mapping[str, Any]) -> Warnings:
-    """Report what AUTOMATIC1111's users write, and a weighted prompt has as text."""
+    """Warn about AUTOMATIC1111 syntax that a weighted prompt treats as text."""
     if case.fields.get("prompt_syntax") != "weighted":
         return
-    for is_there, fields, said in _AS_TEXT:
+    for is_there, fields, message in _AS_TEXT:
         for name in sorted({*fields} & case.given.keys()):
             if is_there(case.given[name]):
-                yield Warned(field=name, message=said)
+                yield FieldWarning(field=name, message=message)
 
 
 _AS_TEXT: tuple[tuple[Callable[[str], bool], Iterable[str], str], ...] = (
     (
         has_edits,
         PROMPTS,
-        "[a:b:0.5] and [a|b] are no prompt editing here: square brackets weaken their text",
+        (
+            "[a:b:0.5] and [a|b] do not edit the prompt here: square brackets reduce the weight of"
+            " their text"
+        ),
     ),
     (
         has_lost_weights,
@@ -208,30 +217,33 @@ _AS_TEXT: tuple[tuple[Callable[[str], bool], Iterable[str], str], ...] = (
     ),
     (
         has_compositions,
-        ("prompt", "prompt_2"),  # negative ones it does not compose either
-        "AND is a word here: prompts are not composed, and a weight behind one is text",
+        ("prompt", "prompt_2"),  # AUTOMATIC1111 does not compose negative prompts either
+        (
+            "AND is an ordinary word here: prompts are not composed, and a weight after a prompt is"
+            " text"
+        ),
     ),
 )
 
 
 def _loras_as_text(case: Case, output: Mapping[str, Any]) -> Warnings:
     for name in sorted({*PROMPTS} & case.given.keys()):
-        if found := _LORA_TAG.search(case.given[name]):
-            said = f"{found[0]} is read as text; name adapters in loras"
-            yield Warned(field=name, message=said)
+        if match := _LORA_TAG.search(case.given[name]):
+            message = f"{match[0]} is read as text; name adapters in loras"
+            yield FieldWarning(field=name, message=message)
 
 
 _CHECKS: tuple[Callable[[Case, Mapping[str, Any]], Warnings], ...] = (
-    _idle,
+    _unmet_needs,
     _weak_guidance,
-    _idle_quality,
-    _idle_progressive,
+    _ineffective_quality,
+    _ineffective_progressive,
     _long_seed,
-    _idle_output,
+    _ineffective_output,
     _silent_output,
-    _idle_loras,
-    _idle_controls,
-    _idle_refiner,
+    _ineffective_loras,
+    _ineffective_controls,
+    _ineffective_refiner,
     _weights_as_text,
     _weighted_as_text,
     _loras_as_text,

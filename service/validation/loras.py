@@ -1,4 +1,4 @@
-"""A request's `loras` against the adapters that its tenant may name."""
+"""Validation of a request's `loras` against the adapters available to its tenant."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from models.spec.lora import PAGE_RANK, Lora, RequestedLora, ScaleInterval
 from models.spec.model_spec import ModelSpec
 from service.errors.problems import FieldError
 
-NAMED = 8
-"""Adapters that a refusal names, of those that there are."""
+MAX_LISTED = 8
+"""Maximum number of available adapters listed in an error."""
 
 Entry = Mapping[str, Any]
 """Adapter of a request: `name` and `scale`."""
 
 
 class NoSuchLora(ValueError):
-    """A request names an adapter that it cannot have; the message says why."""
+    """Adapter that a request cannot use. The message states the reason."""
 
 
 def wrong_loras(
     entries: Sequence[Entry], spec: ModelSpec, max_loras: int, offered: Sequence[Lora]
 ) -> Iterator[FieldError]:
-    """Report adapters that a request cannot have, alone or together.
+    """Report adapters that a request cannot use, individually or in combination.
 
     Args:
-        offered: what the tenant may name, of any model.
+        offered: adapters that the tenant may name, for any model.
     """
     if len(entries) > max_loras:
         yield FieldError("loras", f"has {len(entries)} adapters; a request may have {max_loras}")
@@ -35,13 +35,13 @@ def wrong_loras(
     chosen: dict[str, Lora] = {}
     for index, entry in enumerate(entries):
         try:
-            lora = _found(entry["name"], spec, offered)
+            lora = _find(entry["name"], spec, offered)
         except NoSuchLora as error:
             yield FieldError(f"loras.{index}.name", str(error))
             continue
         if lora.name in chosen:
-            said = f"{lora.name!r} is there twice; name it once, with the sum of its scales"
-            yield FieldError(f"loras.{index}.name", said)
+            message = f"{lora.name!r} occurs twice; name it once, with the sum of its scales"
+            yield FieldError(f"loras.{index}.name", message)
         chosen[lora.name] = lora
     counted = [
         chosen[entry["name"]] for entry in entries if scales(entry) and entry["name"] in chosen
@@ -50,11 +50,11 @@ def wrong_loras(
         yield FieldError("loras", _too_high(counted, spec))
 
 
-def requested(
+def requested_loras(
     entries: Sequence[Entry], spec: ModelSpec, offered: Sequence[Lora]
 ) -> tuple[RequestedLora, ...]:
-    """Return the adapters of a request without errors that count in any step."""
-    found = ((_found(entry["name"], spec, offered), scales(entry)) for entry in entries)
+    """List the adapters of a valid request that affect any step."""
+    resolved = ((_find(entry["name"], spec, offered), scales(entry)) for entry in entries)
     return tuple(
         RequestedLora(
             name=lora.name,
@@ -63,61 +63,69 @@ def requested(
             networks=lora.networks,
             scales=intervals,
         )
-        for lora, intervals in found
+        for lora, intervals in resolved
         if intervals
     )
 
 
 def scales(entry: Entry) -> tuple[ScaleInterval, ...]:
-    """Return the intervals in which an adapter counts, by their start; none: it has no effect."""
-    asked = entry["scale"]
-    if not isinstance(asked, list):
-        asked = [{"from": 0, "to": 1, "scale": asked}]
-    found = [
-        ScaleInterval(start=one["from"], stop=one["to"], scale=one["scale"])
-        for one in asked
-        if one["scale"]
+    """List the intervals with a nonzero scale of an adapter, by start; empty: no effect."""
+    scale = entry["scale"]
+    if not isinstance(scale, list):
+        scale = [{"from": 0, "to": 1, "scale": scale}]
+    intervals = [
+        ScaleInterval(start=interval["from"], stop=interval["to"], scale=interval["scale"])
+        for interval in scale
+        if interval["scale"]
     ]
-    return tuple(sorted(found, key=lambda one: one.start))
+    return tuple(sorted(intervals, key=lambda interval: interval.start))
 
 
-def _found(name: str, spec: ModelSpec, offered: Sequence[Lora]) -> Lora:
-    """Return the model's adapter of that name. Raises: NoSuchLora."""
+def _find(name: str, spec: ModelSpec, offered: Sequence[Lora]) -> Lora:
+    """Find the model's adapter of that name. Raises: NoSuchLora."""
     named = [lora for lora in offered if lora.name == name]
-    own = next((lora for lora in named if spec.takes(lora)), None)
-    if own is None:
-        raise NoSuchLora(_not_here(name, named, spec, offered))
-    if own.error is not None:
-        raise NoSuchLora(f"the adapter {name!r} cannot be used: {own.error}")
-    return own
+    match = next((lora for lora in named if spec.accepts_adapter(lora)), None)
+    if match is None:
+        raise NoSuchLora(_unknown_adapter(name, named, spec, offered))
+    if match.error is not None:
+        raise NoSuchLora(f"the adapter {name!r} cannot be used: {match.error}")
+    return match
 
 
-def _not_here(name: str, named: Sequence[Lora], spec: ModelSpec, offered: Sequence[Lora]) -> str:
+def _unknown_adapter(
+    name: str, named: Sequence[Lora], spec: ModelSpec, offered: Sequence[Lora]
+) -> str:
     if named:
-        of = " and ".join(repr(lora.model) for lora in named)
-        return f"the adapter {name!r} is for the model {of}, not for {spec.name!r}"
-    there_are = [one.name for one in offered if spec.takes(one) and one.error is None]
-    if not there_are:
+        models = " and ".join(repr(lora.model) for lora in named)
+        return f"the adapter {name!r} is for the model {models}, not for {spec.name!r}"
+    available = [
+        adapter.name
+        for adapter in offered
+        if spec.accepts_adapter(adapter) and adapter.error is None
+    ]
+    if not available:
         return (
             f"there is no adapter {name!r}: the model {spec.name!r} has none yet; upload one by"
             " POST /v1/loras"
         )
-    return f"the model {spec.name!r} has no adapter {name!r}; there is {_nearest(name, there_are)}"
+    return (
+        f"the model {spec.name!r} has no adapter {name!r}; available: {_nearest(name, available)}"
+    )
 
 
-def _nearest(name: str, there_are: Sequence[str]) -> str:
+def _nearest(name: str, available: Sequence[str]) -> str:
     def unlikeness(other: str) -> tuple[float, str]:
         return -SequenceMatcher(None, name.lower(), other.lower()).ratio(), other
 
-    more = f" and {len(there_are) - NAMED} more" if len(there_are) > NAMED else ""
-    return ", ".join(sorted(there_are, key=unlikeness)[:NAMED]) + more
+    rest = f" and {len(available) - MAX_LISTED} more" if len(available) > MAX_LISTED else ""
+    return ", ".join(sorted(available, key=unlikeness)[:MAX_LISTED]) + rest
 
 
 def _too_high(chosen: Sequence[Lora], spec: ModelSpec) -> str:
     ranks = {lora.name: PAGE_RANK * lora.pages for lora in chosen}
-    each = ", ".join(f"{name} {rank}" for name, rank in ranks.items())
-    most = PAGE_RANK * spec.lora_pages
+    listed = ", ".join(f"{name} {rank}" for name, rank in ranks.items())
+    limit = PAGE_RANK * spec.lora_pages
     return (
-        f"takes rank {sum(ranks.values())} ({each}; each counts in multiples of {PAGE_RANK}), and"
-        f" the model {spec.name!r} allows {most} at once; leave one out"
+        f"takes rank {sum(ranks.values())} ({listed}; each counts in multiples of {PAGE_RANK}), and"
+        f" the model {spec.name!r} allows {limit} at once; leave one out"
     )

@@ -1,4 +1,4 @@
-"""Choice of the preset for a likeness that a request wants, by what was measured of presets."""
+"""Selection of a quality preset by a minimum PSNR, from calibration results."""
 
 from __future__ import annotations
 
@@ -11,33 +11,37 @@ from models.spec.quality_presets import EXACT, Measured
 from service.errors.problems import FieldError
 
 FIELD = "quality"
-WANTED = "min_psnr_db"
+MIN_PSNR_DB = "min_psnr_db"
 
 
-def chosen_preset(fields: Mapping[str, Any], spec: ModelSpec, task: Task) -> str | FieldError:
-    """Return the fastest preset whose images have all kept the wanted PSNR, or what is wrong.
+def select_preset(fields: Mapping[str, Any], spec: ModelSpec, task: Task) -> str | FieldError:
+    """Select the fastest preset whose images all reached the requested PSNR, or return an error.
 
-    It is `exact`, which keeps any, where none is known to or none that does is faster. Figures hold
-    for as many steps as were measured, in one pass of the model's first task.
+    The result is `exact`, which always qualifies, if no other preset qualifies or is faster.
+    Results apply only to the calibrated number of steps, in one pass of the model's first task.
 
     Args:
-        fields: with the defaults filled in, and an aim for the quality.
+        fields: fields with defaults applied, and an aim as quality.
     """
     if FIELD not in spec.fields:
         return _wrong(f"the model {spec.name!r} has no presets; leave it out")
-    wanted_db = float(fields[FIELD][WANTED])
-    measured = _of_such_requests(fields, spec, task)
-    near = {name: one for name, one in measured.items() if one.worst_db >= wanted_db}
-    if near:
-        fastest = min(near, key=lambda name: (near[name].time, -near[name].worst_db))
-        return EXACT if spec.has_exact and near[fastest].time >= 1 else fastest
-    return EXACT if spec.has_exact else _wrong(_none_of(measured, wanted_db, spec))
+    minimum_db = float(fields[FIELD][MIN_PSNR_DB])
+    measured = _applicable_results(fields, spec, task)
+    qualifying = {
+        name: figures for name, figures in measured.items() if figures.worst_db >= minimum_db
+    }
+    if qualifying:
+        fastest = min(
+            qualifying, key=lambda name: (qualifying[name].time, -qualifying[name].worst_db)
+        )
+        return EXACT if spec.has_exact and qualifying[fastest].time >= 1 else fastest
+    return EXACT if spec.has_exact else _wrong(_no_preset_message(measured, minimum_db, spec))
 
 
-def _of_such_requests(
+def _applicable_results(
     fields: Mapping[str, Any], spec: ModelSpec, task: Task
 ) -> Mapping[str, Measured]:
-    """Return the figures that hold for a request, by preset."""
+    """Return the calibration results that apply to a request, by preset."""
     if task != spec.tasks[0] or fields.get(HIRES):
         return {}
     return {
@@ -47,20 +51,23 @@ def _of_such_requests(
     }
 
 
-def _none_of(measured: Mapping[str, Measured], wanted_db: float, spec: ModelSpec) -> str:
-    """Say why no preset of a model without `exact` is known to keep that."""
+def _no_preset_message(measured: Mapping[str, Measured], wanted_db: float, spec: ModelSpec) -> str:
+    """Explain why no preset of a model without `exact` qualifies."""
     if measured:
         best = max(measured, key=lambda name: measured[name].worst_db)
         return (
-            f"no preset has kept {wanted_db:g} dB; the nearest is {best!r}, with "
-            f"{measured[best].worst_db:g} dB at the worst"
+            f"no preset reaches {wanted_db:g} dB; the closest is {best!r}, with"
+            f" {measured[best].worst_db:g} dB at worst"
         )
-    there = {preset.measured.steps for preset in spec.qualities.values() if preset.measured}
-    if not there:
-        return f"nobody has measured the presets of {spec.name!r}, which has no exact one; name one"
-    steps = ", ".join(map(str, sorted(there)))
-    return f"is measured of {spec.tasks[0]} in one pass at {steps} steps alone; name a preset"
+    step_counts = {preset.measured.steps for preset in spec.qualities.values() if preset.measured}
+    if not step_counts:
+        return (
+            f"the presets of {spec.name!r} have not been measured, and it has no exact preset;"
+            " name a preset"
+        )
+    steps = ", ".join(map(str, sorted(step_counts)))
+    return f"was measured only for {spec.tasks[0]} in one pass of {steps} steps; name a preset"
 
 
-def _wrong(said: str) -> FieldError:
-    return FieldError(f"{FIELD}.{WANTED}", said)
+def _wrong(message: str) -> FieldError:
+    return FieldError(f"{FIELD}.{MIN_PSNR_DB}", message)

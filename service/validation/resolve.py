@@ -1,4 +1,4 @@
-"""A request against a model: defaults filled in, every limit checked. Pure; no queue, no store."""
+"""Resolution of a request against its model: defaults and validation. Pure; no queue, no store."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ from models.spec.quality_presets import EXACT
 from models.spec.upscalers import FIELD as UPSCALE
 from models.spec.upscalers import with_defaults as with_upscaler
 from service.errors.problems import FieldError, Invalid, NotAcceptable
-from service.jobs.model.job import Warned
+from service.jobs.model.job import FieldWarning
 from service.schemas.request import GenerateRequest, model_fields
 from service.schemas.request_parts import MEDIA_TYPES, OutputRequest
 from service.settings.limits import LimitSettings
 from service.validation.case import Case
 from service.validation.ineffective_fields import all_warnings
-from service.validation.loras import requested
-from service.validation.quality_aim import chosen_preset
+from service.validation.loras import requested_loras
+from service.validation.quality_aim import select_preset
 from service.validation.rules import all_errors
 from service.validation.steps import STEP_LISTS, listed_steps
 
 IMAGE_FORMATS = ("png", "jpeg", "webp")
 VIDEO_FORMATS = ("mp4", "webm", "gif", "png")
 
-DRAWN_SEEDS = 2**32
-"""Seeds are drawn below this: torch's generator reads no more bits of one, and every JSON reader
-can hold it exactly."""
+MAX_RANDOM_SEED = 2**32
+"""Upper bound of random seeds. Torch's generator uses no more bits, and every JSON reader can
+represent these numbers exactly."""
 
 
 @dataclass(frozen=True)
-class Resolved:
-    """A request that the model can serve."""
+class ResolvedFields:
+    """Valid request for images or videos, with all defaults applied."""
 
     task: Task
     fields: dict[str, Any]
-    """Fields that the model serves, each with its value."""
+    """Fields that the model serves, with their values."""
     output: dict[str, Any]
     """format, quality (may be None), inline, metadata."""
     steps: int
     """Denoising steps over all images."""
-    warnings: list[Warned]
-    """Warnings about fields without effect, or with another than they name."""
+    warnings: list[FieldWarning]
+    """Warnings about fields without effect, or with an unexpected one."""
     loras: tuple[RequestedLora, ...] = ()
-    """Adapters that count in any step."""
+    """Adapters that affect any step."""
 
 
 def resolve(
@@ -60,16 +60,16 @@ def resolve(
     limits: LimitSettings,
     media_types: tuple[str, ...] = (),
     loras: Sequence[Lora] = (),
-) -> Resolved:
-    """Fill in the model's defaults and hold the result against its limits and ours.
+) -> ResolvedFields:
+    """Apply the model's defaults, and validate the result against the model's and server's limits.
 
     Args:
-        media_types: what the Accept header wants, best first, where it wants bytes.
-        loras: adapters that the tenant may name, of any model.
+        media_types: media types of the Accept header, best first, if it requests files.
+        loras: adapters that the tenant may name, for any model.
 
     Raises:
-        Invalid: names every field that is wrong.
-        NotAcceptable: the output's format is none of `media_types`.
+        Invalid: lists every invalid field.
+        NotAcceptable: the output's format is not in `media_types`.
     """
     given = model_fields(request)
     task = task_of(given, spec)
@@ -85,36 +85,36 @@ def resolve(
         raise Invalid(errors)
     if media_types and MEDIA_TYPES[output["format"]] not in media_types:
         raise NotAcceptable(f"the output is {MEDIA_TYPES[output['format']]}; accept that, or JSON")
-    return Resolved(
+    return ResolvedFields(
         task=task,
         fields=fields,
         output=output,
         steps=sum(steps_of_passes(fields, spec)),
         warnings=all_warnings(case, output),
-        loras=requested(given.get("loras", ()), spec, loras),
+        loras=requested_loras(given.get("loras", ()), spec, loras),
     )
 
 
 def _wrong_stop(
     request: GenerateRequest, fields: Mapping[str, Any], spec: ModelSpec
 ) -> list[FieldError]:
-    """Check that an audition's images stop before their first pass is over."""
+    """Check that `stop_at_step` is less than the steps of the first pass."""
     if request.stop_at_step is None:
         return []
     steps = steps_of_passes(fields, spec)[0] // int(fields["num_images"])
     if request.stop_at_step < steps:
         return []
-    said = f"must be less than {steps}, the steps of each image or of its first pass"
-    return [FieldError("stop_at_step", said)]
+    message = f"must be less than {steps}, the steps of each image or of its first pass"
+    return [FieldError("stop_at_step", message)]
 
 
 def _take_preset(
     given: dict[str, Any], fields: dict[str, Any], spec: ModelSpec, task: Task
 ) -> list[FieldError]:
-    """Put the preset's name in place of a likeness that is wanted, or return why there is none."""
+    """Replace a minimum PSNR by the name of a preset, or return an error."""
     if not isinstance(given.get("quality"), dict):
         return []
-    chosen = chosen_preset(fields, spec, task)
+    chosen = select_preset(fields, spec, task)
     if isinstance(chosen, FieldError):
         given.pop("quality")
         fields["quality"] = spec.defaults.get("quality", EXACT)
@@ -124,18 +124,18 @@ def _take_preset(
 
 
 def steps_of_passes(fields: Mapping[str, Any], spec: ModelSpec) -> list[int]:
-    """Return the denoising steps of each pass of a resolved request, over all images."""
+    """Compute the denoising steps of each pass of a resolved request, over all images."""
     return [
-        int(fields["num_images"]) * steps_of(one, spec)
-        for one in passes(fields, spec)
-        if one is not None
+        int(fields["num_images"]) * steps_of(pass_fields, spec)
+        for pass_fields in passes(fields, spec)
+        if pass_fields is not None
     ]
 
 
 def with_size_of(request: GenerateRequest, image: ImageFile, spec: ModelSpec) -> GenerateRequest:
-    """The request with what it leaves open of its size as its image has it, in whole multiples.
+    """Set a request's missing size from its image, rounded down to the model's multiple.
 
-    Scaled to the model's area, where it has one.
+    Scaled to the model's area, if it has one.
 
     Source: diffusers image_processor.py, VaeImageProcessor.get_default_height_width.
     """
@@ -145,13 +145,15 @@ def with_size_of(request: GenerateRequest, image: ImageFile, spec: ModelSpec) ->
     size = within_pixels((image.width, image.height), spec.sized_within_px)
     if spec.sized_area_px is not None:
         size = size_of_area(size, spec.sized_area_px)
-    own = dict(zip(("width", "height"), (side - side % multiple for side in size), strict=True))
-    left = {name: side for name, side in own.items() if getattr(request, name) is None}
-    return request.model_copy(update=left)
+    defaults = dict(
+        zip(("width", "height"), (side - side % multiple for side in size), strict=True)
+    )
+    missing = {name: side for name, side in defaults.items() if getattr(request, name) is None}
+    return request.model_copy(update=missing)
 
 
 def task_of(given: Mapping[str, Any], spec: ModelSpec) -> Task:
-    """Return the task that the request asks for, decided by the images that come with it."""
+    """Determine the task from the images that the request contains."""
     video = any(task.endswith("-to-video") for task in spec.tasks)
     if "mask_image" in given:
         return "inpainting"
@@ -176,15 +178,15 @@ def _with_defaults(given: dict[str, Any], spec: ModelSpec, task: Task) -> dict[s
         multiple = spec.limits.size_multiple_px
         fields[HIRES] = with_target(fields[HIRES], fields, multiple, spec.enlargers)
     if "seed" not in given:
-        fields["seed"] = secrets.randbelow(DRAWN_SEEDS)
+        fields["seed"] = secrets.randbelow(MAX_RANDOM_SEED)
     return fields
 
 
 def _has_hires(given: Mapping[str, Any], spec: ModelSpec, task: Task) -> bool:
-    """Return whether the model has a default second pass, and a request's fields room for it.
+    """Check whether the model has a default second pass that this request's fields permit.
 
-    Where it has, the null of a request that switches it off is kept: without it the request, sent
-    again, would draw two passes.
+    If so, a null that disables it is kept, because repeating the request without it would run two
+    passes.
     """
     lists = frozenset() if spec.enlargers else STEP_LISTS
     has_room = lists.isdisjoint(given) and "mask_image" not in given
@@ -192,24 +194,24 @@ def _has_hires(given: Mapping[str, Any], spec: ModelSpec, task: Task) -> bool:
 
 
 def formats_of(task: Task) -> tuple[str, ...]:
-    """The formats that a task's outputs may have, the default first."""
+    """List the formats of a task's outputs, the default first."""
     return VIDEO_FORMATS if task.endswith("-to-video") else IMAGE_FORMATS
 
 
 def _output(
     request: GenerateRequest, task: Task, media_types: tuple[str, ...], fields: Mapping[str, Any]
 ) -> dict[str, Any]:
-    asked = (request.output or OutputRequest()).model_dump()
+    options = (request.output or OutputRequest()).model_dump()
     accepted = [
         name for kind in media_types for name in formats_of(task) if MEDIA_TYPES[name] == kind
     ]
     accepted.sort(key=lambda name: _is_in_parts(name, task, fields))
-    chosen = asked.get("format") or next(iter(accepted), formats_of(task)[0])
-    return asked | {"format": chosen}
+    chosen = options.get("format") or next(iter(accepted), formats_of(task)[0])
+    return options | {"format": chosen}
 
 
 def _is_in_parts(format: str, task: Task, fields: Mapping[str, Any]) -> bool:
-    """Return whether one video becomes several files: its frames."""
+    """Check whether one video becomes several files, one per frame."""
     is_clip = task.endswith("-to-video") and fields.get("num_frames", 1) > 1
     return is_clip and format in IMAGE_FORMATS
 
@@ -218,13 +220,11 @@ def _wrong_output(
     chosen: str, task: Task, media_types: tuple[str, ...], fields: Mapping[str, Any]
 ) -> Iterator[FieldError]:
     if chosen not in formats_of(task):
-        yield FieldError("output.format", f"{task} gives {', '.join(formats_of(task))}")
+        yield FieldError("output.format", f"{task} outputs {', '.join(formats_of(task))}")
     elif media_types and _is_in_parts(chosen, task, fields):
         yield FieldError(
             "output.format",
-            f"a video as {chosen} is one file a frame: accept JSON, and fetch each by its url",
+            f"a video as {chosen} is one file per frame: accept JSON, and fetch each by its url",
         )
     if media_types and fields["num_images"] > 1:
-        yield FieldError(
-            "num_images", "one at a time where Accept asks for the bytes; ask for JSON"
-        )
+        yield FieldError("num_images", "one at a time if Accept requests the bytes; accept JSON")

@@ -1,6 +1,6 @@
-"""Rules for well-formed requests: what can still be wrong with them.
+"""Validation rules for well-formed requests.
 
-Each check holds it against its model's limits and ours, and names every field that is out of them.
+Each check compares fields with the limits of model and server, and reports every violation.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from models.spec.controls import FIELD as CONTROL
 from models.spec.field_types import MAX_SEED
 from models.spec.hires import FIELD as HIRES
-from models.spec.hires import drawn_size
+from models.spec.hires import generated_size
 from models.spec.image_prompts import FIELD as IMAGE_PROMPTS
 from models.spec.image_prompts import name_of
 from models.spec.model_spec import Task
@@ -30,17 +30,17 @@ from service.validation.scheduler_options import wrong_scheduler
 from service.validation.steps import STEP_LISTS, listed_steps
 
 PROMPTS = ("prompt", "negative_prompt", "prompt_2", "negative_prompt_2")
-TASK_PICTURES: Mapping[Task, frozenset[str]] = {
+TASK_IMAGES: Mapping[Task, frozenset[str]] = {
     "text-to-image": frozenset(),
     "image-to-image": frozenset({"image"}),
     "inpainting": frozenset({"image", "mask_image"}),
     "text-to-video": frozenset(),
     "image-to-video": frozenset({"image"}),
 }
-"""Fields without which a request is of another task."""
-PICTURE_WORDS = {
-    "image": "the image to begin with, as image",
-    "mask_image": "an image that is white where the image is to be drawn anew, as mask_image",
+"""Image fields that determine a request's task."""
+IMAGE_DESCRIPTIONS = {
+    "image": "the input image, as image",
+    "mask_image": "an image that is white where the image is to be regenerated, as mask_image",
     "last_image": "the image that the video ends with, as last_image",
     "pose_video": "the video of poses, as pose_video",
     "face_video": "the video of a face, as face_video",
@@ -52,41 +52,43 @@ Errors = Iterator[FieldError]
 
 
 def all_errors(case: Case) -> list[FieldError]:
-    """Return every error of a request, in the order of the checks."""
+    """List all errors of a request, in the order of the checks."""
     return [error for check in _CHECKS for error in check(case)]
 
 
 def _unserved(case: Case) -> Errors:
     served = case.spec.fields | {"prompt", "seed", "num_images"}
     for name in sorted(case.given.keys() - served - {"loras", UPSCALE, HIRES}):
-        yield FieldError(name, f"the model {case.spec.name!r} does not serve this field")
+        yield FieldError(name, f"the model {case.spec.name!r} does not support this field")
 
 
 def _wrong_task(case: Case) -> Errors:
     if case.task not in case.spec.tasks:
         yield from _no_such_task(case)
     elif "mask_image" in case.given and "image" not in case.given:
-        yield FieldError("mask_image", "send the image that it masks too, as image")
+        yield FieldError("mask_image", "also send the image that it masks, as image")
     if "last_image" in case.given and "image" not in case.given:
-        yield FieldError("last_image", "send the image that the video begins with too, as image")
+        yield FieldError("last_image", "also send the first image of the video, as image")
     for name in sorted(case.spec.needed - case.given.keys()):
-        words = PICTURE_WORDS.get(name, name)
-        yield FieldError(name, f"the model {case.spec.name!r} cannot do without: send {words}")
+        words = IMAGE_DESCRIPTIONS.get(name, name)
+        yield FieldError(name, f"the model {case.spec.name!r} requires it: send {words}")
 
 
 def _no_such_task(case: Case) -> Errors:
-    """Names the images that the model needs, or those that it has no use for."""
-    sent = case.given.keys() & TASK_PICTURES["inpainting"]
-    does = ", ".join(case.spec.tasks)
-    able = [TASK_PICTURES[task] for task in case.spec.tasks if TASK_PICTURES[task] >= sent]
-    if able:
-        for name in sorted(min(able, key=len) - sent):
-            said = f"the model {case.spec.name!r} does {does}: send {PICTURE_WORDS[name]}"
-            yield FieldError(name, said)
+    """Report images that the model requires or does not accept."""
+    sent = case.given.keys() & TASK_IMAGES["inpainting"]
+    tasks = ", ".join(case.spec.tasks)
+    candidates = [TASK_IMAGES[task] for task in case.spec.tasks if TASK_IMAGES[task] >= sent]
+    if candidates:
+        for name in sorted(min(candidates, key=len) - sent):
+            message = (
+                f"the model {case.spec.name!r} supports {tasks}: send {IMAGE_DESCRIPTIONS[name]}"
+            )
+            yield FieldError(name, message)
         return
     picture = "mask_image" if "mask_image" in sent else "image"
-    if picture in case.spec.fields:  # otherwise it has been told already
-        yield FieldError(picture, f"the model {case.spec.name!r} does {does}, not {case.task}")
+    if picture in case.spec.fields:  # otherwise `_unserved` has reported it
+        yield FieldError(picture, f"the model {case.spec.name!r} supports {tasks}, not {case.task}")
 
 
 def _wrong_sizes(case: Case) -> Errors:
@@ -94,8 +96,8 @@ def _wrong_sizes(case: Case) -> Errors:
     sides = {name: case.fields[name] for name in ("width", "height") if name in case.fields}
     for name, side in sides.items():
         if not bounds.min_side_px <= side <= bounds.max_side_px:
-            said = f"must be {bounds.min_side_px} to {bounds.max_side_px} pixels"
-            yield FieldError(name, said)
+            message = f"must be {bounds.min_side_px} to {bounds.max_side_px} pixels"
+            yield FieldError(name, message)
         elif side % bounds.size_multiple_px:
             yield FieldError(name, f"must be a multiple of {bounds.size_multiple_px} pixels")
     pixels = bounds.max_pixels
@@ -116,8 +118,8 @@ def _unlisted_size(case: Case) -> Errors:
     sides = {(size.width, size.height) for size in sizes.listed}
     is_of_frames = (case.fields.get("width"), case.fields.get("height")) in sides
     listed = ", ".join(map(str, sizes.listed))
-    said = f"the model {case.spec.name!r} serves these sizes alone: {listed}"
-    yield FieldError("num_frames" if is_of_frames else "width", said)
+    message = f"the model {case.spec.name!r} supports only these sizes: {listed}"
+    yield FieldError("num_frames" if is_of_frames else "width", message)
 
 
 def _wrong_frames(case: Case) -> Errors:
@@ -125,14 +127,14 @@ def _wrong_frames(case: Case) -> Errors:
     if frames is None:
         return
     bounds = case.bounds
-    least, multiple, top = bounds.min_frames, bounds.frames_multiple, bounds.max_frames
+    minimum, multiple, top = bounds.min_frames, bounds.frames_multiple, bounds.max_frames
     if frames > top:
         yield FieldError("num_frames", f"must be {top} at most")
-    elif (frames - least) % multiple or frames < least:
-        below = frames - (frames - least) % multiple
-        near = [f"{count}" for count in (below, below + multiple) if least <= count <= top]
-        said = f"must be {least} more than a multiple of {multiple}: {' or '.join(near)}"
-        yield FieldError("num_frames", said)
+    elif (frames - minimum) % multiple or frames < minimum:
+        below = frames - (frames - minimum) % multiple
+        options = [f"{count}" for count in (below, below + multiple) if minimum <= count <= top]
+        message = f"must be {minimum} more than a multiple of {multiple}: {' or '.join(options)}"
+        yield FieldError("num_frames", message)
     if frames == 1 and "last_image" in case.given:
         yield FieldError("num_frames", "must be more than 1 with last_image")
     pixels = bounds.max_clip_pixels
@@ -164,14 +166,14 @@ def _wrong_counts(case: Case) -> Errors:
 def _wrong_references(case: Case) -> Errors:
     count, top = len(case.given.get("reference_images", ())), case.bounds.max_reference_images
     if count > top and "reference_images" in case.spec.fields:
-        yield FieldError("reference_images", f"has {count} images; the model takes {top} at most")
+        yield FieldError("reference_images", f"has {count} images; the model accepts {top} at most")
 
 
 def _wrong_control_video(case: Case) -> Errors:
     if "control_video" not in case.spec.fields:
         return
     if "mask_video" in case.given and "control_video" not in case.given:
-        yield FieldError("control_video", "send the video that mask_video masks too")
+        yield FieldError("control_video", "also send the video that mask_video masks")
     if {"image", "control_video"} <= case.given.keys():
         yield FieldError("image", "send it as a frame of control_video")
     count, top = len(case.given.get("conditioning_scale", ())), case.bounds.conditioning_scales
@@ -196,29 +198,29 @@ def _wrong_frames_sent(case: Case) -> Errors:
 
 
 def _wrong_image_prompts(case: Case) -> Errors:
-    known, entries = case.spec.image_prompts, case.given.get(IMAGE_PROMPTS, ())
+    available, entries = case.spec.image_prompts, case.given.get(IMAGE_PROMPTS, ())
     if IMAGE_PROMPTS not in case.spec.fields or not entries:
         return
     top = case.bounds.max_image_prompts
     if len(entries) > top:
-        said = f"has {len(entries)} images; the model takes {top} at most"
-        yield FieldError(IMAGE_PROMPTS, said)
+        message = f"has {len(entries)} images; the model accepts {top} at most"
+        yield FieldError(IMAGE_PROMPTS, message)
     for index, entry in enumerate(entries):
-        if name_of(entry, known) not in known:
-            said = f"must be {' or '.join(sorted(known))}"
-            yield FieldError(f"{IMAGE_PROMPTS}.{index}.name", said)
+        if name_of(entry, available) not in available:
+            message = f"must be {' or '.join(sorted(available))}"
+            yield FieldError(f"{IMAGE_PROMPTS}.{index}.name", message)
 
 
 def _wrong_controls(case: Case) -> Errors:
-    known, entries = case.spec.controls, case.given.get(CONTROL, ())
+    available, entries = case.spec.controls, case.given.get(CONTROL, ())
     if CONTROL not in case.spec.fields or not entries:
         return
     if len(entries) > (top := case.bounds.max_controls):
-        yield FieldError(CONTROL, f"has {len(entries)} entries; the model takes {top} at most")
+        yield FieldError(CONTROL, f"has {len(entries)} entries; the model accepts {top} at most")
     for index, entry in enumerate(entries):
-        if entry["name"] not in known:
-            said = f"must be {' or '.join(sorted(known))}"
-            yield FieldError(f"{CONTROL}.{index}.name", said)
+        if entry["name"] not in available:
+            message = f"must be {' or '.join(sorted(available))}"
+            yield FieldError(f"{CONTROL}.{index}.name", message)
 
 
 def _wrong_seed(case: Case) -> Errors:
@@ -238,7 +240,7 @@ def _wrong_weights(case: Case) -> Errors:
         return
     for name in PROMPTS:
         text = case.given.get(name, "")
-        try:  # one that is too long is refused already
+        try:  # too long prompts are reported elsewhere
             passages(text[: case.limits.max_prompt_chars])
         except ValueError as error:
             yield FieldError(name, str(error))
@@ -248,13 +250,15 @@ def _wrong_strength(case: Case) -> Errors:
     strength, steps = case.fields.get("strength"), case.fields.get("num_inference_steps")
     needed = case.spec.strength_needs
     if "strength" in case.given and needed not in case.given:
-        yield FieldError("strength", f"has no meaning without {needed}")
+        yield FieldError("strength", f"has no effect without {needed}")
     elif (
         strength is not None
         and steps is not None
         and denoising_steps(steps, strength, case.spec.strength_rounds) < 1
     ):
-        yield FieldError("strength", f"leaves none of the {steps} steps; raise one of them")
+        yield FieldError(
+            "strength", f"leaves no step of {steps} to run; raise it or num_inference_steps"
+        )
 
 
 def _wrong_step_lists(case: Case) -> Errors:
@@ -275,17 +279,17 @@ def _wrong_sigmas(case: Case) -> Errors:
         return
     if case.spec.sigmas_are == "noise levels":
         if len(sigmas) < 2:
-            yield FieldError("sigmas", "must be one a step and a last one to end at, usually 0")
+            yield FieldError("sigmas", "must be one per step and a final one, usually 0")
     elif not 0 < min(sigmas) <= max(sigmas) <= 1:
-        yield FieldError("sigmas", "must be one a step, each at most 1 and above 0")
+        yield FieldError("sigmas", "must be one per step, each at most 1 and above 0")
 
 
 def _untaken_step_lists(case: Case) -> Errors:
-    """Report step lists that the chosen scheduler, or the checkpoint's own, cannot run."""
+    """Report step lists that the selected scheduler, by default the checkpoint's, cannot run."""
     scheduler = case.given.get("scheduler", {}).get("name", case.spec.scheduler)
-    taken = case.spec.step_lists.get(scheduler, STEP_LISTS)
-    for name in sorted((STEP_LISTS & case.given.keys()) - taken):
-        yield FieldError(name, f"the scheduler {scheduler} takes none; leave them out")
+    supported = case.spec.step_lists.get(scheduler, STEP_LISTS)
+    for name in sorted((STEP_LISTS & case.given.keys()) - supported):
+        yield FieldError(name, f"the scheduler {scheduler} does not accept them; leave them out")
 
 
 def _wrong_scheduler(case: Case) -> Errors:
@@ -296,36 +300,36 @@ def _wrong_scheduler(case: Case) -> Errors:
 def _wrong_quality(case: Case) -> Errors:
     name, names = case.fields.get("quality", EXACT), case.spec.quality_names
     if name not in names and "quality" in case.spec.fields:
-        there_is = ", ".join(names)
-        said = f"the model {case.spec.name!r} has no preset {name!r}; there is {there_is}"
-        yield FieldError("quality", said)
+        available = ", ".join(names)
+        message = f"the model {case.spec.name!r} has no preset {name!r}; available: {available}"
+        yield FieldError("quality", message)
 
 
 def _wrong_upscale(case: Case) -> Errors:
     if UPSCALE not in case.given:
         return
-    known, asked = case.spec.upscalers, case.fields[UPSCALE]
-    if not known:
+    available, options = case.spec.upscalers, case.fields[UPSCALE]
+    if not available:
         yield FieldError(UPSCALE, has_no_upscaler(case.spec))
-    elif (name := asked["name"]) not in known:
-        yield FieldError(f"{UPSCALE}.name", f"must be {' or '.join(sorted(known))}")
-    elif asked["scale"] > (top := known[name].scale):
+    elif (name := options["name"]) not in available:
+        yield FieldError(f"{UPSCALE}.name", f"must be {' or '.join(sorted(available))}")
+    elif options["scale"] > (top := available[name].scale):
         yield FieldError(f"{UPSCALE}.scale", f"must be {top} at most, the scale of {name!r}")
     else:
-        yield from _too_large(case, asked["scale"])
+        yield from _too_large(case, options["scale"])
 
 
 def _too_large(case: Case, scale: float) -> Errors:
-    """Report images that are too large behind an upscaler, once their size is known."""
+    """Report images that are too large after upscaling, if their size is known."""
     if case.waits_for_size:
         return
-    sides = [upscaled(side, scale) for side in drawn_size(case.fields)]
+    sides = [upscaled(side, scale) for side in generated_size(case.fields)]
     if max(sides) > MAX_SIDE_PX:
-        said = f"makes a side of {max(sides)} pixels; {MAX_SIDE_PX} is the most"
-        yield FieldError(f"{UPSCALE}.scale", said)
+        message = f"makes a side of {max(sides)} pixels; the maximum is {MAX_SIDE_PX}"
+        yield FieldError(f"{UPSCALE}.scale", message)
     elif sides[0] * sides[1] > (top := case.bounds.max_upscaled_pixels):
-        said = f"makes {sides[0]} x {sides[1]} pixels; {top} is the most"
-        yield FieldError(f"{UPSCALE}.scale", said)
+        message = f"makes {sides[0]} x {sides[1]} pixels; the maximum is {top}"
+        yield FieldError(f"{UPSCALE}.scale", message)
 
 
 def _wrong_hires(case: Case) -> Errors:

@@ -1,4 +1,4 @@
-"""A request's `scheduler` against those that its model has."""
+"""Validation of a request's `scheduler` against its model's schedulers."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ from service.errors.problems import FieldError
 
 
 def wrong_scheduler(chosen: Mapping[str, Any], spec: ModelSpec) -> Iterator[FieldError]:
-    """Report errors in the scheduler's name and in the options beside it.
+    """Report errors in the scheduler's name and options.
 
     Args:
         chosen: `name`, and options by name.
     """
     name = chosen["name"]
     if name not in spec.schedulers:
-        there_is = ", ".join(spec.schedulers) or "none but the checkpoint's own"
-        said = f"the model {spec.name!r} has no scheduler {name!r}; there is {there_is}"
-        yield FieldError("scheduler.name", said)
+        available = ", ".join(spec.schedulers) or "none but the checkpoint's own"
+        message = f"the model {spec.name!r} has no scheduler {name!r}; available: {available}"
+        yield FieldError("scheduler.name", message)
         return
     options = spec.schedulers[name]
     for key in sorted(chosen.keys() - {"name"}):
         if key not in options:
             takes = ", ".join(sorted(options)) or "no options"
-            yield FieldError(f"scheduler.{key}", f"{name} takes {takes}")
+            yield FieldError(f"scheduler.{key}", f"{name} accepts {takes}")
         elif wrong := options[key].error(chosen[key]):
             yield FieldError(f"scheduler.{key}", wrong)
         elif rivals := [
             other for other in options[key].excludes if chosen[key] and chosen.get(other)
         ]:
-            yield FieldError(f"scheduler.{key}", f"cannot be true beside {', '.join(rivals)}")
+            yield FieldError(
+                f"scheduler.{key}", f"cannot be true together with {', '.join(rivals)}"
+            )

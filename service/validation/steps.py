@@ -1,4 +1,4 @@
-"""Number of denoising steps that a request runs."""
+"""Number of denoising steps defined by explicit timesteps or sigmas."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from models.spec.model_spec import ModelSpec
 
 STEP_LISTS = frozenset({"timesteps", "sigmas"})
-"""Fields that tell the steps one by one."""
+"""Fields that list the steps individually."""
 
 
 def listed_steps(field: str, values: Sequence[float], spec: ModelSpec) -> int:
-    """Steps of one of STEP_LISTS; the last noise level is where the last step leads, and none."""
+    """Count the steps of one of STEP_LISTS. A last noise level is an end point, not a step."""
     return len(values) - (field == "sigmas" and spec.sigmas_are == "noise levels")

@@ -1,4 +1,4 @@
-"""Videos of a request against each other, once their frames are counted."""
+"""Consistency of a request's videos, after their frames are counted."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from models.spec.request_images import field_of
 from service.errors.problems import FieldError
 
 VIDEOS, MASK = ("control_video", "background_video"), "mask_video"
-"""Fields of videos, of which a request has one, and of its mask."""
+"""Fields of videos, of which a request has at most one, and of their mask."""
 
 
 def wrong_masks(files: Mapping[str, ImageFile]) -> Iterator[FieldError]:
-    """Yield an error if a mask has other frames than its video, and not just one.
+    """Report a mask whose number of frames is neither its video's nor 1.
 
     Args:
-        files: all of a request, by path.
+        files: all files of a request, by path.
     """
     masks = _frames(MASK, files)
     for name in VIDEOS:
         frames = _frames(name, files)
         if frames and masks not in (0, 1, frames):
-            said = f"has {masks} frames, and {name} {frames}: send as many, or one image"
-            yield FieldError(MASK, said)
+            message = f"has {masks} frames, and {name} {frames}: send as many, or one image"
+            yield FieldError(MASK, message)
 
 
 def _frames(field: str, files: Mapping[str, ImageFile]) -> int:
-    """Count the frames of a field that holds a video, or a list of frames."""
+    """Count the frames of a field with a video or a list of frames."""
     return sum(file.frames for path, file in files.items() if field_of(path) == field)

@@ -1,4 +1,4 @@
-"""Verification: an output is drawn again by its recipe, and its pixels are compared.
+"""Verification: repeats an output by its recipe, and compares the pixels.
 
-May import recipes, admission, front_end, http, responses and what these stand on.
+May import recipes, admission, front_end, http, responses and their dependencies.
 """

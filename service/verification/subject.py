@@ -1,4 +1,4 @@
-"""Subjects of verification: a file that was sent, or an output of a job, with its recipe."""
+"""Subject of a verification: an uploaded file or a job's output, with its recipe."""
 
 from __future__ import annotations
 
@@ -23,52 +23,52 @@ from service.responses.render import output_of
 from service.schemas.verify import VerifyRequest
 
 NO_RECIPE = (
-    "the file says nothing of how it was made: it was made without metadata, was saved again, or is"
-    " of a format that has no place for it, such as WebM; of an output, name its job"
+    "the file contains no recipe: it was generated without metadata, was saved again, or has a"
+    " format without metadata, such as WebM; to verify an output, name its job"
 )
 FORM = 1
-"""Version of the recipes that are read."""
+"""Supported version of recipes."""
 
 
-class CannotTell(Exception):
-    """A file cannot be held to its recipe; the message says why."""
+class Unverifiable(Exception):
+    """Unverifiable file. The message states the reason."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """File to verify, and how it was made."""
+    """File to verify, with its recipe and digests."""
 
     recipe: Recipe
-    """Recipe of the file; of a job's output with prompts and input images, too."""
+    """Recipe of the file. For a job's output it includes prompts and input images."""
     index: int
-    """Index that it has among the outputs of a job of its image alone."""
+    """Index among the outputs of a job that generates only its image."""
     sha256: str
     pixels_sha256: str
-    """SHA-256 of its pixels: as a job has recorded them, or as they are in the file."""
+    """SHA-256 of its pixels, as recorded by the job or computed from the file."""
     read: Callable[[], Awaitable[bytes]]
     made_by: MadeBy | None = None
 
 
 async def of_file(front: FrontEnd, data: bytes, client: str) -> Subject:
-    """Return a file as a subject.
+    """Create the subject of an uploaded file.
 
-    Raises: CannotTell: it has no recipe, or one without prompts or input images, or cannot be read.
+    Raises: Unverifiable: unreadable, without a recipe, or the recipe lacks prompts or input images.
     """
     recipe = await _recipe(front, data, client)
     if recipe is None:
-        raise CannotTell(NO_RECIPE)
+        raise Unverifiable(NO_RECIPE)
     if "prompt" not in recipe.request:
-        raise CannotTell("its recipe has no prompts: the server that made it leaves them out")
+        raise Unverifiable("its recipe has no prompts: the server that generated it omits them")
     if recipe.images:
         names = ", ".join(sorted(recipe.images)[:8])
-        raise CannotTell(
-            f"it was begun from input images that a file does not hold ({names}); name its job"
-            " while that is kept"
+        raise Unverifiable(
+            f"it was generated from input images that a file does not contain ({names}); name its"
+            " job while the job is stored"
         )
     try:
-        (shown,) = (await front.images.compared([data], client)).files
+        (shown,) = (await front.images.compare([data], client)).files
     except ImageFileError as error:
-        raise CannotTell(f"the file {error}") from None
+        raise Unverifiable(f"the file {error}") from None
 
     async def read() -> bytes:
         return data
@@ -78,35 +78,35 @@ async def of_file(front: FrontEnd, data: bytes, client: str) -> Subject:
 
 
 async def _recipe(front: FrontEnd, data: bytes, client: str) -> Recipe | None:
-    """Return the recipe in a file; None: it has none. Raises: CannotTell."""
+    """Read the recipe of a file; None if absent. Raises: Unverifiable."""
     try:
         packet = await asyncio.to_thread(xmp.packet_in, data)
         text = await front.images.recipe(packet, client) if packet else None
         recipe = await asyncio.to_thread(_parsed, text) if text else None
     except (ImageFileError, Malformed, ValueError) as error:
-        raise CannotTell(f"the file's recipe cannot be read: {error}") from None
+        raise Unverifiable(f"the file's recipe cannot be read: {error}") from None
     if recipe and recipe.recipe != FORM:
-        raise CannotTell(f"its recipe is of version {recipe.recipe}, and {FORM} is read here")
+        raise Unverifiable(f"its recipe has version {recipe.recipe}, and only {FORM} is supported")
     return recipe
 
 
 def _parsed(text: str) -> Recipe:
-    """Raises: Malformed, ValueError."""
+    """Parse the recipe of a file. Raises: Malformed, ValueError."""
     return Recipe.model_validate(parse_object(text.encode(), "recipe"))
 
 
-async def of_job(front: FrontEnd, tenant: str, asked: VerifyRequest, hold: Hold) -> Subject:
-    """Return an output of a tenant's job as a subject.
+async def of_job(front: FrontEnd, tenant: str, selected: VerifyRequest, hold: Hold) -> Subject:
+    """Create the subject of a tenant's job output.
 
     Args:
-        hold: counts the bytes of the job's files that are read.
+        hold: counts the bytes read of the job's files.
 
     Raises:
-        CannotTell: its input images are no longer stored.
-        Problem: there is no such output, it is no longer stored or damaged, or too much is read.
+        Unverifiable: its input images are no longer stored.
+        Problem: no such output, it is deleted or damaged, or too many bytes are read.
     """
-    job = await front.job(asked.job, tenant)
-    output = output_of(job, asked.output)
+    job = await front.job(selected.job, tenant)
+    output = output_of(job, selected.output)
     hold.add(output.bytes)
     in_file = await _recipe(front, await front.outputs.read(output), hold.client)
     request = with_images(job.request, await _images(front, job, hold))
@@ -122,21 +122,21 @@ async def of_job(front: FrontEnd, tenant: str, asked: VerifyRequest, hold: Hold)
 
 
 async def _images(front: FrontEnd, job: Job, hold: Hold) -> Callable[[str, Any], str]:
-    """Return the function that puts a job's input images into its request. Raises: CannotTell."""
-    found: dict[str, str] = {}
+    """Load a job's input images; return a function from path to base64. Raises: Unverifiable."""
+    images: dict[str, str] = {}
     for path, key in image_values(job.request).items():
         try:
             hold.add((await front.store.stat(key)).bytes)
             data = await front.store.get(key)
         except NotStored:
-            said = f"it was begun from an input image that is no longer stored ({path})"
-            raise CannotTell(said) from None
-        found[path] = (await asyncio.to_thread(base64.b64encode, data)).decode()
-    return lambda path, _: found[path]
+            message = f"it was generated from an input image that is no longer stored ({path})"
+            raise Unverifiable(message) from None
+        images[path] = (await asyncio.to_thread(base64.b64encode, data)).decode()
+    return lambda path, _: images[path]
 
 
 def _drafted(job: Job, output: Output) -> dict[str, Any] | None:
-    """Return what an output's draft had otherwise; None: it is no branch."""
+    """Return the fields that differed for an output's draft; None: not a branch."""
     if job.drafted is None or output.seed is None:
         return None
     seeds = job.seeds or []
@@ -145,8 +145,8 @@ def _drafted(job: Job, output: Output) -> dict[str, Any] | None:
 
 
 def _of_job(job: Job, output: Output, request: Mapping[str, Any], in_file: Recipe | None) -> Recipe:
-    """Return the recipe of a job's output; the file's has the digests of upscalers beside it."""
-    known = in_file or Recipe(generator="", request={})
+    """Build the recipe of a job's output. The file's recipe adds the digests of upscalers."""
+    recorded = in_file or Recipe(generator="", request={})
     fields = {
         "request": {
             **repeatable(request),
@@ -157,4 +157,4 @@ def _of_job(job: Job, output: Output, request: Mapping[str, Any], in_file: Recip
         "loras": {lora.name: lora.digest for lora in job.loras},
         "drafted": _drafted(job, output),
     }
-    return known.model_copy(update=fields)
+    return recorded.model_copy(update=fields)

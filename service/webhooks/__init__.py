@@ -1,4 +1,4 @@
-"""Webhooks: a message to the client's address when its job has ended, signed.
+"""Webhooks: signed messages to clients' URLs when jobs end.
 
 May import `auth`, `http`, `schemas`.
 """

@@ -1,8 +1,8 @@
-"""Secrets that sign webhooks: a tenant's own, so that none can forge another's messages.
+"""Signing secrets of webhooks, separate per tenant, so that none can forge another's messages.
 
-Up to two of a tenant are valid, and a message is signed with each: a new one is made and brought to
-the receivers, then the old one is revoked. Signing needs the secret itself, so that Redis keeps it;
-it is shown once all the same.
+Messages are signed with each of a tenant's one or two secrets. For rotation, create a new one,
+configure the receivers, then revoke the old one. Redis stores the secret itself, because signing
+needs it, but it is displayed only once.
 
 Source: the Standard Webhooks specification, version 1.0.0.
 """
@@ -24,7 +24,7 @@ from service.settings.tenants import check_tenant
 PREFIX = "whsec_"
 SECRET_BYTES = 32
 MAX_VALID = 2
-"""Secrets of one tenant at the same time."""
+"""Maximum number of valid secrets per tenant."""
 
 
 class WebhookSecret(BaseModel):
@@ -43,15 +43,15 @@ Change = Callable[[list[WebhookSecret]], list[WebhookSecret]]
 
 
 class WebhookSecrets:
-    """The secrets in Redis: those of all tenants in one hash, each tenant's newest first."""
+    """Secrets of all tenants, in one Redis hash, each tenant's newest first."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
 
     async def create(self, tenant: str) -> WebhookSecret:
-        """A new secret beside the one there may be.
+        """Create a secret of a tenant, in addition to an existing one.
 
-        Raises: ValueError: a tenant can't be called so, or has two already.
+        Raises: ValueError: not a valid tenant name, or the tenant has two already.
         """
         check_tenant(tenant)
         seconds, microseconds = await self._redis.time()
@@ -66,27 +66,27 @@ class WebhookSecrets:
         return new
 
     async def all(self) -> list[WebhookSecret]:
-        """Oldest first."""
+        """List all webhook secrets, oldest first."""
         texts = await self._redis.hvals(WEBHOOK_SECRETS)
-        found = [one for text in texts for one in _SECRETS.validate_json(text)]
-        return sorted(found, key=lambda one: one.created_at)
+        stored = [secret for text in texts for secret in _SECRETS.validate_json(text)]
+        return sorted(stored, key=lambda secret: secret.created_at)
 
     async def of(self, tenant: str) -> list[WebhookSecret]:
-        """Return a tenant's valid secrets, newest first."""
+        """List a tenant's valid secrets, newest first."""
         text = await self._redis.hget(WEBHOOK_SECRETS, tenant)
         return _SECRETS.validate_json(text) if text else []
 
     async def revoke(self, secret_id: str) -> bool:
         """Revoke a secret; return whether it existed."""
-        for one in await self.all():
-            if one.id == secret_id:
-                while not await self._replace(one.tenant, lambda v: _without(v, secret_id)):
+        for secret in await self.all():
+            if secret.id == secret_id:
+                while not await self._replace(secret.tenant, lambda v: _without(v, secret_id)):
                     pass
                 return True
         return False
 
     async def _replace(self, tenant: str, change: Change) -> bool:
-        """Replace a tenant's secrets; return False if somebody else changed them meanwhile."""
+        """Replace a tenant's secrets; return False if they were changed concurrently."""
         async with self._redis.pipeline(transaction=True) as pipe:
             await pipe.watch(WEBHOOK_SECRETS)
             text = await pipe.hget(WEBHOOK_SECRETS, tenant)
@@ -104,7 +104,7 @@ class WebhookSecrets:
 
 
 def _with_room(valid: list[WebhookSecret]) -> list[WebhookSecret]:
-    """Raises: ValueError: there is none for a further secret."""
+    """Check that another secret may be added. Raises: ValueError."""
     if len(valid) < MAX_VALID:
         return valid
     raise ValueError(
@@ -113,4 +113,4 @@ def _with_room(valid: list[WebhookSecret]) -> list[WebhookSecret]:
 
 
 def _without(valid: list[WebhookSecret], secret_id: str) -> list[WebhookSecret]:
-    return [one for one in valid if one.id != secret_id]
+    return [secret for secret in valid if secret.id != secret_id]

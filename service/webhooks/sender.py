@@ -1,9 +1,9 @@
-"""Telling a client's address that its job has ended: signed, at least once, across restarts.
+"""Delivery of webhooks: signed, at least once, across restarts.
 
-What is still to be told lies in Redis beside the jobs (`service/jobs/webhook_messages.py`): it
-comes with a job's end, and leaves when the address has taken the message, has said that it is gone
-(410), or has failed too often. Each front end sends what it takes, some of a tenant and to a host
-at a time; what is taken comes back by itself if that front end dies.
+Redis stores pending messages with the jobs (`service/jobs/webhook_messages.py`). A message is
+created when a job ends. It is removed when the receiver accepts it, responds 410, or has failed too
+often. Each front end leases and sends messages, with limits per tenant and host. If it crashes, the
+leases lapse and others send them.
 
 Source: the Standard Webhooks specification, version 1.0.0.
 """
@@ -39,13 +39,13 @@ from service.webhooks.secrets import WebhookSecrets
 
 log = logging.getLogger("atelier")
 
-MOST, EACH, PER_HOST = 64, 8, 16
-"""Messages that one front end sends at the same time: in all, of a tenant, and to a host, which no
-tenant fills alone."""
+MAX_CONCURRENT, EACH, PER_HOST = 64, 8, 16
+"""Maximum concurrent deliveries of one front end: in total, per tenant, and per host. One tenant
+cannot use up a host's limit."""
 
 
 def secret_bytes(secret: str) -> bytes:
-    """`whsec_…` → the key. Raises: ConfigError."""
+    """Decode the webhook signing key from `whsec_…`. Raises: ConfigError."""
     try:
         key = base64.b64decode(secret.removeprefix("whsec_"), validate=True)
     except ValueError:
@@ -56,7 +56,7 @@ def secret_bytes(secret: str) -> bytes:
 
 
 def sign(keys: Iterable[bytes], message_id: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """The headers that go with a body: a signature by each of the keys."""
+    """Build the headers of a message, with one signature per key."""
     signed = f"{message_id}.{timestamp}.".encode() + body
     digests = (hmac.digest(key, signed, hashlib.sha256) for key in keys)
     return {
@@ -67,7 +67,7 @@ def sign(keys: Iterable[bytes], message_id: str, timestamp: int, body: bytes) ->
 
 
 def payload(job: Job, retention_s: float) -> bytes:
-    """Return the body of the message about an ended job, which is kept for so long."""
+    """Build the message about an ended job, which is kept for `retention_s`."""
     message = {
         "type": f"job.{job.state}",
         "timestamp": datetime.fromtimestamp(job.finished_at or 0, UTC).isoformat(),
@@ -77,92 +77,95 @@ def payload(job: Job, retention_s: float) -> bytes:
 
 
 class Keys:
-    """Keys that a tenant's messages are signed with: by its own secrets, never by another's.
+    """Signing keys of webhooks, by tenant.
 
-    `webhooks.secret` is that of the tenant `default`: of everybody where no API keys are wanted.
+    `webhooks.secret` is a key of the tenant `default`, to which all clients belong if no API keys
+    are required.
     """
 
     def __init__(self, settings: WebhookSettings, stored: WebhookSecrets) -> None:
-        """Raises: ConfigError."""
+        """Decode the webhook secret of the settings. Raises: ConfigError."""
         secret = settings.secret
-        self._own = [secret_bytes(secret.get_secret_value())] if secret else []
+        self._configured = [secret_bytes(secret.get_secret_value())] if secret else []
         self._stored = stored
 
     async def of(self, tenant: str) -> list[bytes]:
-        """The newest first; none: nothing can be sent."""
-        found = [secret_bytes(one.text) for one in await self._stored.of(tenant)]
-        return found + (self._own if tenant == DEFAULT_TENANT else [])
+        """List a tenant's keys, newest first; empty: messages cannot be signed."""
+        keys = [secret_bytes(secret.text) for secret in await self._stored.of(tenant)]
+        return keys + (self._configured if tenant == DEFAULT_TENANT else [])
 
 
 class Webhooks:
-    """Sends what is due, as long as `keep_sending` runs."""
+    """Background sender of pending webhook messages."""
 
     def __init__(self, settings: Settings, queue: Queue) -> None:
-        """Raises: ConfigError."""
+        """Create the webhook sender. Raises: ConfigError."""
         self._settings = settings.webhooks
         self._retention_s = settings.queue.retention_s
         self._queue = queue
-        self._places = FairLimiter(MOST, EACH, PER_HOST)
+        self._slots = FairLimiter(MAX_CONCURRENT, EACH, PER_HOST)
         self.keys = Keys(settings.webhooks, WebhookSecrets(queue.redis))
         resolver = fetch.Resolver(settings.server.allow_networks)
         self._http = fetch.client(resolver, settings.webhooks.timeout_s)
 
     async def close(self) -> None:
-        """Close the connections to receivers."""
+        """Close the connections to webhook receivers."""
         await self._http.aclose()
 
     async def send_forever(self) -> None:
-        """Look for ended jobs every `poll_every_s`, and tell of them."""
+        """Poll for pending messages every `poll_every_s`, and send them."""
         async with asyncio.TaskGroup() as sending:
             while True:
-                for one in await self._due():
-                    sending.create_task(self._settle(one))
+                for message in await self._due():
+                    sending.create_task(self._settle(message))
                 await asyncio.sleep(self._settings.poll_every_s)
 
     async def _due(self) -> list[Announcement]:
-        """Claim as many due messages as there are free slots."""
-        if not self._places.free:
+        """Lease as many due messages as there are free slots."""
+        if not self._slots.free:
             return []
         try:
             return await self._queue.announced(
                 lease_s=2 * self._settings.timeout_s,
-                most=self._places.free,
+                most=self._slots.free,
                 each=EACH,
-                busy=self._places.tenants,
+                busy=self._slots.tenants,
             )
         except (RedisError, OSError) as error:
             log.warning("could not look for webhooks to send: %s", error)
             return []
 
-    async def _settle(self, one: Announcement) -> None:
-        """Make one delivery attempt and record its result; errors stay with this message."""
-        note(job=one.job_id, tenant=one.tenant)  # a task of its own has this one attempt
+    async def _settle(self, message: Announcement) -> None:
+        """Make one delivery attempt and record its result. Errors affect only this message."""
+        note(job=message.job_id, tenant=message.tenant)  # each attempt has its own task
         try:
-            job = await self._queue.get(one.job_id)
-            wanted = job and job.request.get("webhook")
-            if not job or not wanted or job.state not in wanted["events"]:
-                return await self._queue.announce_no_more(one)
+            job = await self._queue.get(message.job_id)
+            webhook = job and job.request.get("webhook")
+            if not job or not webhook or job.state not in webhook["events"]:
+                return await self._queue.announce_no_more(message)
             note(**job.log_fields, trace_id=spans.trace_of(job.traceparent))
-            await self._attempt(one, job, httpx.URL(wanted["url"]))
+            await self._attempt(message, job, httpx.URL(webhook["url"]))
         except Exception as error:
-            log.warning("a webhook of %s comes again: %s", one.job_id, error, exc_info=error)
+            log.warning(
+                "the webhook of %s will be retried: %s", message.job_id, error, exc_info=error
+            )
 
-    async def _attempt(self, one: Announcement, job: Job, url: httpx.URL) -> None:
+    async def _attempt(self, message: Announcement, job: Job, url: httpx.URL) -> None:
         host = fetch.host_of(url)
-        place = self._places.enter(one.tenant, host)
-        if place is None:  # it waits in Redis, and holds up nobody
-            return await self._queue.announce_later(one, self._settings.poll_every_s)
+        place = self._slots.try_acquire(message.tenant, host)
+        if place is None:  # returned to Redis, so that it does not delay others
+            return await self._queue.announce_later(message, self._settings.poll_every_s)
         with place:
             is_taken = await self._send(url, job)
-        failed = one.failed + 1
+        failed = message.failed + 1
         if is_taken or failed >= self._settings.max_attempts:
-            return await self._queue.announce_no_more(one)
-        pause_s = self._settings.retry_s * 2**one.failed
-        again = replace(one, failed=failed)
+            return await self._queue.announce_no_more(message)
+        pause_s = self._settings.retry_s * 2**message.failed
+        again = replace(message, failed=failed)
         await self._queue.announce_later(again, pause_s * random.uniform(1, 1.2))
 
     async def _send(self, url: httpx.URL, job: Job) -> bool:
-        """Send a message; return whether the address took it, or wants no more."""
+        """Send a message; return whether the receiver accepted it, or responded 410."""
         keys = await self.keys.of(job.tenant)
         if not keys:
             log.warning("the webhook of %s cannot be signed: its tenant has no secret", job.id)
@@ -170,15 +173,15 @@ class Webhooks:
         body = payload(job, self._retention_s)
         headers = sign(keys, f"msg_{job.id}_{job.state}", int(time.time()), body)
         headers["Content-Type"] = "application/json"
-        whose = {"tenant": job.tenant}
+        extensions = {"tenant": job.tenant}
         try:
             async with (
                 asyncio.timeout(self._settings.timeout_s),
                 self._http.stream(
-                    "POST", url, content=body, headers=headers, extensions=whose
+                    "POST", url, content=body, headers=headers, extensions=extensions
                 ) as answer,
             ):
                 return answer.is_success or answer.status_code == httpx.codes.GONE
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, TimeoutError) as error:
-            log.info("the webhook of %s was not taken: %s", job.id, error)
+            log.info("the webhook of %s was not accepted: %s", job.id, error)
             return False

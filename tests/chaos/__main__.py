@@ -1,4 +1,4 @@
-"""Chaos for as long as one likes: `python -m tests.chaos --minutes 10 --seed 7`."""
+"""Chaos test of any length: `python -m tests.chaos --minutes 10 --seed 7`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.chaos.run import Run, Size
 
 ACT_EVERY_S = 3.0
 ORDER_EVERY_S = 0.3
-"""What two cores can do, with pools that die every few seconds."""
+"""Rate that two cores sustain with pools that are killed every few seconds."""
 
 
 def main() -> int:
@@ -28,11 +28,12 @@ def main() -> int:
     size = Size(span_s, round(span_s / ACT_EVERY_S), round(span_s / ORDER_EVERY_S))
     say(f"seed {seed}: {size.acts} acts and {size.orders} orders in {args.minutes:g} minutes")
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
-    found = breaches(asyncio.run(Run(folder, seed, size, say).run()))
-    for breach in found:
+    say(f"logs: {folder}")
+    broken = breaches(asyncio.run(Run(folder, seed, size, say).run()))
+    for breach in broken:
         say(str(breach))
-    if found:
-        say(f"{len(found)} breaches; the logs are in {folder}")
+    if broken:
+        say(f"{len(broken)} breaches")
         return 1
     shutil.rmtree(folder)
     say("every invariant holds")

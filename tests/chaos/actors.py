@@ -1,4 +1,4 @@
-"""Who does what the plan says."""
+"""Performs the acts of a plan on a system's processes, Redis and store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.chaos.system import START_S, System
 
 
 class Actors:
-    """One for each act; what is done to the same target is done one after the other."""
+    """Runs one task per act; acts on the same target run one after the other."""
 
     def __init__(self, system: System, tell: Callable[[str], None]) -> None:
         self._system = system
@@ -20,21 +20,21 @@ class Actors:
         self._store_turn = asyncio.Lock()
 
     async def perform(self, plan: Sequence[Act]) -> None:
-        """Returns when all is done, and what was frozen, away or broken is there again."""
-        began = time.monotonic()
+        """Perform all acts; returns once everything frozen, killed or broken has recovered."""
+        started = time.monotonic()
         async with asyncio.TaskGroup() as group:
             for act in plan:
-                group.create_task(self._perform(act, began))
+                group.create_task(self._perform(act, started))
 
-    async def _perform(self, act: Act, began: float) -> None:
-        await asyncio.sleep(max(0.0, began + act.at_s - time.monotonic()))
+    async def _perform(self, act: Act, started: float) -> None:
+        await asyncio.sleep(max(0.0, started + act.at_s - time.monotonic()))
         if act.target == STORE:
             await self._break_store(act)
         elif act.target == REDIS:
             await self._hurt_redis(act)
         else:
             await self._hurt_process(act)
-        self._tell(f"{time.monotonic() - began:6.1f} s  done: {act.kind} {act.target}")
+        self._tell(f"{time.monotonic() - started:6.1f} s  done: {act.kind} {act.target}")
 
     async def _break_store(self, act: Act) -> None:
         async with self._store_turn:
@@ -54,7 +54,7 @@ class Actors:
         async with process.turn:
             if act.kind is Kind.KILL:
                 return process.kill()
-            # A process that has not come so far has no handler of signals, and holds nothing.
+            # A process that is still starting has no signal handlers and holds no jobs.
             await until(process.ready, START_S, f"{act.target} is ready to {act.kind}")
             if act.kind is Kind.DRAIN:
                 process.drain()

@@ -1,4 +1,4 @@
-"""The tiny models: of random weights, quick to compile, with steps of milliseconds."""
+"""Tiny models with random weights: quick to compile, with steps of milliseconds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHAPE = ("width", "height", "num_frames", "max_sequence_length")
 
 
 def make(folder: Path) -> dict[str, Path]:
-    """Checkpoints of both models, by name."""
+    """Make checkpoints of both models; returns their folders by name."""
     flux, wan = folder / PICTURES, folder / CLIPS
     make_flux(flux, transformer={"num_layers": 1, "num_single_layers": 1})
     make_wan(wan, transformer={"num_layers": 1})
@@ -24,6 +24,6 @@ def make(folder: Path) -> dict[str, Path]:
 
 
 def _set_defaults(folder: Path, request: dict[str, Any]) -> None:
-    """Of the shape, so that it is what a pool warms up."""
+    """Set the shape as default, so that pools warm it up."""
     shape = {name: request[name] for name in SHAPE if name in request}
     (folder / "atelier.json").write_text(json.dumps({"defaults": shape}))

@@ -1,5 +1,4 @@
-"""What a run has seen: answers, jobs, exits, and what was left at its end. Plain data, for the
-invariants to read."""
+"""Record of a run for the invariants: answers, jobs, exits and leftovers, as plain data."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from tests.chaos.plan import Kind
 
 @dataclass(frozen=True)
 class Answer:
-    """To one request of a client."""
+    """An error response to a client's request."""
 
     status: int
     retry_after: str | None
@@ -23,30 +22,30 @@ class Answer:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether its deadline is shorter than the job takes alone."""
+        """Whether the deadline is shorter than the job's duration alone."""
         return self.status == 422 and "deadline_too_soon" in self.body
 
 
 @dataclass
-class Asked:
-    """What became of one order, as its client has it."""
+class OrderResult:
+    """Result of an order, as its client observed it."""
 
     order: Order
     jobs: list[str] = field(default_factory=list)
-    """Ids, one of each POST that was accepted."""
+    """Job ids, one of each accepted POST."""
     answers: list[Answer] = field(default_factory=list)
-    """All that told of an error."""
+    """All error responses."""
     gave_up: str = ""
-    """Why, if it did."""
+    """Reason for giving up, if the client did."""
     is_deleted: bool = False
-    """It was told that its job is gone."""
+    """Whether the client received the answer that the job is gone."""
     continued: list[str] = field(default_factory=list)
-    """Ids of the jobs that were to finish its audition: one, however often it was asked for."""
+    """Ids of jobs that continue the audition; a single id, however often requested."""
 
 
 @dataclass(frozen=True)
-class Told:
-    """One event of a job."""
+class JobEvent:
+    """An event of a job."""
 
     id: int
     name: str
@@ -54,21 +53,21 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """One job when all was over."""
+class JobRecord:
+    """A job after the run."""
 
     tenant: str
     view: dict[str, Any]
-    """As the API shows it."""
-    events: tuple[Told, ...]
+    """The job in the API."""
+    events: tuple[JobEvent, ...]
     fence: int
-    """Of its last claim."""
+    """Fence of the last claim."""
     settled: str
-    """How that claim ended, as the queue wrote it down: fence, act, answer."""
+    """Outcome of the last claim in the queue's record: fence, act, answer."""
     keys: tuple[str, ...]
-    """Of its outputs, in the store."""
+    """Store keys of the outputs."""
     digests: tuple[str, ...]
-    """Of their bytes, as the API gives them."""
+    """Digests of the outputs' bytes, fetched through the API."""
 
     @property
     def id(self) -> str:
@@ -84,65 +83,65 @@ class Seen:
 
     @property
     def is_copy(self) -> bool:
-        """Return whether it was given another job's files."""
+        """Whether the job reused another job's files."""
         return self.view["reuses"] is not None
 
     @property
     def order(self) -> int | None:
-        """The number of its order; None: one of the undisturbed run."""
+        """Number of the order; None for a job of the undisturbed run."""
         number = self.view["metadata"].get("order")
         return None if number is None else int(number)
 
 
 @dataclass(frozen=True)
 class Exit:
-    """The end of one process."""
+    """Exit of a process."""
 
     name: str
     code: int
-    asked: Kind | None
-    """What was done to it; None: it ended by itself."""
+    act: Kind | None
+    """Act on the process; None if it exited by itself."""
     lasted_s: float
-    """From there to its end."""
+    """Seconds from the act to the exit."""
 
 
 @dataclass
 class History:
-    asked: list[Asked] = field(default_factory=list)
-    seen: list[Seen] = field(default_factory=list)
+    results: list[OrderResult] = field(default_factory=list)
+    jobs: list[JobRecord] = field(default_factory=list)
     expected: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """By request: the digests of what it gives undisturbed."""
+    """Digests of undisturbed outputs by request."""
     exits: list[Exit] = field(default_factory=list)
     unknown_keys: list[str] = field(default_factory=list)
-    """In Redis while all was at work, but in no schema."""
+    """Redis keys seen during the run that are in no schema."""
     left_keys: list[str] = field(default_factory=list)
-    """In Redis when all jobs were deleted."""
+    """Redis keys left after all jobs were deleted."""
     left_files: list[str] = field(default_factory=list)
-    """In the store then."""
+    """Files in the store left after all jobs were deleted."""
     resumed: int = 0
-    """Images that went on from what a claim before had kept."""
+    """Number of images that resumed from an earlier claim's snapshot."""
     ledger: list[LedgerRecord] = field(default_factory=list)
-    """Sums of its files, when all records were there."""
+    """Records of the ledger's files."""
     totals: Mapping[tuple[str, ...], int] = field(default_factory=dict)
-    """The same sums, as Redis keeps them."""
+    """Sums of the records, as stored in Redis."""
     left_processes: list[str] = field(default_factory=list)
-    """When all had ended."""
+    """Processes left after the system ended."""
 
     def summary(self) -> str:
-        """What a run has lived through: one that saw nothing proves nothing."""
-        states = Counter(job.state for job in self.seen)
-        busy_s = sum(job.view["usage"]["device_seconds"] for job in self.seen)
-        claims = sum(job.fence for job in self.seen)
-        repeats = sum(len(asked.jobs) - 1 for asked in self.asked if asked.jobs)
-        refused = Counter(answer.status for asked in self.asked for answer in asked.answers)
-        lost = sum(bool(asked.gave_up) for asked in self.asked)
-        copies = [job for job in self.seen if job.is_copy]
+        """Summarize what happened; a run in which little happened proves nothing."""
+        states = Counter(job.state for job in self.jobs)
+        busy_s = sum(job.view["usage"]["device_seconds"] for job in self.jobs)
+        claims = sum(job.fence for job in self.jobs)
+        repeats = sum(len(order.jobs) - 1 for order in self.results if order.jobs)
+        refused = Counter(answer.status for order in self.results for answer in order.answers)
+        lost = sum(bool(order.gave_up) for order in self.results)
+        copies = [job for job in self.jobs if job.is_copy]
         at_once = sum(job.fence == 0 for job in copies)
         ends = Counter(
-            f"{exit.name.split('-')[0]} {exit.asked or 'by itself'}" for exit in self.exits
+            f"{exit.name.split('-')[0]} {exit.act or 'by itself'}" for exit in self.exits
         )
         return (
-            f"{len(self.seen)} jobs {dict(states)}, {busy_s:.0f} device-seconds, {claims} claims, "
+            f"{len(self.jobs)} jobs {dict(states)}, {busy_s:.0f} device-seconds, {claims} claims, "
             f"{self.resumed} images went on from a snapshot; {len(copies)} were given files, "
             f"{at_once} of them at once; {repeats} accepted again, {dict(refused)} refused, "
             f"{lost} given up; {dict(ends)}; {self._balance()}"

@@ -1,4 +1,4 @@
-"""What must be true of every history, whatever was done to the system."""
+"""Invariants that hold for every history, whatever was done to the system."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 from service.jobs.model.job import NO_CLAIM
 from service.jobs.model.ledger import HOUSE, LOST, TENANT
-from tests.chaos.history import Asked, Exit, History, Seen
-from tests.chaos.orders import AGAIN, FINISHED, SHORT_S, Then
+from tests.chaos.history import Exit, History, JobRecord, OrderResult
+from tests.chaos.orders import AGAIN, FINISHED, SHORT_S, FollowUp
 from tests.chaos.plan import Kind
 
 ENDS = frozenset({"succeeded", "paused", "failed", "canceled", "expired"})
 DRAINED_S = 30.0
-"""What an orderly end may take, whatever was running."""
+"""Maximum seconds of an orderly exit, whatever was running."""
 ROUNDED_S = 1e-4
-"""Of a few amounts in millionths."""
+"""Tolerance for sums of amounts rounded to millionths."""
 MICRO = 1_000_000
 
 
@@ -24,33 +24,33 @@ MICRO = 1_000_000
 class Breach:
     invariant: str
     what: str
-    job: Seen | None = None
+    job: JobRecord | None = None
 
     def __str__(self) -> str:
-        said = f"{self.invariant}: {self.what}"
+        text = f"{self.invariant}: {self.what}"
         if self.job is None:
-            return said
-        told = (f"    {one.id} {one.name} {one.data or ''}" for one in self.job.events)
-        return "\n".join([said, f"  {self.job.view}", *told])
+            return text
+        events = (f"    {event.id} {event.name} {event.data or ''}" for event in self.job.events)
+        return "\n".join([text, f"  {self.job.view}", *events])
 
 
-Found = Iterator[str | tuple[str, Seen]]
+Violations = Iterator[str | tuple[str, JobRecord]]
 
 
-def accepted_is_kept(history: History) -> Found:
-    """What was accepted is there, until it is deleted."""
-    there = {job.id: job for job in history.seen}
-    for asked in history.asked:
-        jobs = {*asked.jobs, *asked.continued}
-        for job_id in jobs & there.keys() if asked.is_deleted else ():
-            yield f"{job_id} was deleted and is there", there[job_id]
-        for job_id in () if asked.order.then is Then.DELETES else jobs - there.keys():
-            yield f"{job_id} of order {asked.order.number} is gone"
+def accepted_is_kept(history: History) -> Violations:
+    """Accepted jobs exist until they are deleted."""
+    existing = {job.id: job for job in history.jobs}
+    for order in history.results:
+        jobs = {*order.jobs, *order.continued}
+        for job_id in jobs & existing.keys() if order.is_deleted else ():
+            yield f"{job_id} was deleted and is there", existing[job_id]
+        for job_id in () if order.order.then is FollowUp.DELETES else jobs - existing.keys():
+            yield f"{job_id} of order {order.order.number} is gone"
 
 
-def one_end(history: History) -> Found:
-    """Each job has reached one end state, and its events say so, once and last."""
-    for job in history.seen:
+def one_end(history: History) -> Violations:
+    """Each job reached one final state, which its last event reports exactly once."""
+    for job in history.jobs:
         names = [event.name for event in job.events]
         if job.state not in ENDS:
             yield f"{job.id} has not ended", job
@@ -58,35 +58,36 @@ def one_end(history: History) -> Found:
             yield f"{job.id} is {job.state} and its events tell otherwise", job
 
 
-def a_good_end(history: History) -> Found:
-    """All succeed but those that had little time or were canceled; attempts are not limited."""
-    orders = {asked.order.number: asked.order for asked in history.asked}
-    for job in history.seen:
+def a_good_end(history: History) -> Violations:
+    """All jobs succeed, except those with a short deadline or a cancellation; attempts are
+    unlimited."""
+    orders = {result.order.number: result.order for result in history.results}
+    for job in history.jobs:
         order = None if job.order is None else orders[job.order]
         stops = "stop_at_step" in job.view.get("request", {})
         allowed = {"paused" if stops else "succeeded"}
         allowed |= {"expired"} if order and order.deadline_s == SHORT_S else set()
-        allowed |= {"canceled"} if order and order.then is Then.CANCELS else set()
+        allowed |= {"canceled"} if order and order.then is FollowUp.CANCELS else set()
         if job.state in ENDS - allowed:
             due = f", due in {order.deadline_s:g} s" if order and order.deadline_s else ""
             yield f"{job.id} {job.state}{due}", job
 
 
-def one_job_a_key(history: History) -> Found:
-    """Whoever repeats a request with its key gets the same job, and there is no other."""
-    found = defaultdict(set)
-    for job in history.seen:
-        found[job.order].add(job.id)
-    for asked in history.asked:
-        jobs = found[asked.order.number] | set(asked.jobs)
-        if asked.order.key and len(jobs) > 1:
-            yield f"order {asked.order.number} became {sorted(jobs)}"
+def one_job_a_key(history: History) -> Violations:
+    """A request repeated with its idempotency key yields the same, single job."""
+    jobs_by_order = defaultdict(set)
+    for job in history.jobs:
+        jobs_by_order[job.order].add(job.id)
+    for result in history.results:
+        jobs = jobs_by_order[result.order.number] | set(result.jobs)
+        if result.order.key and len(jobs) > 1:
+            yield f"order {result.order.number} became {sorted(jobs)}"
 
 
-def events_in_order(history: History) -> Found:
-    """Ids are counted on, claims too, and no step goes back within a claim."""
-    for job in history.seen:
-        if not job.events:  # it has not ended, which is another invariant's
+def events_in_order(history: History) -> Violations:
+    """Event ids increase, every claim has its event, and steps do not decrease within a claim."""
+    for job in history.jobs:
+        if not job.events:  # reported by the invariant one_end
             continue
         ids = [event.id for event in job.events]
         claims = [event for event in job.events if event.name == "running"]
@@ -98,7 +99,7 @@ def events_in_order(history: History) -> Found:
             yield f"{job.id} was claimed {job.fence} times, by its events {len(claims)}", job
 
 
-def _goes_back(job: Seen) -> bool:
+def _goes_back(job: JobRecord) -> bool:
     step = 0
     for event in job.events:
         if event.name == "running":
@@ -110,10 +111,10 @@ def _goes_back(job: Seen) -> bool:
     return False
 
 
-def no_stale_result(history: History) -> Found:
-    """What succeeded was finished by the last claim; its files are that claim's, or those of a
-    image of several that an earlier one had finished."""
-    for job in history.seen:
+def no_stale_result(history: History) -> Violations:
+    """The last claim finished the job; files are of that claim, or of images that an earlier claim
+    had finished in a job of several."""
+    for job in history.jobs:
         if not job.is_done:
             continue
         fences = [int(key.rpartition("/")[2].partition("-")[0]) for key in job.keys]
@@ -125,24 +126,24 @@ def no_stale_result(history: History) -> Found:
             yield f"{job.id}: claim {job.fence} ended as {job.settled!r}, files of {fences}", job
 
 
-def same_pixels(history: History) -> Found:
-    """Every file is, to the bit, that of the undisturbed run."""
-    requests = {asked.order.number: asked.order.request for asked in history.asked}
-    for job in history.seen:
+def same_pixels(history: History) -> Violations:
+    """Every file equals the undisturbed run's, bit for bit."""
+    requests = {result.order.number: result.order.request for result in history.results}
+    for job in history.jobs:
         order = requests.get(job.order) if job.order is not None else None
         request = FINISHED if job.view.get("continues") else order
         if not job.is_done or request is None:
             continue
-        told = tuple(output["sha256"] for output in job.view["outputs"])
-        if not job.digests == told == history.expected[request]:
+        reported = tuple(output["sha256"] for output in job.view["outputs"])
+        if not job.digests == reported == history.expected[request]:
             yield f"{job.id} ({request}) is another image", job
 
 
-def given_only_what_may_be(history: History) -> Found:
-    """Files of another job are given to those alone who let them be, and to its tenant."""
-    owners = {job.id: job.tenant for job in history.seen}
-    requests = {asked.order.number: asked.order.request for asked in history.asked}
-    for job in history.seen:
+def given_only_what_may_be(history: History) -> Violations:
+    """Only jobs that allow reuse get another job's files, and only their tenant's."""
+    owners = {job.id: job.tenant for job in history.jobs}
+    requests = {result.order.number: result.order.request for result in history.results}
+    for job in history.jobs:
         source = job.view["reuses"]
         if source and job.order is not None and requests[job.order] != AGAIN:
             yield f"{job.id} was to be drawn, and has files of {source}", job
@@ -150,49 +151,48 @@ def given_only_what_may_be(history: History) -> Found:
             yield f"{job.id} has files of another tenant", job
 
 
-def paused_is_finished(history: History) -> Found:
-    """Whoever asked for the rest of a paused job has got it."""
-    there = {job.id: job for job in history.seen}
-    for asked in history.asked:
-        if len(asked.continued) > 1:
-            yield f"the rest of order {asked.order.number} became {asked.continued}"
-        for job_id in asked.continued:
-            job = there.get(job_id)
-            if job and job.view.get("continues") not in asked.jobs:
+def paused_is_finished(history: History) -> Violations:
+    """A continued job leads to exactly one job that continues it."""
+    existing = {job.id: job for job in history.jobs}
+    for result in history.results:
+        if len(result.continued) > 1:
+            yield f"the rest of order {result.order.number} became {result.continued}"
+        for job_id in result.continued:
+            job = existing.get(job_id)
+            if job and job.view.get("continues") not in result.jobs:
                 yield f"{job_id} continues another job than it was asked to", job
 
 
-def polite(history: History) -> Found:
-    """What cannot be done now is refused with a time to come back, and nothing else goes wrong."""
-    for asked in history.asked:
-        for answer in (answer for answer in asked.answers if not answer.is_hopeless):
+def polite(history: History) -> Violations:
+    """The only refusals are 429 and 503 with Retry-After, and deadlines that are too short."""
+    for result in history.results:
+        for answer in (answer for answer in result.answers if not answer.is_hopeless):
             if answer.status not in (429, 503) or not int(answer.retry_after or 0) > 0:
-                yield f"order {asked.order.number} was told {answer}"
+                yield f"order {result.order.number} was told {answer}"
 
 
-def recorded_once(history: History) -> Found:
-    """Each job that ended, deleted ones too, has one record of its end; what the record says is
-    what the client is shown."""
+def recorded_once(history: History) -> Violations:
+    """Each ended job, deleted or not, has one final ledger record, which agrees with the API."""
     ends = Counter(record.job for record in history.ledger if not record.is_correction)
-    there = {job.id: job for job in history.seen}
-    accepted = {job_id for asked in history.asked for job_id in asked.jobs} | there.keys()
+    existing = {job.id: job for job in history.jobs}
+    accepted = {job_id for result in history.results for job_id in result.jobs} | existing.keys()
     for job_id in accepted | ends.keys():
         if ends[job_id] != 1:
             yield f"{job_id} has {ends[job_id]} records of its end"
     used: defaultdict[str, float] = defaultdict(float)
     for record in history.ledger:
         used[record.job] += record.device_seconds
-        job = there.get(record.job)
+        job = existing.get(record.job)
         if job and (record.outcome, record.tenant) != (job.state, job.tenant):
             by_record = f"by its record {record.outcome} of {record.tenant}"
             yield f"{record.job} of {job.tenant} {job.state}, {by_record}", job
-    for job in history.seen:
+    for job in history.jobs:
         if abs(used[job.id] - job.view["usage"]["device_seconds"]) > ROUNDED_S:
             yield f"{job.id} used {used[job.id]} device-seconds, by its records", job
 
 
-def balanced(history: History) -> Found:
-    """Everything that was used is paid for, by one of the two; Redis's sums are the records'."""
+def balanced(history: History) -> Violations:
+    """Tenant and operator together pay all device-seconds, and Redis's sums equal the records'."""
     sums: Counter[tuple[str, ...]] = Counter()
     for record in history.ledger:
         shares = record.tenant_seconds + record.house_seconds
@@ -201,8 +201,8 @@ def balanced(history: History) -> Found:
         names = (record.model, record.tenant_class)
         if not record.is_correction:
             sums["jobs", *names, record.outcome] += 1
-        for what in ("images", "videos", "frames", "pixels"):
-            sums[what, *names] += getattr(record, what)
+        for quantity in ("images", "videos", "frames", "pixels"):
+            sums[quantity, *names] += getattr(record, quantity)
         lost = record.lost_seconds
         for payer, seconds in (
             (TENANT, record.tenant_seconds),
@@ -215,41 +215,41 @@ def balanced(history: History) -> Found:
             yield f"{name} is {history.totals.get(name, 0)}, by the records {sums[name]}"
 
 
-def known_keys(history: History) -> Found:
+def known_keys(history: History) -> Violations:
     yield from (f"{key} is in no schema" for key in history.unknown_keys)
 
 
-def nothing_left(history: History) -> Found:
+def nothing_left(history: History) -> Violations:
     yield from (f"key {key}" for key in history.left_keys)
     yield from (f"file {file}" for file in history.left_files)
     yield from (f"process {process}" for process in history.left_processes)
 
 
-def orderly_exits(history: History) -> Found:
-    """A process ends when it is made to; one that drains, in time and with exit code 0."""
+def orderly_exits(history: History) -> Violations:
+    """Processes exit only when made to; a drained process exits in time with code 0."""
     for exit in history.exits:
         if not _is_orderly(exit):
             yield f"{exit}"
 
 
 def _is_orderly(exit: Exit) -> bool:
-    if exit.asked is Kind.DRAIN:
+    if exit.act is Kind.DRAIN:
         return exit.code == 0 and exit.lasted_s <= DRAINED_S
-    return exit.asked is not None
+    return exit.act is not None
 
 
-def everybody_served(history: History) -> Found:
-    """A client gives up where it was told that it would be too late, or could not know."""
-    for asked in history.asked:
-        if not asked.jobs and not asked.gave_up:
-            yield f"order {asked.order.number} was never accepted: {_last(asked)}"
+def everybody_served(history: History) -> Violations:
+    """A client gives up only if its deadline is too short or acceptance is unknowable."""
+    for result in history.results:
+        if not result.jobs and not result.gave_up:
+            yield f"order {result.order.number} was never accepted: {_last(result)}"
 
 
-def _last(asked: Asked) -> str:
-    return str(asked.answers[-1:])
+def _last(result: OrderResult) -> str:
+    return str(result.answers[-1:])
 
 
-INVARIANTS: tuple[Callable[[History], Found], ...] = (
+INVARIANTS: tuple[Callable[[History], Violations], ...] = (
     accepted_is_kept,
     one_end,
     a_good_end,
@@ -270,10 +270,10 @@ INVARIANTS: tuple[Callable[[History], Found], ...] = (
 
 
 def breaches(history: History) -> list[Breach]:
-    """Of all invariants, by name."""
-    found = []
+    """Breaches of all invariants."""
+    result = []
     for invariant in INVARIANTS:
         for breach in invariant(history):
-            what, job = breach if isinstance(breach, tuple) else (breach, None)
-            found.append(Breach(invariant.__name__, what, job))
-    return found
+            message, job = breach if isinstance(breach, tuple) else (breach, None)
+            result.append(Breach(invariant.__name__, message, job))
+    return result

@@ -1,7 +1,7 @@
-"""What each failure costs a job that runs: `python -m tests.chaos.losses`.
+"""Measures the cost of each failure for a running job: `python -m tests.chaos.losses`.
 
-One job at a time, of four images, in a system with the default lease; each time something else
-happens in its midst. Prints a row of a Markdown table for each.
+Runs one job of four images at a time with the default lease; each time another failure happens
+midway. Prints a row of a Markdown table for each failure.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TENANT = next(iter(TENANTS))
 
 @dataclass(frozen=True)
 class Life:
-    """Of one job."""
+    """Duration and repeated work of a job."""
 
     lasted_s: float
     repeated: int
@@ -54,10 +54,10 @@ class Losses:
         self._queue = queue
 
     async def life(self, failure: Callable[[Process], Awaitable[None]]) -> Life:
-        """A job's, with this done to the system when half of its steps are done."""
+        """Run a job and apply a failure after half of its steps."""
         await self._all_ready()
-        answer = await self._client.until_answered("POST", "/v1/generate", TENANT, json=BODY)
-        job_id = answer.json()["id"]
+        response = await self._client.until_answered("POST", "/v1/generate", TENANT, json=BODY)
+        job_id = response.json()["id"]
         job = await self._until(job_id, lambda job: job.step > job.steps / 2)
         await failure(await self._pool_of(job))
         ended = await self._until(job_id, lambda job: job.state.ended)
@@ -70,7 +70,7 @@ class Losses:
             await until(self._system.processes[name].ready, START_S, f"{name} is ready")
 
     async def _until(self, job_id: str, is_so: Callable[[Job], bool]) -> Job:
-        """Through whatever happens to Redis."""
+        """Wait for a condition on the job, also while Redis is unavailable."""
         job: Job | None = None
 
         async def is_there() -> bool:
@@ -85,16 +85,16 @@ class Losses:
         return job
 
     async def _pool_of(self, job: Job) -> Process:
-        """By its log: a pool's own name ends at random."""
-        named = [
+        """Find the pool by its log, because pool names end at random."""
+        matches = [
             process
             for process in self._system.processes.values()
             if f"pool {job.pool} is ready" in await asyncio.to_thread(process.log.read_text)
         ]
-        return named[0]
+        return matches[0]
 
     async def _repeated(self, job_id: str) -> int:
-        """What progress went back by between claims."""
+        """Sum of the steps by which progress fell back between claims."""
         furthest, repeated, is_first = 0, 0, False
         async for event in self._queue.events(job_id):
             if event.name == "running":
@@ -121,7 +121,7 @@ async def main() -> None:
 
 
 async def measure(system: System, losses: Losses) -> None:
-    """Print all rows."""
+    """Print all rows of the table."""
 
     async def nothing(pool: Process) -> None:
         pass
@@ -166,9 +166,9 @@ async def measure(system: System, losses: Losses) -> None:
     print("| what happens | it takes longer by | steps done twice | claims |\n|---|---|---|---|")
     for name, act in acts.items():
         lives = [await losses.life(act) for _ in range(ROUNDS)]
-        lasted = [life.lasted_s for life in lives]
-        undisturbed_s = undisturbed_s or median(lasted)
-        more = ", ".join(f"{one - undisturbed_s:.1f}" for one in lasted)
+        durations_s = [life.lasted_s for life in lives]
+        undisturbed_s = undisturbed_s or median(durations_s)
+        more = ", ".join(f"{duration_s - undisturbed_s:.1f}" for duration_s in durations_s)
         repeated = ", ".join(str(life.repeated) for life in lives)
         claims = ", ".join(str(life.attempts) for life in lives)
         print(f"| {name} | {more} s | {repeated} of {4 * 1000} | {claims} |", flush=True)

@@ -1,4 +1,4 @@
-"""Looks at a system from outside: what its API tells, what lies in Redis and in the store."""
+"""Inspects a system from outside: its API, Redis and store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from service.jobs.redis import keys
 from service.jobs.storage.object_store import LEDGER, Store
 from tests.chaos import schema
 from tests.chaos.clients import Client
-from tests.chaos.history import Seen, Told
+from tests.chaos.history import JobEvent, JobRecord
 from tests.chaos.invariants import ENDS
 from tests.chaos.orders import TENANTS
 from tests.chaos.system import MODEL_OF
@@ -32,14 +32,14 @@ local found = {}
 for i, name in ipairs(redis.call('KEYS', '*')) do found[i] = {name, redis.call('PTTL', name)} end
 return found
 """
-"""Every key with its time to live, in one moment: none of them leaves in between."""
+"""Read every key with its TTL in one script, so that no key expires in between."""
 OWN_FOLDERS = {"inputs", "outputs", "snapshots"}
-"""Of the store."""
+"""Folders of the store itself."""
 AT_ONCE = 8
 
 
 class Observer:
-    """To be used while Redis is there."""
+    """Needs a reachable Redis."""
 
     def __init__(self, redis: Redis, client: Client, store: Path) -> None:
         self._redis = redis
@@ -48,64 +48,64 @@ class Observer:
         self._turns = asyncio.Semaphore(AT_ONCE)
 
     async def unended(self) -> list[str]:
-        """Ids of jobs that have not ended, by Redis itself."""
-        found = []
+        """Ids of unfinished jobs, read from Redis."""
+        job_ids = []
         async for key in self._redis.scan_iter(match=keys.job("*")):
             if await self._redis.hget(key, "state") not in ENDS:
-                found.append(JOB.fullmatch(key)[1])
-        return found
+                job_ids.append(JOB.fullmatch(key)[1])
+        return job_ids
 
-    async def jobs(self) -> list[Seen]:
+    async def jobs(self) -> list[JobRecord]:
         """All jobs of all tenants."""
         views = [(tenant, view) for tenant in TENANTS for view in await self._views(tenant)]
-        return await asyncio.gather(*(self._seen(tenant, view) for tenant, view in views))
+        return await asyncio.gather(*(self._job(tenant, view) for tenant, view in views))
 
     async def _views(self, tenant: str) -> list[dict]:
-        found: list[dict] = []
+        result: list[dict] = []
         while True:
-            after = f"&after={found[-1]['id']}" if found else ""
+            after = f"&after={result[-1]['id']}" if result else ""
             path = f"/v1/jobs?limit={PAGE}{after}"
             page = (await self._client.until_answered("GET", path, tenant)).json()
-            found += page["data"]
+            result += page["data"]
             if not page["has_more"]:
-                return found
+                return result
 
-    async def _seen(self, tenant: str, view: dict) -> Seen:
+    async def _job(self, tenant: str, view: dict) -> JobRecord:
         async with self._turns:
             fields = await self._redis.hgetall(keys.job(view["id"]))
             outputs = serialization.from_hash(fields).outputs
-            return Seen(
+            return JobRecord(
                 tenant=tenant,
                 view=view,
                 events=await self._events(tenant, view),
                 fence=int(fields.get("fence", 0)),
                 settled=fields.get("settled", ""),
                 keys=tuple(output.key for output in outputs),
-                digests=tuple([await self._digest(tenant, one) for one in view["outputs"]]),
+                digests=tuple([await self._digest(tenant, item) for item in view["outputs"]]),
             )
 
-    async def _events(self, tenant: str, view: dict) -> tuple[Told, ...]:
-        """The whole stream, which ends where the job has ended."""
+    async def _events(self, tenant: str, view: dict) -> tuple[JobEvent, ...]:
+        """The complete event stream of an ended job."""
         if view["state"] not in ENDS:
             return ()
         path = f"/v1/jobs/{view['id']}/events"
         text = (await self._client.until_answered("GET", path, tenant)).text
         events = parse_events(iter(text.splitlines()))
-        return tuple(Told(int(event.id), event.name, event.data) for event in events)
+        return tuple(JobEvent(int(event.id), event.name, event.data) for event in events)
 
     async def _digest(self, tenant: str, output: dict) -> str:
         data = await self._client.until_answered("GET", output["url"], tenant)
         return hashlib.sha256(data.content).hexdigest()
 
-    async def delete(self, jobs: Sequence[Seen]) -> None:
-        async def one(job: Seen) -> None:
+    async def delete(self, jobs: Sequence[JobRecord]) -> None:
+        async def delete_job(job: JobRecord) -> None:
             async with self._turns:
                 await self._client.until_answered("DELETE", f"/v1/jobs/{job.id}", job.tenant)
 
-        await asyncio.gather(*(one(job) for job in jobs))
+        await asyncio.gather(*(delete_job(job) for job in jobs))
 
     async def is_stored(self) -> bool:
-        """Whether no record of the ledger waits for its file."""
+        """Whether every ledger record is in a file."""
         return not await self._redis.xlen(keys.LEDGER)
 
     async def ledger(self) -> list[LedgerRecord]:
@@ -113,22 +113,22 @@ class Observer:
         return [record async for record in records(Store(str(self._store)), Period())]
 
     async def totals(self) -> dict[tuple[str, ...], int]:
-        """What Redis says that the records sum up to."""
-        found = await self._redis.hgetall(f"{keys.PREFIX}totals")
-        return {tuple(json.loads(name)): int(value) for name, value in found.items()}
+        """Sums of the records in Redis."""
+        totals_ = await self._redis.hgetall(f"{keys.PREFIX}totals")
+        return {tuple(json.loads(name)): int(value) for name, value in totals_.items()}
 
     async def unknown_keys(self) -> list[str]:
         """Keys that are in no schema."""
         return [key async for key in self._redis.scan_iter() if not schema.rows_of(key)]
 
     async def left_keys(self) -> list[str]:
-        """Keys that have no business to be there without jobs, and pools that have long ended."""
-        found = await self._redis.eval(LIVES, 0)
-        left = [key for key, ttl_ms in found if not schema.may_stay(key, ttl_ms / 1000)]
+        """Keys that should not exist without jobs, and pools that ended."""
+        keys_with_ttl = await self._redis.eval(LIVES, 0)
+        left = [key for key, ttl_ms in keys_with_ttl if not schema.may_stay(key, ttl_ms / 1000)]
         return sorted(left) + await self._left_pools()
 
     async def _left_pools(self) -> list[str]:
-        """A pool has a new name in each of its lives."""
+        """Models with more pools than they have; a pool gets a new name at each start."""
         left = []
         for model, count in Counter(MODEL_OF.values()).items():
             for key in (f"{keys.PREFIX}{kind}:{model}" for kind in ("pools", "layouts")):
@@ -137,6 +137,7 @@ class Observer:
         return left
 
     def left_files(self) -> list[str]:
-        """Files and folders, but for the store's own three, and the ledger, which stays."""
-        found = {str(path.relative_to(self._store)) for path in self._store.rglob("*")}
-        return sorted(one for one in found - OWN_FOLDERS if one.split("/")[0] != LEDGER)
+        """Files and folders of the store, except its own three folders and the ledger, which
+        stays."""
+        paths = {str(path.relative_to(self._store)) for path in self._store.rglob("*")}
+        return sorted(name for name in paths - OWN_FOLDERS if name.split("/")[0] != LEDGER)

@@ -1,5 +1,4 @@
-"""What clients ask for: few distinct requests, so that each is made undisturbed once, and many
-orders of them."""
+"""Orders of clients: few distinct requests, each made once undisturbed, and many orders of them."""
 
 from __future__ import annotations
 
@@ -13,15 +12,15 @@ from typing import Any
 from PIL import Image
 
 PICTURES, CLIPS = "pictures", "clips"
-"""The models."""
+"""Names of the two models."""
 TENANTS = {"acme": 3.0, "bolt": 1.0, "coop": 1.0}
-"""By name: the weight of each."""
+"""Weights by tenant."""
 MOST_STEPS = 1000
-"""Of one image: a second or two, enough to be met in the middle."""
+"""Steps of an image that takes a second or two, enough to interrupt it midway."""
 STORM = 20
-"""Orders of a storm."""
+"""Number of orders in a storm."""
 LONG_S, SHORT_S = 3600.0, 2.0
-"""Deadlines: one that everybody meets, one that few do."""
+"""A deadline that every job meets, and one that few meet."""
 
 
 def _picture() -> str:
@@ -42,9 +41,9 @@ def _clip(seed: int) -> dict[str, Any]:
 
 
 AUDITION, FINISHED = "audition", "finished"
-"""An audition, and what its continuation gives."""
+"""An audition, and the request whose outputs its continuation has."""
 AGAIN = "again"
-"""Request that may be given the files of an equal one; each of the others is drawn."""
+"""Request that may reuse an equal job's files; all others are denoised."""
 REQUESTS: dict[str, dict[str, Any]] = {
     "short": _pictures(1, num_inference_steps=40),
     "long": _pictures(2, num_inference_steps=MOST_STEPS),
@@ -59,8 +58,8 @@ REQUESTS: dict[str, dict[str, Any]] = {
 }
 
 
-class Then(StrEnum):
-    """What a client does whose request was accepted."""
+class FollowUp(StrEnum):
+    """Action of a client after its request was accepted."""
 
     WAITS = "waits"
     CANCELS = "cancels"
@@ -69,35 +68,35 @@ class Then(StrEnum):
 
 @dataclass(frozen=True)
 class Order:
-    """One client that wants one thing."""
+    """A client's request, with its repetitions and the action after it."""
 
     number: int
     at_s: float
-    """Since the beginning."""
+    """Seconds since the start."""
     tenant: str
     request: str
     priority: str
     deadline_s: float | None
     key: str | None
-    """Of idempotency."""
+    """Idempotency key."""
     repeats: int
-    """How often it posts again what was accepted already, or may be just now."""
+    """Number of further posts of the same request."""
     at_once: bool = False
-    """Whether it does not wait for an answer before it repeats itself."""
-    then: Then = Then.WAITS
+    """Whether repetitions are sent without waiting for an answer."""
+    then: FollowUp = FollowUp.WAITS
 
     @property
     def body(self) -> dict[str, Any]:
         deadline = {} if self.deadline_s is None else {"deadline_s": self.deadline_s}
-        told = {"priority": self.priority, "metadata": {"order": str(self.number)}}
+        fields = {"priority": self.priority, "metadata": {"order": str(self.number)}}
         reuse = {} if self.request == AGAIN else {"reuse": False}
-        return {**REQUESTS[self.request], **told, **deadline, **reuse}
+        return {**REQUESTS[self.request], **fields, **deadline, **reuse}
 
 
 def make(seed: int, span_s: float, count: int) -> tuple[Order, ...]:
-    """So many orders within that time, by time: half of them at once, so that pools have something
-    to do from then on. Two of three carry an idempotency key. Besides, for each `STORM` of them, a
-    storm of as many that are stopped as soon as they are accepted."""
+    """Make orders of a time span in order of time, half of them at the start so that pools are
+    busy. Two of three have an idempotency key. In addition, each `STORM` orders bring a storm of as
+    many orders that are stopped once accepted."""
     random = Random(f"orders {seed}")
     later = sorted(round(random.uniform(0, span_s), 3) for _ in range(count // 2))
     times = [0.0] * (count - count // 2) + later
@@ -108,11 +107,11 @@ def make(seed: int, span_s: float, count: int) -> tuple[Order, ...]:
 
 
 def _storm(random: Random, first: int, at_s: float) -> list[Order]:
-    """A tenant's jobs that fill a pool each, stopped before or as they begin."""
+    """Jobs of one tenant that each fill a pool and are stopped before or as they start."""
     tenant = random.choice(sorted(TENANTS))
     return [
         Order(
-            number=first + place,
+            number=first + index,
             at_s=at_s,
             tenant=tenant,
             request="longest",
@@ -120,9 +119,9 @@ def _storm(random: Random, first: int, at_s: float) -> list[Order]:
             deadline_s=None,
             key=None,
             repeats=0,
-            then=random.choice((Then.CANCELS, Then.DELETES)),
+            then=random.choice((FollowUp.CANCELS, FollowUp.DELETES)),
         )
-        for place in range(STORM)
+        for index in range(STORM)
     ]
 
 
@@ -138,5 +137,5 @@ def _order(random: Random, number: int, at_s: float) -> Order:
         key=f"order {number}" if has_key else None,
         repeats=random.choice((0, 0, 1, 2)) if has_key else 0,
         at_once=random.random() < 1 / 2,
-        then=random.choices(list(Then), (90, 5, 5))[0],
+        then=random.choices(list(FollowUp), (90, 5, 5))[0],
     )

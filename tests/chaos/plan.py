@@ -1,7 +1,7 @@
-"""What is done to a system, and when: a seed gives a plan of acts, which is data.
+"""Plans of a chaos run: a seed gives the acts and their times, as data.
 
-A plan says when an act is due. When it can be done depends on the machine: a pool that is to drain
-has to be there first. So a seed repeats the plan, not every interleaving.
+An act may happen later than planned, because a pool has to be running before it can drain. So a
+seed repeats the plan, but not every interleaving.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import StrEnum
 from random import Random
 
 LEASE_S = 3.0
-"""Of the system under test: short, so that a run sees many of them lapse."""
+"""Lease of the system under test; short, so that many leases expire in a run."""
 POOLS = ("pool-0", "pool-1", "pool-2", "pool-3")
 FRONTS = ("front-0", "front-1")
 REDIS, STORE = "redis", "store"
@@ -20,23 +20,23 @@ REDIS, STORE = "redis", "store"
 
 class Kind(StrEnum):
     KILL = "kill"
-    """SIGKILL; whoever died is started anew, Redis after a while."""
+    """SIGKILL; the process is restarted, Redis after a delay."""
     FREEZE = "freeze"
-    """SIGSTOP, and SIGCONT after a while: beyond the lease."""
+    """SIGSTOP, then SIGCONT after longer than the lease."""
     DRAIN = "drain"
-    """SIGTERM: it has to leave in time, with exit code 0."""
+    """SIGTERM; the process must exit in time with code 0."""
     BREAK = "break"
-    """The store's folder is no folder for a while."""
+    """A file replaces the store's folder for a while."""
 
 
 @dataclass(frozen=True)
 class Act:
     at_s: float
-    """Since the beginning."""
+    """Seconds since the start."""
     kind: Kind
     target: str
     lasts_s: float = 0.0
-    """Frozen, away or broken for so long."""
+    """Duration in seconds of a freeze, an absence or a break."""
 
     def __str__(self) -> str:
         lasts = f" for {self.lasts_s:.1f} s" if self.lasts_s else ""
@@ -44,8 +44,8 @@ class Act:
 
 
 @dataclass(frozen=True)
-class Sort:
-    """Acts of one sort: what is done to one of these, for how long."""
+class ActKind:
+    """A kind of act with its possible targets and durations."""
 
     kind: Kind
     targets: tuple[str, ...]
@@ -53,32 +53,31 @@ class Sort:
 
 
 BEYOND_LEASE = (1.3 * LEASE_S, 2 * LEASE_S)
-SORTS = (
-    # Twice each, since it is these that snapshots are for.
-    *2 * (Sort(Kind.KILL, POOLS), Sort(Kind.FREEZE, POOLS, BEYOND_LEASE)),
-    Sort(Kind.DRAIN, POOLS),
-    Sort(Kind.KILL, FRONTS),
-    Sort(Kind.DRAIN, FRONTS),
-    Sort(Kind.KILL, (REDIS,), (0.5, 2 * LEASE_S)),
-    Sort(Kind.FREEZE, (REDIS,), BEYOND_LEASE),
-    Sort(Kind.BREAK, (STORE,), (1.0, 2 * LEASE_S)),
+ACT_KINDS = (
+    # Twice each, because snapshots exist for these failures.
+    *2 * (ActKind(Kind.KILL, POOLS), ActKind(Kind.FREEZE, POOLS, BEYOND_LEASE)),
+    ActKind(Kind.DRAIN, POOLS),
+    ActKind(Kind.KILL, FRONTS),
+    ActKind(Kind.DRAIN, FRONTS),
+    ActKind(Kind.KILL, (REDIS,), (0.5, 2 * LEASE_S)),
+    ActKind(Kind.FREEZE, (REDIS,), BEYOND_LEASE),
+    ActKind(Kind.BREAK, (STORE,), (1.0, 2 * LEASE_S)),
 )
 
 
 TOGETHER_S = 0.5
-"""Between the two acts of a pair: the second meets a system that the first has just hurt."""
+"""Maximum seconds between the acts of a pair; the second hits a system that is still recovering."""
 
 
 def make(seed: int, span_s: float, count: int, spared: Collection[str] = ()) -> tuple[Act, ...]:
-    """So many acts within that time, in pairs, by time: each sort comes up before any comes up
-    again.
+    """Make acts of a time span in pairs, in order of time; each sort occurs before any repeats.
 
     Args:
-        spared: targets to which nothing is done.
+        spared: targets that no act may have.
     """
     random = Random(seed)
-    possible = [sort for sort in SORTS if not set(sort.targets) & set(spared)]
-    sorts: list[Sort] = []
+    possible = [sort for sort in ACT_KINDS if not set(sort.targets) & set(spared)]
+    sorts: list[ActKind] = []
     while len(sorts) < count:
         sorts += random.sample(possible, len(possible))
     moments = _moments(random, span_s, count)
@@ -94,10 +93,10 @@ def make(seed: int, span_s: float, count: int, spared: Collection[str] = ()) -> 
 
 
 def _moments(random: Random, span_s: float, count: int) -> list[float]:
-    """Pairs, evenly spread."""
+    """Times of evenly spread pairs."""
     every_s = 2 * span_s / count
-    found: list[float] = []
+    times: list[float] = []
     for pair in range((count + 1) // 2):
         first = pair * every_s + random.random() * (every_s - min(TOGETHER_S, every_s / 2))
-        found += [round(first, 3), round(first + random.random() * min(TOGETHER_S, every_s / 2), 3)]
-    return found[:count]
+        times += [round(first, 3), round(first + random.random() * min(TOGETHER_S, every_s / 2), 3)]
+    return times[:count]

@@ -1,4 +1,4 @@
-"""Processes that are kept alive, whatever is done to them."""
+"""Supervised processes that are restarted after every exit."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.chaos.plan import Kind
 MARK = "CHAOS_RUN"
 LOOK_EVERY_S = 0.02
 PAUSE_S = 0.2
-"""Before it is started anew."""
+"""Seconds before a restart."""
 
 
 async def until(condition: Callable[[], Awaitable[bool]], deadline_s: float, what: str) -> None:
-    """Raises: TimeoutError naming what never came."""
+    """Wait until a condition holds. Raises: TimeoutError: names the condition."""
     end = time.monotonic() + deadline_s
     while not await condition():
         if time.monotonic() > end:
@@ -33,15 +33,15 @@ async def until(condition: Callable[[], Awaitable[bool]], deadline_s: float, wha
 
 
 NO_STORE = "store.url: cannot open"
-"""Complaint of a process that begins while the store's folder is no folder."""
+"""Error of a process that starts while the store's folder is a file."""
 
 
 class Process:
-    """One of the system's processes, over all its lives.
+    """A process of the system, across its restarts.
 
     Args:
-        is_ready: whether its latest life, with this log, is up and heeds signals.
-        on_exit: told of the end of each life.
+        is_ready: whether the latest run, with this log, is up and handles signals.
+        on_exit: called at the end of each run.
     """
 
     def __init__(
@@ -63,36 +63,36 @@ class Process:
         self._pass_fds = tuple(pass_fds)
         self._lives = 0
         self._process: subprocess.Popen[bytes] | None = None
-        self._asked: tuple[Kind, float] | None = None
+        self._act: tuple[Kind, float] | None = None
         self._is_wanted = True
         self.turn = asyncio.Lock()
-        """Whoever does something to it holds this: one thing at a time."""
+        """Held while an act affects the process, so that acts do not overlap."""
 
     @property
     def log(self) -> Path:
-        """Of its latest life."""
+        """Log of the latest run."""
         return self._folder / f"{self.name}.{self._lives}.log"
 
     async def first_ready(self) -> bool:
-        """As `ready`. Raises: RuntimeError: its first life is over already."""
+        """Like `ready`. Raises: RuntimeError: the first run has ended."""
         if self._lives > 1:
-            said = (self._folder / f"{self.name}.1.log").read_text(errors="replace")
-            raise RuntimeError(f"{self.name} does not start: {said}")
+            log_text = (self._folder / f"{self.name}.1.log").read_text(errors="replace")
+            raise RuntimeError(f"{self.name} does not start: {log_text}")
         return await self.ready()
 
     async def ready(self) -> bool:
         return self._runs and await self._is_ready(self.log)
 
     async def has_drained(self) -> bool:
-        """Whether nothing more is to come of a `drain`."""
-        return not (self._runs and self._asked)
+        """Whether a `drain` has completed."""
+        return not (self._runs and self._act)
 
     @property
     def _runs(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
     async def keep(self) -> None:
-        """Start it, again and again, until it has drained `for_good`."""
+        """Start the process repeatedly until `drain_for_good`."""
         while self._is_wanted:
             self._start()
             await self._end()
@@ -100,7 +100,7 @@ class Process:
 
     def _start(self) -> None:
         self._lives += 1
-        self._asked = None
+        self._act = None
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 self._command,
@@ -115,17 +115,17 @@ class Process:
     async def _end(self) -> None:
         assert self._process is not None
         while (code := self._process.poll()) is None:
-            if self._asked and self._asked[0] is Kind.DRAIN and self._waited_s > 2 * DRAINED_S:
-                self._process.kill()  # it will be told of: its code is not 0
+            if self._act and self._act[0] is Kind.DRAIN and self._waited_s > 2 * DRAINED_S:
+                self._process.kill()  # reported, because the exit code is not 0
             await asyncio.sleep(LOOK_EVERY_S)
-        asked = self._asked[0] if self._asked else None
+        act = self._act[0] if self._act else None
         if code == EXIT_CONFIG and NO_STORE in self.log.read_text(errors="replace"):
-            asked = asked or Kind.BREAK  # it began while the store was none
-        self._on_exit(Exit(self.name, code, asked, self._waited_s))
+            act = act or Kind.BREAK  # the store was broken at its start
+        self._on_exit(Exit(self.name, code, act, self._waited_s))
 
     @property
     def _waited_s(self) -> float:
-        return time.monotonic() - self._asked[1] if self._asked else 0.0
+        return time.monotonic() - self._act[1] if self._act else 0.0
 
     def kill(self) -> None:
         self._ask(Kind.KILL, signal.SIGKILL)
@@ -144,9 +144,9 @@ class Process:
         self._send(signal.SIGCONT)
 
     def _ask(self, kind: Kind, number: signal.Signals) -> None:
-        was_killed = self._asked and self._asked[0] is Kind.KILL
-        if self._runs and not was_killed:  # a large one takes a moment to be gone
-            self._asked = (kind, time.monotonic())
+        was_killed = self._act and self._act[0] is Kind.KILL
+        if self._runs and not was_killed:  # a large process takes a moment to exit
+            self._act = (kind, time.monotonic())
             self._send(number)
 
     def _send(self, number: signal.Signals) -> None:
@@ -156,14 +156,14 @@ class Process:
 
 
 def marked(mark: str) -> list[str]:
-    """Command lines of all processes of a run that are there, this one and zombies not counted."""
-    found = []
+    """Command lines of a run's processes, except this process and zombies."""
+    commands = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             is_ours = f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0")
             if is_ours and int(folder.name) != os.getpid():
                 words = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
-                found.append(f"{folder.name} {words.decode(errors='replace')}")
+                commands.append(f"{folder.name} {words.decode(errors='replace')}")
         except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue  # it has just ended, or is nobody's of ours
-    return found
+            continue  # ended meanwhile, or of another user
+    return commands

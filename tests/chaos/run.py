@@ -1,4 +1,5 @@
-"""A whole run: an undisturbed part, which says what is expected; chaos; and the reckoning."""
+"""A chaos run: an undisturbed part for the expected outputs, the chaos, then the collection of its
+history."""
 
 from __future__ import annotations
 
@@ -15,35 +16,34 @@ from redis.asyncio import Redis
 from tests.chaos import orders, plan
 from tests.chaos.actors import Actors
 from tests.chaos.clients import Client
-from tests.chaos.history import Asked, History
+from tests.chaos.history import History, OrderResult
 from tests.chaos.observer import Observer
 from tests.chaos.processes import LOOK_EVERY_S, marked, until
 from tests.chaos.system import DEPOSIT_S, LEDGER_EVERY_S, System
 
 SETTLE_S = 240.0
-"""In which some job has to end, as long as there are any, when nothing is done to the system any
-more: they share two cores with whatever else runs there."""
+"""Maximum time between job ends once acts are over; the system shares two cores with other
+programs."""
 STORED_S = LEDGER_EVERY_S + 60.0
-"""Until the ledger's last record is in a file."""
+"""Time until the ledger's last record is in a file."""
 CLEAN_S = DEPOSIT_S + 40.0
-"""Until nothing is left of jobs that are deleted or never were: some rounds of the front ends'
-brooms."""
+"""Time until deleted and abandoned jobs leave nothing: some rounds of the front ends' cleanup."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """Of a run."""
+    """Length of a run and number of its acts and orders."""
 
     span_s: float
-    """In which jobs come and things happen."""
+    """Seconds of orders and acts."""
     acts: int
     orders: int
     spared: tuple[str, ...] = ()
-    """Processes to which nothing is done."""
+    """Processes that no act affects."""
 
 
 class Run:
-    """Args: tell: a line of what happens."""
+    """A chaos run. Args: tell: called with log lines."""
 
     def __init__(self, folder: Path, seed: int, size: Size, tell: Callable[[str], None]) -> None:
         self._plan = plan.make(seed, size.span_s, size.acts, size.spared)
@@ -53,32 +53,33 @@ class Run:
         self._system = System(folder, self.history)
 
     async def run(self) -> History:
-        """Raises: TimeoutError: the system does not start, or something never comes back."""
+        """Run and return the history. Raises: TimeoutError: the system does not start or
+        recover."""
         try:
             await self._run()
         finally:
             self._system.close()
-        self.history.resumed = self._system.said("goes on after step")
+        self.history.resumed = self._system.said("resumes after step")
         self._tell(self.history.summary())
         self.history.left_processes = marked(self._system.mark)
         return self.history
 
     async def _run(self) -> None:
-        began = time.monotonic()
+        started = time.monotonic()
         await self._system.start()
-        self._tell(f"ready after {time.monotonic() - began:.0f} s; the plan:")
+        self._tell(f"ready after {time.monotonic() - started:.0f} s; the plan:")
         for act in self._plan:
             self._tell(str(act))
         async with self._client() as client:
             await self._learn(client)
-            self._tell(f"learned what is expected after {time.monotonic() - began:.0f} s")
+            self._tell(f"learned what is expected after {time.monotonic() - started:.0f} s")
             await self._disturb(client)
-            self._tell(f"done with it after {time.monotonic() - began:.0f} s")
+            self._tell(f"done with it after {time.monotonic() - started:.0f} s")
             async with Redis.from_url(self._system.server.url, decode_responses=True) as redis:
                 await self._reckon(Observer(redis, client, self._system.store))
-        self._tell(f"reckoned after {time.monotonic() - began:.0f} s")
+        self._tell(f"reckoned after {time.monotonic() - started:.0f} s")
         await self._system.drain()
-        self._tell(f"ended after {time.monotonic() - began:.0f} s")
+        self._tell(f"ended after {time.monotonic() - started:.0f} s")
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[Client]:
@@ -89,23 +90,23 @@ class Run:
             await client.close()
 
     async def _learn(self, client: Client) -> None:
-        """Every request once, alone, while nobody is disturbed."""
+        """Run every request once without acts, for the expected digests."""
         for name, body in orders.REQUESTS.items():
             job = await client.until_done(body, next(iter(orders.TENANTS)))
-            self.history.expected[name] = tuple(one["sha256"] for one in job["outputs"])
+            self.history.expected[name] = tuple(output["sha256"] for output in job["outputs"])
 
     async def _disturb(self, client: Client) -> None:
-        began = time.monotonic()
+        started = time.monotonic()
 
-        async def place(order: orders.Order) -> Asked:
-            await asyncio.sleep(max(0.0, began + order.at_s - time.monotonic()))
+        async def place(order: orders.Order) -> OrderResult:
+            await asyncio.sleep(max(0.0, started + order.at_s - time.monotonic()))
             return await client.place(order)
 
         async with asyncio.TaskGroup() as group:
             acting = Actors(self._system, self._tell).perform(self._plan)
             group.create_task(acting, name="acting")
             placing = [group.create_task(place(order)) for order in self._orders]
-        self.history.asked = [task.result() for task in placing]
+        self.history.results = [task.result() for task in placing]
 
     async def _reckon(self, observer: Observer) -> None:
         history = self.history
@@ -116,26 +117,26 @@ class Run:
         await _settle(observer)
         history.unknown_keys = await observer.unknown_keys()
         await _patiently(until(observer.is_stored, STORED_S, "the ledger in the store"))
-        history.seen = await observer.jobs()
+        history.jobs = await observer.jobs()
         history.ledger, history.totals = await observer.ledger(), await observer.totals()
-        await observer.delete(history.seen)
+        await observer.delete(history.jobs)
         await _patiently(until(is_clean, CLEAN_S, "nothing left"))
         history.left_keys, history.left_files = await observer.left_keys(), observer.left_files()
 
 
 async def _settle(observer: Observer) -> None:
-    """Wait for the end of all jobs, for as long as some of them do end."""
+    """Wait for all jobs to end, as long as some do."""
     fewest, since = math.inf, time.monotonic()
     while left := len(await observer.unended()):
         if left < fewest:
             fewest, since = left, time.monotonic()
         if time.monotonic() - since > SETTLE_S:
-            return  # what does not end is for the invariants to tell
+            return  # the invariants report unfinished jobs
         await asyncio.sleep(LOOK_EVERY_S)
 
 
 async def _patiently(waiting: Awaitable[None]) -> None:
-    """What does not come in time is for the invariants to tell."""
+    """Ignore a time-out; the invariants report what is missing."""
     try:
         await waiting
     except TimeoutError:

@@ -1,4 +1,4 @@
-"""The names of Redis keys, as the table in `service/jobs/redis/keys.py` has them."""
+"""Patterns of Redis keys from the table in `service/jobs/redis/keys.py`."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ OUTLIVE_JOBS = (
     "layouts:MODEL",
     "costs:MODEL",
 )
-"""What has nothing to do with single jobs."""
+"""Rows of keys that exist independently of jobs."""
 DRAWN = "drawn:TENANT:DIGEST"
-"""Row of the front ends' own part that jobs have to do with."""
+"""Row of the front ends' keys that depends on jobs."""
 EXPIRE = {
     DRAWN: QueueSettings().retention_s + 1,
     "call:CALL": 60.0,
@@ -38,14 +38,14 @@ EXPIRE = {
     "profile:POOL": 3600.0,
     "profiled:ID": 600.0,
 }
-"""What is told of jobs that are gone leaves by itself, in so many seconds at the most."""
+"""Maximum TTL in seconds of keys about deleted jobs."""
 
 
 def schema() -> dict[str, re.Pattern[str]]:
-    """What the keys of each row look like, by its name."""
+    """Patterns of keys by the row's name."""
     rows = [row["name"] for row in ROW.finditer(keys.__doc__ or "")]
-    own = {name: re.compile(re.escape(keys.PREFIX) + _pattern(name)) for name in rows}
-    return {**own, DRAWN: re.compile(re.escape(keys.FRONT_PREFIX) + _pattern(DRAWN))}
+    patterns = {name: re.compile(re.escape(keys.PREFIX) + _pattern(name)) for name in rows}
+    return {**patterns, DRAWN: re.compile(re.escape(keys.FRONT_PREFIX) + _pattern(DRAWN))}
 
 
 def _pattern(name: str) -> str:
@@ -60,15 +60,15 @@ SCHEMA = schema()
 
 
 def rows_of(key: str) -> set[str]:
-    """Those that a key may belong to: none of them, if nobody has written down what it is."""
+    """Rows that a key matches; empty for an undocumented key."""
     return {name for name, pattern in SCHEMA.items() if pattern.fullmatch(key)}
 
 
 def may_stay(key: str, ttl_s: float) -> bool:
-    """Whether it may be there when no job is.
+    """Whether a key may exist without jobs.
 
     Args:
-        ttl_s: until it leaves; negative: it stays.
+        ttl_s: seconds until it expires; negative: never.
     """
     rows = rows_of(key)
     return any(row in OUTLIVE_JOBS or 0 <= ttl_s <= EXPIRE.get(row, -1) for row in rows)

@@ -1,4 +1,4 @@
-"""The Redis of a run: the embedded server, killed, frozen, and started again on its files."""
+"""Redis of a run: the embedded server, which can be killed, frozen and restarted on its files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from deploy.local.embedded_redis import embedded
 
 
 class Server:
-    """To be used from the main thread: the server ends with the thread that started it."""
+    """Use from the main thread: the server ends with the thread that started it."""
 
     def __init__(self, state: Path) -> None:
         self._state = state
@@ -29,7 +29,7 @@ class Server:
             self._pid = int(redis.info("server")["process_id"])
 
     async def kill(self, away_s: float) -> None:
-        """SIGKILL; it is there again after that time, with what its file has."""
+        """Kill Redis; after `away_s` seconds it restarts from its file."""
         os.kill(self._pid, signal.SIGKILL)
         await asyncio.sleep(away_s)
         self._life.close()

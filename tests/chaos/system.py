@@ -1,4 +1,4 @@
-"""The system of a run: a Redis, two front ends, four pools of two models, one store."""
+"""The system under test: Redis, two front ends, four pools of two models, one store."""
 
 from __future__ import annotations
 
@@ -37,29 +37,29 @@ from tests.chaos.server import Server
 from tests.chaos.wall import Wall
 
 SLOTS = 4
-"""Of each pool: whoever an image is beside, and wherever it goes on, its bytes are the same."""
+"""Slots of each pool; batches and resumption in another pool do not change an image's bytes."""
 DTYPE_OF = {PICTURES: "bfloat16", CLIPS: "float32"}
 NEVER = 1000
-"""Attempts, deaths: a run counts no job out that it has disturbed so often itself."""
+"""Limits of attempts and worker deaths, too high to fail the jobs that the run interrupts."""
 LEDGER_EVERY_S = 5.0
-"""Period of the ledger's files: a run has many."""
+"""Period of the ledger's files; short, for many files per run."""
 DEPOSIT_S = 20.0
-"""More than a POST takes whose client has not broken off."""
+"""Longer than a POST whose client stays connected."""
 START_S = 150.0
-"""JAX, a checkpoint and its programs, several times at once, on a loaded machine of two cores."""
+"""Time for JAX, checkpoint and programs of several processes on a busy machine with two cores."""
 MODEL_OF = dict(zip(POOLS, (PICTURES, PICTURES, PICTURES, CLIPS), strict=True))
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Settings of time: how soon a system notices that somebody is gone."""
+    """Lease and reaping interval, which determine how soon failures are noticed."""
 
     lease_s: float = LEASE_S
     reap_every_s: float = 0.5
 
 
 def settings(state: Path, url: str, models: Mapping[str, Path], pace: Pace) -> Settings:
-    """Of all processes."""
+    """Settings of all processes."""
     pool = {"slots": SLOTS, "drain_s": 10, "preview_every_s": 0.2}
     return Settings(
         state_dir=state,
@@ -91,7 +91,7 @@ def settings(state: Path, url: str, models: Mapping[str, Path], pace: Pace) -> S
 
 
 class System:
-    """Started, kept alive, ended. Its folder keeps the logs."""
+    """Starts, supervises and ends the processes; the folder keeps their logs."""
 
     def __init__(self, folder: Path, history: History, pace: Pace = Pace()) -> None:
         self._folder = folder
@@ -102,7 +102,7 @@ class System:
         self.state = folder / "state"
         self.server = Server(self.state)
         self.fronts: list[str] = []
-        """Their addresses."""
+        """Addresses of the front ends."""
         self.api_keys: dict[str, str] = {}
         self.processes: dict[str, Process] = {}
         self._keepers: list[asyncio.Task[None]] = []
@@ -112,14 +112,15 @@ class System:
         return self.state / "outputs"
 
     async def start(self) -> None:
-        """Until all is ready. Raises: TimeoutError, RuntimeError: it is not; says what."""
+        """Start everything and wait until it is ready. Raises: TimeoutError, RuntimeError: with the
+        process that is not."""
         models = checkpoints.make(self._folder)
         self.server.start()
         self._open.callback(self.server.close)
         self.store.mkdir(parents=True, exist_ok=True)
         self.wall = Wall(self.store)
-        given = settings(self.state, self.server.url, models, self._pace)
-        environment = settings_environment(given, _environment()) | {MARK: self.mark}
+        settings_ = settings(self.state, self.server.url, models, self._pace)
+        environment = settings_environment(settings_, _environment()) | {MARK: self.mark}
         await self._make_keys()
         for name in FRONTS:
             self._add_front(name, environment)
@@ -134,7 +135,7 @@ class System:
                 _, self.api_keys[tenant] = await ApiKeys(redis).create(tenant)
 
     def _add_front(self, name: str, environment: Mapping[str, str]) -> None:
-        """On a socket that outlives it: the port stays its own."""
+        """Add a front end with a socket that outlives it, so that its port does not change."""
         listener = self._open.enter_context(socket.create_server(("127.0.0.1", 0), backlog=1024))
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         self.fronts.append(url)
@@ -161,7 +162,7 @@ class System:
         )
 
     async def _start_all(self) -> None:
-        """A pool of each model first: what these compile, the others read."""
+        """Start one pool per model first; the others load the programs that it compiles."""
         first = {model: name for name, model in reversed(MODEL_OF.items())}
         for name in (*FRONTS, *first.values()):
             self._keep(name)
@@ -182,19 +183,19 @@ class System:
             await until(self.processes[name].ready, START_S, f"{name} is ready")
 
     async def drain(self) -> None:
-        """Everybody to an orderly end."""
+        """Drain all processes."""
         await self._are_ready(*FRONTS, *POOLS)
         for process in self.processes.values():
             process.drain_for_good()
         await asyncio.gather(*self._keepers)
 
     def said(self, words: str) -> int:
-        """How often the processes have written that to their logs."""
+        """Count occurrences in the processes' logs."""
         logs = (log.read_text(errors="replace") for log in self._folder.glob("*.log"))
         return sum(log.count(words) for log in logs)
 
     def close(self) -> None:
-        """End what is left, however it stands."""
+        """End the remaining processes, whatever their state."""
         for keeper in self._keepers:
             keeper.cancel()
         for process in self.processes.values():
@@ -204,12 +205,14 @@ class System:
 
 
 def _environment() -> dict[str, str]:
-    """No settings of ours, and one device, not the several that tests have; steps of milliseconds
-    need no optimized programs."""
-    own = ("ATELIER_", "JAX_NUM_CPU_DEVICES")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(own)}
-    ours = {"JAX_PLATFORMS": "cpu", "PYTHONUNBUFFERED": "1", "XLA_FLAGS": coarse.FLAGS}
-    return kept | ours
+    """Environment without ATELIER_ variables, with one device instead of the tests' several and
+    coarse compilation, as steps take milliseconds."""
+    prefixes = ("ATELIER_", "JAX_NUM_CPU_DEVICES")
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(prefixes)
+    }
+    variables = {"JAX_PLATFORMS": "cpu", "PYTHONUNBUFFERED": "1", "XLA_FLAGS": coarse.FLAGS}
+    return environment | variables
 
 
 async def _says_so(log: Path) -> bool:
@@ -217,7 +220,7 @@ async def _says_so(log: Path) -> bool:
 
 
 async def _answers(url: str, log: Path) -> bool:
-    """Raises: nothing: whoever is not there is not ready."""
+    """Whether the front end answers; a connection error means no."""
     async with httpx.AsyncClient(trust_env=False, timeout=1) as http:
         try:
             return (await http.get(f"{url}/healthz")).is_success

@@ -1,4 +1,4 @@
-"""Plans and orders are data: the same of the same seed, and all that there is in each."""
+"""Plans and orders are determined by their seed and cover every kind."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ def test_a_seed_is_a_plan() -> None:
 
 
 def test_every_sort_comes_up_before_any_comes_up_again() -> None:
-    acts = plan.make(3, 40, 2 * len(plan.SORTS))
+    acts = plan.make(3, 40, 2 * len(plan.ACT_KINDS))
     assert [act.at_s for act in acts] == sorted(act.at_s for act in acts)
-    for half in (acts[: len(plan.SORTS)], acts[len(plan.SORTS) :]):
-        assert {_sort(act) for act in half} == {(s.kind, s.targets) for s in plan.SORTS}
+    for half in (acts[: len(plan.ACT_KINDS)], acts[len(plan.ACT_KINDS) :]):
+        assert {_act_kind(act) for act in half} == {(s.kind, s.targets) for s in plan.ACT_KINDS}
 
 
 def test_acts_overlap() -> None:
@@ -23,15 +23,15 @@ def test_acts_overlap() -> None:
     assert all(0 <= gap <= plan.TOGETHER_S for gap in gaps)
 
 
-def _sort(act: plan.Act) -> tuple[plan.Kind, tuple[str, ...]]:
-    (found,) = {
+def _act_kind(act: plan.Act) -> tuple[plan.Kind, tuple[str, ...]]:
+    (sort_,) = {
         (sort.kind, sort.targets)
-        for sort in plan.SORTS
+        for sort in plan.ACT_KINDS
         if sort.kind is act.kind
         and act.target in sort.targets
         and sort.lasts_s[0] <= act.lasts_s <= sort.lasts_s[1]
     }
-    return found
+    return sort_
 
 
 def test_orders_are_of_all_kinds() -> None:
@@ -39,7 +39,7 @@ def test_orders_are_of_all_kinds() -> None:
     assert {order.tenant for order in placed} == orders.TENANTS.keys()
     assert {order.request for order in placed} == orders.REQUESTS.keys()
     assert {order.deadline_s for order in placed} == {None, orders.LONG_S, orders.SHORT_S}
-    assert {order.then for order in placed} == set(orders.Then)
+    assert {order.then for order in placed} == set(orders.FollowUp)
     assert {order.at_once for order in placed if order.repeats} == {False, True}
     assert all(order.key or not order.repeats for order in placed)
 
@@ -49,4 +49,4 @@ def test_storms_are_stopped_at_once() -> None:
     assert [order.number for order in placed] == [*range(6 * orders.STORM)]
     storms = placed[3 * orders.STORM :]
     assert len({order.at_s for order in storms}) == 3
-    assert {order.then for order in storms} == {orders.Then.CANCELS, orders.Then.DELETES}
+    assert {order.then for order in storms} == {orders.FollowUp.CANCELS, orders.FollowUp.DELETES}

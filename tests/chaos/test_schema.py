@@ -1,4 +1,5 @@
-"""Every key that the tests know is in the schema, and what may stay is told from what may not."""
+"""Every key of the tests is in the schema, and `may_stay` separates permanent keys from
+leftovers."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ def test_the_table_is_read() -> None:
 
 
 def test_what_may_stay() -> None:
-    kept = {"models": -1, "apikeys": -1, "pools:flux": 3, "call:ab": 59, "used:acme": 3600}
-    assert all(schema.may_stay(keys.PREFIX + key, ttl_s) for key, ttl_s in kept.items())
-    gone = {"job:1": -1, "leases": -1, "trash": -1, "call:ab": -1, "queue:4:flux:acme": -1}
-    gone |= {"used:acme": -1, "promised:acme": -1, "previews:1": 5, "what": 5}
-    assert not any(schema.may_stay(keys.PREFIX + key, ttl_s) for key, ttl_s in gone.items())
+    allowed = {"models": -1, "apikeys": -1, "pools:flux": 3, "call:ab": 59, "used:acme": 3600}
+    assert all(schema.may_stay(keys.PREFIX + key, ttl_s) for key, ttl_s in allowed.items())
+    forbidden = {"job:1": -1, "leases": -1, "trash": -1, "call:ab": -1, "queue:4:flux:acme": -1}
+    forbidden |= {"used:acme": -1, "promised:acme": -1, "previews:1": 5, "what": 5}
+    assert not any(schema.may_stay(keys.PREFIX + key, ttl_s) for key, ttl_s in forbidden.items())

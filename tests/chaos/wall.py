@@ -1,4 +1,4 @@
-"""A store that fails: its folder and a plain file change places, at once, and back."""
+"""A failing store: exchanges its folder with a plain file atomically, and back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Wall:
-    """Root passes every permission, but no file that stands where a folder should be."""
+    """Breaks a store even for root, which passes permissions but cannot open a file as a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -27,6 +27,6 @@ class Wall:
 
     def _exchange(self) -> None:
         names = (os.fsencode(path) for path in (self._folder, self._file))
-        one, other = names
-        if _libc.renameat2(AT_FDCWD, one, AT_FDCWD, other, RENAME_EXCHANGE):
+        first, second = names
+        if _libc.renameat2(AT_FDCWD, first, AT_FDCWD, second, RENAME_EXCHANGE):
             raise OSError(ctypes.get_errno(), "cannot exchange", str(self._folder))

@@ -1,8 +1,8 @@
-"""Chaos with a Prometheus that watches: `python -m tests.chaos.watched --minutes 10 --seed 7`.
+"""Chaos with Prometheus: `python -m tests.chaos.watched --minutes 10 --seed 7`.
 
-Afterwards three who know nothing of each other have counted the same: the ledger's files, the
-Prometheus, and the clients. Nothing is done to front ends, whose own counters (of answers) would go
-with them; the ledger's sums would not.
+Afterwards the ledger's files, Prometheus and the clients, which count independently, must agree.
+Front ends are spared, because their counters of answers would restart with them; the ledger's sums
+would not.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from tests.chaos.clients import Client
 from tests.chaos.history import History
 from tests.chaos.invariants import breaches
 from tests.chaos.observer import Observer
-from tests.chaos.orders import Then
+from tests.chaos.orders import FollowUp
 from tests.chaos.plan import FRONTS
 from tests.chaos.processes import until
 from tests.chaos.run import Run, Size
 from tests.deploy.watching.prometheus import Prometheus, running
 
 SPARING = 2
-"""Factor by which orders are fewer than in other runs: what waits has to be drawn, too."""
+"""Factor by which a run has fewer orders than others, because queued jobs must be finished too."""
 SEEN_S = 60.0
-"""Until the last change was scraped, on a busy machine."""
+"""Time until the last change was scraped on a busy machine."""
 DIGITS = 3
-"""Of device-seconds: sums of floats."""
+"""Decimals of device-seconds, which are sums of floats."""
 BY = {
     "atelier_ledger_jobs_total": "model, tenant_class, outcome",
     "atelier_job_device_seconds_total": "model, tenant_class, outcome, payer",
@@ -48,24 +48,24 @@ BY = {
 Counts = dict[str, float]
 
 
-def told(metric: str, by: str = "") -> str:
-    """Query a sum of the ledger, which all front ends tell alike."""
+def ledger_sum(metric: str, by: str = "") -> str:
+    """Query for a sum of the ledger, which all front ends export alike."""
     return f"sum by ({by}) (max by ({BY[metric]}) ({metric}))"
 
 
 class Watched(Run):
-    """A run with a Prometheus of the front ends."""
+    """A run whose front ends Prometheus scrapes."""
 
     def __init__(self, folder: Path, *rest: Any) -> None:
         super().__init__(folder, *rest)
         self._folder = folder
         self._orders = tuple(
-            replace(order, then=Then.CANCELS) if order.then is Then.DELETES else order
+            replace(order, then=FollowUp.CANCELS) if order.then is FollowUp.DELETES else order
             for order in self._orders
-        )  # a client can't count what it has deleted
+        )  # clients cannot count deleted jobs
         self._watching = ExitStack()
         self.counted: dict[str, Counts] = {}
-        """By whom: what each has counted, by name."""
+        """Counts by source, then by name."""
 
     async def run(self) -> History:
         with self._watching:
@@ -90,71 +90,75 @@ class Watched(Run):
         try:
             await until(has_seen_all, SEEN_S, "Prometheus to have seen all")
         except TimeoutError:
-            return  # what differs is told
+            return  # differences are reported later
         finally:
             self.unanswered = self._asking.unanswered
 
 
 def by_ledger(history: History) -> Counts:
-    """Sums of the files."""
-    ends = Counter(f"jobs {one.outcome}" for one in history.ledger if not one.is_correction)
-    found: Counts = {"jobs": ends.total(), **ends}
+    """Sums of the ledger's files."""
+    ends = Counter(
+        f"jobs {record.outcome}" for record in history.ledger if not record.is_correction
+    )
+    counts: Counts = {"jobs": ends.total(), **ends}
     for name in ("images", "frames", "pixels"):
-        found[name] = sum(getattr(one, name) for one in history.ledger)
+        counts[name] = sum(getattr(record, name) for record in history.ledger)
     for payer in ("device", "tenant", "house", "lost"):
-        total = sum(getattr(one, f"{payer}_seconds") for one in history.ledger)
-        found[f"{payer}-seconds"] = round(total, DIGITS)
-    return found
+        total = sum(getattr(record, f"{payer}_seconds") for record in history.ledger)
+        counts[f"{payer}-seconds"] = round(total, DIGITS)
+    return counts
 
 
 def by_clients(history: History, client: Client) -> Counts:
-    """What clients were told: of their jobs, and of answers where each request had one."""
-    found: Counts = {"jobs": len(history.seen)}
-    found |= Counter(f"jobs {job.state}" for job in history.seen)
-    used = sum(job.view["usage"]["device_seconds"] for job in history.seen)
-    found["device-seconds"] = round(used, DIGITS)
+    """Counts of clients' jobs, and of answers if no request went unanswered."""
+    counts: Counts = {"jobs": len(history.jobs)}
+    counts |= Counter(f"jobs {job.state}" for job in history.jobs)
+    used = sum(job.view["usage"]["device_seconds"] for job in history.jobs)
+    counts["device-seconds"] = round(used, DIGITS)
     if not client.unanswered:
-        found |= {f"answers {status}": n for status, n in client.statuses.items()}
-        found["refusals"] = sum(n for status, n in client.statuses.items() if status >= "4")
-    return found
+        counts |= {f"answers {status}": n for status, n in client.statuses.items()}
+        counts["refusals"] = sum(n for status, n in client.statuses.items() if status >= "4")
+    return counts
 
 
 def by_prometheus(prometheus: Prometheus) -> Counts:
-    """What it has scraped."""
-    found: Counts = {}
-    for labels, value in ask(prometheus, told("atelier_ledger_jobs_total", "outcome")):
+    """Counts scraped by Prometheus."""
+    counts: Counts = {}
+    for labels, value in ask(prometheus, ledger_sum("atelier_ledger_jobs_total", "outcome")):
         if value:
-            found[f"jobs {labels['outcome']}"] = value
-    found["jobs"] = sum(found.values())
+            counts[f"jobs {labels['outcome']}"] = value
+    counts["jobs"] = sum(counts.values())
     for name in ("images", "frames", "pixels"):
-        found[name] = sum(value for _, value in ask(prometheus, told(f"atelier_{name}_total")))
+        counts[name] = sum(
+            value for _, value in ask(prometheus, ledger_sum(f"atelier_{name}_total"))
+        )
     seconds: Counter[str] = Counter()
-    asked = told("atelier_job_device_seconds_total", "payer, outcome")
-    for labels, value in ask(prometheus, asked):
+    query = ledger_sum("atelier_job_device_seconds_total", "payer, outcome")
+    for labels, value in ask(prometheus, query):
         seconds["device"] += value
         seconds[labels["payer"]] += value
         seconds["lost"] += value * (labels["outcome"] == "lost")
-    found |= {f"{name}-seconds": round(value, DIGITS) for name, value in seconds.items()}
+    counts |= {f"{name}-seconds": round(value, DIGITS) for name, value in seconds.items()}
     answers = 'atelier_http_requests_total{route="/v1/generate",method="POST"}'
-    found["refusals"] = 0
+    counts["refusals"] = 0
     for labels, value in ask(prometheus, f"sum by (status) ({answers})"):
-        found[f"answers {labels['status']}"] = value
-        found["refusals"] += value * (labels["status"] >= "4")
-    return found
+        counts[f"answers {labels['status']}"] = value
+        counts["refusals"] += value * (labels["status"] >= "4")
+    return counts
 
 
 def ask(prometheus: Prometheus, expr: str) -> list[tuple[Mapping[str, str], float]]:
-    return [(one["metric"], float(one["value"][1])) for one in prometheus.query(expr)]
+    return [(sample["metric"], float(sample["value"][1])) for sample in prometheus.query(expr)]
 
 
 def differences(counted: Mapping[str, Counts]) -> list[str]:
-    """Names of which two of them have counted something else."""
+    """Names whose counts differ between sources."""
     names = {name for counts in counted.values() for name in counts}
-    found = {
-        name: {who: counts[name] for who, counts in counted.items() if name in counts}
+    counts_by_name = {
+        name: {source: counts[name] for source, counts in counted.items() if name in counts}
         for name in sorted(names)
     }
-    return [f"{name}: {by}" for name, by in found.items() if len(set(by.values())) > 1]
+    return [f"{name}: {by}" for name, by in counts_by_name.items() if len(set(by.values())) > 1]
 
 
 def main() -> int:
@@ -169,15 +173,15 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="watched-"))
     run = Watched(folder, seed, Size(span_s, acts, orders, FRONTS), say)
     history = asyncio.run(run.run())
-    for who, counts in run.counted.items():
-        say(f"{who}: {counts}")
+    for source, counts in run.counted.items():
+        say(f"{source}: {counts}")
     say(f"{run.unanswered} requests of clients had no answer")
-    found = [str(breach) for breach in breaches(history)]
-    found += [f"counted differently: {one}" for one in differences(run.counted)]
-    for one in found:
-        say(one)
-    if found:
-        say(f"{len(found)} faults; the logs are in {folder}")
+    faults = [str(breach) for breach in breaches(history)]
+    faults += [f"counted differently: {fault}" for fault in differences(run.counted)]
+    for fault in faults:
+        say(fault)
+    if faults:
+        say(f"{len(faults)} faults; the logs are in {folder}")
         return 1
     shutil.rmtree(folder)
     say("ledger, Prometheus and clients have counted the same, and every invariant holds")

@@ -1,4 +1,4 @@
-"""The real front end behind a socket, with keys, and stand-ins for its pools."""
+"""Real front end on a socket, with API keys and stand-in pools."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def video_pool(queue: Queue, store: Store) -> AsyncIterator[StandIn]:
 
 @pytest.fixture
 async def key(redis_url: str, queue: Queue) -> AsyncIterator[str]:
-    """Of the tenant `acme`."""
+    """API key of the tenant `acme`."""
     keys = ApiKeys(Redis.from_url(redis_url, decode_responses=True))
     _, key = await keys.create("acme")
     yield key

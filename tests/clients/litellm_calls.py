@@ -1,6 +1,6 @@
-"""Calls of LiteLLM, run by its own environment: `litellm_calls.py CALL` prints what it got.
+"""Calls LiteLLM in its own environment: `litellm_calls.py CALL` prints the result.
 
-The environment has `ATELIER_URL` (up to /v1), `ATELIER_KEY` and `PICTURE`, a file to edit.
+Variables: `ATELIER_URL` (up to /v1), `ATELIER_KEY`, and `PICTURE`, a file to edit.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def image_generation() -> Any:
 
 
 def image_edit() -> Any:
-    with Path(os.environ["PICTURE"]).open("rb") as picture:
-        return sizes(litellm.image_edit(picture, "a blue circle", model=IMAGES, **HERE))
+    with Path(os.environ["PICTURE"]).open("rb") as image:
+        return sizes(litellm.image_edit(image, "a blue circle", model=IMAGES, **HERE))
 
 
 def gateway() -> Any:
-    """What the gateway does with the recipe's settings."""
+    """Call LiteLLM's router with the recipe's settings."""
     router = litellm.Router(model_list=yaml.safe_load(RECIPE.read_text())["model_list"])
     return sizes(router.image_generation(PROMPT, model="flux-demo"))
 
@@ -57,22 +57,22 @@ def keyless() -> Any:
 
 
 def video() -> Any:
-    made = litellm.video_generation(PROMPT, model=VIDEOS, seconds="1", size="64x64", **HERE)
-    while (status := litellm.video_status(made.id, **HERE)).status in ("queued", "in_progress"):
+    created = litellm.video_generation(PROMPT, model=VIDEOS, seconds="1", size="64x64", **HERE)
+    while (status := litellm.video_status(created.id, **HERE)).status in ("queued", "in_progress"):
         time.sleep(POLL_S)
-    content = litellm.video_content(made.id, **HERE)
-    again = litellm.video_remix(made.id, "a blue circle", **HERE)
+    content = litellm.video_content(created.id, **HERE)
+    remixed = litellm.video_remix(created.id, "a blue circle", **HERE)
     listed = litellm.video_list(custom_llm_provider="openai", **HERE)
     return {
         "status": status.status,
         "bytes": base64.b64encode(content[:12]).decode(),
-        "remix": again.status,
+        "remix": remixed.status,
         "listed": len(listed["data"]),
     }
 
 
 def sizes(answer: Any) -> list[int]:
-    """Bytes of each image."""
+    """Size of each image in bytes."""
     return [len(base64.b64decode(image.b64_json)) for image in answer.data]
 
 

@@ -1,4 +1,4 @@
-"""Programs of other people that the tests run, each installed by `make clients`."""
+"""Runs third-party programs that `make clients` installs."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 120
-"""LiteLLM alone takes ten seconds to be imported on a busy machine."""
+"""Importing LiteLLM takes ten seconds on a busy machine."""
 
 
 async def output(*command: str | Path, **variables: str) -> Any:
-    """What a program prints last, as JSON. Raises: AssertionError: it failed, or took too long."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    """Last line that a program prints, as JSON. Raises: AssertionError: it failed or took too
+    long."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     process = await asyncio.create_subprocess_exec(
-        *map(str, command), stdout=PIPE, stderr=PIPE, env=own | variables
+        *map(str, command), stdout=PIPE, stderr=PIPE, env=inherited | variables
     )
     try:
         async with asyncio.timeout(DEADLINE_S):
-            said, complaint = await process.communicate()
+            stdout, stderr = await process.communicate()
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    assert process.returncode == 0, complaint.decode()
-    return json.loads(said.decode().splitlines()[-1])
+    assert process.returncode == 0, stderr.decode()
+    return json.loads(stdout.decode().splitlines()[-1])

@@ -1,4 +1,4 @@
-"""aiperf, unmodified and in its own environment, against the real front end."""
+"""Unmodified aiperf in its own environment against the real front end."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.service.standin import SPEC, VIDEO, StandIn
 
 PROGRAM = ROOT / ".venv-aiperf" / "bin" / "aiperf"
 TOKENIZER = Path(models.demo.__file__).parent / "flux" / "tokenizer"
-"""Any: it counts the words of its prompts by it."""
+"""Any tokenizer works; aiperf counts its prompts' tokens with it."""
 DEADLINE_S = 240
 REQUESTS = 4
 pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="make clients brings aiperf")
 
 
 async def profile(address: str, key: str, folder: Path, model: str, *more: str) -> dict[str, Any]:
-    """What it reports of some requests, two at a time."""
+    """Report of some requests, two at a time."""
     process = await asyncio.create_subprocess_exec(
         *(PROGRAM, "profile", "--url", address, "--api-key", key, "--model", model),
         *("--tokenizer", TOKENIZER, "--synthetic-input-tokens-mean", "8", "--ui", "none"),
@@ -38,12 +38,12 @@ async def profile(address: str, key: str, folder: Path, model: str, *more: str) 
     )
     try:
         async with asyncio.timeout(DEADLINE_S):
-            said, _ = await process.communicate()
+            output, _ = await process.communicate()
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    assert process.returncode == 0, said.decode()
+    assert process.returncode == 0, output.decode()
     report: dict[str, Any] = json.loads((folder / "profile_export_aiperf.json").read_text())
     return report
 

@@ -1,4 +1,4 @@
-"""`helm test` of the chart: the command of its pod, against the real front end."""
+"""The pod of the chart's `helm test` runs its command against the real front end."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ async def test_it_passes_where_front_ends_reach_their_redis(address: str) -> Non
     python, *arguments = pod["spec"]["containers"][0]["command"]
     assert python == "python"
     assert arguments[-1].startswith(SERVICE)
-    here = [one.replace(SERVICE, address) for one in arguments]
-    assert await output(sys.executable, *here) == {"status": "ok"}
+    local = [argument.replace(SERVICE, address) for argument in arguments]
+    assert await output(sys.executable, *local) == {"status": "ok"}

@@ -1,4 +1,4 @@
-"""LiteLLM, unmodified and in its own environment, against the real front end."""
+"""Unmodified LiteLLM in its own environment against the real front end."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Call = Callable[[str], Awaitable[Any]]
 
 @pytest.fixture
 def call(address: str, key: str, tmp_path: Path) -> Call:
-    """Make one of LiteLLM's calls; what it got."""
+    """Function that makes one of LiteLLM's calls and returns the result."""
     file = tmp_path / "picture.png"
     file.write_bytes(picture(size=(64, 64)))
 
     async def make(name: str) -> Any:
-        own = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}  # or else it asks the network for prices
-        here = {"ATELIER_URL": f"{address}/v1", "ATELIER_KEY": key, "PICTURE": str(file)}
-        return await output(PYTHON, CALLS, name, **own, **here)
+        options = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}  # otherwise it downloads prices
+        variables = {"ATELIER_URL": f"{address}/v1", "ATELIER_KEY": key, "PICTURE": str(file)}
+        return await output(PYTHON, CALLS, name, **options, **variables)
 
     return make
 
@@ -35,8 +35,8 @@ async def test_image_generation(call: Call, pool: StandIn) -> None:
     assert len(await call("image_generation")) == 2
     (job,) = pool.seen
     assert job.tenant == "acme"
-    wanted = {"prompt": "a red circle", "num_images": 2, "width": 64, "height": 64, "seed": 7}
-    assert wanted.items() <= job.request.items()
+    expected = {"prompt": "a red circle", "num_images": 2, "width": 64, "height": 64, "seed": 7}
+    assert expected.items() <= job.request.items()
 
 
 async def test_image_edit(call: Call, pool: StandIn) -> None:
@@ -63,10 +63,10 @@ async def test_a_wrong_key_is_an_authentication_error(call: Call, pool: StandIn)
 
 
 async def test_videos(call: Call, video_pool: StandIn) -> None:
-    found = await call("video")
-    assert found["status"] == "completed"
-    assert found["remix"] in ("queued", "in_progress", "completed")
-    assert found["listed"] == 2
+    result = await call("video")
+    assert result["status"] == "completed"
+    assert result["remix"] in ("queued", "in_progress", "completed")
+    assert result["listed"] == 2
     first, second = video_pool.seen
     assert (first.request["prompt"], second.request["prompt"]) == ("a red circle", "a blue circle")
     assert first.request["seed"] == second.request["seed"]

@@ -1,4 +1,4 @@
-"""The npm package `openai`, unmodified, against the real front end."""
+"""Unmodified npm package `openai` against the real front end."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def call(address: str, key: str, tmp_path: Path) -> Call:
-    """Make one of the client's calls; what it got."""
+    """Function that makes one of the client's calls and returns the result."""
     file = tmp_path / "picture.png"
     file.write_bytes(picture(size=(64, 64)))
 
     async def make(name: str) -> Any:
-        here = {"ATELIER_URL": f"{address}/v1", "ATELIER_KEY": key, "PICTURE": str(file)}
-        return await output(str(NODE), FOLDER / "calls.mjs", name, **here)
+        variables = {"ATELIER_URL": f"{address}/v1", "ATELIER_KEY": key, "PICTURE": str(file)}
+        return await output(str(NODE), FOLDER / "calls.mjs", name, **variables)
 
     return make
 
@@ -38,8 +38,8 @@ async def test_generate(call: Call, pool: StandIn) -> None:
     assert len(await call("generate")) == 2
     (job,) = pool.seen
     assert job.tenant == "acme"
-    wanted = {"prompt": "a red circle", "num_images": 2, "width": 64, "height": 64, "seed": 7}
-    assert wanted.items() <= job.request.items()
+    expected = {"prompt": "a red circle", "num_images": 2, "width": 64, "height": 64, "seed": 7}
+    assert expected.items() <= job.request.items()
 
 
 async def test_a_stream_has_partial_images_and_the_image(call: Call, pool: StandIn) -> None:
@@ -62,8 +62,8 @@ async def test_models(call: Call, pool: StandIn) -> None:
 
 
 async def test_a_refusal_is_the_packages_own_error(call: Call, pool: StandIn) -> None:
-    found = await call("refused")
-    assert found == {"is": True, "type": "invalid_request_error", "param": "size"}
+    error = await call("refused")
+    assert error == {"is": True, "type": "invalid_request_error", "param": "size"}
 
 
 async def test_a_wrong_key_is_the_packages_own_error(call: Call, pool: StandIn) -> None:
@@ -71,6 +71,6 @@ async def test_a_wrong_key_is_the_packages_own_error(call: Call, pool: StandIn) 
 
 
 async def test_videos(call: Call, video_pool: StandIn) -> None:
-    found = await call("video")
-    assert found.pop("bytes") > 0
-    assert found == {"status": "completed", "type": "video/mp4", "remixed": True, "listed": 2}
+    result = await call("video")
+    assert result.pop("bytes") > 0
+    assert result == {"status": "completed", "type": "video/mp4", "remixed": True, "listed": 2}

@@ -1,4 +1,4 @@
-"""The runbook: what it points to is there."""
+"""The runbook's links, panels, commands and settings exist."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ LINK = re.compile(r"\[[^]]+\]\(([^)]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 NAMED = re.compile(r"\b(deploy|statefulset|service)/(atelier-\w+)")
 SHORT = {"deploy": "deployment"}
-"""Of kinds, as kubectl takes them."""
+"""Full names of resource kinds that kubectl abbreviates."""
 SETTING = re.compile(
     r"`((?:redis|server|limits|queue|safety|store|tenants|models|pools)\.[\w.*]+)`"
 )
 
 
 def anchors(text: str) -> set[str]:
-    """Of its headings, as they are made from them where Markdown is shown."""
+    """Return the anchors that Markdown viewers make of the headings."""
     return {
         re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in HEADING.findall(text)
     }
@@ -36,7 +36,7 @@ def test_links_lead_somewhere() -> None:
     for link in links:
         target, _, anchor = link.partition("#")
         if target.startswith("http://localhost:3000"):
-            continue  # a panel: below
+            continue  # panels have their own test
         file = RUNBOOK.parent / target if target else RUNBOOK
         assert file.is_file(), link
         assert not anchor or anchor in anchors(file.read_text()), link
@@ -54,8 +54,12 @@ def test_what_commands_name_is_in_the_cluster() -> None:
     named = {(kind.lower(), name) for kind, name in NAMED.findall(TEXT)}
     assert {name for _, name in named} == {"atelier-frontend", "atelier-redis"}
     base = (DEPLOY / "k8s" / "base").glob("*.yaml")
-    there = [one for file in base for one in yaml.safe_load_all(file.read_text())]
-    kinds = {(one["kind"].lower(), one["metadata"]["name"]) for one in there if "metadata" in one}
+    manifests = [manifest for file in base for manifest in yaml.safe_load_all(file.read_text())]
+    kinds = {
+        (manifest["kind"].lower(), manifest["metadata"]["name"])
+        for manifest in manifests
+        if "metadata" in manifest
+    }
     assert {(SHORT.get(kind, kind), name) for kind, name in named} <= kinds
 
 
@@ -66,7 +70,7 @@ def test_settings_exist() -> None:
 
 
 def settings(section: type[BaseModel], before: str) -> Iterator[str]:
-    """Their names as the documents write them: `pools.*.slots`."""
+    """Yield setting names as the documents write them: `pools.*.slots`."""
     for name, field in section.model_fields.items():
         yield before + name
         for inner in [field.annotation, *typing.get_args(field.annotation)]:

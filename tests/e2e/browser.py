@@ -1,4 +1,4 @@
-"""What the tests of the playground share: a real browser, and pages in which nothing goes wrong."""
+"""Helpers of the playground's tests: a real browser, and pages that fail on console errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FLAGS = [
     "--disable-component-update",
 ]
 REFUSED = re.compile("Failed to load resource: .* 4[0-9]{2}")
-"""What the browser itself writes about an answer that tells of an error."""
+"""Console message of the browser about a 4xx response."""
 
 Open = Callable[..., Page]
 
@@ -50,23 +50,24 @@ def a_browser() -> Iterator[Browser]:
 
 @contextmanager
 def pages(browser: Browser, url: str, state: str = "ready") -> Iterator[Open]:
-    """Open the playground, anew or with a storage of before; at the end, nothing may have gone
-    wrong in it, and no request have left its server.
+    """Open the playground, in a new or a given storage state. At the end, no page may have logged
+    an error and no request may have left its server.
 
     Args:
-        state: what the page says of the server first.
+        state: expected text of the server's state.
     """
     opened: list[Page] = []
-    wrong: list[str] = []
-    asked: list[Request] = []
+    errors: list[str] = []
+    requests: list[Request] = []
 
     def run(**context: Any) -> Page:
         page = browser.new_context(**context).new_page()
         page.on(
-            "console", lambda said: said.type in ("error", "warning") and wrong.append(said.text)
+            "console",
+            lambda message: message.type in ("error", "warning") and errors.append(message.text),
         )
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("request", lambda request: asked.append(request))
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("request", lambda request: requests.append(request))
         page.goto(url)
         expect(page.locator("#server-state")).to_have_text(state)
         opened.append(page)
@@ -75,16 +76,16 @@ def pages(browser: Browser, url: str, state: str = "ready") -> Iterator[Open]:
     yield run
     for page in opened:
         page.context.close()
-    away = [
+    foreign = [
         request.url
-        for request in asked
+        for request in requests
         if not request.url.startswith((url, f"blob:{url}", "data:"))
     ]
-    assert (away, [text for text in wrong if not REFUSED.match(text)]) == ([], [])
+    assert (foreign, [text for text in errors if not REFUSED.match(text)]) == ([], [])
 
 
 class StandIns(NamedTuple):
-    """A front end with stand-ins for pools, as a process."""
+    """Addresses of a front end and its Redis that run as a process with stand-in pools."""
 
     url: str
     redis_url: str
@@ -92,7 +93,7 @@ class StandIns(NamedTuple):
 
 @contextmanager
 def standins(folder: Path, **variables: str) -> Iterator[StandIns]:
-    """Run a front end with stand-ins, on a Redis of its own in that folder.
+    """Run a front end with stand-in pools, with its own Redis in that folder.
 
     Args:
         variables: settings of the front end.
@@ -112,7 +113,7 @@ def standins(folder: Path, **variables: str) -> Iterator[StandIns]:
 
 
 def make(page: Page, prompt: str = "a red circle", **fields: object) -> Locator:
-    """Fill in the form and send it by the keyboard; the new card."""
+    """Fill in the form and submit it by keyboard; returns the new card."""
     before = page.locator(".card").count()
     page.get_by_label("Prompt", exact=True).fill(prompt)
     for name, value in fields.items():

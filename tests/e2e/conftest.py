@@ -1,4 +1,5 @@
-"""A whole system, on a checkpoint with random weights that the reference libraries wrote."""
+"""Fixtures of complete systems, on checkpoints with random weights written by the reference
+libraries."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ DEFAULTS = {"width": 64, "height": 64, "num_inference_steps": 4, "max_sequence_l
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny Flux of random weights, in diffusers' layout; small images are its default."""
-    from tests.parity.tiny import make_flux  # torch: only where it is needed
+    """A tiny Flux with random weights in diffusers' layout; small images are its default."""
+    from tests.parity.tiny import make_flux  # imports torch
 
     folder = make_flux(tmp_path_factory.mktemp("checkpoint") / "flux")
     (folder / "atelier.json").write_text(json.dumps({"defaults": DEFAULTS}))
@@ -34,22 +35,22 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One state folder for the systems of a module, which follow each other: a queue remembers the
-    models that it has served."""
+    """State folder that a module's systems share in sequence; a queue remembers the models it
+    served."""
     return tmp_path_factory.mktemp("state")
 
 
 def launch(state: Path, checkpoint: Path, *arguments: str, **settings: str) -> System:
-    """A system that serves the checkpoint as `tiny`; two slots, so that it compiles less."""
+    """Start a system that serves the checkpoint as `tiny`, with two slots to compile less."""
     pools = json.dumps({"tiny": {"model": "tiny", "slots": 2}})
     model = ("--model", f"tiny={checkpoint}", "--dtype", "float32")
-    given = {"ATELIER_POOLS": pools, "XLA_FLAGS": coarse.FLAGS} | settings
-    return System(state, *model, *arguments, **given)
+    variables = {"ATELIER_POOLS": pools, "XLA_FLAGS": coarse.FLAGS} | settings
+    return System(state, *model, *arguments, **variables)
 
 
 @pytest.fixture
 def start(checkpoint: Path, state: Path) -> Iterator[Start]:
-    """Start a system; it ends with the test."""
+    """Function that starts a system; all systems end with the test."""
     started: list[System] = []
 
     def run(*arguments: str, **settings: str) -> System:
@@ -63,15 +64,15 @@ def start(checkpoint: Path, state: Path) -> Iterator[Start]:
 
 @pytest.fixture(scope="session")
 def folders(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Checkpoints of the models of `system`, by name."""
-    from tests.e2e import served  # which takes seconds, and modules without it have no need of it
+    """Checkpoints of `system`'s models by name."""
+    from tests.e2e import served  # a slow import, needed only here
 
     return {"tiny": checkpoint} | served.checkpoints(tmp_path_factory.mktemp("checkpoints"))
 
 
 @pytest.fixture(scope="session")
 def lora_files(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Files:
-    """Adapters of its Flux, by name."""
+    """Adapters of the system's Flux by name."""
     from tests.e2e import served
 
     flux = {served.EXACT: folders[served.EXACT]}
@@ -80,7 +81,7 @@ def lora_files(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="session")
 def hook() -> Iterator[HookProcess]:
-    """What is asked about the safety of all that `system` draws."""
+    """Safety hook that checks every output of `system`."""
     with hook_process() as running:
         yield running
 
@@ -92,24 +93,24 @@ def system(
     hook: HookProcess,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[System]:
-    """One system for all modules of the group `system`. A job of another may be there, too."""
+    """System shared by all modules of the group `system`; jobs of other modules may be present."""
     from tests.e2e import served
 
-    given = served.settings(folders, lora_files, hook.url)
-    running = System(tmp_path_factory.mktemp("system"), XLA_FLAGS=coarse.FLAGS, **given)
+    variables = served.settings(folders, lora_files, hook.url)
+    running = System(tmp_path_factory.mktemp("system"), XLA_FLAGS=coarse.FLAGS, **variables)
     yield running
     running.close()
 
 
 class Demo(System):
-    """`make demo`, once everything is installed."""
+    """`make demo` after the installation."""
 
     command = (sys.executable, "-P", "-m", "deploy.local.demo")
 
 
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
-    """One demo for all modules of the group `demo`. It ends as it should."""
+    """Demo shared by all modules of the group `demo`; it must exit with code 0."""
     running = Demo(tmp_path_factory.mktemp("demo"), XLA_FLAGS=coarse.FLAGS)
     try:
         yield running
@@ -120,8 +121,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
 
 @pytest.fixture(scope="session")
 def http(demo: Demo) -> Iterator[httpx.Client]:
-    """A client of the demo's models, without an address of its own for each of them."""
-    from tests.e2e.doors import END_S  # other clients' libraries
+    """HTTP client for the demo's models."""
+    from tests.e2e.endpoints import END_S  # imports other clients' libraries
 
     with httpx.Client(base_url=demo.url, timeout=END_S, trust_env=False) as http:
         yield http
@@ -129,14 +130,14 @@ def http(demo: Demo) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One for each module: while it is open, no other event loop runs in this process."""
+    """A browser per module; while it is open, no other event loop may run in this process."""
     with a_browser() as browser:
         yield browser
 
 
 @pytest.fixture(scope="session")
 def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIns]:
-    """A front end for all modules of the group `standins`."""
+    """Front end shared by all modules of the group `standins`."""
     with standins(tmp_path_factory.mktemp("standins")) as running:
         yield running
 
@@ -148,7 +149,7 @@ def url(stand_ins: StandIns) -> str:
 
 @pytest.fixture(scope="session")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIns]:
-    """The same, but it wants API keys."""
+    """Front end with stand-ins that requires API keys."""
     folder = tmp_path_factory.mktemp("locked")
     with standins(folder, ATELIER_SERVER__KEYS="true") as running:
         yield running

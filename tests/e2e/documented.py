@@ -1,4 +1,4 @@
-"""Examples in the documents that ask the running demo, as a reader would run them."""
+"""Examples in the documents that call the running demo, run as a reader would run them."""
 
 from __future__ import annotations
 
@@ -14,41 +14,45 @@ from tests.test_arrows import ROOT
 PAGES = ("README.md", "docs/quickstart.md", "docs/guides/requests.md")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 DEMO = "localhost:8000"
-"""Where the documents have the demo."""
+"""Address of the demo in the documents."""
 CLIENTS = (f"curl {DEMO}", "atelier generate", "atelier jobs")
 ELIDED = "…"
-"""Stands for what the reader has to fill in."""
+"""Placeholder that the reader has to fill in."""
 
 
 def examples() -> Iterator[tuple[str, str]]:
-    """Pages, and Python programs or shell commands of theirs that ask the demo."""
+    """Yield pages with their Python programs and shell commands that call the demo."""
     for page in PAGES:
         for language, code in BLOCK.findall((ROOT / page).read_text("utf-8")):
             if language == "python":
                 yield page, code
             elif language == "sh":
                 commands = code.replace("\\\n", " ").splitlines()
-                asks = (one for one in commands if one.startswith(CLIENTS) and ELIDED not in one)
-                yield from ((page, one) for one in asks)
+                calls = (
+                    command
+                    for command in commands
+                    if command.startswith(CLIENTS) and ELIDED not in command
+                )
+                yield from ((page, command) for command in calls)
 
 
 def run_as_written(code: str, address: str, folder: Path) -> str:
-    """Run an example against that server, in that folder; what it has printed.
+    """Run an example against a server in a folder; returns its output.
 
     Raises:
-        AssertionError: it failed.
+        AssertionError: the example failed.
     """
     host = address.removeprefix("http://")
-    here = code.replace(DEMO, host)
+    localized = code.replace(DEMO, host)
     if code.startswith("curl"):
-        command = ["bash", "-ec", here.replace("curl ", "curl --fail-with-body --silent ", 1)]
+        command = ["bash", "-ec", localized.replace("curl ", "curl --fail-with-body --silent ", 1)]
     elif code.startswith("atelier"):
-        command = ["bash", "-ec", f"{here} --server {address}"]
+        command = ["bash", "-ec", f"{localized} --server {address}"]
     else:
-        command = [sys.executable, "-c", here]
+        command = [sys.executable, "-c", localized]
     tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
+    process = subprocess.run(
         command, cwd=folder, env=os.environ | {"PATH": tools}, capture_output=True, text=True
     )
-    assert done.returncode == 0, f"{code}\n{done.stdout}{done.stderr}"
-    return done.stdout
+    assert process.returncode == 0, f"{code}\n{process.stdout}{process.stderr}"
+    return process.stdout

@@ -1,4 +1,4 @@
-"""What the one system of the tests serves: a tiny checkpoint of each kind, by turns in one pool."""
+"""Models of the tests' shared system: a tiny checkpoint of each kind, taking turns in one pool."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from tests.parity.tiny_sdxl import make_sdxl
 from tests.parity.tiny_wan import make_wan
 
 CLIP = {"width": 32, "height": 48, "num_frames": 5, "fps": 8, "num_inference_steps": 2}
-"""Defaults of the videos' models."""
+"""Defaults of the video models."""
 CONTROLS = ("edges", "depth")
 EXACT = "flux"
-"""Model that has a preset and adapters, in bfloat16."""
+"""Model with a preset and adapters, in bfloat16."""
 FAST = "flux-fast"
-"""Model that is another one with an adapter."""
+"""Model defined as another one with an adapter."""
 PAGES, STEPS = 4, 4
 CACHED = {"step_cache": {"kind": "first-block", "threshold": 0.2}}
 
 
 def checkpoints(root: Path) -> dict[str, Path]:
-    """Make folders of the models besides `tiny`, by their names."""
-    made = {
+    """Make the checkpoints of all models except `tiny`; returns their folders by name."""
+    checkpoint_folders = {
         "videos": make_wan(root / "videos"),
         "vace": EVERY["wan-vace"].least(root / "vace"),
         "controlled": EVERY["sdxl-controlnet"].make(root / "controlled"),
@@ -37,16 +37,16 @@ def checkpoints(root: Path) -> dict[str, Path]:
         EXACT: with_defaults(root / EXACT, EXACT),
     }
     for name in ("videos", "vace"):
-        (made[name] / "atelier.json").write_text(json.dumps({"defaults": CLIP}))
-    return made
+        (checkpoint_folders[name] / "atelier.json").write_text(json.dumps({"defaults": CLIP}))
+    return checkpoint_folders
 
 
 def with_defaults(folder: Path, family: str) -> Path:
-    """Make a checkpoint of a family, whose small requests are its defaults."""
+    """Make a checkpoint of a family whose defaults are those of a small request."""
     request = SUITE[family].least_request
     SUITE[family].least(folder)
-    given = {field: request[field] for field in request if field not in ("seed", "num_images")}
-    (folder / "atelier.json").write_text(json.dumps({"defaults": given}))
+    defaults = {field: request[field] for field in request if field not in ("seed", "num_images")}
+    (folder / "atelier.json").write_text(json.dumps({"defaults": defaults}))
     return folder
 
 
@@ -55,7 +55,7 @@ def preset(family: str) -> dict[str, Any]:
 
 
 def adapters(folders: Mapping[str, Path], root: Path) -> dict[str, Path]:
-    """Make adapters by name, three of Flux and one of each other family, for these checkpoints."""
+    """Make adapters for these checkpoints by name: three of Flux, one of each other family."""
     return {
         name: path
         for family, folder in folders.items()
@@ -82,7 +82,7 @@ def with_adapter(files: Mapping[str, Path]) -> dict[str, Any]:
 
 
 def named_adapters(files: Mapping[str, Path]) -> dict[str, Any]:
-    """Return the settings of all but the one that a tenant uploads."""
+    """Return the settings of all adapters except the one that a tenant uploads."""
     return {
         name: {"source": str(path), "model": name.partition("-")[0], "trigger": f"word of {name}"}
         for name, path in files.items()
@@ -91,12 +91,12 @@ def named_adapters(files: Mapping[str, Path]) -> dict[str, Any]:
 
 
 def settings(folders: Mapping[str, Path], files: Mapping[str, Path], hook: str) -> dict[str, str]:
-    """Return the variables of the system.
+    """Return the environment variables of the system.
 
     Args:
-        folders: of all models, by name.
+        folders: checkpoints of all models, by name.
         files: adapters of Flux, by name.
-        hook: address of what is asked about safety.
+        hook: address of the safety hook.
     """
     models: dict[str, Any] = {
         name: {"source": str(folder), "dtype": "float32", "warmup": []}
@@ -107,11 +107,11 @@ def settings(folders: Mapping[str, Path], files: Mapping[str, Path], hook: str) 
         "max_controls": len(CONTROLS),
     }
     models[EXACT] |= {"dtype": "bfloat16", "lora_pages": PAGES, **preset(EXACT)}
-    # It finds the folder of its name beside it for what it lacks.
+    # Files that the checkpoint lacks are read from the folder of its name next to it.
     tune = folders["tune"]
     models["tune"]["source"] = str(write_original(tune, tune.with_suffix(".safetensors")))
-    first, *others = folders
-    pool = {"model": first, "by_turns": others, "slots": 2}
+    first, *further = folders
+    pool = {"model": first, "by_turns": further, "slots": 2}
     return {
         "ATELIER_MODELS": json.dumps(models | with_adapter(files)),
         "ATELIER_POOLS": json.dumps({"all": pool}),

@@ -1,8 +1,8 @@
-"""A front end with stand-ins for pools, as a process: `python -m tests.e2e.standins REDIS DIR`.
+"""Front end with stand-in pools as a process: `python -m tests.e2e.standins REDIS DIR`.
 
-One makes images, another videos; each has more fields than the smallest real model. Two can't do
-without an image or videos. The first model by name has had a pool that is gone. It prints its
-address and runs until its standard input ends.
+One stand-in makes images, another videos; each has more fields than the smallest real model. Two
+require an image or videos. The first model by name belongs to a pool that no longer exists. The
+process prints its address and runs until its standard input closes.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ MASKED = SPEC.model_copy(
         "strength_needs": "mask_image",
     }
 )
-"""Edits from noise alone: `strength` has a meaning with a mask only."""
+"""Edits from pure noise; `strength` applies only with a mask."""
 POSED = VIDEO.model_copy(
     update={
         "name": "posed-character",
@@ -83,8 +83,8 @@ HELD = SPEC.model_copy(update={"name": "held"})
 RETIRED = SPEC.model_copy(update={"name": "a-retired-model"})
 
 
-class Held(StandIn):
-    """Holds its job at each step until a test has put something into the list `GATE`."""
+class GatedStandIn(StandIn):
+    """Holds its job at each step until a test pushes to the list `GATE`."""
 
     gate: Redis
 
@@ -101,9 +101,9 @@ async def main(redis_url: str, folder: Path) -> None:
         stack.push_async_callback(queue.close)
         for spec in (PAINTER, VIDEO, MASKED, POSED, TWICE):
             await stack.enter_async_context(StandIn(queue, store, spec))
-        held = Held(queue, store, HELD)
-        held.gate = await stack.enter_async_context(Redis.from_url(redis_url))
-        await stack.enter_async_context(held)
+        gated = GatedStandIn(queue, store, HELD)
+        gated.gate = await stack.enter_async_context(Redis.from_url(redis_url))
+        await stack.enter_async_context(gated)
         await queue.register("retired", RETIRED, ready=True)
         await queue.unregister("retired", RETIRED.name)
         await store.put("loras/previews/ink", picture(), "image/png")

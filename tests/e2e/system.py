@@ -1,4 +1,4 @@
-"""A running `atelier up`, as its user has it: a process, what it prints, and HTTP."""
+"""Runs `atelier up` as a process, and reads its output and HTTP API."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from service.jobs.redis import keys
 from tests.conftest import COMPILED
 
 START_S = 600
-"""Until the system is ready: loading JAX and compiling, on a busy machine of two cores."""
+"""Time until a system is ready: JAX loads and compiles on a busy machine with two cores."""
 DEADLINE_S = 60
-"""For anything else that is awaited."""
+"""Time-out of all other waits."""
 POLL_S = 0.05
 
 ATELIER = (sys.executable, "-m", "atelier")
@@ -30,7 +30,7 @@ READY = re.compile(r"Atelier is ready at (\S+)")
 
 
 def until(condition: Callable[[], object], what: str, deadline_s: float = DEADLINE_S) -> None:
-    """Wait for another process. Raises: AssertionError naming what never came."""
+    """Wait until another process meets a condition. Raises: AssertionError: the deadline passed."""
     end = time.monotonic() + deadline_s
     while not condition():
         assert time.monotonic() < end, f"not within {deadline_s} s: {what}"
@@ -38,7 +38,7 @@ def until(condition: Callable[[], object], what: str, deadline_s: float = DEADLI
 
 
 def children(pid: int) -> list[int]:
-    """Processes whose parent is that one."""
+    """Ids of the processes whose parent is `pid`."""
     return [
         int(stat.parent.name) for stat in Path("/proc").glob("[0-9]*/stat") if _ppid(stat) == pid
     ]
@@ -47,19 +47,19 @@ def children(pid: int) -> list[int]:
 def _ppid(stat: Path) -> int | None:
     try:
         return int(stat.read_text().rpartition(")")[2].split()[1])
-    except (FileNotFoundError, ProcessLookupError):  # it has just ended
+    except (FileNotFoundError, ProcessLookupError):  # the process has just ended
         return None
 
 
 @contextmanager
 def queue_of(state: Path) -> Iterator[Redis]:
-    """The embedded Redis of a running system with that folder."""
+    """Connect to the embedded Redis of a running system with that folder."""
     with Redis.from_url(f"unix://{state}/redis/redis.sock", decode_responses=True) as redis:
         yield redis
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is such a process, a zombie not counted."""
+    """Whether the process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -74,21 +74,22 @@ def command_line(pid: int) -> str:
 
 
 def environment() -> dict[str, str]:
-    """Of a system: no settings of ours, and one device, not the several that tests have."""
-    own = ("ATELIER_", "JAX_NUM_CPU_DEVICES")
-    return {name: v for name, v in os.environ.items() if not name.startswith(own)} | {
+    """Environment for a system: no ATELIER_ variables, and one device instead of the tests'
+    several."""
+    prefixes = ("ATELIER_", "JAX_NUM_CPU_DEVICES")
+    return {name: value for name, value in os.environ.items() if not name.startswith(prefixes)} | {
         "JAX_PLATFORMS": "cpu"
     }
 
 
 TRAPS = ("redis.py", "json.py", "jax.py", "service.py", "models/__init__.py", "workers/__init__.py")
-"""In the folder that a system is started in: files with the names of modules that it imports."""
+"""Files in a system's working directory that are named like modules it imports."""
 LURES = ("atelier/docs", "deploy/cli")
-"""And folders of such names, as a clone's parent has one."""
+"""Folders in the working directory that are named like packages, as in a clone's parent."""
 
 
 def set_traps(folder: Path) -> Path:
-    """A working directory in which every process ends that runs a Python file of it."""
+    """Create a working directory whose Python files end any process that runs them."""
     for name in LURES:
         (folder / name).mkdir(parents=True, exist_ok=True)
     for name in TRAPS:
@@ -99,15 +100,15 @@ def set_traps(folder: Path) -> Path:
 
 
 class System:
-    """`atelier up` with these arguments, on a free port, its state in a folder of its own but for
-    what is compiled. Its working directory is full of traps."""
+    """Runs `atelier up` on a free port with its own state folder and a shared compilation cache.
+    Its working directory is full of traps."""
 
     command: Sequence[str] = (*ours.ATELIER, "up")
-    surroundings = staticmethod(ours.importing_ours)
-    """Makes the environment of `command` from one without settings."""
+    surroundings = staticmethod(ours.importing_atelier)
+    """Makes the environment of `command` from an environment without settings."""
 
     def __init__(self, state: Path, *arguments: str, **settings: str) -> None:
-        own = {"ATELIER_COMPILE_CACHE": os.environ[COMPILED]} | settings
+        variables = {"ATELIER_COMPILE_CACHE": os.environ[COMPILED]} | settings
         self.folder = set_traps(state.with_name(f"{state.name}-traps"))
         self.process = subprocess.Popen(
             [*self.command, "--port", "0", "--state", str(state), *arguments],
@@ -115,7 +116,7 @@ class System:
             stderr=subprocess.STDOUT,
             text=True,
             cwd=self.folder,
-            env=self.surroundings(environment() | own),
+            env=self.surroundings(environment() | variables),
             start_new_session=True,
         )
         self.lines: list[str] = []
@@ -133,30 +134,35 @@ class System:
     def wait_for(
         self, pattern: str | re.Pattern[str], deadline_s: float = START_S
     ) -> re.Match[str]:
-        """The first match in what it prints. Raises: AssertionError with all that it printed."""
+        """Wait for the first match in the output. Raises: AssertionError: with the full output."""
 
-        def found() -> re.Match[str] | None:
-            return next((m for line in self.lines if (m := re.search(pattern, line))), None)
+        def first_match() -> re.Match[str] | None:
+            return next(
+                (line_match for line in self.lines if (line_match := re.search(pattern, line))),
+                None,
+            )
 
         with self._news:
-            self._news.wait_for(lambda: found() or self.process.poll() is not None, deadline_s)
-            match = found()
+            self._news.wait_for(
+                lambda: first_match() or self.process.poll() is not None, deadline_s
+            )
+            match = first_match()
         assert match, f"{pattern} never came in:\n" + "\n".join(self.lines)
         return match
 
     @property
     def url(self) -> str:
-        """Its address, once it is ready."""
+        """Address of the system once it is ready."""
         return self.wait_for(READY)[1]
 
     def child(self, command: str) -> int:
-        """Id of the first child whose command line has these words."""
-        found = [pid for pid in children(self.process.pid) if command in command_line(pid)]
-        assert found, f"no {command!r} among the children"
-        return found[0]
+        """Id of the first child process whose command line contains `command`."""
+        matches = [pid for pid in children(self.process.pid) if command in command_line(pid)]
+        assert matches, f"no {command!r} among the children"
+        return matches[0]
 
     def kill_pool(self, state: Path, job_id: str) -> bool:
-        """Kill its pool in the midst of a job, whose lease lapses at once; False: it has ended."""
+        """Kill the pool during a job whose lease is expired at once; False if the job has ended."""
         pool, job = self.child("worker"), keys.job(job_id)
         os.kill(pool, signal.SIGSTOP)
         with queue_of(state) as redis:
@@ -172,13 +178,13 @@ class System:
         return is_running
 
     def wait(self, deadline_s: float = DEADLINE_S) -> int:
-        """Its exit code. Raises: TimeoutExpired."""
+        """Wait for the exit code. Raises: TimeoutExpired."""
         code = self.process.wait(deadline_s)
         self._reader.join(deadline_s)
         return code
 
     def close(self) -> None:
-        """End it, however it stands."""
+        """Stop the process, whatever its state."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:

@@ -1,4 +1,4 @@
-"""An image from a running system, in each way that a client can ask for it."""
+"""An image from a running system by each kind of request: job, wait, events, shell."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import httpx
 import pytest
 from PIL import Image
 
-from tests.e2e.doors import END_S
+from tests.e2e.endpoints import END_S
 from tests.e2e.system import ATELIER, System, until
 
-pytestmark = pytest.mark.timeout(900)  # seconds: its start
+pytestmark = pytest.mark.timeout(900)  # seconds, for the system's start
 
 BODY = {"model": "tiny", "prompt": "a red circle", "width": 64, "height": 48, "seed": 7}
 BODY |= {"num_inference_steps": 3}
@@ -28,18 +28,18 @@ def http(system: System) -> Iterator[httpx.Client]:
 
 
 def pixels(data: bytes) -> bytes:
-    with Image.open(io.BytesIO(data)) as picture:
-        assert picture.size == (64, 48)
-        return picture.convert("RGB").tobytes()
+    with Image.open(io.BytesIO(data)) as image:
+        assert image.size == (64, 48)
+        return image.convert("RGB").tobytes()
 
 
 @pytest.fixture(scope="module")
 def expected(http: httpx.Client) -> bytes:
-    """The pixels of BODY, by the shortest way: the bytes themselves."""
-    answer = http.post("/v1/generate", json=BODY, headers={"Accept": "image/png"})
-    assert (answer.status_code, answer.headers["content-type"]) == (200, "image/png")
-    assert answer.headers["x-job-id"].startswith("job_")
-    return pixels(answer.content)
+    """Pixels of BODY, requested as bytes in the response."""
+    response = http.post("/v1/generate", json=BODY, headers={"Accept": "image/png"})
+    assert (response.status_code, response.headers["content-type"]) == (200, "image/png")
+    assert response.headers["x-job-id"].startswith("job_")
+    return pixels(response.content)
 
 
 def test_a_job_to_ask_for_later(http: httpx.Client, expected: bytes) -> None:
@@ -73,7 +73,7 @@ def test_the_events_as_they_happen(http: httpx.Client) -> None:
 
 
 def generate(system: System, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """`atelier generate` with these arguments, its output no terminal."""
+    """Run `atelier generate` without a terminal."""
     return subprocess.run(
         [*ATELIER, "generate", "--server", system.url, "--model", "tiny", *arguments],
         capture_output=True,
@@ -87,21 +87,21 @@ SIZE = ("--width", "64", "--height", "48")
 
 def test_the_shell(system: System, tmp_path: Path, expected: bytes) -> None:
     file = tmp_path / "circle.png"
-    done = generate(system, "a red circle", "-o", file, *SIZE, "--seed", "7", "--steps", "3")
-    assert (done.returncode, done.stdout) == (0, f"{file}\n"), done.stderr
-    assert "step 3 of 3" in done.stderr
+    process = generate(system, "a red circle", "-o", file, *SIZE, "--seed", "7", "--steps", "3")
+    assert (process.returncode, process.stdout) == (0, f"{file}\n"), process.stderr
+    assert "step 3 of 3" in process.stderr
     assert pixels(file.read_bytes()) == expected
 
 
 def test_two_pictures_made_from_a_picture(system: System, tmp_path: Path) -> None:
     source, file = tmp_path / "source.png", tmp_path / "made.webp"
     Image.new("RGB", (80, 60), "red").save(source)
-    how = ("--image", source, "--strength", "0.5", "--steps", "4", "--num-images", "2")
-    done = generate(system, "a star", "-o", file, *SIZE, *how)
-    assert done.returncode == 0, done.stderr
-    made = [tmp_path / "made-0.webp", tmp_path / "made-1.webp"]
-    assert done.stdout.split() == [str(path) for path in made]
-    assert all(path.read_bytes()[8:12] == b"WEBP" for path in made)
+    options = ("--image", source, "--strength", "0.5", "--steps", "4", "--num-images", "2")
+    process = generate(system, "a star", "-o", file, *SIZE, *options)
+    assert process.returncode == 0, process.stderr
+    outputs = [tmp_path / "made-0.webp", tmp_path / "made-1.webp"]
+    assert process.stdout.split() == [str(path) for path in outputs]
+    assert all(path.read_bytes()[8:12] == b"WEBP" for path in outputs)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_two_pictures_made_from_a_picture(system: System, tmp_path: Path) -> Non
 def test_the_shell_says_what_is_wrong(
     system: System, arguments: list[str], code: int, said: str
 ) -> None:
-    done = generate(system, "a star", *arguments)
-    assert (done.returncode, done.stdout) == (code, "")
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+    process = generate(system, "a star", *arguments)
+    assert (process.returncode, process.stdout) == (code, "")
+    assert said in process.stderr
+    assert "Traceback" not in process.stderr

@@ -1,4 +1,4 @@
-"""Control videos through a running system: from files on the command line to frames drawn."""
+"""Control videos through a running system, from files on the command line to output frames."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.e2e.system import System
 from tests.e2e.test_clips import generate
 from tests.families.suite.wan import CONTROL
 
-pytestmark = pytest.mark.timeout(900)  # seconds: its start
+pytestmark = pytest.mark.timeout(900)  # seconds, for the system's start
 
 FILES = {
     "--control-video": "control_video",
@@ -24,7 +24,7 @@ FILES = {
     "--reference-image": "reference_images.0",
 }
 LEVELS = 2
-"""Between programs that were compiled with other flags."""
+"""Tolerance between programs compiled with different flags."""
 
 
 def test_a_video_that_is_sent_is_what_the_worker_draws_after(
@@ -39,12 +39,12 @@ def test_a_video_that_is_sent_is_what_the_worker_draws_after(
         *("--model", "vace", "--seed", "3", *options),
         *("--conditioning-scale", "0.7", "-o", str(tmp_path / "frames")),
     )
-    found = np.stack([np.asarray(Image.open(frame)) for frame in frames]).astype(int)
+    output = np.stack([np.asarray(Image.open(frame)) for frame in frames]).astype(int)
     pipeline = registry.load("vace", str(folders["vace"]), "float32", {})
     fields = {**pipeline.spec.defaults, "prompt": "a star", "seed": 3, "conditioning_scale": [0.7]}
     sent = {path: CONTROL[path] for path in FILES.values()}
     with coarse.compiled():
         expected, plain = (drawn(pipeline, fields, files) for files in (sent, {}))
-    assert found.shape == expected.shape == (5, 48, 32, 3)
-    assert np.abs(found - expected).max() <= LEVELS
-    assert np.abs(found - plain).max() > 10 * LEVELS
+    assert output.shape == expected.shape == (5, 48, 32, 3)
+    assert np.abs(output - expected).max() <= LEVELS
+    assert np.abs(output - plain).max() > 10 * LEVELS

@@ -1,4 +1,4 @@
-"""A ControlNet beside SDXL, from the settings to diffusers' own image over HTTP."""
+"""ControlNets with SDXL over HTTP generate diffusers' image."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import pytest
 from PIL import Image
 
 from tests.e2e.conftest import Files
-from tests.e2e.doors import END_S
+from tests.e2e.endpoints import END_S
 from tests.e2e.system import System
 from tests.families.suite import EVERY
 
-pytestmark = pytest.mark.timeout(900)  # seconds: its start
+pytestmark = pytest.mark.timeout(900)  # seconds, for the system's start
 
 ENTRY = EVERY["sdxl-controlnet"]
 MOST_LEVELS = 2
 SHOWS = 1.0
-"""Levels, in the mean, by which controls change an image at least."""
+"""Least mean change of an image by controls, in levels."""
 REQUEST = {**ENTRY.request, "height": 56}
 BODY = {name: value for name, value in REQUEST.items() if name != "control"}
 
@@ -32,7 +32,7 @@ def test_a_request_with_controls_draws_what_diffusers_draws(system: System, fold
         {**entry, "image": base64.b64encode(ENTRY.images[f"control.{index}.image"]).decode()}
         for index, entry in enumerate(REQUEST["control"])
     ]
-    controlled, plain = (drawn(system, {**BODY, "control": these}) for these in (entries, []))
+    controlled, plain = (drawn(system, {**BODY, "control": controls}) for controls in (entries, []))
     assert np.abs(controlled - ENTRY.reference(folders["controlled"], REQUEST)).max() <= MOST_LEVELS
     assert np.abs(controlled - plain).mean() > SHOWS
 
@@ -45,15 +45,15 @@ def test_a_control_that_cannot_be_is_refused_by_its_field(
     system: System, change: dict[str, Any], field: str
 ) -> None:
     image = base64.b64encode(ENTRY.images["control.0.image"]).decode()
-    answer = asked(system, {**BODY, "control": [{"name": "edges", "image": image, **change}]})
-    assert answer.status_code == 422 and field in answer.text, answer.text
+    response = asked(system, {**BODY, "control": [{"name": "edges", "image": image, **change}]})
+    assert response.status_code == 422 and field in response.text, response.text
 
 
 def drawn(system: System, body: dict[str, Any]) -> np.ndarray:
-    answer = asked(system, body)
-    assert answer.status_code == 200, answer.text
-    with Image.open(io.BytesIO(answer.content)) as picture:
-        return np.asarray(picture.convert("RGB"), np.int16)
+    response = asked(system, body)
+    assert response.status_code == 200, response.text
+    with Image.open(io.BytesIO(response.content)) as image:
+        return np.asarray(image.convert("RGB"), np.int16)
 
 
 def asked(system: System, body: dict[str, Any]) -> httpx.Response:

@@ -1,5 +1,5 @@
-"""What `make demo` promises: a running system, its address, something of each model, and memory;
-and what the documents promise of it."""
+"""`make demo` starts a system, prints its address, makes an output of each model within a memory
+limit, and runs the documents' examples."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ import httpx
 import pytest
 from PIL import Image
 
-from deploy.local.demo import FIRST, FOLDER
+from deploy.local.demo import FIRST_OUTPUTS, FOLDER
 from deploy.local.supervisor import DEMO_FOLDER, demo_models
 from tests.e2e.conftest import Demo
 from tests.e2e.documented import PAGES, examples, run_as_written
 from tests.e2e.system import children
 
-pytestmark = pytest.mark.timeout(900)  # seconds: its start
+pytestmark = pytest.mark.timeout(900)  # seconds, for the demo's start
 
 MOST_MIB = 4096
-"""Of memory, for the front end, Redis and a pool of each demo model together."""
+"""MiB for the front end, Redis and one pool of each demo model together."""
 
 
 def family(pid: int) -> Iterator[int]:
-    """A process and all that it has started."""
+    """Yield a process and all its descendants."""
     yield pid
     for child in children(pid):
         yield from family(child)
 
 
 def used_mib(pids: Iterator[int]) -> float:
-    """Their memory, shared pages counted once (PSS)."""
-    told = (Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in pids)
-    return sum(int(re.search(r"^Pss:\s+(\d+) kB", text, re.M)[1]) for text in told) / 1024
+    """Memory of processes in MiB, shared pages counted once (PSS)."""
+    reports = (Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in pids)
+    return sum(int(re.search(r"^Pss:\s+(\d+) kB", text, re.M)[1]) for text in reports) / 1024
 
 
 def test_the_demo_makes_something_of_each_model(demo: Demo) -> None:
     for model in demo_models(DEMO_FOLDER):
-        file = demo.folder / FOLDER / FIRST[model].file
+        file = demo.folder / FOLDER / FIRST_OUTPUTS[model].file
         demo.wait_for(f"^A first .* is in {re.escape(str(file.resolve()))}$")
         check(file)
     address = demo.wait_for(r"^Make more at (\S+)")[1]
@@ -50,7 +50,7 @@ def test_the_demo_makes_something_of_each_model(demo: Demo) -> None:
 
 
 def test_every_example_works(demo: Demo, tmp_path: Path) -> None:
-    """It leaves the image that it names, for those behind it."""
+    """Each example leaves its named image for the examples after it."""
     pages = set()
     for page, code in examples():
         pages.add(page)
@@ -69,10 +69,10 @@ def test_every_example_works(demo: Demo, tmp_path: Path) -> None:
 
 
 def check(file: Path) -> None:
-    """It is what its name says, and can be read."""
+    """Check that a file has the format of its suffix and can be decoded."""
     if file.suffix == ".png":
-        with Image.open(file) as picture:
-            assert min(picture.size) >= 64
+        with Image.open(file) as image:
+            assert min(image.size) >= 64
         return
-    with av.open(file) as clip:
-        assert len(list(clip.decode(video=0))) >= 17
+    with av.open(file) as video:
+        assert len(list(video.decode(video=0))) >= 17

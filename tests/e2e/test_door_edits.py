@@ -1,7 +1,5 @@
-"""The same edit has the same pixels through every door, with a mask and without one.
-
-To have another door tested, add it to its table.
-"""
+"""An edit has the same pixels through every compatible endpoint, with and without a mask. Add a new
+endpoint to the tables to have it tested."""
 
 from __future__ import annotations
 
@@ -17,9 +15,9 @@ import pytest
 from PIL import Image, ImageDraw
 from replicate.client import Client as Replicate
 
-from tests.e2e.doors import (
-    Door,
-    called,
+from tests.e2e.endpoints import (
+    EndpointCall,
+    call_tool,
     default_guidance,
     digest_of_pixels,
     generated,
@@ -28,8 +26,8 @@ from tests.e2e.doors import (
 )
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning"),  # variations
-    pytest.mark.timeout(900),  # seconds: the demo's start
+    pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning"),  # image variations
+    pytest.mark.timeout(900),  # seconds, for the demo's start
 ]
 
 MODEL, PROMPT, SIDE = "sdxl-demo", "a yellow star on a blue background", 64
@@ -45,7 +43,7 @@ def picture() -> Image.Image:
 
 
 def mask() -> Image.Image:
-    """White where the image is made anew."""
+    """Mask that is white where the image is redrawn."""
     image = Image.new("L", (SIDE, SIDE), 0)
     ImageDraw.Draw(image).rectangle((0, 0, 31, 63), fill=255)
     return image
@@ -66,7 +64,7 @@ def link(image: Image.Image) -> str:
 
 
 def clear_where_anew() -> bytes:
-    """A mask as OpenAI has it."""
+    """The mask in OpenAI's format, transparent where the image is redrawn."""
     image = picture().convert("RGBA")
     image.putalpha(mask().point(lambda level: 255 - level))
     return file(image)
@@ -74,7 +72,7 @@ def clear_where_anew() -> bytes:
 
 def images_edit(http: httpx.Client, **further: Any) -> bytes:
     with openai(http) as client:
-        made = client.images.edit(
+        response = client.images.edit(
             model=MODEL,
             image=file(picture()),
             prompt=PROMPT,
@@ -82,8 +80,8 @@ def images_edit(http: httpx.Client, **further: Any) -> bytes:
             extra_body=DRAWN,
             **further,
         )
-    assert made.data is not None and made.data[0].b64_json is not None
-    return base64.b64decode(made.data[0].b64_json)
+    assert response.data is not None and response.data[0].b64_json is not None
+    return base64.b64decode(response.data[0].b64_json)
 
 
 def images_masked(http: httpx.Client) -> bytes:
@@ -92,18 +90,18 @@ def images_masked(http: httpx.Client) -> bytes:
 
 def images_varied(http: httpx.Client) -> bytes:
     with openai(http) as client:
-        made = client.images.create_variation(
+        response = client.images.create_variation(
             model=MODEL,
             image=file(picture()),
             size=f"{SIDE}x{SIDE}",  # type: ignore[arg-type]
             extra_body=DRAWN | {"prompt": PROMPT},
         )
-    assert made.data is not None and made.data[0].b64_json is not None
-    return base64.b64decode(made.data[0].b64_json)
+    assert response.data is not None and response.data[0].b64_json is not None
+    return base64.b64decode(response.data[0].b64_json)
 
 
 def images_batch(http: httpx.Client) -> bytes:
-    """A line of a batch file; the answer is one of its results."""
+    """Send the edit as a line of a batch file; returns the batch's result."""
     line = {"custom_id": "one", "method": "POST", "url": "/v1/generate"}
     body = BODY | {"image": in_base64(picture())}
     with openai(http) as client:
@@ -122,13 +120,13 @@ def images_batch(http: httpx.Client) -> bytes:
 
 
 def ended(http: httpx.Client, batch_id: str) -> dict[str, Any]:
-    """A batch when it has ended. It has no events: its clients ask again and again."""
-    found: dict[str, Any] = {}
-    while found.get("status") != "completed":
-        found = http.get(f"/v1/batches/{batch_id}").raise_for_status().json()
-        assert found["status"] in ("validating", "in_progress", "finalizing", "completed"), found
+    """Poll a batch until it ends; batches have no events."""
+    batch: dict[str, Any] = {}
+    while batch.get("status") != "completed":
+        batch = http.get(f"/v1/batches/{batch_id}").raise_for_status().json()
+        assert batch["status"] in ("validating", "in_progress", "finalizing", "completed"), batch
         time.sleep(0.05)
-    return found
+    return batch
 
 
 def hugging_face(http: httpx.Client) -> bytes:
@@ -140,7 +138,7 @@ def hugging_face(http: httpx.Client) -> bytes:
 def automatic1111(http: httpx.Client, **further: Any) -> bytes:
     client = webui(http)
     try:
-        made = client.img2img(
+        response = client.img2img(
             images=[picture()],
             prompt=PROMPT,
             **SIZE,
@@ -153,22 +151,22 @@ def automatic1111(http: httpx.Client, **further: Any) -> bytes:
         )
     finally:
         client.session.close()
-    return base64.b64decode(made.json["images"][0])
+    return base64.b64decode(response.json["images"][0])
 
 
 def automatic1111_masked(http: httpx.Client) -> bytes:
-    """Redraw by a mask alone: what this API does to masks by default is turned off."""
+    """Redraw by a mask, with this API's default changes to masks turned off."""
     off = {"mask_blur": 0, "inpainting_fill": 1, "inpaint_full_res": False}
     return automatic1111(http, mask_image=mask(), **off)
 
 
 def replicate(http: httpx.Client, **further: Any) -> bytes:
     client = Replicate(api_token="none", base_url=str(http.base_url), trust_env=False)
-    given = {"prompt": PROMPT, "image": link(picture()), **SIZE, **DRAWN, **further}
+    parameters = {"prompt": PROMPT, "image": link(picture()), **SIZE, **DRAWN, **further}
     try:
-        (address,) = client.run(f"anybody/{MODEL}", input=given)
+        (address,) = client.run(f"anybody/{MODEL}", input=parameters)
     finally:
-        client._client.close()  # which it has no way to do itself
+        client._client.close()  # the client has no public way to close
     return http.get(address).raise_for_status().content
 
 
@@ -177,10 +175,10 @@ def replicate_masked(http: httpx.Client) -> bytes:
 
 
 def fal(http: httpx.Client, **further: Any) -> bytes:
-    """Ask as fal's client does, which itself speaks TLS alone."""
-    given = {"prompt": PROMPT, "image_url": link(picture()), "image_size": SIZE, **DRAWN}
-    answer = http.post(f"/fal/run/anybody/{MODEL}", json=given | further).raise_for_status()
-    return http.get(answer.json()["images"][0]["url"]).raise_for_status().content
+    """Send fal's request with httpx, because fal's own client requires TLS."""
+    parameters = {"prompt": PROMPT, "image_url": link(picture()), "image_size": SIZE, **DRAWN}
+    response = http.post(f"/fal/run/anybody/{MODEL}", json=parameters | further).raise_for_status()
+    return http.get(response.json()["images"][0]["url"]).raise_for_status().content
 
 
 def fal_masked(http: httpx.Client) -> bytes:
@@ -188,15 +186,15 @@ def fal_masked(http: httpx.Client) -> bytes:
 
 
 def mcp(http: httpx.Client) -> bytes:
-    return called(http, "edit_image", BODY | {"image": in_base64(picture())})
+    return call_tool(http, "edit_image", BODY | {"image": in_base64(picture())})
 
 
 def mcp_masked(http: httpx.Client) -> bytes:
-    pictures = {"image": in_base64(picture()), "mask_image": in_base64(mask())}
-    return called(http, "edit_image", BODY | pictures)
+    images = {"image": in_base64(picture()), "mask_image": in_base64(mask())}
+    return call_tool(http, "edit_image", BODY | images)
 
 
-DOORS: Mapping[str, Door] = {
+DOORS: Mapping[str, EndpointCall] = {
     "openai": images_edit,
     "openai, variation": images_varied,
     "openai, batch": images_batch,
@@ -206,7 +204,7 @@ DOORS: Mapping[str, Door] = {
     "fal": fal,
     "mcp": mcp,
 }
-MASKED_DOORS: Mapping[str, Door] = {
+MASKED_DOORS: Mapping[str, EndpointCall] = {
     "openai": images_masked,
     "automatic1111": automatic1111_masked,
     "replicate": replicate_masked,
@@ -222,8 +220,8 @@ def edited(http: httpx.Client) -> str:
 
 @pytest.fixture(scope="module")
 def edited_in_part(http: httpx.Client, edited: str) -> str:
-    pictures = {"image": in_base64(picture()), "mask_image": in_base64(mask())}
-    digest = generated(http, BODY | pictures)[1]
+    images = {"image": in_base64(picture()), "mask_image": in_base64(mask())}
+    digest = generated(http, BODY | images)[1]
     assert digest != edited
     return digest
 

@@ -1,7 +1,5 @@
-"""The same request has the same pixels through every door: real workers, the demo's models.
-
-To have another door tested, add it to its table.
-"""
+"""A request has the same pixels through every compatible endpoint, with real workers and the demo's
+models. Add a new endpoint to the tables to have it tested."""
 
 from __future__ import annotations
 
@@ -15,9 +13,9 @@ import pytest
 from PIL import Image
 from replicate.client import Client as Replicate
 
-from tests.e2e.doors import (
-    Door,
-    called,
+from tests.e2e.endpoints import (
+    EndpointCall,
+    call_tool,
     default_guidance,
     digest_of_pixels,
     generated,
@@ -26,8 +24,8 @@ from tests.e2e.doors import (
 )
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning"),  # in openai
-    pytest.mark.timeout(900),  # seconds: the demo's start
+    pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning"),  # raised in openai
+    pytest.mark.timeout(900),  # seconds, for the demo's start
 ]
 
 IMAGE = {
@@ -55,24 +53,24 @@ MOVED = {name: VIDEO[name] for name in ("num_frames", "fps", "num_inference_step
 
 def images_generate(http: httpx.Client) -> bytes:
     with openai(http) as client:
-        made = client.images.generate(
+        response = client.images.generate(
             model="flux-demo", prompt=str(IMAGE["prompt"]), size=SIZE, extra_body=DRAWN
         )
-    assert made.data is not None and made.data[0].b64_json is not None
-    return base64.b64decode(made.data[0].b64_json)
+    assert response.data is not None and response.data[0].b64_json is not None
+    return base64.b64decode(response.data[0].b64_json)
 
 
 def images_by_link(http: httpx.Client) -> bytes:
     with openai(http) as client:
-        made = client.images.generate(
+        response = client.images.generate(
             model="flux-demo",
             prompt=str(IMAGE["prompt"]),
             size=SIZE,
             response_format="url",
             extra_body=DRAWN,
         )
-    assert made.data is not None and made.data[0].url is not None
-    return http.get(made.data[0].url).raise_for_status().content
+    assert response.data is not None and response.data[0].url is not None
+    return http.get(response.data[0].url).raise_for_status().content
 
 
 def images_streamed(http: httpx.Client) -> bytes:
@@ -97,7 +95,7 @@ def hugging_face(http: httpx.Client) -> bytes:
 def automatic1111(http: httpx.Client) -> bytes:
     client = webui(http)
     try:
-        made = client.txt2img(
+        response = client.txt2img(
             prompt=str(IMAGE["prompt"]),
             width=64,
             height=64,
@@ -108,31 +106,31 @@ def automatic1111(http: httpx.Client) -> bytes:
         )
     finally:
         client.session.close()
-    return base64.b64decode(made.json["images"][0])
+    return base64.b64decode(response.json["images"][0])
 
 
 def replicate(http: httpx.Client) -> bytes:
     client = Replicate(api_token="none", base_url=str(http.base_url), trust_env=False)
-    given = {name: value for name, value in IMAGE.items() if name != "model"}
+    parameters = {name: value for name, value in IMAGE.items() if name != "model"}
     try:
-        (link,) = client.run("anybody/flux-demo", input=given)
+        (link,) = client.run("anybody/flux-demo", input=parameters)
     finally:
-        client._client.close()  # which it has no way to do itself
+        client._client.close()  # the client has no public way to close
     return http.get(link).raise_for_status().content
 
 
 def fal(http: httpx.Client) -> bytes:
-    """Ask as fal's client does, which itself speaks TLS alone."""
-    given = {"prompt": IMAGE["prompt"], "image_size": {"width": 64, "height": 64}} | DRAWN
-    made = http.post("/fal/run/anybody/flux-demo", json=given).raise_for_status().json()
-    return http.get(made["images"][0]["url"]).raise_for_status().content
+    """Send fal's request with httpx, because fal's own client requires TLS."""
+    parameters = {"prompt": IMAGE["prompt"], "image_size": {"width": 64, "height": 64}} | DRAWN
+    response = http.post("/fal/run/anybody/flux-demo", json=parameters).raise_for_status().json()
+    return http.get(response["images"][0]["url"]).raise_for_status().content
 
 
 def mcp(http: httpx.Client) -> bytes:
-    return called(http, "generate_image", IMAGE)
+    return call_tool(http, "generate_image", IMAGE)
 
 
-IMAGE_DOORS: Mapping[str, Door] = {
+IMAGE_DOORS: Mapping[str, EndpointCall] = {
     "openai": images_generate,
     "openai, link": images_by_link,
     "openai, stream": images_streamed,
@@ -157,7 +155,7 @@ def videos_create(http: httpx.Client) -> bytes:
 
 
 def videos_remixed(http: httpx.Client) -> bytes:
-    """A video by another prompt, remixed by this one."""
+    """Make a video of another prompt, then remix it with this prompt."""
     with openai(http) as client:
         first = client.videos.create_and_poll(
             model="wan-demo",
@@ -177,7 +175,7 @@ def mlperf(http: httpx.Client) -> bytes:
     return base64.b64decode(answer.json()["video_bytes"])
 
 
-VIDEO_DOORS: Mapping[str, Door] = {
+VIDEO_DOORS: Mapping[str, EndpointCall] = {
     "openai": videos_create,
     "openai, remix": videos_remixed,
     "mlperf": mlperf,
@@ -205,7 +203,7 @@ def test_an_image_has_the_same_pixels_through_every_door(
 def test_a_video_has_the_same_bytes_through_every_door(
     http: httpx.Client, video: tuple[bytes, str], door: str
 ) -> None:
-    """Of the pixels, too: the newest job's digest, since MP4 is lossy."""
+    """MP4 is lossy, so pixels are compared by the digest of the newest job."""
     data = VIDEO_DOORS[door](http)
     (job, *_) = http.get("/v1/jobs", params={"limit": 1}).raise_for_status().json()["data"]
     assert job["outputs"][0]["pixels_sha256"] == video[1]
@@ -214,7 +212,7 @@ def test_a_video_has_the_same_bytes_through_every_door(
 
 
 def test_a_stream_has_previews_of_a_job_that_is_done_at_once(http: httpx.Client) -> None:
-    """A stream takes less time than the pool's `preview_every_s`."""
+    """The stream takes less time than the pool's `preview_every_s`."""
     with openai(http) as client:
         stream = client.images.generate(
             model="sdxl-demo",

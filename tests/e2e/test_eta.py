@@ -1,4 +1,4 @@
-"""What a real system says of its waits."""
+"""Predicted waiting times of a real system."""
 
 from __future__ import annotations
 
@@ -14,54 +14,54 @@ from tests.e2e.conftest import launch
 from tests.e2e.system import System
 
 FACTOR = 4.0
-"""How far a wait may be from what was said. These steps take a millisecond: what the host does
-around them (files, Redis, the store) is in no table."""
+"""Largest ratio between an actual and a predicted wait. Steps take a millisecond here; the host's
+work around them (files, Redis, the store) is in no table."""
 ROUNDS = 6
-"""Maximum number of times that the same is asked: other tests make the machine several times as
-slow from one second to the next, and what was measured then is told until new measurements have
-replaced it."""
+"""Maximum number of rounds. Other tests slow the machine severalfold from one second to the next;
+predictions use those measurements until new ones replace them."""
 JOB = {"prompt": "a star", "width": 64, "height": 64, "num_inference_steps": 200, "num_images": 2}
 
 
 @pytest.fixture
 def system(checkpoint: Path, state: Path) -> Iterator[System]:
-    """It has nothing else to do, and one model."""
+    """An idle system with one model."""
     running = launch(state, checkpoint)
     yield running
     running.close()
 
 
 def test_waits_are_as_told(system: System) -> None:
-    """Six jobs at two slots: each is told when it will end, and ends about then."""
+    """Six jobs at two slots each end close to their prediction."""
     rounds = []
     with Client(system.url) as client:
         for first_seed in range(0, 6 * ROUNDS, 6):
-            asked = waits(client, range(first_seed, first_seed + 6))
-            if asked is None:
+            outcome = waits(client, range(first_seed, first_seed + 6))
+            if outcome is None:
                 continue
-            told, took = asked
-            assert told[-1] > 1.5 * told[0], "the last one waits for the first"
-            rounds.append((told, took))
-            if all(s / FACTOR < said < s * FACTOR for said, s in zip(told, took, strict=True)):
+            predicted_s, actual_s = outcome
+            assert predicted_s[-1] > 1.5 * predicted_s[0], "the last one waits for the first"
+            rounds.append((predicted_s, actual_s))
+            if all(
+                actual / FACTOR < predicted < actual * FACTOR
+                for predicted, actual in zip(predicted_s, actual_s, strict=True)
+            ):
                 return
     pytest.fail(f"no round was about as told: {rounds}")
 
 
 def waits(client: Client, seeds: range) -> tuple[list[float], list[float]] | None:
-    """Submit one job a seed; return the seconds that each was told of, and those that it took.
-
-    None if one had ended before it was asked about: this process had to wait for the machine.
-    """
+    """Submit one job per seed; return the predicted and the actual seconds of each. None if a job
+    ended before its prediction was read, because this process was delayed."""
     ids = [str(client.submit(JOB | {"seed": seed})["id"]) for seed in seeds]
-    asked_at = time.time()
-    told = [eta_s(client, job_id) for job_id in ids]
-    took = [end(client, job_id) - asked_at for job_id in ids]
-    known = [seconds for seconds in told if seconds is not None]
-    return (known, took) if len(known) == len(told) else None
+    read_at = time.time()
+    predicted = [eta_s(client, job_id) for job_id in ids]
+    actual_s = [end(client, job_id) - read_at for job_id in ids]
+    predicted_s = [seconds for seconds in predicted if seconds is not None]
+    return (predicted_s, actual_s) if len(predicted_s) == len(predicted) else None
 
 
 def eta_s(client: Client, job_id: str) -> float | None:
-    """Return the seconds that a job is told to wait; None if it has ended."""
+    """Return a job's predicted wait in seconds; None if it has ended."""
     client.job_id = job_id
     job = client.job()
     if job["state"] == "succeeded":
@@ -70,7 +70,7 @@ def eta_s(client: Client, job_id: str) -> float | None:
 
 
 def end(client: Client, job_id: str) -> float:
-    """When it has ended, in seconds since the epoch."""
+    """Wait for a job to end; return its end in seconds since the epoch."""
     client.job_id = job_id
     assert [event.name for event in client.follow()][-1] == "succeeded"
     return datetime.fromisoformat(client.job()["finished_at"]).timestamp()

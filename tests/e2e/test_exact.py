@@ -1,5 +1,5 @@
-"""The same request gives the same bytes, by a running system of every family: alone and beside
-others, of several images or one, after its pool was killed, and after a start from nothing."""
+"""A request gives the same bytes in a running system of every family: alone and in a batch, in a
+request of several images, after its pool is killed, and after a fresh start."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from tests.families.suite import SUITE
 
 SLOTS = 4
 END_S = 300
-"""Of one job among all of them, on a machine that does little for us."""
+"""Maximum time of one job among all of them on a busy machine."""
 LONG = 150
-"""Steps: enough to be met in the middle."""
+"""Enough steps to interrupt a job midway."""
 
 Body = Mapping[str, Any]
 
 
 @pytest.fixture(scope="module")
 def each(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A checkpoint of each family, whose small requests are its defaults."""
+    """A checkpoint of each family with the defaults of a small request."""
     root = tmp_path_factory.mktemp("checkpoints")
     return {name: served.with_defaults(root / name, name) for name in SUITE}
 
@@ -41,21 +41,21 @@ def started(state: Path, folders: Mapping[str, Path], dtype: str) -> System:
         for name, folder in folders.items()
     }
     pools = {name: {"model": name, "slots": SLOTS} for name in folders}
-    given = {
+    variables = {
         "ATELIER_MODELS": json.dumps(models),
         "ATELIER_POOLS": json.dumps(pools),
         "ATELIER_QUEUE__LEASE_S": "3",
         "ATELIER_QUEUE__REAP_EVERY_S": "0.5",
     }
-    return System(state, XLA_FLAGS=coarse.FLAGS, **given)
+    return System(state, XLA_FLAGS=coarse.FLAGS, **variables)
 
 
 def bodies(name: str) -> list[Body]:
-    """Nine mixed ones; the last is the seeds of three others."""
+    """Nine varied requests; the last repeats the seeds of the first four."""
     entry = SUITE[name]
-    clip = {"output": {"format": "gif"}} if entry.makes_video else {}
+    format_ = {"output": {"format": "gif"}} if entry.makes_video else {}
     quality = "cached" if entry.step_caches else "exact"
-    base = {"model": name, "prompt": "a red circle", "num_inference_steps": 6, **clip}
+    base = {"model": name, "prompt": "a red circle", "num_inference_steps": 6, **format_}
     return [
         *({**base, "seed": seed} for seed in range(4)),
         {**base, "seed": 4, "num_inference_steps": 9, "prompt": "a star"},
@@ -66,9 +66,9 @@ def bodies(name: str) -> list[Body]:
     ]
 
 
-def digests(client: Client, asked: Sequence[Body]) -> list[list[str]]:
-    """Of the files of each, all of them asked for at once."""
-    return ended(client, [str(client.submit(body)["id"]) for body in asked])
+def digests(client: Client, bodies_: Sequence[Body]) -> list[list[str]]:
+    """Digests of each request's files; all requests are submitted at once."""
+    return ended(client, [str(client.submit(body)["id"]) for body in bodies_])
 
 
 def ended(client: Client, jobs: Sequence[str]) -> list[list[str]]:
@@ -76,7 +76,7 @@ def ended(client: Client, jobs: Sequence[str]) -> list[list[str]]:
 
 
 def digests_of(client: Client, job_id: str) -> list[str]:
-    """When it has ended. A client follows the events of one job alone: this one asks."""
+    """Poll a job until it succeeds and return its digests; `follow` would cover only one job."""
     client.job_id = job_id
     until(lambda: client.job()["state"] not in ("queued", "running"), "its end", END_S)
     job = client.job()
@@ -102,28 +102,31 @@ def test_the_same_bytes_of_every_family(each: dict[str, Path], tmp_path: Path, d
         again.close()
 
 
-@pytest.mark.timeout(900)  # seconds: the system's start
+@pytest.mark.timeout(900)  # seconds, for the system's start
 def test_the_same_bytes_of_flux_in_bfloat16(system: System) -> None:
-    """Beside other jobs and alone; no pool ends."""
+    """The bytes are the same in a batch with other jobs and alone."""
     with Client(system.url) as client:
         the_same(client, [served.EXACT])
 
 
 def the_same(client: Client, names: Sequence[str]) -> dict[str, list[list[str]]]:
-    """Check the models; return the digests of the bodies of each."""
-    asked = {name: bodies(name) for name in names}
-    alone = {name: [digests(client, [one])[0] for one in own] for name, own in asked.items()}
-    beside = digests(client, [*chain.from_iterable(asked.values())])
-    assert beside == [*chain.from_iterable(alone.values())]
-    for name, found in alone.items():
-        assert found[-1] == [one for [one] in found[:4]], name
+    """Check the models; return the digests of each model's bodies."""
+    requests = {name: bodies(name) for name in names}
+    alone = {
+        name: [digests(client, [request])[0] for request in model_requests]
+        for name, model_requests in requests.items()
+    }
+    together = digests(client, [*chain.from_iterable(requests.values())])
+    assert together == [*chain.from_iterable(alone.values())]
+    for name, outputs in alone.items():
+        assert outputs[-1] == [request for [request] in outputs[:4]], name
         assert model(client, name)["batching"] == {"mode": "exact", "levels": None}
-        assert continued(client, asked[name][-1], 2) == found[2], name
+        assert continued(client, requests[name][-1], 2) == outputs[2], name
     return alone
 
 
 def continued(client: Client, body: Body, number: int) -> list[str]:
-    """Digests of an image that was stopped half-way, and finished by a job of its own."""
+    """Digests of an image that was paused midway and finished by another job."""
     paused = str(client.submit({**body, "stop_at_step": 3})["id"])
     until(lambda: client.job()["state"] not in ("queued", "running"), "its pause", END_S)
     assert client.job()["state"] == "paused", client.job()
@@ -137,9 +140,9 @@ def model(client: Client, name: str) -> Any:
     return client._call("GET", f"/v1/models/{name}").json()
 
 
-def after_a_kill(running: System, client: Client, asked: Sequence[Body]) -> list[list[str]]:
-    """Of the first family's, where their pool is killed in the midst of the long one."""
-    jobs = [str(client.submit(body)["id"]) for body in reversed(asked)]
+def after_a_kill(running: System, client: Client, requests: Sequence[Body]) -> list[list[str]]:
+    """Digests of the first family's requests, whose pool is killed during the long one."""
+    jobs = [str(client.submit(body)["id"]) for body in reversed(requests)]
     client.job_id = jobs[1]
 
     def is_midway() -> bool:

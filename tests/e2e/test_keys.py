@@ -1,5 +1,5 @@
-"""A system that wants keys, as its user has it: made, used and revoked while it runs, a quota that
-comes meanwhile, and an end by Ctrl-C in the middle of a job, which the next system goes on with."""
+"""A system with API keys: a key is made, used and revoked at run time, a quota is added, and a job
+that Ctrl-C interrupts continues in the next system."""
 
 from __future__ import annotations
 
@@ -36,33 +36,33 @@ def atelier(*arguments: str, **variables: str) -> subprocess.CompletedProcess[st
 
 
 def policy(url: str, key: str) -> str:
-    """The quotas that an answer tells of, here to a request that is refused."""
+    """Quotas in the header of a refused request's response."""
     headers = {"Authorization": f"Bearer {key}"}
-    answer = httpx.post(f"{url}/v1/generate", json={}, headers=headers, trust_env=False)
-    return answer.headers.get("ratelimit-policy", "")
+    response = httpx.post(f"{url}/v1/generate", json={}, headers=headers, trust_env=False)
+    return response.headers.get("ratelimit-policy", "")
 
 
 def check_log(lines: list[str], key_id: str) -> None:
-    """All lines about the job, front end's and pool's, name its request and key."""
-    found = [json.loads(line.partition("|")[2]) for line in lines if '"job"' in line]
-    (request_id,) = {line["request_id"] for line in found}
+    """Every log line about the job, of front end and pool, contains its request id and key id."""
+    records = [json.loads(line.partition("|")[2]) for line in lines if '"job"' in line]
+    (request_id,) = {line["request_id"] for line in records}
     assert request_id.startswith("req_")
-    assert {(line["key_id"], line["tenant"]) for line in found} == {(key_id, "acme")}
-    said = [line["message"] for line in found]
-    assert any("was accepted" in one for one in said), said
-    assert any("is worked on" in one for one in said), said
-    assert any(one.endswith("left: succeeded") for one in said), said
+    assert {(line["key_id"], line["tenant"]) for line in records} == {(key_id, "acme")}
+    messages = [line["message"] for line in records]
+    assert any("was accepted" in message for message in messages), messages
+    assert any(message.endswith(" runs") for message in messages), messages
+    assert any(message.endswith("ended: succeeded") for message in messages), messages
 
 
 def end_by_ctrl_c(system: System) -> None:
-    """It drains, and leaves nobody behind."""
+    """Ctrl-C drains the system and leaves no process."""
     family = children(system.process.pid)
     assert len(family) == 3, "Redis, the front end, a pool"
     os.kill(system.process.pid, signal.SIGINT)
     assert system.wait() == 0
     assert not any(is_alive(pid) for pid in family)
-    said = [line for line in system.lines if line.startswith(("stopping", "stopped"))]
-    assert [line.split()[0] for line in said] == ["stopping:", "stopping:", "stopped"]
+    lines = [line for line in system.lines if line.startswith(("stopping", "stopped"))]
+    assert [line.split()[0] for line in lines] == ["stopping:", "stopping:", "stopped"]
 
 
 def test_a_key_from_first_to_last(start: Start, state: Path, tmp_path: Path) -> None:
@@ -70,10 +70,10 @@ def test_a_key_from_first_to_last(start: Start, state: Path, tmp_path: Path) -> 
     generate = ("generate", "a star", "-o", str(tmp_path / "star.png"), "--server")
     refused = atelier(*generate, system.url)
     assert refused.returncode == 1 and "API key" in refused.stderr
-    made = atelier("keys", "create", "--tenant", "acme", "--state", str(state))
-    key = made.stdout.strip()
-    done = atelier(*generate, system.url, ATELIER_API_KEY=key)
-    assert done.returncode == 0, done.stderr
+    created = atelier("keys", "create", "--tenant", "acme", "--state", str(state))
+    key = created.stdout.strip()
+    process = atelier(*generate, system.url, ATELIER_API_KEY=key)
+    assert process.returncode == 0, process.stderr
     assert (tmp_path / "star.png").read_bytes().startswith(b"\x89PNG")
     key_id = key.split("_")[1]
     check_log(system.lines, key_id)
@@ -83,15 +83,15 @@ def test_a_key_from_first_to_last(start: Start, state: Path, tmp_path: Path) -> 
     with Client(system.url, key) as client:
         job_id = start_long_job(client)
     end_by_ctrl_c(system)
-    again = start("--keys", ATELIER_LOG_FORMAT="json")
-    with Client(again.url, key) as client:
+    restarted = start("--keys", ATELIER_LOG_FORMAT="json")
+    with Client(restarted.url, key) as client:
         client.job_id = job_id
         assert [event.name for event in client.follow()][-1] == "succeeded"
     assert atelier("keys", "revoke", key_id, "--state", str(state)).returncode == 0
     until(
-        lambda: atelier(*generate, again.url, "--key", key).returncode == 1,
+        lambda: atelier(*generate, restarted.url, "--key", key).returncode == 1,
         "the end of the key",
         20,
     )
-    again.close()
-    assert key not in "\n".join(system.lines + again.lines)
+    restarted.close()
+    assert key not in "\n".join(system.lines + restarted.lines)

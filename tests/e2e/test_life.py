@@ -1,4 +1,4 @@
-"""What a system survives, and how it ends; by Ctrl-C, `test_keys.py` has it."""
+"""Failures that a system survives, and ways to stop it; `test_keys.py` covers Ctrl-C."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.e2e.conftest import Start
 from tests.e2e.system import ATELIER, DEADLINE_S, START_S, System, children, is_alive, until
 
 LONG = {"prompt": "a star", "width": 64, "height": 64, "num_inference_steps": 200, "seed": 1}
-"""Enough steps to be met in the middle, on most machines."""
+"""Enough steps to interrupt a job midway on most machines."""
 PATIENT = {"ATELIER_QUEUE__MAX_DEATHS": "100", "ATELIER_QUEUE__MAX_ATTEMPTS": "100"}
-"""Of systems with short leases, which may also lapse where the machine is busy."""
+"""Attempt limits for short leases, which also expire on a busy machine."""
 DRAIN_S = 600
 
 
 def start_long_job(client: Client, **fields: int) -> str:
-    """Id of a job of LONG whose first steps are done."""
+    """Submit a job of LONG and wait for its first step; returns its id."""
     job = client.submit(LONG | {"num_images": 4} | fields)
     until(lambda: client.job()["progress"]["step"] > 0, "a first step")
     return str(job["id"])
@@ -35,7 +35,7 @@ def test_a_job_outlives_the_pool_that_runs_it(start: Start, state: Path) -> None
     system = start(ATELIER_QUEUE__LEASE_S="3600", ATELIER_QUEUE__REAP_EVERY_S="0.5")
     with Client(system.url) as client:
         while not system.kill_pool(state, start_long_job(client)):
-            pass  # it had ended before
+            pass  # the job ended before the kill
         system.wait_for("tiny ended .killed by SIGKILL.; starting it again", DEADLINE_S)
         names = [event.name for event in client.follow()]
         assert names.count("running") == 2, "the second pool did not take it up"
@@ -44,15 +44,15 @@ def test_a_job_outlives_the_pool_that_runs_it(start: Start, state: Path) -> None
 
 
 def test_kill_of_the_supervisor_leaves_nobody_behind_and_loses_nothing(start: Start) -> None:
-    soon = PATIENT | {"ATELIER_QUEUE__LEASE_S": "2", "ATELIER_QUEUE__REAP_EVERY_S": "0.5"}
-    system = start(**soon)
+    variables = PATIENT | {"ATELIER_QUEUE__LEASE_S": "2", "ATELIER_QUEUE__REAP_EVERY_S": "0.5"}
+    system = start(**variables)
     with Client(system.url) as client:
         job_id = start_long_job(client)
     family = children(system.process.pid)
     assert len(family) == 3
     system.process.kill()
     until(lambda: not any(is_alive(pid) for pid in family), "the end of every child")
-    with Client(start(**soon).url) as client:
+    with Client(start(**variables).url) as client:
         client.job_id = job_id
         assert [event.name for event in client.follow()][-1] == "succeeded"
         assert len(client.job()["outputs"]) == 4
@@ -64,7 +64,7 @@ def test_a_second_ctrl_c_ends_it_at_once(start: Start) -> None:
     with Client(system.url) as client:
         start_long_job(client)
     worker = system.child("worker")
-    os.kill(worker, signal.SIGSTOP)  # it can't drain
+    os.kill(worker, signal.SIGSTOP)  # prevents a drain
     os.kill(system.process.pid, signal.SIGINT)
     system.wait_for("stopping: the pools", DEADLINE_S)
 
@@ -82,7 +82,7 @@ def test_redis_is_started_again_and_what_ran_goes_on(start: Start, state: Path) 
     with Client(system.url) as client:
         start_long_job(client)
         os.kill(system.child("-server "), signal.SIGKILL)
-        system.wait_for("the embedded Redis is there again", DEADLINE_S)
+        system.wait_for("the embedded Redis runs again", DEADLINE_S)
         assert [event.name for event in client.follow()][-1] == "succeeded"
         assert len(client.job()["outputs"]) == 4
     (manifest,) = (state / "redis" / "appendonlydir").glob("*.manifest")
@@ -95,17 +95,17 @@ def test_redis_is_started_again_and_what_ran_goes_on(start: Start, state: Path) 
 
 
 def test_a_taken_port_is_told(checkpoint: Path, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        done = subprocess.run(
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = str(holder.getsockname()[1])
+        process = subprocess.run(
             [*ATELIER, "up", "--port", port, "--state", tmp_path, "--model", f"tiny={checkpoint}"],
             capture_output=True,
             text=True,
             timeout=DEADLINE_S,
         )
-    assert done.returncode == 78
-    assert f"port {port}" in done.stderr
-    assert "--port" in done.stderr
+    assert process.returncode == 78
+    assert f"port {port}" in process.stderr
+    assert "--port" in process.stderr
 
 
 def test_a_model_that_cannot_be_served_leaves_the_others_alone(
@@ -134,7 +134,8 @@ def test_a_checkpoint_that_is_none_ends_it_with_the_reason(tmp_path: Path) -> No
 
 
 def test_overlapping_deaths_below_one_supervisor_change_no_picture(start: Start) -> None:
-    """Pool, Redis and front end die in pairs, the supervisor last, with four images at once."""
+    """Pool, Redis and front end are killed in pairs, then the supervisor, during jobs of four
+    images each."""
     settings = PATIENT | {"ATELIER_QUEUE__LEASE_S": "2", "ATELIER_QUEUE__REAP_EVERY_S": "0.5"}
     settings["ATELIER_POOLS"] = json.dumps({"tiny": {"model": "tiny", "slots": 4}})
     system = start(**settings)
@@ -155,11 +156,11 @@ def test_overlapping_deaths_below_one_supervisor_change_no_picture(start: Start)
 
 
 def kill_both(system: System, *commands: str) -> None:
-    """And wait until the supervisor has started them again."""
-    dying = [system.child(command) for command in commands]
-    for pid in dying:
+    """Kill the processes and wait until the supervisor has restarted them."""
+    pids = [system.child(command) for command in commands]
+    for pid in pids:
         os.kill(pid, signal.SIGKILL)
-    until(lambda: is_whole(system, dying), "everybody anew", START_S)
+    until(lambda: is_whole(system, pids), "everybody anew", START_S)
 
 
 def is_whole(system: System, dead: list[int]) -> bool:
@@ -168,10 +169,10 @@ def is_whole(system: System, dead: list[int]) -> bool:
 
 
 def goes_on(client: Client, ids: list[str]) -> bool:
-    """Whether one of the jobs is worked on, or all are done."""
+    """Whether a job has progressed, or all have succeeded."""
     try:
         jobs = [job_of(client, job_id) for job_id in ids]
-    except (ApiError, ServiceUnreachable, httpx.HTTPError):  # who answers is not there yet
+    except (ApiError, ServiceUnreachable, httpx.HTTPError):  # the front end is not up yet
         return False
     states = {job["state"] for job in jobs}
     return states == {"succeeded"} or any(
@@ -185,7 +186,7 @@ def job_of(client: Client, job_id: str) -> dict[str, Any]:
 
 
 def pictures(url: str, job_id: str) -> list[str]:
-    """Digests of a job's images, when it has ended."""
+    """Digests of a job's images after it ended."""
     with Client(url) as client:
         client.job_id = job_id
         assert [event.name for event in client.follow()][-1] == "succeeded"

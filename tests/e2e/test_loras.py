@@ -1,5 +1,5 @@
-"""Adapters by a running system of every family: the settings', a tenant's, a model's own; with the
-same bytes alone, in company, and after a pool was killed in the midst."""
+"""Adapters in a running system of every family: from settings, from a tenant, and of a model. The
+bytes are the same alone, in a batch, and after a pool is killed."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ Body = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Families:
-    """A system that has been given these adapters."""
+    """A system with these adapters."""
 
     system: System
     files: Mapping[str, Path]
     names: Sequence[str]
     pool: str
-    """Words of the command line of Flux's pool."""
+    """Part of the command line of Flux's pool."""
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def every(tmp_path: Path) -> Iterator[Families]:
 
 
 def body(model: str, seed: int, *loras: tuple[str, Any], **fields: Any) -> dict[str, Any]:
-    clip = (
+    format_ = (
         {"output": {"format": "gif"}} if model != served.FAST and SUITE[model].makes_video else {}
     )
     base = {
@@ -76,7 +76,7 @@ def body(model: str, seed: int, *loras: tuple[str, Any], **fields: Any) -> dict[
         "seed": seed,
     }
     named = [{"name": name, "scale": scale} for name, scale in loras]
-    return {**base, **clip, **fields} | ({"loras": named} if named else {})
+    return {**base, **format_, **fields} | ({"loras": named} if named else {})
 
 
 @pytest.mark.timeout(900)  # a pool of each family, on a machine that does little for us
@@ -98,15 +98,15 @@ def check(families: Families) -> None:
         assert listed.keys() == {*files} - {"flux-c"} | {"mine"}
         last = f"{families.names[-1]}-a"
         assert listed[last]["trigger"] == f"word of {last}"
-        some = [{"from": 0, "to": 0.5, "scale": 1.0}]
-        asked: list[Body] = [
+        schedule = [{"from": 0, "to": 0.5, "scale": 1.0}]
+        requests: list[Body] = [
             body("flux", 1),
             body("flux", 1, ("flux-a", 1.0)),
             body("flux", 1, ("flux-b", 1.0)),
             body("flux", 1, ("flux-b", 0.5)),
             body("flux", 1, ("mine", -0.7)),
             body("flux", 1, ("flux-a", 1.0), ("flux-b", 0.5)),
-            body("flux", 1, ("mine", some)),
+            body("flux", 1, ("mine", schedule)),
             body("flux", 1, ("flux-a", 1.0), num_inference_steps=LONG),
             *(
                 body(name, 1, *loras)
@@ -115,31 +115,31 @@ def check(families: Families) -> None:
                 for loras in ([], [(f"{name}-a", 0.6)])
             ),
         ]
-        alone = [digests(client, [one])[0] for one in asked]
-        assert len({found[0] for found in alone}) == len(asked), "each adapter shows"
-        assert digests(client, asked) == alone, "in company"
+        alone = [digests(client, [request])[0] for request in requests]
+        assert len({files_[0] for files_ in alone}) == len(requests), "each adapter shows"
+        assert digests(client, requests) == alone, "in company"
         fast = body(served.FAST, 1)
         del fast["num_inference_steps"]
-        # Their files name another model.
-        assert pixels(client, fast) == pixels(client, asked[3]), "a model with an adapter"
+        # The files' metadata names another model.
+        assert pixels(client, fast) == pixels(client, requests[3]), "a model with an adapter"
         assert pixels(client, body(served.FAST, 1, ("flux-a", 1.0))) == pixels(
             client, body("flux", 1, ("flux-b", 0.5), ("flux-a", 1.0))
         )
-        assert after_a_kill(families, client, asked[:8]) == alone[:8]
+        assert after_a_kill(families, client, requests[:8]) == alone[:8]
         client.delete_lora("mine")
         with pytest.raises(ApiError, match="mine"):
-            client.submit(asked[4])
+            client.submit(requests[4])
 
 
-def pixels(client: Client, asked: Body) -> list[str]:
-    """Digests of what a request draws, whatever its files say of it."""
-    digests(client, [asked])
+def pixels(client: Client, request: Body) -> list[str]:
+    """Pixel digests of a request's outputs, independent of the files' metadata."""
+    digests(client, [request])
     return [output["pixels_sha256"] for output in client.job()["outputs"]]
 
 
-def after_a_kill(families: Families, client: Client, asked: list[Body]) -> list[list[str]]:
-    """Of Flux's, where their pool is killed in the midst of the last, long one."""
-    jobs = [str(client.submit(one)["id"]) for one in reversed(asked)]
+def after_a_kill(families: Families, client: Client, requests: list[Body]) -> list[list[str]]:
+    """Digests of Flux's requests, whose pool is killed during the last, long one."""
+    jobs = [str(client.submit(request)["id"]) for request in reversed(requests)]
     client.job_id = jobs[0]
     until(lambda: client.job()["progress"]["step"] > LONG // 4, "the long one's steps")
     os.kill(families.system.child(families.pool), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The operators' page of a server that wants keys, in a real browser."""
+"""The operators' page of a server that requires keys, in a real browser."""
 
 from __future__ import annotations
 
@@ -25,14 +25,17 @@ def operators_key(locked: StandIns) -> str:
 
 @pytest.fixture
 def page(browser: Browser, locked: StandIns) -> Iterator[Page]:
-    """Nothing may go wrong in it, and no request leaves its server."""
+    """Page of the browser; it must raise no error and send no request to another server."""
     with browser.new_context() as context:
-        page, wrong = context.new_page(), list[str]()
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("request", lambda one: one.url.startswith(locked.url) or wrong.append(one.url))
+        page, errors = context.new_page(), list[str]()
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on(
+            "request",
+            lambda request: request.url.startswith(locked.url) or errors.append(request.url),
+        )
         page.goto(f"{locked.url}/operator")
         yield page
-        assert not wrong
+        assert not errors
 
 
 def enter(page: Page, text: str) -> None:
@@ -60,10 +63,12 @@ def test_what_an_operator_sees_and_does(
     expect(page.locator("#paused tbody tr")).to_contain_text("alice")
     page.get_by_role("button", name="Resume").click()
     expect(page.locator("#paused")).to_have_text("none")
-    told = page.locator("#audit tbody tr")
-    expect(told.first).to_contain_text("resume pool")
-    expect(told.filter(has_text="127.0.0.1")).to_have_count(2)
-    made = told.filter(has_text="command line at").filter(has_text="create operator's key alice")
-    expect(made).to_have_count(1)
+    entries = page.locator("#audit tbody tr")
+    expect(entries.first).to_contain_text("resume pool")
+    expect(entries.filter(has_text="127.0.0.1")).to_have_count(2)
+    created = entries.filter(has_text="command line at").filter(
+        has_text="create operator's key alice"
+    )
+    expect(created).to_have_count(1)
     page.reload()
-    expect(state).to_have_text("ready")  # the tab remembers the key
+    expect(state).to_have_text("ready")  # the tab stores the key

@@ -20,12 +20,12 @@ from tests.e2e.system import System
 from tests.service.recipes.examples import recipe
 from tests.service.standin import picture
 
-pytestmark = pytest.mark.timeout(900)  # seconds: its start
+pytestmark = pytest.mark.timeout(900)  # seconds, for the system's start
 
 
 @pytest.fixture
 def open_page(browser: Browser, system: System) -> Iterator[Open]:
-    """Open a page with `tiny` chosen among the models."""
+    """Function that opens a page with the model `tiny` selected."""
     with pages(browser, system.url) as run:
 
         def opened(**context: Any) -> Page:
@@ -37,7 +37,7 @@ def open_page(browser: Browser, system: System) -> Iterator[Open]:
 
 
 def finished(card: Locator) -> Locator:
-    """Its picture, loaded."""
+    """Wait for a card's job to succeed and its image to load; returns the image."""
     expect(card).to_have_attribute("data-state", "succeeded")
     image = card.locator("img").first
     image.scroll_into_view_if_needed()
@@ -55,8 +55,8 @@ def test_a_picture_from_prompt_to_download(open_page: Open, tmp_path: Path) -> N
         card.get_by_text("Download").click()
     assert loaded.value.suggested_filename == "atelier-tiny-7.png"
     loaded.value.save_as(tmp_path / "picture.png")
-    with Image.open(tmp_path / "picture.png") as picture:
-        assert picture.size == (64, 64)
+    with Image.open(tmp_path / "picture.png") as image:
+        assert image.size == (64, 64)
 
 
 def test_again_takes_another_seed_and_nothing_else(open_page: Open) -> None:
@@ -85,8 +85,8 @@ def test_a_reload_keeps_the_gallery_and_forgets_what_is_gone(
     page.reload()
     expect(page.locator(".card")).to_have_count(3)
     expect(slow).to_have_attribute("data-state", "succeeded")
-    said = page.locator(".card .said").all_inner_texts()
-    assert said == ["a slow star", "a new star", "an old star"]
+    prompts = page.locator(".card .said").all_inner_texts()
+    assert prompts == ["a slow star", "a new star", "an old star"]
     with httpx.Client(base_url=system.url, trust_env=False) as http:
         oldest = http.get("/v1/jobs", params={"limit": 3}).json()["data"][2]
         assert http.delete(f"/v1/jobs/{oldest['id']}").status_code == 204
@@ -113,7 +113,7 @@ def test_an_error_is_shown_at_its_field(open_page: Open) -> None:
 
 def test_cancel(open_page: Open) -> None:
     page = open_page()
-    card = make(page, "slow after", num_inference_steps=2)  # so the safety hook gives no verdict
+    card = make(page, "slow after", num_inference_steps=2)  # the safety hook delays its verdict
     expect(card).to_contain_text("storing")
     card.get_by_text("Cancel").click()
     expect(card).to_have_attribute("data-state", "canceled")
@@ -161,7 +161,7 @@ DROP = """([selector, name, bytes]) => {
 
 
 def drop(page: Page, selector: str, name: str, data: bytes) -> None:
-    """Drop a file onto a part of the page."""
+    """Drop a file onto an element of the page."""
     page.evaluate(DROP, [selector, name, base64.b64encode(data).decode()])
 
 
@@ -169,22 +169,22 @@ def drop(page: Page, selector: str, name: str, data: bytes) -> None:
 def test_a_dropped_file_brings_its_settings_back(
     open_page: Open, system: System, format: str
 ) -> None:
-    wanted = {
+    settings = {
         "model": "tiny",
         "prompt": "a \u72d0 & <star>",
         "num_inference_steps": 3,
         "seed": 2**62 + 1,
     }
-    asked = {**wanted, "guidance_scale": 2.5, "num_images": 2, "output": {"format": format}}
+    request = {**settings, "guidance_scale": 2.5, "num_images": 2, "output": {"format": format}}
     with Client(system.url) as client:
-        client.submit(asked)
+        client.submit(request)
         assert [event.name for event in client.follow()][-1] == "succeeded"
         second = client.output(client.job()["outputs"][1]["url"])
     page = open_page()
     page.fill("#num_images", "4")
     drop(page, "#gallery-title", f"star.{format}", second)
     expect(page.locator("#restored")).to_have_text(f"The form has the settings of star.{format}.")
-    expect(page.locator("#prompt")).to_have_value(wanted["prompt"])
+    expect(page.locator("#prompt")).to_have_value(settings["prompt"])
     values = {"num_inference_steps": 3, "seed": 2**62 + 2, "guidance_scale": 2.5, "num_images": 1}
     for name, value in values.items():
         expect(page.locator(f"#{name}")).to_have_value(str(value))
@@ -211,8 +211,8 @@ def test_a_file_without_settings_says_so(open_page: Open, tmp_path: Path) -> Non
 
 
 def test_a_chosen_file_says_what_it_lacks(open_page: Open, tmp_path: Path) -> None:
-    made = recipe(prompt="a fox", scheduler=None).without_prompts()
-    (tmp_path / "fox.png").write_bytes(embed(picture(), "image/png", made))
+    bare_recipe = recipe(prompt="a fox", scheduler=None).without_prompts()
+    (tmp_path / "fox.png").write_bytes(embed(picture(), "image/png", bare_recipe))
     page = open_page()
     page.set_input_files("#recipe", tmp_path / "fox.png")
     expect(page.locator("#restored")).to_have_text(

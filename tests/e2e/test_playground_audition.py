@@ -1,4 +1,4 @@
-"""The playground's contact sheet, in a real browser; the pools are stand-ins."""
+"""The playground's contact sheet in a real browser, with stand-in pools."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def page(browser: Browser, url: str) -> Iterator[Page]:
 
 def newest(url: str) -> dict[str, Any]:
     with httpx.Client(base_url=url, trust_env=False) as http:
-        found: dict[str, Any] = http.get("/v1/jobs", params={"limit": 1}).json()["data"][0]
-    return found
+        job: dict[str, Any] = http.get("/v1/jobs", params={"limit": 1}).json()["data"][0]
+    return job
 
 
 def test_a_draft_that_is_clicked_is_finished(page: Page, url: str) -> None:

@@ -1,7 +1,5 @@
-"""The playground with a model that makes clips beside one that makes pictures, in a real browser.
-
-Front end, queue and store are real; the pools are stand-ins, so that every field can be tried.
-"""
+"""The playground with a video model and an image model in a real browser. Front end, queue and
+store are real; the pools are stand-ins, so that every field can be used."""
 
 from __future__ import annotations
 
@@ -29,21 +27,21 @@ def open_page(browser: Browser, url: str) -> Iterator[Open]:
 
 @pytest.fixture
 def page(open_page: Open) -> Page:
-    """With the clips' model chosen."""
+    """Page with the video model selected."""
     page = open_page()
     page.select_option("#model", VIDEO.name)
     return page
 
 
 def request_of(url: str, card: Locator) -> dict[str, Any]:
-    """The newest job's request, as it was resolved."""
+    """The newest job's request after resolution of its defaults."""
     expect(card).to_have_attribute("data-state", "succeeded")
     with httpx.Client(base_url=url, trust_env=False) as http:
         return http.get("/v1/jobs", params={"limit": 1}).json()["data"][0]["request"]
 
 
 def test_the_first_model_that_is_ready_is_chosen(open_page: Open) -> None:
-    """Not the first of the list, which has no pool."""
+    """The first model of the list has no pool, so another is selected."""
     models = open_page().locator("#model")
     names = [RETIRED.name, MODEL, HELD.name, MASKED.name, POSED.name, TWICE.name, VIDEO.name]
     expect(models.locator("option")).to_have_text(names)
@@ -56,8 +54,8 @@ def test_a_clip_plays_and_is_downloaded(page: Page, tmp_path: Path) -> None:
     video = card.locator("video")
     page.wait_for_function("() => document.querySelector('video').readyState >= 2")
     assert video.evaluate("v => [v.videoWidth, v.videoHeight, v.duration]") == [32, 32, 2.25]
-    said = "v => [v.controls, v.loop, v.muted, v.autoplay, v.playsInline]"
-    assert video.evaluate(said) == [True] * 5
+    properties = "v => [v.controls, v.loop, v.muted, v.autoplay, v.playsInline]"
+    assert video.evaluate(properties) == [True] * 5
     page.wait_for_function("() => document.querySelector('video').currentTime > 0")
     for setting in ("frames9", "fps4", "seed7"):
         expect(card).to_contain_text(setting)
@@ -69,7 +67,7 @@ def test_a_clip_plays_and_is_downloaded(page: Page, tmp_path: Path) -> None:
 
 
 def test_the_shown_colours_are_the_clip_s(page: Page) -> None:
-    """As far as a browser, with its own ideas of transfer curves and screens, lets one tell."""
+    """The tolerance covers the browser's transfer curves and color management."""
     make(page)
     page.wait_for_function("() => document.querySelector('video')?.readyState >= 2")
     colours = page.evaluate("""() => {
@@ -108,20 +106,20 @@ def test_frames_are_a_strip(page: Page) -> None:
 
 
 def test_the_form_has_the_fields_of_the_model(page: Page) -> None:
-    """Of either model, and what one of them said is not sent to the other."""
-    clips = ("num_frames", "fps", "scheduler")
-    pictures = ("eta", "clip_skip", "guidance_rescale")
+    """The form shows the selected model's fields; values of the other model are not sent."""
+    video_fields = ("num_frames", "fps", "scheduler")
+    image_fields = ("eta", "clip_skip", "guidance_rescale")
     page.locator("#more summary").click()
-    for name in clips:
+    for name in video_fields:
         expect(page.locator(f"#{name}")).to_be_visible()
-    for name in (*pictures, "guidance_scale_2", "strength"):
+    for name in (*image_fields, "guidance_scale_2", "strength"):
         expect(page.locator(f"#{name}")).to_be_hidden()
     expect(page.locator("#num_frames")).to_have_value("5")
     expect(page.locator("#frames-hint")).to_contain_text("multiple of 4")
     page.select_option("#model", MODEL)
-    for name in clips:
+    for name in video_fields:
         expect(page.locator(f"#{name}")).to_be_hidden()
-    for name in pictures:
+    for name in image_fields:
         expect(page.locator(f"#{name}")).to_be_visible()
     card = make(page)
     expect(card.locator("img")).to_have_js_property("complete", True)
@@ -129,11 +127,13 @@ def test_the_form_has_the_fields_of_the_model(page: Page) -> None:
 
 
 def test_fields_without_an_input_are_made_from_the_schema(page: Page, url: str) -> None:
-    """A text, numbers in a row and a choice: sent, shown where they are wrong, and taken up again.
-    No field that the model serves is missing."""
+    """Text, number-list and choice inputs are sent, show errors and are restored from a job. Every
+    field that the model serves has an input."""
     page.select_option("#model", MODEL)
     page.locator("#more summary").click()
-    (model,) = (one for one in httpx.get(f"{url}/v1/models").json()["data"] if one["name"] == MODEL)
+    (model,) = (
+        entry for entry in httpx.get(f"{url}/v1/models").json()["data"] if entry["name"] == MODEL
+    )
     for name in model["fields"]:
         expect(page.locator(f"[data-field={name}]")).to_have_count(1)
     expect(page.get_by_label("Max sequence length")).to_have_value("64")

@@ -1,4 +1,4 @@
-"""The playground's images: lists of them, and masks painted on the page, in a real browser."""
+"""The playground's image lists, and masks painted on the page, in a real browser."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def page(browser: Browser, url: str) -> Iterator[Page]:
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, Path]:
-    found = {colour: tmp_path / f"{colour}.png" for colour in ("red", "blue", "green")}
-    for colour, path in found.items():
+    paths = {colour: tmp_path / f"{colour}.png" for colour in ("red", "blue", "green")}
+    for colour, path in paths.items():
         Image.new("RGB", WIDE, colour).save(path)
-    return found
+    return paths
 
 
 def asked_for(url: str, page: Page) -> dict[str, Any]:
-    """The request of a new job, as it was resolved."""
+    """The request of a new job after resolution of its defaults."""
     card = make(page)
     expect(card).to_have_attribute("data-state", "succeeded")
     with httpx.Client(base_url=url, trust_env=False) as http:
@@ -46,7 +46,7 @@ def asked_for(url: str, page: Page) -> dict[str, Any]:
 
 
 def mask_of(page: Page) -> np.ndarray:
-    """The mask that the form has: [height, width], 0 to 255."""
+    """The form's mask: [height, width], 0 to 255."""
     source = page.locator("#mask_image-thumb").get_attribute("src") or ""
     return np.asarray(
         Image.open(io.BytesIO(base64.b64decode(source.partition(",")[2]))).convert("L")
@@ -54,14 +54,14 @@ def mask_of(page: Page) -> np.ndarray:
 
 
 def paint(page: Page, *at: tuple[float, float]) -> None:
-    """Draw a stroke through points, as shares of the picture's width and height."""
+    """Draw a stroke through points given as shares of the image's width and height."""
     box = page.locator("#painter-canvas").bounding_box()
     assert box
-    places = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in at]
-    page.mouse.move(*places[0])
+    points = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in at]
+    page.mouse.move(*points[0])
     page.mouse.down()
-    for place in places[1:]:
-        page.mouse.move(*place, steps=4)
+    for point in points[1:]:
+        page.mouse.move(*point, steps=4)
     page.mouse.up()
 
 
@@ -94,16 +94,16 @@ def test_pictures_to_follow_by_controlnets(page: Page, url: str, files: dict[str
         page.locator("#control-list").get_by_label(name, exact=True).fill(value)
     (entry,) = asked_for(url, page)["control"]
     assert entry["image"].endswith("/control.0.image")
-    wanted = {"name": "canny", "scale": 0.7, "start": 0.0, "end": 0.8}
-    assert {name: entry[name] for name in wanted} == wanted
+    expected = {"name": "canny", "scale": 0.7, "start": 0.0, "end": 0.8}
+    assert {name: entry[name] for name in expected} == expected
 
 
 def test_an_example_comes_with_its_outline(page: Page, url: str) -> None:
     page.get_by_role("button", name="With a picture: a yellow cross on a black background").click()
     expect(page.locator("#prompt")).to_have_value("a yellow cross on a black background")
     source = page.locator("#control-list img").get_attribute("src") or ""
-    picture = Image.open(io.BytesIO(base64.b64decode(source.partition(",")[2]))).convert("L")
-    pixels = np.asarray(picture)
+    image = Image.open(io.BytesIO(base64.b64decode(source.partition(",")[2]))).convert("L")
+    pixels = np.asarray(image)
     assert pixels.shape == (96, 96) and {*np.unique(pixels)} == {0, 255}
     (entry,) = asked_for(url, page)["control"]
     assert entry["name"] == "canny" and entry["preprocess"] == "canny"
@@ -175,11 +175,11 @@ def test_a_painted_mask_is_opened_again_and_erased(page: Page, files: dict[str, 
     page.get_by_label("Brush, share of the picture in percent").fill("20")
     paint(page, (0.1, 0.5), (0.9, 0.5))
     page.get_by_text("Use this mask").click()
-    whole = mask_of(page)
+    full_mask = mask_of(page)
     page.get_by_label("Paint the mask").click()
     page.get_by_text("Erase").click()
     paint(page, (0.9, 0.5), (0.6, 0.5))
     page.get_by_text("Use this mask").click()
     mask = mask_of(page)
-    assert (whole[50, 40], mask[50, 40]) == (255, 255)
-    assert (whole[50, 160], mask[50, 160]) == (255, 0)
+    assert (full_mask[50, 40], mask[50, 40]) == (255, 255)
+    assert (full_mask[50, 160], mask[50, 160]) == (255, 0)

@@ -1,4 +1,4 @@
-"""The playground of a server that wants API keys, in a real browser."""
+"""The playground of a server that requires API keys, in a real browser."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.service.standin import MODEL
 
 @pytest.fixture
 def key(locked: StandIns) -> str:
-    """Of a tenant at that server."""
+    """API key of a tenant at that server."""
     command = [*ATELIER, "keys", "create", "--tenant", "acme", "--redis", locked.redis_url]
     return subprocess.check_output(command, text=True).strip()
 
@@ -30,10 +30,10 @@ def open_page(browser: Browser, locked: StandIns) -> Iterator[Open]:
 def test_a_key_opens_the_page_until_the_tab_is_closed(open_page: Open, key: str) -> None:
     page = open_page()
     field = page.get_by_label("API key")
-    for text, said in (("atl_0_0", "key not known"), (key, "ready")):
+    for text, message in (("atl_0_0", "key not known"), (key, "ready")):
         field.fill(text)
         field.press("Tab")
-        expect(page.locator("#server-state")).to_have_text(said)
+        expect(page.locator("#server-state")).to_have_text(message)
     page.select_option("#model", MODEL)
     card = make(page, num_images=2)
     expect(card).to_have_attribute("data-state", "succeeded")

@@ -1,4 +1,4 @@
-"""The playground's picker of adapters, in a real browser; the pools are stand-ins."""
+"""The playground's adapter picker in a real browser, with stand-in pools."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def tile(page: Page, name: str) -> Any:
 
 
 def asked_for(url: str, page: Page) -> dict[str, Any]:
-    """The request of a new job, as it was resolved."""
+    """The request of a new job after resolution of its defaults."""
     card = make(page)
     expect(card).to_have_attribute("data-state", "succeeded")
     with httpx.Client(base_url=url, trust_env=False) as http:
@@ -65,7 +65,7 @@ def test_adapters_are_chosen_scaled_and_sent(page: Page, url: str) -> None:
 def test_a_click_puts_the_trigger_into_the_prompt(page: Page) -> None:
     page.fill("#prompt", "a cat")
     tile(page, "ink").click()
-    tile(page, "oil").click()  # which has none
+    tile(page, "oil").click()  # has no trigger
     trigger = page.get_by_title("Put the trigger into the prompt")
     expect(trigger).to_have_text("+ in ink")
     for _ in range(2):
@@ -84,10 +84,10 @@ def test_an_error_is_shown_at_the_picker(page: Page) -> None:
     page.fill("#prompt", "a cat")
     tile(page, "ink").click()
     field = page.get_by_label("Scale of ink", exact=True)
-    for value, said in (("", "A scale is a number."), ("101", "less than or equal to 100")):
+    for value, message in (("", "A scale is a number."), ("101", "less than or equal to 100")):
         field.fill(value)
         page.click("#generate")
-        expect(page.locator("#loras-error")).to_contain_text(said)
+        expect(page.locator("#loras-error")).to_contain_text(message)
     expect(page.locator(".card")).to_have_count(0)
 
 
@@ -95,18 +95,18 @@ def test_an_uploaded_one_is_listed_and_many_can_be_searched(open_page: Open, url
     names = [f"brush-{number}" for number in range(8)]
     with httpx.Client(base_url=url, trust_env=False) as http:
         for seed, name in enumerate(names):
-            answer = http.post(
+            response = http.post(
                 "/v1/loras",
                 data={"name": name, "model": MODEL, "trigger": "bristles" if seed == 3 else ""},
                 files={"file": adapter(seed=seed)},
             )
-            assert answer.status_code == 201, answer.text
+            assert response.status_code == 201, response.text
     page = open_page()
     page.select_option("#model", MODEL)
     expect(page.locator(".tile")).to_have_count(10)
     tile(page, "ink").click()
     page.get_by_label("Find an adapter").fill("bristles")
-    expect(page.locator(".tile")).to_have_count(2)  # with the chosen one
+    expect(page.locator(".tile")).to_have_count(2)  # the match and the selected adapter
     expect(tile(page, "brush-3")).to_be_visible()
     with httpx.Client(base_url=url, trust_env=False) as http:
         for name in names:
@@ -115,7 +115,7 @@ def test_an_uploaded_one_is_listed_and_many_can_be_searched(open_page: Open, url
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_how_it_looks(open_page: Open, tmp_path: Path, scheme: str) -> None:
-    """Nothing is wider than its column, on a phone either; the picture is for whoever looks."""
+    """No element is wider than its column, also on a phone. The screenshot is for manual review."""
     for width in (360, 1280):
         page = open_page(color_scheme=scheme, viewport={"width": width, "height": 900})
         page.select_option("#model", MODEL)

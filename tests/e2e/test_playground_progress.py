@@ -1,4 +1,4 @@
-"""What the playground shows of a job before its end, in a real browser; the pool is a stand-in."""
+"""Progress of a job on the playground in a real browser, with a stand-in pool."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.e2e.standins import GATE, HELD
 
 
 def test_a_job_waits_and_shows_its_steps(browser: Browser, stand_ins: StandIns) -> None:
-    """The pool holds its job at each step until the page has shown it."""
+    """The pool holds its job at each step until the page has shown the step."""
     with pages(browser, stand_ins.url) as run, Redis.from_url(stand_ins.redis_url) as redis:
         page = run()
         page.select_option("#model", HELD.name)

@@ -1,4 +1,4 @@
-"""The playground's choice of an upscaler, in a real browser; the pools are stand-ins."""
+"""The playground's upscaler choice in a real browser, with stand-in pools."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def page(browser: Browser, url: str) -> Iterator[Page]:
 
 
 def asked_for(url: str, page: Page) -> dict[str, Any]:
-    """The request of a new job, as it was resolved."""
+    """The request of a new job after resolution of its defaults."""
     card = make(page)
     expect(card).to_have_attribute("data-state", "succeeded")
     with httpx.Client(base_url=url, trust_env=False) as http:
@@ -46,7 +46,7 @@ def test_an_upscaler_is_chosen_with_its_scale(page: Page, url: str) -> None:
 
 
 def test_hires_fix_is_ticked_and_filled_in(page: Page, url: str) -> None:
-    """Its inputs are made from the schema, as those of any field that is a plain object."""
+    """Inputs are made from the schema, as for any field that is a plain object."""
     expect(page.locator("#hires-members")).to_be_hidden()
     assert "hires" not in asked_for(url, page)
     page.check("#hires")
@@ -55,16 +55,16 @@ def test_hires_fix_is_ticked_and_filled_in(page: Page, url: str) -> None:
     page.fill("#hires-scale", "1.5")
     page.fill("#hires-upscaler", "photo")
     page.fill("#hires-num_inference_steps", "3")
-    found = asked_for(url, page)["hires"]
-    assert (found["width"], found["height"], found["upscaler"]) == (144, 96, "photo")
-    assert found["num_inference_steps"] == 3
+    hires = asked_for(url, page)["hires"]
+    assert (hires["width"], hires["height"], hires["upscaler"]) == (144, 96, "photo")
+    assert hires["num_inference_steps"] == 3
     expect(page.locator("#refiner")).to_be_hidden()
     page.select_option("#model", VIDEO.name)
     expect(page.locator("#hires")).to_be_hidden()
 
 
 def test_a_models_default_hires_fix_is_switched_off(page: Page, url: str) -> None:
-    """And stays so in a form that has the settings of that job."""
+    """The option stays off when the form loads that job's settings."""
     page.select_option("#model", TWICE.name)
     expect(page.locator("#hires")).to_be_checked()
     expect(page.locator("#hires-scale")).to_have_value("1.5")
@@ -84,8 +84,8 @@ def test_a_models_default_gives_way_to_a_mask(page: Page, url: str, tmp_path: Pa
     (tmp_path / "a.png").write_bytes(picture())
     for name in ("image", "mask_image"):
         page.set_input_files(f"#{name}", tmp_path / "a.png")
-    found = asked_for(url, page)
-    assert "mask_image" in found and "hires" not in found
+    request = asked_for(url, page)
+    assert "mask_image" in request and "hires" not in request
 
 
 def test_a_model_of_videos_has_no_choice_of_it(page: Page) -> None:

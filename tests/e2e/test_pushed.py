@@ -1,4 +1,4 @@
-"""A real system that pushes its metrics to a real collector, to the end."""
+"""A real system pushes its metrics to a real OTLP collector, including the last values at exit."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.e2e.watched import POOLS_PAGE
 
 POOLS = {"tiny": {"model": "tiny", "slots": 1, "metrics_port": 0}}
 BY_SCRAPES = ("atelier_http_", "atelier_connections", "process_", "python_")
-"""What a look at the page changes, or the time."""
+"""Metrics that change with a scrape or with time."""
 REFUSED = "atelier_jobs_refused_total"
 SUMS = ("_total", "_sum", "_count")
 
 Sums = dict[tuple[str, frozenset[str]], float]
-"""By name and the labels' values."""
+"""Values by metric name and label values."""
 
 
 def on_page(address: str) -> Sums:
@@ -40,19 +40,21 @@ def on_page(address: str) -> Sums:
 
 
 def in_push(process: Pushed) -> Sums:
-    found: Sums = {}
+    result: Sums = {}
     for (name, labels), point in process.points.items():
         values = frozenset(text for _, text in labels)
         if point.count is not None:
-            found |= {(f"{name}_sum", values): point.value, (f"{name}_count", values): point.count}
+            result |= {(f"{name}_sum", values): point.value, (f"{name}_count", values): point.count}
         elif name.endswith(SUMS):
-            found[name, values] = point.value
-    return {key: value for key, value in found.items() if not key[0].startswith(BY_SCRAPES)}
+            result[name, values] = point.value
+    return {key: value for key, value in result.items() if not key[0].startswith(BY_SCRAPES)}
 
 
 def of(collector: Collector, service: str) -> Pushed | None:
-    found = [one for one in collector.pushed.values() if one.resource["service.name"] == service]
-    return found[0] if found else None
+    matches = [
+        pushed for pushed in collector.pushed.values() if pushed.resource["service.name"] == service
+    ]
+    return matches[0] if matches else None
 
 
 def test_what_is_pushed_is_what_the_pages_have(start: Start, state: Path) -> None:
@@ -69,8 +71,8 @@ def test_what_is_pushed_is_what_the_pages_have(start: Start, state: Path) -> Non
         }
         with httpx.Client(base_url=url, timeout=90, trust_env=False) as http:
             body = {"prompt": "a star", "num_inference_steps": 2}
-            made = http.post("/v1/generate", json=body, headers={"Prefer": "wait=60"}).json()
-            assert made["state"] == "succeeded"
+            job = http.post("/v1/generate", json=body, headers={"Prefer": "wait=60"}).json()
+            assert job["state"] == "succeeded"
 
             def is_same(service: str) -> bool:
                 process = of(collector, service)

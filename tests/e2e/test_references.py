@@ -1,4 +1,4 @@
-"""FLUX.2 klein edits images that come over HTTP, as diffusers does."""
+"""FLUX.2 klein over HTTP edits images like diffusers."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import pytest
 from PIL import Image
 
 from tests.e2e.conftest import Files
-from tests.e2e.doors import END_S
+from tests.e2e.endpoints import END_S
 from tests.e2e.system import System
 from tests.families.suite import EVERY
 
-pytestmark = pytest.mark.timeout(900)  # seconds: its start
+pytestmark = pytest.mark.timeout(900)  # seconds, for the system's start
 
 ENTRY = EVERY["flux2-edit"]
 MOST_LEVELS = 2
 SHOWS = 1.0
-"""Levels, in the mean, by which a reference changes an image at least."""
+"""Least mean change of an image by a reference, in levels."""
 IMAGE, FURTHER = (base64.b64encode(file).decode() for file in ENTRY.images.values())
 
 
@@ -33,9 +33,9 @@ def test_an_edit_draws_what_diffusers_draws(system: System, folders: Files) -> N
 
 
 def test_references_without_an_image_are_seen(system: System) -> None:
-    alone = drawn(system, ENTRY.request, reference_images=[IMAGE, FURTHER])
+    references_only = drawn(system, ENTRY.request, reference_images=[IMAGE, FURTHER])
     both = drawn(system, ENTRY.request, image=IMAGE, reference_images=[FURTHER])
-    np.testing.assert_array_equal(alone, both)
+    np.testing.assert_array_equal(references_only, both)
 
 
 def test_an_edit_has_the_size_of_its_image(system: System) -> None:
@@ -46,14 +46,14 @@ def test_an_edit_has_the_size_of_its_image(system: System) -> None:
 
 def test_too_many_references_are_refused_by_name(system: System) -> None:
     answer = asked(system, {**ENTRY.request, "reference_images": [IMAGE] * 4})
-    assert answer.status_code == 422 and "the model takes 3 at most" in answer.text
+    assert answer.status_code == 422 and "the model accepts 3 at most" in answer.text
 
 
 def drawn(system: System, request: dict[str, Any], **images: Any) -> np.ndarray:
-    answer = asked(system, {**request, **images})
-    assert answer.status_code == 200, answer.text
-    with Image.open(io.BytesIO(answer.content)) as picture:
-        return np.asarray(picture.convert("RGB"), np.int16)
+    response = asked(system, {**request, **images})
+    assert response.status_code == 200, response.text
+    with Image.open(io.BytesIO(response.content)) as image:
+        return np.asarray(image.convert("RGB"), np.int16)
 
 
 def asked(system: System, body: dict[str, Any]) -> httpx.Response:

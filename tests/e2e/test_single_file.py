@@ -1,5 +1,4 @@
-"""A fine-tune as it is shared, one file with the original keys, from the command line to diffusers'
-own image over HTTP."""
+"""A single-file fine-tune with the original keys generates diffusers' image over HTTP."""
 
 from __future__ import annotations
 
@@ -13,10 +12,10 @@ from diffusers import StableDiffusionXLPipeline
 from PIL import Image
 
 from tests.e2e.conftest import Files
-from tests.e2e.doors import END_S
+from tests.e2e.endpoints import END_S
 from tests.e2e.system import System
 
-pytestmark = pytest.mark.timeout(900)  # seconds: its start
+pytestmark = pytest.mark.timeout(900)  # seconds, for the system's start
 
 PROMPT, SEED = "a red circle", 7
 FIELDS = {"width": 48, "height": 32, "num_inference_steps": 3, "guidance_scale": 4.0}
@@ -30,14 +29,14 @@ def test_a_single_file_draws_what_diffusers_draws(system: System, folders: Files
     generator = torch.Generator().manual_seed(SEED)
     expected = pipeline(PROMPT, generator=generator, output_type="np", **FIELDS).images[0]
 
-    answer = httpx.post(
+    response = httpx.post(
         f"{system.url}/v1/generate",
         json={"model": "tune", "prompt": PROMPT, "seed": SEED, **FIELDS},
         headers={"Accept": "image/png"},
         timeout=END_S,
         trust_env=False,
     )
-    assert answer.status_code == 200, answer.text
-    with Image.open(io.BytesIO(answer.content)) as picture:
-        drawn = np.asarray(picture.convert("RGB"), np.int16)
+    assert response.status_code == 200, response.text
+    with Image.open(io.BytesIO(response.content)) as image:
+        drawn = np.asarray(image.convert("RGB"), np.int16)
     assert np.abs(drawn - np.rint(255 * expected)).max() <= MOST_LEVELS

@@ -1,6 +1,6 @@
-"""A real system that sends its traces to a real collector, and whose pool is profiled.
+"""A real system exports traces to a real collector, and its pool is profiled.
 
-One system for all of it: a pool of two virtual devices that splits each image.
+All tests share the system; its pool has two virtual devices that split each image.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.collector import ROOT, Collector, Told, collecting
+from tests.collector import ROOT, Collector, Span, collecting
 from tests.deploy.watching.files import searches
 from tests.deploy.watching.prometheus import running
 from tests.e2e.conftest import launch
@@ -27,11 +27,11 @@ from tests.e2e.system import ATELIER, START_S, System, environment, until
 from tests.e2e.watched import POOLS_PAGE
 
 MARKER = "zz" + secrets.token_hex(8)
-"""In every prompt."""
+"""Text in every prompt."""
 LONG = 1000
-"""Steps of a job that is likely to be met in the midst of them."""
+"""Enough steps to interrupt a job midway."""
 CLOCKS_S = 0.005
-"""Between Redis's clock and Python's, of one machine, with roundings to microseconds."""
+"""Tolerance between Redis's and Python's clocks on one machine, rounded to microseconds."""
 POOL = {
     "model": "tiny",
     "slots": 1,
@@ -53,7 +53,7 @@ TRACED = (
     "atelier_job_duration_seconds",
     "atelier_job_stage_seconds",
 )
-"""Histograms with traces as exemplars, of front ends and pools."""
+"""Histograms of front ends and pools whose exemplars are traces."""
 PARTS = ("compute", "communication", "other", "waiting", "no_work")
 STAGES = ["prepare", "compile", "encode", "denoise", "decode", "media", "store"]
 
@@ -67,9 +67,9 @@ class Traced:
 
     def put(self, headers: Any = (), **fields: Any) -> dict[str, Any]:
         body = {"prompt": MARKER, "seed": 1, "num_inference_steps": 4, **fields}
-        answer = self.front.post("/v1/generate", json=body, headers=list(headers))
-        assert answer.is_success, answer.text
-        return dict(answer.json())
+        response = self.front.post("/v1/generate", json=body, headers=list(headers))
+        assert response.is_success, response.text
+        return dict(response.json())
 
     def job(self, job_id: str) -> dict[str, Any]:
         return dict(self.front.get(f"/v1/jobs/{job_id}").json())
@@ -78,12 +78,12 @@ class Traced:
         until(lambda: self.job(job_id)["state"] in ("succeeded", "failed"), "the job ends", START_S)
         return self.job(job_id)
 
-    def tree(self, job_id: str, *names: str) -> list[Told]:
-        """The trace of a job, once it has spans of these names."""
+    def tree(self, job_id: str, *names: str) -> list[Span]:
+        """The trace of a job, once it contains spans of these names."""
 
         def is_whole() -> bool:
-            there = [span.name for span in self.collector.of_job(job_id)]
-            return all(there.count(name) >= names.count(name) for name in names)
+            present = [span.name for span in self.collector.of_job(job_id)]
+            return all(present.count(name) >= names.count(name) for name in names)
 
         until(is_whole, f"spans {names}")
         return self.collector.of_job(job_id)
@@ -95,8 +95,8 @@ class Traced:
 
     @property
     def pool_address(self) -> str:
-        found = (re.search(POOLS_PAGE, line) for line in self.system.lines)
-        *_, port = (match[1] for match in found if match)
+        matches = (re.search(POOLS_PAGE, line) for line in self.system.lines)
+        *_, port = (match[1] for match in matches if match)
         return f"127.0.0.1:{port}"
 
     def pool_page(self) -> str:
@@ -117,11 +117,11 @@ def traced(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             system.close()
 
 
-def check_whole(spans: list[Told], outside: str = ROOT) -> None:
-    """Each span but the first is below one that is there, and lies within its trace's time.
+def check_whole(spans: list[Span], outside: str = ROOT) -> None:
+    """Check that every span except the first has its parent in the trace and starts after it.
 
     Args:
-        outside: the parent of the first, which somebody else has.
+        outside: parent of the first span, from outside the trace.
     """
     ids = {span.id for span in spans}
     assert len(ids) == len(spans)
@@ -134,17 +134,18 @@ def check_whole(spans: list[Told], outside: str = ROOT) -> None:
             assert span.start >= by_id[span.parent].start - CLOCKS_S, span.name
 
 
-def below(spans: list[Told], parent: Told) -> list[Told]:
+def below(spans: list[Span], parent: Span) -> list[Span]:
     return [span for span in spans if span.parent == parent.id]
 
 
-def one(spans: list[Told], name: str) -> Told:
-    (found,) = (span for span in spans if span.name == name)
-    return found
+def one(spans: list[Span], name: str) -> Span:
+    (span_,) = (span for span in spans if span.name == name)
+    return span_
 
 
 def test_a_jobs_trace_is_whole(traced: Traced) -> None:
-    """From the client's own span through request, queue and pool to the store, in order."""
+    """The trace leads from the client's span through request, queue and pool to the store, in
+    order."""
     trace, parent = secrets.token_hex(16), secrets.token_hex(8)
     headers = [("traceparent", f"00-{trace}-{parent}-01"), ("Prefer", "wait=60")]
     job = traced.put(headers, num_images=2)
@@ -166,31 +167,31 @@ def test_a_jobs_trace_is_whole(traced: Traced) -> None:
     assert attempt.attributes["atelier.pool"].startswith("tiny-")
     *stages, finish = below(spans, attempt)
     assert finish.name == "finish"
-    for picture in (0, 1):
-        own = [span for span in stages if span.attributes["atelier.image"] == picture]
-        assert [span.name for span in own] == STAGES
-        for before, after in pairwise(own[:-1]):  # file by file, media and store take turns
+    for image in (0, 1):
+        image_spans = [span for span in stages if span.attributes["atelier.image"] == image]
+        assert [span.name for span in image_spans] == STAGES
+        for before, after in pairwise(image_spans[:-1]):  # media and store alternate, file by file
             assert before.end <= after.start + CLOCKS_S, (before.name, after.name)
-        denoise = one(own, "denoise")
+        denoise = one(image_spans, "denoise")
         assert denoise.attributes["atelier.steps"] == 4
         assert [name for name, _ in denoise.events] == ["step"] * 4
     assert all(span.error is None for span in spans)
     check_searches(spans)
 
 
-def check_searches(spans: list[Told]) -> None:
-    """What the dashboards look for in Jaeger is in any job's trace."""
-    asked = searches()
-    assert len(asked) > 7
-    for query in asked:
-        found = [span for span in spans if span.service == query["service"]]
-        found = [span for span in found if query.get("operation", span.name) == span.name]
+def check_searches(spans: list[Span]) -> None:
+    """Any job's trace contains what the dashboards search for in Jaeger."""
+    queries = searches()
+    assert len(queries) > 7
+    for query in queries:
+        matches = [span for span in spans if span.service == query["service"]]
+        matches = [span for span in matches if query.get("operation", span.name) == span.name]
         tags = json.loads(query.get("tags", "{}"))
-        assert any(tags.keys() <= span.attributes.keys() for span in found), query
+        assert any(tags.keys() <= span.attributes.keys() for span in matches), query
 
 
 def test_prometheus_leads_from_a_latency_to_its_trace(traced: Traced, tmp_path: Path) -> None:
-    """A real one, with the features that compose's has."""
+    """Uses a real Prometheus with the feature flags of compose's."""
     since, trace = time.time() - 60, secrets.token_hex(16)
     targets = {
         "atelier-frontend": [traced.system.url.removeprefix("http://")],
@@ -201,23 +202,24 @@ def test_prometheus_leads_from_a_latency_to_its_trace(traced: Traced, tmp_path: 
         assert traced.put(headers)["state"] == "succeeded"
 
         def traces_of(histogram: str) -> set[str]:
-            found = prometheus.exemplars(f"{histogram}_bucket", since, time.time())
-            return {one["labels"]["trace_id"] for one in found}
+            exemplars = prometheus.exemplars(f"{histogram}_bucket", since, time.time())
+            return {entry["labels"]["trace_id"] for entry in exemplars}
 
         for histogram in TRACED:
             until(lambda name=histogram: trace in traces_of(name), f"{histogram}'s exemplar")
-        assert {one["value"][1] for one in prometheus.query("up")} == {"1"}
+        assert {entry["value"][1] for entry in prometheus.query("up")} == {"1"}
     assert trace in traced.collector.traces()
 
 
 def job_of_a_killed_pool(traced: Traced) -> dict[str, Any]:
-    """Which was kept before; one that had ended by then is put anew."""
+    """Submit jobs until a pool is killed during one, after its snapshot; jobs that end before are
+    retried."""
     while True:
         job = traced.put(num_inference_steps=LONG)
 
         def is_kept_or_over(job_id: str = job["id"]) -> bool:
-            kept = list(traced.state.glob(f"outputs/snapshots/{job_id}/*"))
-            return bool(kept) or traced.job(job_id)["state"] == "succeeded"
+            snapshots = list(traced.state.glob(f"outputs/snapshots/{job_id}/*"))
+            return bool(snapshots) or traced.job(job_id)["state"] == "succeeded"
 
         until(is_kept_or_over, "a snapshot")
         traced.tree(job["id"], "encode")
@@ -226,7 +228,7 @@ def job_of_a_killed_pool(traced: Traced) -> dict[str, Any]:
 
 
 def test_a_killed_pools_job_shows_both_attempts(traced: Traced) -> None:
-    """The front end that takes the job back tells of the attempt that nobody else can tell of."""
+    """The front end that requeues the job exports the lost attempt's span."""
     job = job_of_a_killed_pool(traced)
     assert traced.ended(job["id"])["state"] == "succeeded"
     spans = traced.tree(job["id"], "attempt", "attempt", "finish")
@@ -242,12 +244,12 @@ def test_a_killed_pools_job_shows_both_attempts(traced: Traced) -> None:
     assert one(below(spans, first), "encode").service == "atelier-pool"
     denoise = one(below(spans, second), "denoise")
     assert denoise.attributes["atelier.steps.before"] > 0, "it went on from a snapshot"
-    assert [name for name, _ in second.events] == ["pool died before"]
+    assert [name for name, _ in second.events] == ["earlier worker crash"]
 
 
 def test_what_is_refused_or_hostile_does_no_harm(traced: Traced) -> None:
-    own, twice = secrets.token_hex(16), secrets.token_hex(16)
-    hostile = (f"00-{'0' * 32}-{'1' * 16}-01", "zz" * 5000, MARKER, f"00-{own}-{MARKER}-01")
+    valid, twice = secrets.token_hex(16), secrets.token_hex(16)
+    hostile = (f"00-{'0' * 32}-{'1' * 16}-01", "zz" * 5000, MARKER, f"00-{valid}-{MARKER}-01")
     headers = [[("traceparent", text)] for text in hostile]
     headers.append([("traceparent", f"00-{twice}-{'1' * 16}-01")] * 2)
     wait = ("Prefer", "wait=60")
@@ -255,7 +257,7 @@ def test_what_is_refused_or_hostile_does_no_harm(traced: Traced) -> None:
     for job in jobs:
         spans = traced.tree(job, "attempt", "finish", "POST /v1/generate")
         check_whole(spans)
-    assert not {own, twice} & traced.collector.traces().keys()
+    assert not {valid, twice} & traced.collector.traces().keys()
     not_sampled = secrets.token_hex(16)
     quiet = [("traceparent", f"00-{not_sampled}-{'1' * 16}-00"), wait]
     traced.put(quiet)
@@ -263,35 +265,35 @@ def test_what_is_refused_or_hostile_does_no_harm(traced: Traced) -> None:
     assert refused.status_code == 422
 
     def is_told() -> bool:
-        found = [span for spans in traced.collector.traces().values() for span in spans]
-        return any(span.error == "invalid_request" for span in found)
+        all_spans = [span for spans in traced.collector.traces().values() for span in spans]
+        return any(span.error == "invalid_request" for span in all_spans)
 
     until(is_told, "the refusal")
     assert not_sampled not in traced.collector.traces()
     assert MARKER.encode() not in traced.collector.raw
     lines = [json.loads(line.partition("|")[2]) for line in traced.system.lines if '"job"' in line]
-    told = {line["job"]: line["trace_id"] for line in lines if "left" in line["message"]}
-    assert told[job] == spans[0].trace
+    trace_ids = {line["job"]: line["trace_id"] for line in lines if "left" in line["message"]}
+    assert trace_ids[job] == spans[0].trace
 
 
 def test_a_running_pool_is_profiled(traced: Traced, tmp_path: Path) -> None:
-    """It goes on meanwhile, and its images are what they were."""
+    """The pool continues meanwhile, and its outputs do not change."""
     idle = traced.profile("--seconds", "1").communicate()
     assert "denoised nothing" in idle[1]
-    there_is_none = traced.profile("--pool", "none").communicate()
-    assert "no pool 'none' is running here; there is tiny-" in there_is_none[1]
-    alone = traced.ended(traced.put(num_inference_steps=50)["id"])
+    unknown = traced.profile("--pool", "none").communicate()
+    assert "no pool 'none' is running here; there is tiny-" in unknown[1]
+    unprofiled = traced.ended(traced.put(num_inference_steps=50)["id"])
     profile = traced.profile("--steps", "20", "--json", "--wait", "60", "--output", str(tmp_path))
     traced.system.wait_for("a profile of 20 steps is taken")
     busy = traced.profile().communicate()
     assert "is being profiled already" in busy[1]
-    while profile.poll() is None:  # one such job may be over before the recording has begun
+    while profile.poll() is None:  # a job may end before the recording begins
         watched = traced.ended(traced.put(num_inference_steps=50)["id"])
-        assert watched["outputs"][0]["sha256"] == alone["outputs"][0]["sha256"]
+        assert watched["outputs"][0]["sha256"] == unprofiled["outputs"][0]["sha256"]
         assert watched["state"] == "succeeded"
-    told, complaint = profile.communicate()
-    assert profile.returncode == 0, complaint
-    report = json.loads(told)
+    output, error_text = profile.communicate()
+    assert profile.returncode == 0, error_text
+    report = json.loads(output)
     assert (report["devices"], report["steps"]) == (2, 20)
     assert sum(report[f"{part}_s"] for part in PARTS) == pytest.approx(report["window_s"], rel=1e-9)
     assert report["compute_s"] > 0 and report["communication_s"] > 0

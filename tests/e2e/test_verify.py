@@ -1,4 +1,5 @@
-"""A running system draws again what it has drawn: beside others, and after a start from nothing."""
+"""A running system verifies outputs by generating them again, in a batch and after a fresh
+start."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from tests.e2e.system import System
 
 
 def drawn(system: System, **body: object) -> tuple[str, list[bytes]]:
-    """Id and files of a job."""
+    """Generate with `tiny`; returns the job's id and output files."""
     with Client(system.url) as client:
         client.submit({"model": "tiny", "prompt": "a star"} | body)
         list(client.follow())
@@ -26,9 +27,9 @@ def test_outputs_are_drawn_again(start: Start) -> None:
     job, files = drawn(system, num_images=4, seed=3)
     with Client(system.url) as client, ThreadPoolExecutor(4) as threads:
         verify = partial(client.verify, content_type="image/png")
-        assert {one["verdict"] for one in threads.map(verify, files)} == {"identical"}
-        asked = json.dumps({"job": job, "output": 2}).encode()
-        before = client.verify(asked, "application/json")
+        assert {verdict["verdict"] for verdict in threads.map(verify, files)} == {"identical"}
+        reference = json.dumps({"job": job, "output": 2}).encode()
+        before = client.verify(reference, "application/json")
         assert before["made_by"] == before["drawn_by"] is not None
         assert before["sha256"]["file"] == before["sha256"]["drawn"]
     system.close()

@@ -1,5 +1,5 @@
-"""What watches a real system: its pages and logs, and the project's Prometheus, which scrapes it:
-every query of every dashboard, recording rule and alert gives data."""
+"""Pages, logs and Prometheus of a real system: every query of every dashboard, recording rule and
+alert returns data."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from tests.deploy.watching.files import (
-    Asked,
-    asked_by_dashboards,
-    asked_by_rules,
+    Query,
+    dashboard_queries,
     dashboards,
     panels,
+    rule_queries,
 )
 from tests.deploy.watching.prometheus import Prometheus
 from tests.deploy.watching.workload import MARKER
@@ -32,8 +32,8 @@ from workers.metrics import STAGES
 
 @pytest.fixture(scope="module")
 def run(checkpoint: Path, state: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    with watched(checkpoint, state, tmp_path_factory.mktemp("prometheus")) as found:
-        yield found
+    with watched(checkpoint, state, tmp_path_factory.mktemp("prometheus")) as run_:
+        yield run_
 
 
 NOTHING_BECAUSE = {
@@ -55,7 +55,7 @@ NOTHING_BECAUSE = {
         "Atelier: cost / Cost of a frame / A",
         "model:atelier_frame_cost:dollars1h",
     ),
-    "no autoscaler is there": ("Atelier: cost / Pools needed, and there / C",),
+    "no autoscaler is there": ("Atelier: cost / Pools needed and present / C",),
     "nobody has taken a profile": ("Atelier: pools / Communication's share of a step / A",),
     "a front end is there": ("AtelierFrontEndGone",),
     "the system is younger than six hours": ("AtelierCompileCacheMisses",),
@@ -74,15 +74,15 @@ NOTHING_BECAUSE = {
     "nobody has paused anything": ("AtelierPaused",),
     "no pool has models by turns": ("Atelier: pools / Models by turns / C",),
     "every image is exact": (
-        "Atelier: pools / PSNR that presets kept / A",
-        "Atelier: pools / PSNR that presets kept / B",
+        "Atelier: pools / PSNR of presets / A",
+        "Atelier: pools / PSNR of presets / B",
     ),
     "the catalogue has no adapters": (
-        "Atelier: pools / Adapters brought to the chip / B",
-        "Atelier: pools / Adapters brought to the chip / C",
+        "Atelier: pools / Adapter loads / B",
+        "Atelier: pools / Adapter loads / C",
     ),
 }
-"""Who legitimately gets no series of this run, by the reason."""
+"""Queries that have no series in this run, by reason."""
 
 
 def test_the_run_had_all_kinds_of_ends(run: Run) -> None:
@@ -101,33 +101,33 @@ def test_every_rule_is_evaluated(run: Run) -> None:
 
 
 def test_every_query_gives_data(run: Run) -> None:
-    """But those of the list, which is exact."""
-    asked = [*asked_by_dashboards("15m", "1h"), *asked_by_rules()]
-    assert len(asked) > 100
+    """Exactly the queries of NOTHING_BECAUSE return no data."""
+    queries = [*dashboard_queries("15m", "1h"), *rule_queries()]
+    assert len(queries) > 100
     excused = {name for names in NOTHING_BECAUSE.values() for name in names}
-    soon(lambda: nothing(run.prometheus, asked), excused)
+    soon(lambda: nothing(run.prometheus, queries), excused)
 
 
-def soon(ask: Callable[[], object], expected: object) -> None:
-    """A series is away for a while where a scrape took too long."""
+def soon(condition: Callable[[], object], expected: object) -> None:
+    """Wait for a condition: a slow scrape can hide a series for a while."""
     try:
-        until(lambda: ask() == expected, "what is expected")
+        until(lambda: condition() == expected, "what is expected")
     except AssertionError:
-        assert ask() == expected
+        assert condition() == expected
         raise
 
 
-def nothing(prometheus: Prometheus, asked: list[Asked]) -> set[str]:
-    """Who gets no series, or only such that are no numbers."""
+def nothing(prometheus: Prometheus, queries: list[Query]) -> set[str]:
+    """Sources of queries whose result is empty or only NaN."""
     return {
-        one.by
-        for one in asked
-        if all(series["value"][1] == "NaN" for series in prometheus.query(one.expr))
+        query.by
+        for query in queries
+        if all(series["value"][1] == "NaN" for series in prometheus.query(query.expr))
     }
 
 
 ANYWHERE = re.compile(r',?cluster=~"\.\*",namespace=~"\.\*"')
-"""What every query of a dashboard has besides."""
+"""Matchers that every dashboard query contains."""
 UNMATCHED_BECAUSE = {
     "no alert has lasted long enough": ('ALERTS{alertname=~"Atelier.+",alertstate="firing"}',),
     "the runtime of CPUs tells nothing of memory": (
@@ -163,19 +163,22 @@ UNMATCHED_BECAUSE = {
         'atelier_adapter_pages{model=~".*",instance=~".*",state="used"}',
     ),
 }
-"""Series that queries ask for and this run has not, by the reason."""
+"""Selectors of queries that match no series of this run, by reason."""
 
 
 def test_every_series_that_is_asked_for_is_there(run: Run) -> None:
-    """Also those beside which there is another one (`or`), so that the query gives data."""
-    asked = [*asked_by_dashboards("15m", "1h"), *asked_by_rules()]
-    named = {
-        ANYWHERE.sub("", found[0]).replace("{}", ""): found[0]
-        for one in asked
-        for found in SELECTOR.finditer(one.expr)
+    """Every selector matches, even where an alternative (`or`) would give data."""
+    queries = [*dashboard_queries("15m", "1h"), *rule_queries()]
+    selectors = {
+        ANYWHERE.sub("", match[0]).replace("{}", ""): match[0]
+        for query in queries
+        for match in SELECTOR.finditer(query.expr)
     }
     excused = {name for names in UNMATCHED_BECAUSE.values() for name in names}
-    soon(lambda: {name for name, one in named.items() if not run.prometheus.query(one)}, excused)
+    soon(
+        lambda: {name for name, query in selectors.items() if not run.prometheus.query(query)},
+        excused,
+    )
 
 
 SUMS = {
@@ -192,7 +195,7 @@ SUMS = {
     "atelier_flops_total > bool 0": 1,
 }
 UPSCALE = "upscale"
-"""Stage of which these jobs have none."""
+"""Stage that these jobs lack."""
 COUNTED = {
     'sum(atelier_jobs_ended_total{outcome="succeeded"})': 3,
     'sum(atelier_jobs_accepted_total{tenant_class="gold"})': 6,
@@ -207,42 +210,44 @@ COUNTED = {
     for stage in STAGES
     if stage != UPSCALE
 }
-"""And one more for each job of a provocation."""
+"""Counts that also include each job of a provocation."""
 
 
 def test_the_numbers_are_those_of_the_run(run: Run) -> None:
-    """Of six jobs, one of which has three images, one was canceled in the queue, one expired
-    there, and one failed before it was encoded."""
+    """Six jobs: one has three images, one was canceled and one expired in the queue, one failed
+    before encoding."""
     expected = SUMS | {expr: count + run.taken for expr, count in COUNTED.items()}
     soon(lambda: {expr: value(run.prometheus, expr) for expr in expected}, expected)
 
 
 def value(prometheus: Prometheus, expr: str) -> float | None:
-    return next((float(one["value"][1]) for one in prometheus.query(expr)), None)
+    return next((float(sample["value"][1]) for sample in prometheus.query(expr)), None)
 
 
 def test_a_lost_file_is_an_alert_that_leads_to_the_job(run: Run) -> None:
-    """In three clicks: the alert's panel, the panel's link, the job."""
+    """The alert's panel links to the failed jobs, whose addresses show the error."""
     until(lambda: "AtelierStoreFails" in run.prometheus.alerts(), "the alert")
-    told = run.prometheus.alerts()["AtelierStoreFails"]
-    address = urlsplit(told["annotations"]["dashboard_url"])
+    alert = run.prometheus.alerts()["AtelierStoreFails"]
+    address = urlsplit(alert["annotations"]["dashboard_url"])
     choices = parse_qs(address.query)
     assert choices["var-model"] == ["tiny"]
     board = dashboards()[address.path.removeprefix("/d/")]
-    (panel,) = (one for one in panels(board) if str(one["id"]) in choices["viewPanel"])
+    (panel,) = (entry for entry in panels(board) if str(entry["id"]) in choices["viewPanel"])
     link = panel["fieldConfig"]["defaults"]["links"][0]["url"]
     page = run.clients.get(link.replace("${api:raw}", run.system.url)).json()
     assert [job["error"]["code"] for job in page["data"]] == ["store"]
     (job,) = page["data"]
-    found = [run.clients.get(at).text for at in addresses_of(job["id"], run.system.url)]
-    assert len(found) == 2 and all("error" in one and "store" in one for one in found)
+    texts = [run.clients.get(address_).text for address_ in addresses_of(job["id"], run.system.url)]
+    assert len(texts) == 2 and all("error" in entry and "store" in entry for entry in texts)
 
 
 def addresses_of(job_id: str, api: str) -> list[str]:
-    """Where the dashboard on one job's path leads to, at the API."""
-    (how,) = (one for one in panels(dashboards()["atelier-path"]) if one["type"] == "text")
-    found = re.findall(r"\]\(\$\{api:raw\}([^)]+)\)", how["options"]["content"])
-    return [api + path.replace("${job:percentencode}", job_id) for path in found]
+    """Links to the API on the dashboard of one job."""
+    (text_panel,) = (
+        panel for panel in panels(dashboards()["atelier-path"]) if panel["type"] == "text"
+    )
+    paths = re.findall(r"\]\(\$\{api:raw\}([^)]+)\)", text_panel["options"]["content"])
+    return [api + path.replace("${job:percentencode}", job_id) for path in paths]
 
 
 ABSENT = {
@@ -255,20 +260,20 @@ ABSENT = {
         "atelier_shadow_psnr_db", "atelier_paused",
     },
 }  # fmt: skip
-"""Metrics without a sample: on the page of a CPU's pool without adapters that nobody profiled, and
-of a front end without aliases, where nobody has paused anything."""
+"""Metrics without samples: on the page of a CPU pool without adapters or profiles, and of a front
+end without aliases or pauses."""
 
 
 def test_pages_are_whole_and_say_nothing_of_what_clients_wrote(run: Run) -> None:
-    """`promtool` has no objection, and each page has the families that are documented for it."""
+    """Each page passes promtool and has exactly its documented metric families."""
     assert run.pool.get("/readyz").json() == {"status": "ok"}
     documented = pages()
     texts = {"front end": run.clients.get("/metrics").text, "pool": run.pool.get("/metrics").text}
     for page, text in texts.items():
         check(which("promtool"), text)
-        told = set(re.findall(r"^# TYPE ((?:atelier|gen_ai)_\S+)", text, re.M))
-        assert told == documented[page].keys()
-        empty = {name for name in told if not re.search(rf"^{name}(_count)?[ {{]", text, re.M)}
+        families = set(re.findall(r"^# TYPE ((?:atelier|gen_ai)_\S+)", text, re.M))
+        assert families == documented[page].keys()
+        empty = {name for name in families if not re.search(rf"^{name}(_count)?[ {{]", text, re.M)}
         assert empty == ABSENT[page]
         assert MARKER not in text
 
@@ -280,16 +285,18 @@ ALLOWED = {
 
 
 def test_logs_tell_of_jobs_and_of_nothing_that_clients_wrote(run: Run) -> None:
-    """Prompts and keys are in no line of any log."""
+    """Prompts and keys are in no log line."""
     lines = [line for line in run.system.lines if re.match(r"(front|tiny) +\|", line)]
     assert lines and MARKER not in "\n".join(run.system.lines)
-    told: list[dict[str, Any]] = [json.loads(line.partition("|")[2]) for line in lines]
-    for one in told:
-        assert {"time", "level", "logger", "message"} <= one.keys() <= ALLOWED, one
-    pool = [one for one in told if "worked on" in one["message"]]
-    assert all("request_id" in one for one in told if "job" in one)
-    assert pool and all(one["pool"] == "tiny" and one["tenant"] == "default" for one in pool)
-    assert all(one["job"] in one["message"] for one in pool)
-    front = {one["job"] for one in told if "was accepted" in one["message"]}
-    assert front == {run.jobs["late"], run.jobs["canceled"], *(one["job"] for one in pool)}
+    records: list[dict[str, Any]] = [json.loads(line.partition("|")[2]) for line in lines]
+    for record in records:
+        assert {"time", "level", "logger", "message"} <= record.keys() <= ALLOWED, record
+    pool = [record for record in records if "worked on" in record["message"]]
+    assert all("request_id" in record for record in records if "job" in record)
+    assert pool and all(
+        record["pool"] == "tiny" and record["tenant"] == "default" for record in pool
+    )
+    assert all(record["job"] in record["message"] for record in pool)
+    front = {record["job"] for record in records if "was accepted" in record["message"]}
+    assert front == {run.jobs["late"], run.jobs["canceled"], *(record["job"] for record in pool)}
     assert len(front) == len(run.jobs) + run.taken

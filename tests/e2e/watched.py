@@ -1,4 +1,4 @@
-"""A real system at work, and the project's Prometheus that watches it."""
+"""Runs a real system with every kind of job while the project's Prometheus scrapes it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.e2e.conftest import launch
 from tests.e2e.system import START_S, System, until
 
 READY_AT = r'"time": "([^"]+)".* "message": "pool tiny-\w+ is ready"'
-POOLS_PAGE = r"health and metrics are told on port (\d+)"
+POOLS_PAGE = r"health and metrics are served on port (\d+)"
 SETTINGS = {
     "ATELIER_LOG_LEVEL": "debug",
     "ATELIER_LOG_FORMAT": "json",
@@ -31,23 +31,23 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Run:
-    """A system that has done something, and who watched it."""
+    """A system that has run jobs, and the Prometheus that scraped it."""
 
     system: System
     pool: httpx.Client
-    """Its page."""
+    """Client of the pool's page."""
     clients: Clients
     prometheus: Prometheus
     jobs: dict[str, str]
-    """Their ids, by what they are called."""
+    """Job ids by name."""
     ends: dict[str, str]
     taken: int
-    """Further jobs, of requests that said more than they may."""
+    """Number of further jobs, made from requests with unknown fields."""
 
 
 @contextmanager
 def watched(checkpoint: Path, state: Path, folder: Path) -> Iterator[Run]:
-    """Args: folder: Prometheus'."""
+    """Run a system with a workload. Args: folder: folder of Prometheus."""
     system = launch(state, checkpoint, **SETTINGS)
     try:
         page = f"127.0.0.1:{system.wait_for(POOLS_PAGE, START_S)[1]}"
@@ -62,13 +62,13 @@ def watched(checkpoint: Path, state: Path, folder: Path) -> Iterator[Run]:
 
 
 def check_starting(system: System, pool: httpx.Client) -> None:
-    """It is alive from the first moment, long before it is ready; where it was asked too late, it
-    had said that it was ready before."""
+    """Check that the pool's page is healthy before it is ready. A pool that is ready already must
+    have logged so before the answer."""
     assert pool.get("/healthz").json() == {"status": "ok"}
     ready, answered_at = pool.get("/readyz"), datetime.now(UTC)
     if ready.is_success:
-        said_at = datetime.fromisoformat(system.wait_for(READY_AT, START_S)[1])
-        assert said_at <= answered_at
+        logged_at = datetime.fromisoformat(system.wait_for(READY_AT, START_S)[1])
+        assert logged_at <= answered_at
         return
     assert ready.status_code == 503 and int(ready.headers["retry-after"]) > 0
     assert ready.json()["detail"].startswith("it ")
@@ -77,8 +77,8 @@ def check_starting(system: System, pool: httpx.Client) -> None:
 def at_work(
     system: System, pool: httpx.Client, clients: Clients, prometheus: Prometheus, state: Path
 ) -> Run:
-    """Nothing, then one job, then jobs that wait for a pool that stands still, and their ends; each
-    of these until Prometheus has seen it, so that there are rates of all."""
+    """Run no job, then one, then jobs that wait for a stopped pool and end. Each stage waits until
+    Prometheus has scraped it, so that every rate has data."""
     seen_with(prometheus, "atelier_admission_seconds_count == 0")
     seen_with(prometheus, "atelier_claims_total == 0")
     none(clients)

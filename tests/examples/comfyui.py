@@ -1,4 +1,4 @@
-"""A stand-in for ComfyUI: it loads custom nodes and runs graphs of them as ComfyUI does.
+"""Stand-in for ComfyUI that loads custom nodes and runs graphs of them.
 
 Source: `load_custom_node` of ComfyUI's nodes.py, `execute` and `get_input_data` of execution.py.
 """
@@ -19,11 +19,11 @@ Graph = Mapping[str, Mapping[str, Any]]
 
 
 class Interrupted(Exception):
-    """As ComfyUI's `InterruptProcessingException`."""
+    """Replacement of ComfyUI's `InterruptProcessingException`."""
 
 
 class Saved:
-    """The node that saves images; here it keeps them."""
+    """Replacement of the node that saves images; collects them in memory."""
 
     FUNCTION = "save"
     RETURN_TYPES = ()
@@ -37,7 +37,7 @@ class Saved:
 
 
 class ComfyUI:
-    """What nodes import of it, and what has become of the bar."""
+    """The `comfy` modules that nodes import, with a recorded progress bar."""
 
     def __init__(self) -> None:
         self.steps: list[tuple[int, int]] = []
@@ -45,7 +45,7 @@ class ComfyUI:
 
     @contextmanager
     def importable(self) -> Iterator[None]:
-        """While it is entered, `comfy` can be imported."""
+        """Make `comfy` importable within the block."""
         utils, management = ModuleType("comfy.utils"), ModuleType("comfy.model_management")
         vars(utils)["ProgressBar"] = self._bar
         vars(management)["throw_exception_if_processing_interrupted"] = self._throw
@@ -65,42 +65,42 @@ class ComfyUI:
         return Bar()
 
     def nodes(self, file: Path) -> dict[str, Node]:
-        """Load a file of custom nodes; its classes by name."""
+        """Load a file of custom nodes; returns its classes by name."""
         spec = spec_from_file_location(file.stem, file)
         assert spec is not None and spec.loader is not None
         module = module_from_spec(spec)
         with self.importable():
             spec.loader.exec_module(module)
         names = module.NODE_DISPLAY_NAME_MAPPINGS
-        found: dict[str, Node] = module.NODE_CLASS_MAPPINGS
-        assert names.keys() == found.keys()
-        return {**found, "SaveImage": Saved}
+        classes: dict[str, Node] = module.NODE_CLASS_MAPPINGS
+        assert names.keys() == classes.keys()
+        return {**classes, "SaveImage": Saved}
 
 
 def run(graph: Graph, nodes: Mapping[str, Node]) -> Any:
-    """Run a graph whose nodes come in their order; what the last one gives."""
+    """Run a graph whose nodes are in order; returns the output of the last node."""
     results: dict[str, tuple[Any, ...]] = {}
     for name, node in graph.items():
         kind = nodes[node["class_type"]]
-        inputs = {key: _value(given, results) for key, given in node["inputs"].items()}
+        inputs = {key: _value(raw, results) for key, raw in node["inputs"].items()}
         _check(kind, inputs)
         results[name] = getattr(kind(), kind.FUNCTION)(**inputs)
     return results[name][0]
 
 
-def _value(given: Any, results: Mapping[str, tuple[Any, ...]]) -> Any:
-    """A link is the name of a node and the number of its output."""
-    return results[given[0]][given[1]] if isinstance(given, list) else given
+def _value(raw: Any, results: Mapping[str, tuple[Any, ...]]) -> Any:
+    """Resolve a link (node name, number of the output); other values are returned unchanged."""
+    return results[raw[0]][raw[1]] if isinstance(raw, list) else raw
 
 
 def _check(kind: Node, inputs: Mapping[str, Any]) -> None:
-    """Inputs as ComfyUI's `validate_inputs` wants them. Raises: ValueError."""
+    """Check inputs like ComfyUI's `validate_inputs`. Raises: ValueError."""
     types = kind.INPUT_TYPES()
     required, optional = types["required"], types.get("optional", {})
     if missing := required.keys() - inputs.keys():
         raise ValueError(f"required input is missing: {missing}")
     for name, value in inputs.items():
-        how = (required | optional)[name]
-        about = how[1] if len(how) > 1 else {}
-        if "min" in about and not about["min"] <= value <= about["max"]:
+        definition = (required | optional)[name]
+        options = definition[1] if len(definition) > 1 else {}
+        if "min" in options and not options["min"] <= value <= options["max"]:
             raise ValueError(f"{name}: {value} is out of bounds")

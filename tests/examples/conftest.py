@@ -1,4 +1,4 @@
-"""The real front end behind a real socket, with a stand-in for the pool."""
+"""Real front end on a real socket with a stand-in pool."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ async def pool(queue: Queue, store: Store) -> AsyncIterator[StandIn]:
 async def address(
     settings: Settings, queue: Queue, store: Store, pool: StandIn
 ) -> AsyncIterator[str]:
-    """Where a server is that serves the stand-in's model."""
+    """Address of a server with the stand-in's model."""
     async with served(create_app(settings, queue, store), settings) as address:
         yield address

@@ -33,10 +33,10 @@ def comfyui() -> ComfyUI:
 
 
 def graph(server: str, **inputs: Any) -> dict[str, Any]:
-    """The recipe's, with another server and other inputs."""
-    found: dict[str, Any] = json.loads((FOLDER / "workflow_api.json").read_text("utf-8"))
-    found["1"]["inputs"] |= {"server": server, **inputs}
-    return found
+    """The recipe's graph with another server and other inputs."""
+    workflow: dict[str, Any] = json.loads((FOLDER / "workflow_api.json").read_text("utf-8"))
+    workflow["1"]["inputs"] |= {"server": server, **inputs}
+    return workflow
 
 
 async def draw(comfyui: ComfyUI, server: str, **inputs: Any) -> torch.Tensor:
@@ -92,7 +92,7 @@ async def test_a_failed_job_says_why(address: str, pool: StandIn, comfyui: Comfy
 
 
 async def test_a_server_that_is_not_there_is_named(comfyui: ComfyUI) -> None:
-    with pytest.raises(Exception, match=r"no Atelier answers at http://127\.0\.0\.1:9"):
+    with pytest.raises(Exception, match=r"no Atelier server responds at http://127\.0\.0\.1:9"):
         await draw(comfyui, "http://127.0.0.1:9")
 
 

@@ -1,7 +1,5 @@
-"""What Open WebUI asks of an image service, replayed against the real front end.
-
-`open_webui.json` was recorded: its image router ran against a server that wrote down what came.
-"""
+"""Requests of Open WebUI to an image service, replayed against the real front end.
+`open_webui.json` was recorded from its image router by a logging server."""
 
 from __future__ import annotations
 
@@ -42,7 +40,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "automatic1111: further parameters of the settings": {"seed": 7, "guidance_scale": 3},
     KEYLESS: {"num_images": 1},
 }
-"""Fields of the job that a case makes."""
+"""Fields of the job that a case creates."""
 
 
 @pytest.fixture
@@ -57,14 +55,15 @@ async def key(redis_url: str, queue: Queue) -> AsyncIterator[str]:
 async def guarded(
     settings: Settings, redis_url: str, queue: Queue, store: Store, pool: StandIn
 ) -> AsyncIterator[str]:
-    """Where a server is that wants keys."""
+    """Address of a server that requires API keys."""
     settings = with_keys(settings, redis_url)
     async with served(create_app(settings, queue, store), settings) as address:
         yield address
 
 
 class OpenWebUI:
-    """The client: it sends what was recorded and reads what Open WebUI reads of an answer."""
+    """Client that sends recorded requests and reads the parts of responses that Open WebUI
+    reads."""
 
     def __init__(self, http: httpx.AsyncClient, key: str = "") -> None:
         self._http = http
@@ -72,31 +71,31 @@ class OpenWebUI:
         self._options: dict[str, Any] = {}
 
     async def replay(self, case: str) -> list[Image.Image]:
-        """Send a case's requests in their order; the images of the last answer."""
+        """Send a case's requests in order; returns the images of the last response."""
         for exchange in (each for each in EXCHANGES if each["case"] == case):
-            answer = await self._http.request(
+            response = await self._http.request(
                 exchange["method"],
                 exchange["path"],
                 headers=self._headers(exchange["headers"]),
                 **self._body(exchange),
             )
-            assert answer.status_code == 200, answer.text
-            images = self._read(exchange["path"], answer.json())
+            assert response.status_code == 200, response.text
+            images = self._read(exchange["path"], response.json())
         return images
 
     def _headers(self, recorded: Mapping[str, str]) -> dict[str, str]:
         bearer, basic = "Bearer KEY", f"Basic {_base64(b'atelier:KEY')}"
-        own = {
+        credentials = {
             bearer: f"Bearer {self._key}",
             basic: f"Basic {_base64(f'atelier:{self._key}'.encode())}",
         }
-        return {name: own.get(value, value) for name, value in recorded.items()}
+        return {name: credentials.get(value, value) for name, value in recorded.items()}
 
     def _body(self, exchange: Mapping[str, Any]) -> dict[str, Any]:
         if "parts" in exchange:
             return {"files": [_part(part) for part in exchange["parts"]]}
         if exchange["path"].endswith("/options") and "json" in exchange:
-            # all options go back as they came, but for one
+            # Open WebUI sends all options back with one change
             chosen = exchange["json"]["sd_model_checkpoint"]
             return {"json": self._options | {"sd_model_checkpoint": chosen}}
         return {"json": exchange["json"]} if "json" in exchange else {}
@@ -121,7 +120,7 @@ def _base64(data: bytes) -> str:
 
 
 def _part(part: Mapping[str, str]) -> tuple[str, tuple[str | None, bytes, str]]:
-    """A part of a form as httpx wants it."""
+    """Convert a recorded form part to httpx's format."""
     if "text" in part:
         return part["name"], (None, part["text"].encode(), part["type"])
     return part["name"], (part["filename"], base64.b64decode(part["base64"]), part["type"])

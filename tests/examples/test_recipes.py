@@ -1,4 +1,4 @@
-"""The compose files of examples/, laid over docker-compose.yml, as far as no Docker is needed."""
+"""Compose files of examples/, merged into docker-compose.yml, tested without Docker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from service.auth.allowed_hosts import is_known, names_of
+from service.auth.allowed_hosts import is_allowed, names_of
 from service.settings.settings import load_settings
 from tests.deploy.docker import compose
 from tests.deploy.docker.dockerfile import FOLDER, ROOT
@@ -33,13 +33,13 @@ OPEN_WEBUI = frozenset(
 
 
 def added(file: Path) -> dict[str, Any]:
-    """Services of a recipe that docker-compose.yml does not have."""
+    """Services that a recipe adds to docker-compose.yml."""
     services: dict[str, Any] = yaml.safe_load(file.read_text("utf-8"))["services"]
     return {name: service for name, service in services.items() if name not in compose.services({})}
 
 
 def addresses(service: Mapping[str, Any]) -> list[str]:
-    """URLs that a service is told."""
+    """URLs in a service's environment."""
     return [value for value in service["environment"].values() if str(value).startswith("http")]
 
 
@@ -49,8 +49,8 @@ def test_there_are_recipes() -> None:
 
 @pytest.mark.parametrize("file", FILES, ids=str)
 def test_the_schema_and_the_linter_find_nothing(file: Path) -> None:
-    said = run("check-jsonschema", "--builtin-schema", "vendor.compose-spec", str(file))
-    assert "ok" in said, said
+    output = run("check-jsonschema", "--builtin-schema", "vendor.compose-spec", str(file))
+    assert "ok" in output, output
     assert run("yamllint", "--strict", str(file)) == ""
 
 
@@ -59,9 +59,9 @@ def test_it_calls_the_front_end_by_a_name_that_this_answers_to(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (service,) = added(file).values()
-    own = yaml.safe_load(file.read_text("utf-8"))["services"]["frontend"]["environment"]
+    overrides = yaml.safe_load(file.read_text("utf-8"))["services"]["frontend"]["environment"]
     frontend = compose.services({})["frontend"]
-    for variable, value in (frontend["environment"] | own).items():
+    for variable, value in (frontend["environment"] | overrides).items():
         monkeypatch.setenv(variable, value)
     monkeypatch.setenv("ATELIER_CONFIG", str(CONFIG))
     settings = load_settings()
@@ -69,7 +69,7 @@ def test_it_calls_the_front_end_by_a_name_that_this_answers_to(
     assert names is not None and "default" in frontend["networks"] and "networks" not in service
     assert addresses(service)
     for address in map(urlsplit, addresses(service)):
-        assert address.hostname == "frontend" and is_known(address.hostname, names)
+        assert address.hostname == "frontend" and is_allowed(address.hostname, names)
         assert address.port == settings.server.port
 
 

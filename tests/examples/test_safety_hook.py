@@ -1,4 +1,4 @@
-"""The example of a safety hook: its own process, with a tiny classifier of random weights."""
+"""The example safety hook as a process, with a tiny classifier with random weights."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from prometheus_client import CollectorRegistry
 
 from service.jobs.model.safety_metrics import SafetyMetrics
 from service.safety.checker import SafetyChecker
-from service.safety.question import Question, ShownImage
+from service.safety.safety_check import SafetyCheck, ShownImage
 from service.safety.verdict import SafetyRefused
 from service.settings.safety import SafetySettings
 from tests.test_arrows import ROOT
 
 LIMIT_S = 120.0
-"""Limit of a check; the first one imports torch on a busy machine."""
+"""Time-out of a check in seconds; the first check imports torch on a busy machine."""
 
 
 def png(colour: str) -> bytes:
@@ -33,7 +33,7 @@ def png(colour: str) -> bytes:
 
 @pytest.fixture(scope="module")
 def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A vision transformer of random weights whose head finds everything to be `odd`."""
+    """A vision transformer whose head classifies every image as `odd`."""
     import torch
     from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor
 
@@ -46,7 +46,7 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = ViTForImageClassification(config)
     with torch.no_grad():
         model.classifier.weight.zero_()
-        model.classifier.bias.copy_(torch.tensor([0.0, 2.0]))  # odd by 0.88
+        model.classifier.bias.copy_(torch.tensor([0.0, 2.0]))  # probability of odd: 0.88
     model.save_pretrained(folder)
     ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(folder)
     return folder
@@ -63,7 +63,7 @@ def example(*options: str) -> Iterator[str]:
             process.kill()
 
 
-async def refusal(url: str, question: Question) -> str | None:
+async def refusal(url: str, question: SafetyCheck) -> str | None:
     metrics = SafetyMetrics(CollectorRegistry(), question.when)
     checker = SafetyChecker(SafetySettings(url=url, timeout_s=LIMIT_S), metrics)
     try:
@@ -75,13 +75,13 @@ async def refusal(url: str, question: Question) -> str | None:
     return None
 
 
-def before(prompt: str) -> Question:
-    return Question("before", "default", "flux", {"prompt": prompt})
+def before(prompt: str) -> SafetyCheck:
+    return SafetyCheck("before", "default", "flux", {"prompt": prompt})
 
 
-def after() -> Question:
-    shown = (ShownImage("output", "image/png", png("red")),)
-    return Question("after", "default", "flux", {"prompt": "a hat"}, shown, "job_1", 0)
+def after() -> SafetyCheck:
+    images = (ShownImage("output", "image/png", png("red")),)
+    return SafetyCheck("after", "default", "flux", {"prompt": "a hat"}, images, "job_1", 0)
 
 
 async def test_words_are_refused_without_any_classifier(tmp_path: Path) -> None:
@@ -99,9 +99,9 @@ async def test_words_are_refused_without_any_classifier(tmp_path: Path) -> None:
 async def test_images_are_classified(classifier: Path, label: str, threshold: float) -> None:
     options = ("--classifier", str(classifier), "--refuse", label, "--threshold", str(threshold))
     with example(*options) as url:
-        said = await refusal(url, after())
+        reason = await refusal(url, after())
         control = (ShownImage("control_video", "video/mp4", b"a video"),)
         sent = replace(after(), when="before", images=control)
-        assert await refusal(url, sent) == "this check reads no videos"
+        assert await refusal(url, sent) == "this check does not support videos"
     is_refused = (label, threshold) == ("odd", 0.8)
-    assert said == ("an image was classified as 'odd'" if is_refused else None)
+    assert reason == ("an image was classified as 'odd'" if is_refused else None)

@@ -1,5 +1,5 @@
-"""The conformance suite: what every served family does, whatever its network is.
+"""Conformance suite: behaviour of every served family, whatever its network.
 
-A family is a module of `suite/`; all else is parametrised over the registry. One that has none is
-not served: tests/families/test_suite.py fails.
+A family is a module of `suite/`, and all tests are parametrised over the registry. A family without
+a module is not served: tests/families/test_suite.py fails.
 """

@@ -1,5 +1,7 @@
-"""Random adapters for any pipeline of any family, in files as PEFT and diffusers name their keys,
-and engines that share what one of them has compiled."""
+"""Random adapters for pipelines of any family, and engines that share compiled programs.
+
+The adapters' files name their keys as PEFT and diffusers do.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,14 @@ from jax.stages import Compiled
 from safetensors.numpy import save_file
 
 from models.adapters.banks import page_arrays, page_axis
-from models.adapters.files.adapter import Adapter, KernelShape, Place
+from models.adapters.files.adapter import Adapter, KernelShape, LayerPosition
 from models.adapters.files.formats import inspect, read
 from models.adapters.files.names import Names, NetworkNames
 from models.adapters.fuse import fusing
 from models.adapters.install import install_banks
 from models.adapters.names_of import names_of
-from models.interface.adapters import placed
-from models.interface.pipeline import Fields, Pipeline, Prepared
+from models.interface.adapters import with_bank_pages
+from models.interface.pipeline import Fields, Pipeline, PreparedRow
 from models.parallel.axis_rules import Layout
 from models.spec.lora import Expert, RequestedLora, ScaleInterval, always, pages_of
 from models.weights.loader import Sharding
@@ -34,8 +36,8 @@ from tests.families.suite import images_of
 from tests.parallel.place import placed as on_devices
 from workers.engine.batching import Batch
 from workers.engine.engine import Engine
-from workers.engine.image_programs import ready
 from workers.engine.row import Row
+from workers.engine.stages import ready
 from workers.programs.aot_cache import Key
 from workers.programs.batch_sizes import BatchSizes
 from workers.programs.bucket_programs import Program
@@ -44,7 +46,8 @@ from workers.programs.step_latency import BatchLayout
 T = TypeVar("T")
 Arrays = dict[str, np.ndarray]
 STRENGTH = 0.3
-"""Share of a layer's output that an adapter adds, about: an image that is clearly another one."""
+"""Approximate share of a layer's output that an adapter adds: enough for a clearly different
+image."""
 
 
 @dataclass
@@ -52,7 +55,7 @@ class Loras:
     """Adapters of a pipeline, in files of a folder.
 
     Args:
-        pipeline: may be abstract, and may have banks.
+        pipeline: May be abstract, and may have banks.
     """
 
     pipeline: Pipeline
@@ -74,11 +77,11 @@ class Loras:
         expert: Expert | None = None,
         share: float = 1.0,
     ) -> RequestedLora:
-        """Write a random adapter, another for each name, and return it as a request has it.
+        """Write a random adapter, different for each name, and return it as in a request.
 
         Args:
-            only: networks that it changes; empty: all.
-            share: of the layers that it changes.
+            only: Networks that it changes, or empty for all.
+            share: Share of the layers that it changes.
         """
         path = self.folder / f"{name}.safetensors"
         chosen = self.names.of(expert)
@@ -88,14 +91,14 @@ class Loras:
             if not only or network.network in only:
                 arrays |= random_arrays(network, rank, rng, share)
         save_file(arrays, path)
-        found = inspect(path, chosen)
+        info = inspect(path, chosen)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         self._files[digest] = path
         self.made[name] = RequestedLora(
             name=name,
             digest=digest,
-            pages=pages_of(found.rank),
-            networks=found.networks,
+            pages=pages_of(info.rank),
+            networks=info.networks,
             scales=always(1.0),
         )
         return self.made[name]
@@ -107,11 +110,11 @@ class Loras:
 
     @property
     def paths(self) -> dict[str, str]:
-        """Files by their digests, as JSON has them."""
+        """Files by their digests, for JSON."""
         return {digest: str(path) for digest, path in self._files.items()}
 
     async def find(self, lora: RequestedLora, tenant: str) -> Path:
-        """Return an adapter's file, as engines ask for it."""
+        """Return an adapter's file. Engines call this."""
         return self._files[lora.digest]
 
     def read(self, lora: RequestedLora) -> Adapter:
@@ -122,7 +125,7 @@ class Loras:
 def random_arrays(
     network: NetworkNames, rank: int, rng: np.random.Generator, share: float
 ) -> Arrays:
-    """Return the arrays of an adapter of one network; of at least one layer."""
+    """Return the arrays of an adapter for one network, of at least one layer."""
     arrays: Arrays = {}
     for number, (name, shape) in enumerate(plain_names(network)):
         if number and rng.random() >= share:
@@ -138,8 +141,8 @@ def random_arrays(
 
 
 def plain_names(network: NetworkNames) -> Iterator[tuple[str, KernelShape]]:
-    """Yield each layer once, by the name that diffusers has for it."""
-    last: dict[Place, tuple[str, KernelShape]] = {}
+    """Yield each layer once, by its diffusers name."""
+    last: dict[LayerPosition, tuple[str, KernelShape]] = {}
     for name, layers in network.names.items():
         if len(layers) == 1:
             ((place, shape),) = layers.items()
@@ -164,33 +167,34 @@ def by_steps(lora: RequestedLora, *scales: tuple[float, float, float]) -> Reques
 
 
 def banked(pipeline: Pipeline, pages: int, sharding: Sharding | None = None) -> Pipeline:
-    """Return the same model with banks of its own: an engine takes them over."""
-    own = copy.copy(pipeline)
-    install_banks(own, pages, sharding)
-    return own
+    """Return the same model with its own banks, since an engine takes them over."""
+    model = copy.copy(pipeline)
+    install_banks(model, pages, sharding)
+    return model
 
 
 def filled(
     pipeline: Any, loras: Loras, adapters: Sequence[RequestedLora], pages: int
-) -> tuple[Pipeline, Callable[[Prepared], Prepared]]:
-    """Return the same model with these adapters in its banks, and what places a request's there.
+) -> tuple[Pipeline, Callable[[PreparedRow], PreparedRow]]:
+    """Return the same model with these adapters in its banks, and a function that refers a request
+    to them.
 
-    Each adapter has pages from the last one down.
+    The adapters take pages from the last one down.
 
     Args:
-        adapters: in the order of the request.
+        adapters: In the order of the request.
     """
-    own: Any = banked(pipeline, pages)
+    model: Any = banked(pipeline, pages)
     free = list(reversed(range(pages)))
     places = []
     for lora in adapters:
         taken = [free.pop(0) for _ in range(lora.pages)]
         places += taken
         for network, changes in loras.read(lora).networks.items():
-            module = nnx.merge(getattr(own.graphs, network), getattr(own.weights, network))
+            module = nnx.merge(getattr(model.graphs, network), getattr(model.weights, network))
             _fill(module, page_arrays(module, changes, len(taken)), taken)
-            own.weights = own.weights._replace(**{network: nnx.state(module)})
-    return own, lambda prepared: placed(prepared, places)
+            model.weights = model.weights._replace(**{network: nnx.state(module)})
+    return model, lambda prepared: with_bank_pages(prepared, places)
 
 
 def _fill(network: nnx.Module, arrays: Mapping[str, np.ndarray], pages: Sequence[int]) -> None:
@@ -206,56 +210,59 @@ def _fill(network: nnx.Module, arrays: Mapping[str, np.ndarray], pages: Sequence
 
 def merged(pipeline: Any, changes: Sequence[tuple[Adapter, float]]) -> Pipeline:
     """Return the same model with adapters, at these scales, added to its kernels."""
-    own: Any = copy.copy(pipeline)
+    model: Any = copy.copy(pipeline)
     for adapter, scale in changes:
-        for network, change in fusing(adapter, scale, own).items():
-            state = getattr(own.weights, network)
+        for network, change in fusing(adapter, scale, model).items():
+            state = getattr(model.weights, network)
             flat = [
                 (path, leaf.replace(change(".".join(map(str, path)), leaf[...] + 0)))
                 for path, leaf in nnx.to_flat_state(state)
             ]
-            own.weights = own.weights._replace(**{network: nnx.from_flat_state(flat)})
-    return own
+            model.weights = model.weights._replace(**{network: nnx.from_flat_state(flat)})
+    return model
 
 
 async def begun(engine: Engine, stack: AsyncExitStack, fields: Fields) -> Row:
-    """A row before its first step, whose adapters are there as long as the stack is open."""
+    """Return a row before its first step.
+
+    Its adapters stay in the banks while the stack is open.
+    """
     prepared = engine.pipeline.prepare(fields, images_of(engine.pipeline.spec.name))
-    programs = await engine._programs.compiled(fields, prepared)
-    held = engine.adapters.held(prepared, "", lambda: None)
-    prepared = await stack.enter_async_context(held)
-    state = engine._encode(programs, prepared)
+    programs = await engine._machinery.programs.compiled(fields, prepared)
+    reserved = engine.adapters.reserved(prepared, "", lambda: None)
+    prepared = await stack.enter_async_context(reserved)
+    state = engine._stages.encode(programs, prepared)
     return Row(programs, prepared.steps, state, lambda row: None, lambda row, failure: None)
 
 
 def states_after(engine: Engine, rows: Sequence[Row]) -> list[Any]:
-    """The rows' states after their next step, in one launch of the engine's only size."""
+    """Return the rows' states after their next step, in one launch of the engine's only size."""
     (size,) = engine.batching.sizes
-    batch = Batch(rows[0].phase, tuple(rows), BatchLayout(size))
-    weights = engine.step_loop._weights.load_expert(batch.phase.expert)
+    batch = Batch(rows[0].step_kind, tuple(rows), BatchLayout(size))
+    weights = engine.step_loop._weights.load_expert(batch.step_kind.expert)
     return list(batch.run(weights)[0][: len(rows)])
 
 
 async def leave_one(engine: Engine, fields: Fields, way: BatchLayout) -> None:
-    """Leave a request's steps one batch layout, which is compiled then."""
-    programs = await engine._programs.compiled(
+    """Restrict a request's steps to one batch layout, and compile it."""
+    programs = await engine._machinery.programs.compiled(
         fields, engine.pipeline.prepare(fields, images_of(engine.pipeline.spec.name))
     )
-    for phase in programs.phases.values():
-        await ready(phase.programs[way])
-        phase.programs = {way: phase.programs[way]}
+    for step_kind in programs.step_kinds.values():
+        await ready(step_kind.programs[way])
+        step_kind.programs = {way: step_kind.programs[way]}
 
 
 @dataclass
 class Model:
-    """Model, its adapters, and engines of it that share their programs."""
+    """Model, its adapters, and engines that share their programs."""
 
     plain: Pipeline
-    """Without banks."""
+    """Pipeline without banks."""
     loras: Loras
     fields: Fields
-    """A request."""
-    kept: Kept = field(default_factory=lambda: Kept())
+    """Fields of a request."""
+    kept: MemoryCache = field(default_factory=lambda: MemoryCache())
 
     @contextmanager
     def engine(
@@ -266,11 +273,11 @@ class Model:
         batching: BatchSizes | None = None,
         merge: Sequence[tuple[Adapter, float]] = (),
     ) -> Iterator[Engine]:
-        """Yield an engine with banks of its own.
+        """Yield an engine with its own banks.
 
         Args:
-            pages: of each bank; 0: no banks.
-            merge: adapters that are in its weights, and their scales.
+            pages: Pages of each bank, or 0 for no banks.
+            merge: Adapters in its weights, with their scales.
         """
         pipeline = on_devices(banked(merged(self.plain, merge), pages), layout)
         files = self.loras.find
@@ -281,8 +288,8 @@ class Model:
             engine.close()
 
 
-class Kept:
-    """Executables of one process: engines of a model share what one of them has compiled."""
+class MemoryCache:
+    """Executables in memory: engines of a model share what one of them has compiled."""
 
     def __init__(self) -> None:
         self._programs: dict[str, Compiled] = {}
@@ -305,9 +312,9 @@ class Kept:
         name = json.dumps(key(), sort_keys=True)
         if name not in self._facts:
             self._facts[name] = find()
-        found: T = self._facts[name]
-        return found
+        value: T = self._facts[name]
+        return value
 
     def recall(self, key: Callable[[], Key]) -> Any:
-        """Return the fact of this key; None: it was not found yet."""
+        """Return the fact of this key, or None if it is not known yet."""
         return self._facts.get(json.dumps(key(), sort_keys=True))

@@ -1,4 +1,4 @@
-"""A checkpoint of each family, made once a process."""
+"""Checkpoint of each family, written once per process, and selection of the cases."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what a test's module says: pairs of parameters are not chosen any other way that
-    keeps the tests of one entry together. Mark the nightly cases."""
+    """Deselect the cases that a module's `is_left_out` excludes, and mark the nightly cases.
+
+    Pytest has no other way to exclude pairs of parameters without splitting an entry's tests.
+    """
     functions = [item for item in items if isinstance(item, pytest.Function)]
     out = {item for item in functions if _says(item, "is_left_out")}
     config.hook.pytest_deselected(items=[*out])
@@ -28,20 +30,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _says(item: pytest.Function, name: str) -> bool:
-    """Return what the module's rule of that name says of a test's name and parameters."""
+    """Return the result of the module's rule of that name for a test's name and parameters."""
     rule = getattr(item.module, name, None)
     if rule is None:
         return False
-    given = {**getattr(getattr(item, "callspec", None), "params", {}), "test": item.originalname}
-    asked = signature(rule).parameters
-    if any(one.default is one.empty and name not in given for name, one in asked.items()):
+    values = {**getattr(getattr(item, "callspec", None), "params", {}), "test": item.originalname}
+    parameters = signature(rule).parameters
+    if any(
+        parameter.default is parameter.empty and name not in values
+        for name, parameter in parameters.items()
+    ):
         return False
-    return bool(rule(**{name: given[name] for name in asked if name in given}))
+    return bool(rule(**{name: values[name] for name in parameters if name in values}))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_coarsely(coarse: None) -> None:
-    """What is computed is asked here, not how fast."""
+    """Compile with few optimizations: these tests check results, not speed."""
 
 
 @pytest.fixture(scope="module", params=EVERY)

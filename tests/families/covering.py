@@ -1,8 +1,8 @@
 """Covering design of the gate: each model family meets each mechanism once.
 
-Of a test's cases the gate has one for each family. Other parameters (layout, dtype, form) rotate
-from family to family, so that different families meet different values. Variants of a family run
-in the gate only where `MODELS` says so; `make test-all` runs the whole product.
+The gate has one case of each test per family. Other parameters (layout, dtype, form) rotate from
+family to family, so that families meet different values. Variants run in the gate only if `MODELS`
+contains them. `make test-all` runs the whole product.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FLUX = ("flux",)
 FLUX_AND_WAN = ("flux", "wan")
 """An image family and a video family."""
 WITHOUT_DRAFTS = ("flux2",)
-"""A family without image to image by a strength."""
+"""Family without image-to-image by a strength."""
 
 MODELS: Mapping[str, Collection[str]] = {
     "test_adapters.py::test_eight_adapters_in_one_launch_are_each_as_alone": FLUX,
@@ -45,13 +45,13 @@ MODELS: Mapping[str, Collection[str]] = {
     "test_token_buckets.py": FLUX,
     "test_upscaling.py::test_an_image_is_drawn_larger": FLUX_AND_WAN,
 }
-"""Models in the gate by file, or by file and test; elsewhere the families themselves."""
+"""Models in the gate, by file or by file and test. Other tests have the families themselves."""
 
 CASES: Mapping[str, int] = {
     "test_adapters.py::test_presets_and_images_go_with_adapters[flux]": 2,
     "test_prompt_weights.py::test_a_layout_encodes_what_one_device_encodes[sdxl]": 3,
 }
-"""Cases of a model, where one is too few."""
+"""Number of a model's cases, where one is too few."""
 
 PARAMETERS: Mapping[str, str] = {
     "test_adapters.py::test_adapters_are_the_weights_that_they_are_merged_into[ltx]": "one",
@@ -61,9 +61,11 @@ PARAMETERS: Mapping[str, str] = {
     "test_drawing.py::test_a_slice_of_two_processes_draws_what_one_device_draws": "elastic",
     "test_enlargers.py::test_two_passes_by_the_models_own_upscaler": "text",
 }
-"""Parameter that the gate's cases have, of all models or of one: in bfloat16 sums depend on their
-order the most, an elastic batch takes parts of a slice, a ring of other ways to split is met once,
-and an adapter of one page and a request of text compile the fewest programs."""
+"""Parameter of the gate's cases, of all models or of one model.
+
+Sums in bfloat16 depend most on their order. An elastic batch uses parts of a slice. A ring with
+other axes is met once. An adapter of one page and a request of text compile the fewest programs.
+"""
 
 
 def nightly(items: Iterable[pytest.Item]) -> Iterable[pytest.Item]:
@@ -83,7 +85,7 @@ def nightly(items: Iterable[pytest.Item]) -> Iterable[pytest.Item]:
 
 
 def models_of(case: str) -> list[str]:
-    """Return the entries of the suite that a case names: by a checkpoint, or by themselves."""
+    """Return the entries of the suite that a case names, directly or by a checkpoint."""
     if published := [name for name, entry in EVERY.items() if case in entry.published]:
         return published
     words = f"-{case.replace(', ', '-')}-"
@@ -92,7 +94,8 @@ def models_of(case: str) -> list[str]:
 
 
 def _models(test: str, models: Sequence[str]) -> Collection[str]:
-    """Return those of a test's models that the gate has. Of variants alone it has the first one."""
+    """Return the models of a test that are in the gate, or the first model if it has only
+    variants."""
     named = MODELS.get(test, MODELS.get(test.partition("::")[0]))
     if named is not None:
         return named
@@ -102,9 +105,9 @@ def _models(test: str, models: Sequence[str]) -> Collection[str]:
 def _beyond(
     test: str, model: str, items: Sequence[pytest.Item], number: int
 ) -> Sequence[pytest.Item]:
-    """Return a model's cases but for those in the gate."""
-    wanted = PARAMETERS.get(f"{test}[{model}]", PARAMETERS.get(test, ""))
-    eligible = [item for item in items if wanted in item.name]
+    """Return a model's cases that are not in the gate."""
+    parameter = PARAMETERS.get(f"{test}[{model}]", PARAMETERS.get(test, ""))
+    eligible = [item for item in items if parameter in item.name]
     count = CASES.get(f"{test}[{model}]", 1)
     stride = max(len(eligible) // count, 1)
     first = crc32(test.encode()) + number

@@ -1,5 +1,8 @@
-"""Adapters by the engine and real networks of every family: an image with adapters has the same
-bits alone and beside any others, and is the image of weights that they are merged into."""
+"""Adapters in the engine, with real networks of every family.
+
+An image with adapters has the same bits alone and in any batch, and equals the image of merged
+weights.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.interface.pipeline import Fields, parted
+from models.interface.pipeline import Fields, split_sound
 from models.parallel.axis_rules import Layout
 from models.spec.quality_presets import Quality, StepCache
 from models.weights.quantize import Rounding
@@ -31,42 +34,43 @@ from tests.families.adapters import (
 )
 from tests.families.suite import EVERY, SUITE, loaded
 from tests.families.suite.entry import T5
-from tests.families.test_company import Drawn, drawn, images, one
+from tests.families.test_company import RowOutput, drawn, images, one
 from tests.workers.resume import disturbed_at
 from workers.engine.engine import Engine
 from workers.programs.batch_sizes import exact, fast
 from workers.programs.step_latency import BatchLayout
 
 ROWS = PAGES = 8
-"""In one launch; of each bank."""
+"""Rows of one launch, and pages of each bank."""
 PAIRS = 5
 EXACT = "float32"
 MOST_LEVELS, LEAST_DB = 2, 60.0
-"""Between two ways to the same image: sums in another order."""
+"""Tolerance for sums in another order: levels of 255, PSNR in dB."""
 LATENTS = 1e-4
-"""Relative, of the last step: W x + B A x is added up otherwise than (W + B A) x."""
+"""Relative tolerance of the last step: W x + B A x sums in another order than (W + B A) x."""
 SHOWS_DB = 40.0
-"""Above it two images are one, for whoever looks at them."""
+"""PSNR above which two images look the same."""
 SHOWS = 1.0
-"""Levels, in the mean, by which an adapter changes an image at least."""
+"""Minimum mean difference, in levels of 255, that an adapter must cause."""
 PRESETS = ("eight-bit", "eight-bit-weights")
 STEPS = {"wan": 4}
-"""Number for a family whose three are too few: both experts of Wan 2.2 have enough."""
+"""Number of steps of a family whose three are too few: both experts of Wan 2.2 have enough."""
 CACHED = {"cached": Quality(step_cache=StepCache(kind="first-block", threshold=0.5))}
 
 Models = Callable[[str], Model]
-"""Models by dtype."""
+"""Function that returns a model by dtype."""
 
 
 STRENGTH = "strength"
 FROM_IMAGE = ("flux", "sdxl", "zimage", "qwenimage")
-"""Families whose image to image has a strength."""
+"""Families whose image-to-image has a strength."""
 
 
 def is_left_out(family: str, change: str) -> bool:
-    """Return whether a change is not tried with an entry. Read by `conftest.py`.
+    """Return whether a change is not tested with an entry. `conftest.py` calls this.
 
-    Of variants, whose network is their family's, one preset of each optimization is tried.
+    Variants have their family's network, so that one preset of each optimization is tested with
+    them.
     """
     if change == STRENGTH:
         return family not in FROM_IMAGE
@@ -82,19 +86,19 @@ DRAWN = (
 
 
 OF_VARIANTS = "two at once"
-"""Case that variants draw, which are not among these."""
+"""Case that is tested with the variants outside `DRAWN`."""
 
 
 @pytest.fixture(scope="module", params=DRAWN)
 def family(request: pytest.FixtureRequest) -> str:
-    """Every family, a checkpoint whose layers of other shapes adapters change too, some with
-    networks beside it that they leave as they are, and one with a single text encoder."""
+    """Return every family, and variants with layers of other shapes, with networks that adapters do
+    not change, and with a single text encoder."""
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
 def folder(family: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The smallest checkpoint; of Wan, with two experts, each a stack of layers."""
+    """Write the smallest checkpoint. Wan has two experts, each with a stack of layers."""
     folder = tmp_path_factory.mktemp("adapters") / family
     if family != "wan":
         return EVERY[family].least(folder)
@@ -105,9 +109,11 @@ def folder(family: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load(family: str, folder: Path, adapters: Path, dtype: str) -> Model:
-    """A model and its adapters: ten of one page, half of which change no text encoder and only
-    some layers; one of two pages; and of Wan one for the expert of low noise. In float32 it has
-    every preset."""
+    """Load a model and make its adapters.
+
+    Ten have one page; half of these change only some layers and no text encoder. One has two pages.
+    Wan has one for its low-noise expert. In float32 the model has every preset.
+    """
     how: dict[str, Any] = {}
     if dtype == EXACT:
         caches = CACHED if EVERY[family].step_caches else {}
@@ -132,15 +138,15 @@ def models(family: str, folder: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def of_one_page(model: Model) -> list[Fields]:
-    """More of them than the banks have pages."""
+    """Return requests with one-page adapters, more than the banks have pages."""
     names = (f"{kind} {number}" for number in range(PAIRS) for kind in ("whole", "part"))
     return [asking(model.fields, model.loras[name]) for name in names]
 
 
 def mixed(model: Model) -> list[Fields]:
-    """Of one page and of two, with two adapters, with none; of Wan, of either expert and of both.
+    """Return requests with an adapter of one or two pages, with two adapters, and with none.
 
-    As adapters come in that order, others leave.
+    Wan's requests use either expert and both. In this order, new adapters evict others.
     """
     adapters = model.loras.made
     first, second = adapters["whole 0"], adapters["part 0"]
@@ -153,8 +159,10 @@ def mixed(model: Model) -> list[Fields]:
 async def test_eight_adapters_in_one_launch_are_each_as_alone(
     models: Models, layout: Layout
 ) -> None:
-    """Of exact batching by eight rows: the first step, at some places of the batch. Of float32
-    tests/parallel/test_adapters.py has the like."""
+    """Exact batching of eight rows: the first step, at some places of the batch.
+
+    tests/parallel/test_adapters.py tests the same in float32.
+    """
     model = models("bfloat16")
     with model.engine(PAGES, layout, ROWS, exact(ROWS)) as engine:
         async with AsyncExitStack() as stack:
@@ -169,7 +177,7 @@ async def test_eight_adapters_in_one_launch_are_each_as_alone(
 
 @pytest.mark.parametrize("family", ["sdxl"], indirect=True)
 async def test_adapters_change_the_encoding_of_every_chunk(models: Models, layout: Layout) -> None:
-    """Each is encoded as a prompt of its own would be, with the adapter as without."""
+    """Each chunk is encoded like a prompt of its own, with and without the adapter."""
     model = models(EXACT)
     adapter = model.loras["whole 0"]
     with model.engine(PAGES, layout, ROWS, exact(ROWS)) as engine:
@@ -195,7 +203,10 @@ def latents(state: Any) -> bytes:
 async def test_adapters_that_come_and_go_beside_an_image_change_no_bit_of_it(
     dtype: str, models: Models, layout: Layout
 ) -> None:
-    """Banks without room for all of them; alone they come in another order, to other pages."""
+    """The banks have no room for all adapters.
+
+    Alone, requests run in another order, with other pages.
+    """
     model = models(dtype)
     requests = mixed(model) if dtype == EXACT else of_one_page(model)
     with model.engine(PAGES, layout, 4) as engine:
@@ -214,8 +225,10 @@ def distinct(requests: list[Fields]) -> set[str]:
 async def test_an_image_goes_on_in_another_engine_from_its_snapshot(
     models: Models, layout: Layout
 ) -> None:
-    """Its adapters lie in other pages there. Of Wan one is of the last steps, which are there
-    however late the snapshot is."""
+    """The adapters have other pages in the second engine.
+
+    One of Wan's adapters is for the last steps, which remain however late the snapshot is.
+    """
     model = models(EXACT)
     last = "low noise" if "low noise" in model.loras.made else "whole 0"
     fields, first, other_one = (
@@ -223,23 +236,23 @@ async def test_an_image_goes_on_in_another_engine_from_its_snapshot(
         for names in ((last, "part 0"), ("part 0",), ("whole 1",))
     )
     with model.engine(PAGES, layout) as engine, model.engine(PAGES, layout) as other:
-        whole = await one(engine, fields)
-        _, kept = await disturbed_at(2, engine, fields, images(engine))
+        full = await one(engine, fields)
+        _, snapshot = await disturbed_at(2, engine, fields, images(engine))
         await drawn(other, [other_one, first], together=False)
-        assert await one(other, fields, kept) == whole
-        assert await one(other, first, kept) != whole, "the rest has no adapters"
+        assert await one(other, fields, snapshot) == full
+        assert await one(other, first, snapshot) != full, "the rest has no adapters"
 
 
 async def test_banks_without_adapters_change_no_bit(models: Models, layout: Layout) -> None:
-    """Against networks that have none; before and after another image had adapters."""
+    """Compare with networks without banks, before and after another image has adapters."""
     model = models(EXACT)
     with model.engine(0, layout) as engine:
         expected = await one(engine, model.fields)
     with model.engine(PAGES, layout) as engine:
-        found = await drawn(engine, [model.fields, asking(model.fields)], together=False)
+        results = await drawn(engine, [model.fields, asking(model.fields)], together=False)
         adapted = await one(engine, asking(model.fields, model.loras["whole 0"]))
-        found.append(await one(engine, model.fields))
-    assert found == [expected] * 3 and adapted != expected
+        results.append(await one(engine, model.fields))
+    assert results == [expected] * 3 and adapted != expected
 
 
 CASES: dict[str, dict[str, float]] = {
@@ -248,7 +261,7 @@ CASES: dict[str, dict[str, float]] = {
     "two pages": {"two pages": 0.8},
     "two at once": {"whole 1": 0.8, "part 0": -0.5},
 }
-"""Scales by adapter."""
+"""Scales of the adapters, by case."""
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -257,36 +270,39 @@ async def test_adapters_are_the_weights_that_they_are_merged_into(
 ) -> None:
     model = models(EXACT)
     scales = CASES[case]
-    asked = [scaled(model.loras[name], scale) for name, scale in scales.items()]
+    adapters = [scaled(model.loras[name], scale) for name, scale in scales.items()]
     merge = [(model.loras.read(model.loras[name]), scale) for name, scale in scales.items()]
     with model.engine(PAGES, layout) as engine, model.engine(PAGES, layout, merge=merge) as fused:
         plain = await one(engine, model.fields)
-        found = await one(engine, asking(model.fields, *asked))
-        assert_alike(found, await one(fused, model.fields))
-    assert psnr_db(found, plain) < SHOWS_DB, "the adapters do not show"
+        result = await one(engine, asking(model.fields, *adapters))
+        assert_alike(result, await one(fused, model.fields))
+    assert psnr_db(result, plain) < SHOWS_DB, "the adapters do not show"
 
 
-def values(image: Drawn) -> tuple[np.ndarray, np.ndarray]:
-    """Latents and pixels."""
+def values(image: RowOutput) -> tuple[np.ndarray, np.ndarray]:
+    """Return an image's latents and pixels."""
     return np.frombuffer(image.latents, np.float32), np.frombuffer(image.pixels, np.uint8)
 
 
-def psnr_db(found: Drawn, expected: Drawn) -> float:
-    noise = np.mean(np.square(values(found)[1].astype(float) - values(expected)[1]))
+def psnr_db(actual: RowOutput, expected: RowOutput) -> float:
+    noise = np.mean(np.square(values(actual)[1].astype(float) - values(expected)[1]))
     return float(np.inf if noise == 0 else 10 * np.log10(255**2 / noise))
 
 
-def assert_alike(found: Drawn, expected: Drawn) -> None:
-    """But for rounding."""
-    (latents, pixels), (expected_latents, expected_pixels) = values(found), values(expected)
+def assert_alike(actual: RowOutput, expected: RowOutput) -> None:
+    """Check that two images are equal but for rounding."""
+    (latents, pixels), (expected_latents, expected_pixels) = values(actual), values(expected)
     gap = np.abs(latents - expected_latents).max() / np.abs(expected_latents).max()
     assert gap < LATENTS, f"{gap:.1e}"
     assert np.abs(pixels.astype(int) - expected_pixels).max() <= MOST_LEVELS
-    assert psnr_db(found, expected) >= LEAST_DB
+    assert psnr_db(actual, expected) >= LEAST_DB
 
 
 async def test_scales_by_steps_are_those_of_each_step(models: Models, layout: Layout) -> None:
-    """As stepped by hand, with the weights of each scale by turns; the prompt has the first."""
+    """Compare with steps by hand that use each scale's weights in turn.
+
+    The prompt has the first scale.
+    """
     model = models(EXACT)
     lora = model.loras["whole 1"]
     scales, steps = (0.9, -0.6), {**model.fields, "num_inference_steps": 4}
@@ -297,17 +313,20 @@ async def test_scales_by_steps_are_those_of_each_step(models: Models, layout: La
         model.engine(PAGES, layout, merge=merges[0]) as first,
         model.engine(PAGES, layout, merge=merges[1]) as second,
     ):
-        found = await one(engine, asking(steps, turning))
+        result = await one(engine, asking(steps, turning))
         async with AsyncExitStack() as stack:
             row = await begun(first, stack, steps)
             for number in range(4):
                 (row.state,) = states_after(first if number < 1 else second, [row])
-                row.sent, row.conditions = number + 1, None  # those are of the other's weights
-        decoded = row.programs.decode.result()(first._weights, row.state)
-        pixels = np.asarray(parted(decoded.decoded)[0])
-        assert_alike(found, Drawn(pixels.tobytes(), latents(row.state)))
+                row.sent, row.modulations = (
+                    number + 1,
+                    None,
+                )  # they come from the other engine's weights
+        decoded = row.programs.decode.result()(first.weights.common, row.state)
+        pixels = np.asarray(split_sound(decoded.decoded)[0])
+        assert_alike(result, RowOutput(pixels.tobytes(), latents(row.state)))
         always = await one(engine, asking(steps, scaled(lora, scales[0])))
-    assert psnr_db(found, always) < SHOWS_DB, "the second scale does not show"
+    assert psnr_db(result, always) < SHOWS_DB, "the second scale does not show"
 
 
 async def test_fast_batching_differs_by_rounding_alone(models: Models, layout: Layout) -> None:
@@ -317,18 +336,18 @@ async def test_fast_batching_differs_by_rounding_alone(models: Models, layout: L
     with model.engine(PAGES, layout) as alone, model.engine(PAGES, layout, 4, batching) as engine:
         expected = await drawn(alone, requests, together=False)
         await leave_one(engine, requests[0], BatchLayout(4))
-        for found, one_alone in zip(
+        for actual, one_alone in zip(
             await drawn(engine, requests, together=True), expected, strict=True
         ):
-            assert_alike(found, one_alone)
+            assert_alike(actual, one_alone)
 
 
 @pytest.mark.parametrize("change", [*PRESETS, *CACHED, STRENGTH])
 async def test_presets_and_images_go_with_adapters(
     family: str, models: Models, layout: Layout, change: str
 ) -> None:
-    """Alone and in company the same, and far closer to the exact image with the same adapter than
-    with another one."""
+    """Images are the same alone and in a batch, and far closer to the exact image with the same
+    adapter than with another."""
     model = models(EXACT)
     adapters = [model.loras[name] for name in ("whole 0", "whole 1")]
     changed = {STRENGTH: 0.7} if change == STRENGTH else {"quality": change}
@@ -336,9 +355,9 @@ async def test_presets_and_images_go_with_adapters(
     fields = {**model.fields, **changed}
     requests = [asking(fields, lora) for lora in adapters]
     with model.engine(PAGES, layout) as engine, model.engine(PAGES, layout) as other:
-        together = await asyncio.gather(*(image(engine, one) for one in requests))
-        alone = [await image(other, one) for one in requests[::-1]]
-        assert [one.tobytes() for one in together] == [one.tobytes() for one in alone[::-1]]
+        together = await asyncio.gather(*(image(engine, item) for item in requests))
+        alone = [await image(other, item) for item in requests[::-1]]
+        assert [item.tobytes() for item in together] == [item.tobytes() for item in alone[::-1]]
         assert gap(*together) > SHOWS
         if change != STRENGTH:
             expected = await image(engine, asking(model.fields, adapters[0]))
@@ -346,7 +365,7 @@ async def test_presets_and_images_go_with_adapters(
 
 
 async def image(engine: Engine, fields: Fields) -> np.ndarray:
-    """Pixels; of a request with a strength, from another image."""
+    """Return pixels. A request with a strength begins with another image."""
     from_image = {"image": picture()} if "strength" in fields else {}
     return (await engine.generate(fields, {**images(engine), **from_image})).pixels.astype(int)
 
@@ -358,6 +377,6 @@ def picture() -> bytes:
     return file.getvalue()
 
 
-def gap(found: np.ndarray, expected: np.ndarray) -> float:
-    """Mean difference, of 255."""
-    return float(np.abs(found - expected).mean())
+def gap(actual: np.ndarray, expected: np.ndarray) -> float:
+    """Return the mean difference, in levels of 255."""
+    return float(np.abs(actual - expected).mean())

@@ -1,5 +1,8 @@
-"""Adapters on the kinds of a family's checkpoints that `test_adapters.py` leaves out: merged into
-their weights, by steps, and with presets; company and the rest are their family's own."""
+"""Adapters on the variants that `test_adapters.py` omits.
+
+They are merged, have scales by steps, and are combined with presets. All else is tested with the
+families.
+"""
 
 from __future__ import annotations
 

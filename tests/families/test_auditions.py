@@ -1,5 +1,4 @@
-"""Images of every family stop at a step, and go on from their states to the same bytes, or by
-another prompt."""
+"""Auditions of every family: images stop at a step, and resume with the same or another prompt."""
 
 from __future__ import annotations
 
@@ -13,11 +12,12 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from models.interface.pipeline import Pipeline, PyTree, denoise, parted
+from models.interface.pipeline import Pipeline, PyTree, denoise, split_sound
 from models.parallel.axis_rules import Layout
 from tests.families.suite import EVERY, SUITE, loaded
+from tests.workers.observing import Observing
 from workers.engine.engine import Engine
-from workers.engine.passes import Told
+from workers.engine.generation import ImageRequest
 from workers.engine.row import Row
 
 STEPS, STOP = 4, 2
@@ -45,47 +45,47 @@ async def engine(
 
 
 def fields_of(family: str, engine: Engine, **more: Any) -> dict[str, Any]:
-    asked = {**engine.pipeline.spec.defaults, **EVERY[family].least_request}
-    return {**asked, "num_inference_steps": STEPS, "seed": 1, "num_images": 1, **more}
+    request = {**engine.pipeline.spec.defaults, **EVERY[family].least_request}
+    return {**request, "num_inference_steps": STEPS, "seed": 1, "num_images": 1, **more}
 
 
 @pytest.mark.parametrize("engine", ["float32", "bfloat16"], indirect=True)
 async def test_a_draft_goes_on_to_the_same_bytes(family: str, engine: Engine) -> None:
-    """Stopped and finished in company, and drawn alone in one run."""
+    """Stopped and finished in a batch, and compared with one run alone."""
     images = EVERY[family].images
     fields, other = fields_of(family, engine), fields_of(family, engine, seed=2)
-    told: list[tuple[int, int]] = []
+    progress: list[tuple[int, int]] = []
 
     def count(row: Row) -> None:
-        told.append((row.image_done, row.image_steps))
+        progress.append((row.image_done, row.image_steps))
 
     draft, _ = await asyncio.gather(
-        engine.draft(fields, images, STOP, Told(count)),
+        engine.draft(ImageRequest(fields, images), STOP, Observing(count)),
         engine.generate(other, images),
     )
-    kept = await engine.take_snapshot(draft.row)
-    assert kept.done == draft.preview.steps == STOP
-    assert told[-1] == (STOP, STOP), "it has no more to do"
+    snapshot = await engine.take_snapshot(draft.row)
+    assert snapshot.done == draft.preview.steps == STOP
+    assert progress[-1] == (STOP, STOP), "it has no more to do"
     assert np.ptp(draft.preview.pixels) > 0
     finished, _ = await asyncio.gather(
-        engine.generate(fields, images, begin=kept), engine.generate(other, images)
+        engine.generate(fields, images, begin=snapshot), engine.generate(other, images)
     )
-    straight = await engine.generate(fields, images)
-    assert np.array_equal(finished.pixels, straight.pixels)
-    assert finished.steps == straight.steps == STEPS
-    assert finished.own_seconds < finished.device_seconds
+    uninterrupted = await engine.generate(fields, images)
+    assert np.array_equal(finished.pixels, uninterrupted.pixels)
+    assert finished.steps == uninterrupted.steps == STEPS
+    assert finished.claim_seconds < finished.device_seconds
 
 
 @pytest.mark.parametrize("engine", ["float32"], indirect=True)
 async def test_a_branch_has_a_draft_of_another_prompt(family: str, engine: Engine) -> None:
     images = EVERY[family].images
     before, after = (fields_of(family, engine, prompt=text) for text in ("a cat", "red stars"))
-    draft = await engine.draft(before, images, STOP, Told())
-    kept = await engine.take_snapshot(draft.row)
-    branch = (await engine.generate(after, images, begin=kept)).pixels
+    draft = await engine.draft(ImageRequest(before, images), STOP)
+    snapshot = await engine.take_snapshot(draft.row)
+    branch = (await engine.generate(after, images, begin=snapshot)).pixels
     for fields in (before, after):
-        straight = (await engine.generate(fields, images)).pixels
-        assert not np.array_equal(branch, straight)
+        uninterrupted = (await engine.generate(fields, images)).pixels
+        assert not np.array_equal(branch, uninterrupted)
     expected = by_hand(engine.pipeline, before, after, images).astype(int)
     assert np.abs(branch - expected).max() <= 1
 
@@ -93,15 +93,15 @@ async def test_a_branch_has_a_draft_of_another_prompt(family: str, engine: Engin
 def by_hand(
     pipeline: Pipeline, before: dict[str, Any], after: dict[str, Any], images: Mapping[str, bytes]
 ) -> np.ndarray:
-    """Draw the first steps by one request and the others by another, without an engine."""
+    """Draw the first steps of one request and the other steps of another, without an engine."""
     first, second = (pipeline.prepare(fields, images) for fields in (before, after))
-    *_, drawn = denoise(pipeline, replace(first, steps=first.steps[:STOP]))
+    *_, stopped = denoise(pipeline, replace(first, steps=first.steps[:STOP]))
 
     def begin(weights: PyTree, inputs: PyTree) -> PyTree:
         row = pipeline.encode(weights, inputs)
-        return {**row, **{name: drawn[name] for name in OF_STEPS if name in row}}
+        return {**row, **{name: stopped[name] for name in OF_STEPS if name in row}}
 
     going_on = SimpleNamespace(encode=begin, weights=pipeline.weights, step=pipeline.step)
-    rest = replace(second, steps=second.steps[STOP:])
-    *_, row = denoise(cast(Pipeline, going_on), rest)
-    return np.asarray(parted(pipeline.decode(pipeline.weights, row))[0])
+    remaining = replace(second, steps=second.steps[STOP:])
+    *_, row = denoise(cast(Pipeline, going_on), remaining)
+    return np.asarray(split_sound(pipeline.decode(pipeline.weights, row))[0])

@@ -1,4 +1,4 @@
-"""A checkpoint's arrays fit the networks to the last one, and each that does not is named."""
+"""Arrays of a checkpoint: they fit the networks completely, and each faulty array is named."""
 
 from __future__ import annotations
 

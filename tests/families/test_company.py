@@ -1,5 +1,8 @@
-"""Exact batching, by the engine and real networks of every family: an image has the same bits
-alone, beside any others, at any place of a padded batch, and on another engine midway."""
+"""Exact batching, with real networks of every family.
+
+An image has the same bits alone, in any batch, at any place of a padded batch, and resumed by
+another engine.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,9 @@ from models.interface.pipeline import Fields, Pipeline
 from models.parallel.axis_rules import Layout
 from models.spec.quality_presets import Quality, StepCache
 from models.spec.step_plan import PlannedCache
-from tests.families.adapters import Kept
+from tests.families.adapters import MemoryCache
 from tests.families.suite import EVERY, SUITE, VARIANTS, loaded
+from tests.workers.observing import Observing
 from tests.workers.resume import disturbed_at
 from workers.engine.batching import Batch
 from workers.engine.engine import Engine
@@ -38,15 +42,15 @@ PLANNED = {
 
 
 def is_left_out(family: str, pipeline: str) -> bool:
-    """Return whether that dtype is not tried with that entry. Read by `conftest.py`.
+    """Return whether a dtype is not tested with an entry. `conftest.py` calls this.
 
-    A variant's network is its family's: it is held in the dtype whose sums depend on more.
+    A variant has its family's network: it is tested in the dtype that rounds most.
     """
     return family in VARIANTS and pipeline != "bfloat16"
 
 
 def presets(family: str) -> dict[str, Quality]:
-    """Presets that requests of `mixed` name."""
+    """Return the presets that requests of `mixed` name."""
     entry = EVERY[family]
     return (CACHED if entry.step_caches else {}) | (PLANNED if entry.step_plans else {})
 
@@ -62,15 +66,15 @@ def pipeline(request: pytest.FixtureRequest, family: str, folder: Path) -> Pipel
 
 
 @pytest.fixture(scope="module")
-def kept(pipeline: Pipeline) -> Kept:
-    """What one engine of the pipeline has compiled, for the others, too."""
-    return Kept()
+def kept(pipeline: Pipeline) -> MemoryCache:
+    """Return the executables that engines of the pipeline share."""
+    return MemoryCache()
 
 
 def mixed(family: str) -> list[Fields]:
-    """Eight of other lengths, prompts and guidance, some of presets with step caches.
+    """Return eight requests of other lengths, prompts and guidance, some with step caches.
 
-    Two have weights: their prompts share batches with plain ones.
+    Two have weighted prompts, which share batches with plain prompts.
     """
     entry = EVERY[family]
     base, turns, scale = entry.least_request, entry.company, entry.scale
@@ -94,42 +98,47 @@ def mixed(family: str) -> list[Fields]:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class RowOutput:
     pixels: bytes
     latents: bytes
-    """After the last step: of float32, where rounding shows that pixels hide."""
+    """Latents after the last step, in float32: they show rounding that pixels hide."""
 
 
 def images(engine: Engine) -> Mapping[str, bytes]:
-    """Images that every request of the suite to that model has."""
+    """Return the images of every request of the suite to that model."""
     return EVERY[engine.pipeline.spec.name].images
 
 
-async def one(engine: Engine, fields: Fields, begin: RowSnapshot | None = None) -> Drawn:
+async def one(engine: Engine, fields: Fields, begin: RowSnapshot | None = None) -> RowOutput:
     states: list[Any] = []
     picture = await engine.generate(
-        fields, images(engine), lambda row: states.append(row.checked.state["latents"]), begin
+        fields,
+        images(engine),
+        Observing(lambda row: states.append(row.progress.state["latents"])),
+        begin,
     )
-    return Drawn(picture.pixels.tobytes(), np.asarray(states[-1]).tobytes())
+    return RowOutput(picture.pixels.tobytes(), np.asarray(states[-1]).tobytes())
 
 
-async def drawn(engine: Engine, requests: Sequence[Fields], together: bool) -> list[Drawn]:
+async def drawn(engine: Engine, requests: Sequence[Fields], together: bool) -> list[RowOutput]:
     if together:
         return await asyncio.gather(*(one(engine, fields) for fields in requests))
     return [await one(engine, fields) for fields in requests]
 
 
 async def test_company_changes_no_bit(
-    pipeline: Pipeline, family: str, layout: Layout, kept: Kept
+    pipeline: Pipeline, family: str, layout: Layout, kept: MemoryCache
 ) -> None:
-    """One row at a time with four slots, and with one; where one goes on from what the other one
-    has kept, a step cache too."""
+    """Engines of four slots and of one run one row at a time.
+
+    Images resume in the other engine, too.
+    """
     requests = mixed(family)
     engine, other = (Engine(pipeline, layout, slots, executables=kept) for slots in (4, 1))
     try:
         together = await drawn(engine, requests, together=True)
         assert together == await drawn(other, requests, together=False)
-        for last in (-1, -3):  # a cache of each kind
+        for last in (-1, -3):  # a step cache of each kind
             _, kept = await disturbed_at(2, engine, requests[last], images(engine))
             assert await one(other, requests[last], kept) == together[last]
     finally:
@@ -139,10 +148,12 @@ async def test_company_changes_no_bit(
 
 
 async def test_a_padded_batch_is_alike_at_every_place(
-    pipeline: Pipeline, family: str, layout: Layout, kept: Kept
+    pipeline: Pipeline, family: str, layout: Layout, kept: MemoryCache
 ) -> None:
-    """One step of each row at each place, beside others and beside its likes; and whole images,
-    together and alone."""
+    """Each row's step runs at each place, with others and with copies of itself.
+
+    Whole images are compared, too.
+    """
     requests = mixed(family)[::2]
     engine = Engine(pipeline, layout, 4, exact(ROWS), executables=kept)
     try:
@@ -154,44 +165,44 @@ async def test_a_padded_batch_is_alike_at_every_place(
     alone = [stepped(engine, [row])[0] for row in rows]
     for turn in range(ROWS):
         turned = [*range(turn, ROWS), *range(turn)]
-        found = stepped(engine, [rows[number] for number in turned])
-        assert found == [alone[number] for number in turned]
+        actual = stepped(engine, [rows[number] for number in turned])
+        assert actual == [alone[number] for number in turned]
 
 
 def begun(engine: Engine, fields: Fields) -> Row:
     prepared = engine.pipeline.prepare(fields, images(engine))
     shape = engine.programs.of(prepared)
-    state = engine._encode(shape, prepared)
+    state = engine._stages.encode(shape, prepared)
     return Row(shape, prepared.steps, state, lambda row: None, lambda row, failure: None)
 
 
 def stepped(engine: Engine, rows: list[Row], places: int = ROWS) -> list[bytes]:
-    """The rows' latents after their first step, in one batch of so many places."""
-    batch = Batch(rows[0].phase, tuple(rows), BatchLayout(places))
-    states, _ = batch.run(engine.step_loop._weights.load_expert(batch.phase.expert))
+    """Return the rows' latents after their first step, in one batch of `places` rows."""
+    batch = Batch(rows[0].step_kind, tuple(rows), BatchLayout(places))
+    states, _ = batch.run(engine.step_loop._weights.load_expert(batch.step_kind.expert))
     return [np.asarray(state["latents"]).tobytes() for state in states[: len(rows)]]
 
 
 async def test_what_fast_batching_tells_is_what_it_does(
     layout: Layout, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """As many levels as lie between the images of its batch sizes, measured once."""
+    """The reported levels are the difference between the images of its batch sizes."""
     request = SUITE["flux"].least_request
     folder = SUITE["flux"].least(tmp_path_factory.mktemp("flux"))
     flux = registry.load("flux", str(folder), "bfloat16", {})
-    kept = Kept()
+    kept = MemoryCache()
     engine = Engine(flux, layout, 2, fast(2), executables=kept)
     alone = Engine(flux, layout, 2, executables=kept)
     try:
-        await engine.warm_up([request])
-        await engine.larger_ready([request])
-        told = await engine.levels(request)
-        one = (await alone.generate(request, {})).pixels.astype(int)
+        await engine.readiness.warm_up([request])
+        await engine.readiness.larger_ready([request])
+        levels = await engine.readiness.levels(request)
+        single = (await alone.generate(request, {})).pixels.astype(int)
         prepared = flux.prepare(request, {})
         shape = engine.programs.of(prepared)
-        del shape.phases[prepared.steps[0].phase].programs[BatchLayout(1)]
-        two = (await engine.generate(request, {})).pixels
+        del shape.step_kinds[prepared.steps[0].program].programs[BatchLayout(1)]
+        pair = (await engine.generate(request, {})).pixels
     finally:
         engine.close()
         alone.close()
-    assert told == np.abs(two - one).max()
+    assert levels == np.abs(pair - single).max()

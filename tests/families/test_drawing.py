@@ -1,4 +1,4 @@
-"""One device draws what diffusers draws, and every layout what one device draws."""
+"""Images of one device compared with diffusers, and of every layout compared with one device."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.interface.pipeline import Pipeline, parted
+from models.interface.pipeline import Pipeline, split_sound
 from tests.families.suite import EVERY, VARIANTS, loaded
 from tests.parallel.layouts import denoise, layout
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 LATENTS = 1e-4
-"""Relative, of each step. Rounding alone: sums in another order."""
+"""Relative tolerance of each step, for sums in another order."""
 MOST_LEVELS, LEAST_DB = 2, 60.0
 
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -32,11 +32,11 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "data 2, fsdp 2, ulysses 2": {"data": 2, "fsdp": 2, "context": 2},
 }
 OF_VARIANTS = ("ring 2 of ulysses 4", "cfg 2, ring 2, tensor 2", "data 2, fsdp 2, ulysses 2")
-"""Every axis is in one of them: a variant's network is its family's, which is held to all."""
+"""Layouts that together have every axis: a variant's network is tested as its family's."""
 
 
 def is_left_out(family: str, name: str) -> bool:
-    """Return whether that layout is not tried with that entry. Read by `conftest.py`."""
+    """Return whether a layout is not tested with an entry. `conftest.py` calls this."""
     return family in VARIANTS and name not in OF_VARIANTS
 
 
@@ -47,7 +47,7 @@ def pipeline(family: str, folder: Path) -> Pipeline:
 
 @pytest.fixture(scope="module")
 def drawing(pipeline: Pipeline, family: str) -> tuple[Any, list[np.ndarray], np.ndarray]:
-    """What one device draws: latents after encoding and each step, and pixels."""
+    """Return one device's request, latents after encoding and after each step, and pixels."""
     prepared = pipeline.prepare(
         {**pipeline.spec.defaults, **EVERY[family].request}, EVERY[family].images
     )
@@ -56,7 +56,7 @@ def drawing(pipeline: Pipeline, family: str) -> tuple[Any, list[np.ndarray], np.
 
 def drawn(pipeline: Pipeline, prepared: Any, by: Any) -> tuple[list[np.ndarray], np.ndarray]:
     *rows, pixels = denoise(pipeline, prepared, by)
-    return [np.asarray(row["latents"]) for row in rows], np.asarray(parted(pixels)[0])
+    return [np.asarray(row["latents"]) for row in rows], np.asarray(split_sound(pixels)[0])
 
 
 def test_variants_are_held_to_every_axis() -> None:
@@ -69,17 +69,17 @@ def test_a_layout_draws_what_one_device_draws(
     name: str, pipeline: Pipeline, drawing: tuple[Any, list[np.ndarray], np.ndarray]
 ) -> None:
     prepared, steps, pixels = drawing
-    found_steps, found = drawn(pipeline, prepared, layout(**LAYOUTS[name]))
-    for found_latents, latents in zip(found_steps, steps, strict=True):
-        gap = np.abs(found_latents - latents).max() / np.abs(latents).max()
+    actual_steps, actual = drawn(pipeline, prepared, layout(**LAYOUTS[name]))
+    for actual_latents, latents in zip(actual_steps, steps, strict=True):
+        gap = np.abs(actual_latents - latents).max() / np.abs(latents).max()
         assert gap < LATENTS, f"{gap:.1e}"
-    assert_alike(found, pixels)
+    assert_alike(actual, pixels)
 
 
 def test_the_picture_is_diffusers(
     family: str, folder: Path, drawing: tuple[Any, list[np.ndarray], np.ndarray]
 ) -> None:
-    """The suite's own hook: cases by the dozen are in tests/parity."""
+    """Compare with the entry's reference. tests/parity has many more cases."""
     entry = EVERY[family]
     assert_alike(drawing[2], entry.reference(folder, entry.request))
 
@@ -88,17 +88,17 @@ def test_the_picture_is_diffusers(
 def test_another_request_draws_another_picture(
     family: str, folder: Path, drawing: tuple[Any, list[np.ndarray], np.ndarray], spoiled: str
 ) -> None:
-    """The bounds tell images apart."""
+    """Prove that the tolerances distinguish images."""
     entry = EVERY[family]
     other = entry.request | {spoiled: {"prompt": "a blue star", "seed": 4}[spoiled]}
     with pytest.raises(AssertionError):
         assert_alike(drawing[2], entry.reference(folder, other))
 
 
-def assert_alike(found: np.ndarray, expected: np.ndarray) -> None:
-    """But for rounding."""
-    assert found.shape == expected.shape
-    levels = np.abs(found.astype(int) - expected)
+def assert_alike(actual: np.ndarray, expected: np.ndarray) -> None:
+    """Check that two images are equal but for rounding."""
+    assert actual.shape == expected.shape
+    levels = np.abs(actual.astype(int) - expected)
     assert levels.max() <= MOST_LEVELS
     noise = np.mean(np.square(levels))
     assert noise == 0 or 10 * np.log10(255**2 / noise) >= LEAST_DB

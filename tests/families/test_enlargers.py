@@ -1,4 +1,5 @@
-"""Hires fix by a network that enlarges a model's own latents: two passes, as by hand."""
+"""Hires fix by a network that enlarges a model's latents: two passes, compared with two
+requests."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ from models.parallel.axis_rules import Layout
 from models.spec.hires import with_defaults
 from tests.families.suite import EVERY, loaded
 from tests.families.suite.entry import image_file
-from workers.engine.engine import Engine, EngineOutput
+from tests.workers.observing import Observing
+from workers.engine.engine import Engine
+from workers.engine.generation import EngineOutput
 from workers.engine.passes import prepared_passes
 from workers.engine.row import Row
 from workers.engine.snapshot import RowSnapshot
@@ -26,7 +29,7 @@ from workers.slice.chips import CHIPS
 from workers.slice.mesh_shape import MeshShape
 
 WITH = frozenset({"ltx"})
-"""Models with such a network."""
+"""Models with a network that enlarges latents."""
 IMAGES: Mapping[str, Mapping[str, bytes]] = {"text": {}, "image": {"image": image_file(4)}}
 
 
@@ -57,13 +60,15 @@ def asked(family: str, engine: Engine) -> dict[str, Any]:
 async def by_hand(
     engine: Engine, fields: dict[str, Any], images: Mapping[str, bytes]
 ) -> EngineOutput:
-    """Draw both passes as two requests: pixels, and sound where there is one."""
-    one, other = prepared_passes(engine.pipeline, fields, images)
-    assert other is not None
+    """Draw both passes as two requests: pixels, and sound if there is any."""
+    first, second = prepared_passes(engine.pipeline, fields, images)
+    assert second is not None
     rows: list[Row] = []
-    await engine.generate(one.fields, images, on_step=rows.append)
-    latents = np.asarray(engine.pipeline.spatial(rows[-1].known))
-    return await engine.generate(other.fields, {**images, other.begins_with: latents_file(latents)})
+    await engine.generate(first.fields, images, observer=Observing(rows.append))
+    latents = np.asarray(engine.pipeline.spatial(rows[-1].verified_state))
+    return await engine.generate(
+        second.fields, {**images, second.begins_with: latents_file(latents)}
+    )
 
 
 @pytest.mark.timeout(900)
@@ -71,49 +76,51 @@ async def by_hand(
 async def test_two_passes_by_the_models_own_upscaler(
     family: str, engine: Engine, begun: str
 ) -> None:
-    """Alike by hand, beside a plain request of each pass's size, and from a snapshot in either."""
+    """Alike by two requests, in a batch with plain requests, and from snapshots."""
     fields, images = asked(family, engine), IMAGES[begun]
     plain = {name: value for name, value in fields.items() if name != "hires"}
     larger = {**plain, **{name: fields["hires"][name] for name in ("width", "height")}}
-    kept: dict[int, RowSnapshot] = {}
+    snapshots: dict[int, RowSnapshot] = {}
     taking: list[asyncio.Task[None]] = []
 
     async def keep(row: Row) -> None:
         snapshot = await engine.take_snapshot(row)
-        kept[snapshot.done] = snapshot
+        snapshots[snapshot.done] = snapshot
 
     def on_step(row: Row) -> None:
         taking.append(asyncio.ensure_future(keep(row)))
 
-    found, alone, large = await asyncio.gather(
-        engine.generate(fields, images, on_step=on_step),
+    result, alone, large = await asyncio.gather(
+        engine.generate(fields, images, observer=Observing(on_step)),
         engine.generate(plain, images),
         engine.generate(larger, images),
     )
     await asyncio.gather(*taking)
     expected = await by_hand(engine, fields, images)
-    assert np.array_equal(found.pixels, expected.pixels)
-    assert found.sound is None or np.array_equal(found.sound, expected.sound)
+    assert np.array_equal(result.pixels, expected.pixels)
+    assert result.sound is None or np.array_equal(result.sound, expected.sound)
     scale = fields["hires"]["width"] / fields["width"]
-    assert found.pixels.shape[-2] == scale * alone.pixels.shape[-2]
-    assert found.pixels.shape == large.pixels.shape
-    assert not np.array_equal(found.pixels, large.pixels)
-    first, steps = fields["num_inference_steps"], found.steps
+    assert result.pixels.shape[-2] == scale * alone.pixels.shape[-2]
+    assert result.pixels.shape == large.pixels.shape
+    assert not np.array_equal(result.pixels, large.pixels)
+    first, steps = fields["num_inference_steps"], result.steps
     assert steps == first + len(_second(engine)["sigmas"])
-    assert {1, first, first + 1} & kept.keys()
-    for at in sorted({1, first, first + 1} & kept.keys()):
-        resumed = await engine.generate(fields, images, begin=kept[at])
-        assert np.array_equal(resumed.pixels, found.pixels), at
-        assert found.sound is None or np.array_equal(resumed.sound, found.sound)
-        assert resumed.own_seconds < resumed.device_seconds
-    broken = replace(kept[max(kept)], leaves={"['latents']": np.zeros((1, 1), np.float32)})
+    assert {1, first, first + 1} & snapshots.keys()
+    for at in sorted({1, first, first + 1} & snapshots.keys()):
+        resumed = await engine.generate(fields, images, begin=snapshots[at])
+        assert np.array_equal(resumed.pixels, result.pixels), at
+        assert result.sound is None or np.array_equal(resumed.sound, result.sound)
+        assert resumed.claim_seconds < resumed.device_seconds
+    broken = replace(
+        snapshots[max(snapshots)], leaves={"['latents']": np.zeros((1, 1), np.float32)}
+    )
     anew = await engine.generate(fields, images, begin=broken)
-    assert np.array_equal(anew.pixels, found.pixels), "it begins with its first pass"
+    assert np.array_equal(anew.pixels, result.pixels), "it begins with its first pass"
 
 
 def _second(engine: Engine) -> Mapping[str, Any]:
-    (one,) = engine.pipeline.spec.enlargers.values()
-    return one.second
+    (enlarger,) = engine.pipeline.spec.enlargers.values()
+    return enlarger.second
 
 
 @pytest.mark.parametrize("name", sorted(EVERY.keys() - WITH))
@@ -123,13 +130,13 @@ def test_others_have_none(name: str, tmp_path: Path) -> None:
 
 
 def test_its_second_pass_is_planned(family: str, folder: Path) -> None:
-    """With the network's weights, from shapes alone."""
-    found = sketch_of(str(folder), "float32", {**EVERY[family].least_request, "hires": {}})
-    assert found.second is not None and found.second.weights == found.weights
-    own = {weight.network for weight in found.second.encode.weights}
-    assert own - {weight.network for weight in found.encode.weights}
+    """The plan includes the network's weights, from shapes alone."""
+    sketch = sketch_of(str(folder), "float32", {**EVERY[family].least_request, "hires": {}})
+    assert sketch.second_pass is not None and sketch.second_pass.weights == sketch.weights
+    networks = {weight.network for weight in sketch.second_pass.encode.weights}
+    assert networks - {weight.network for weight in sketch.encode.weights}
     need, once = (
-        estimate(one, MeshShape().over(1), CHIPS["v6e"]).memory["temporaries"]
-        for one in (found, replace(found, second=None))
+        estimate(item, MeshShape().over(1), CHIPS["v6e"]).memory["temporaries"]
+        for item in (sketch, replace(sketch, second_pass=None))
     )
     assert need > once

@@ -1,4 +1,4 @@
-"""Executables of each family built without its weights: the same keys as with them."""
+"""Keys of each family's executables: the same without its weights as with them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from models.nn.kernels.xla import xla_kernel
 from models.parallel.axis_rules import Layout
 from tests.families.suite import EVERY, loaded
 from tests.families.suite.entry import Family
-from workers.building.build import Unweighted
+from workers.building.build import TokenizerReader
 from workers.programs import aot_key, warmup
 from workers.programs.abstract_arguments import AbstractArguments
 from workers.slice.mesh import make_mesh
@@ -24,7 +24,7 @@ SIZES = {"fsdp": 2}
 
 
 def of_programs(pipeline: Pipeline, layout: Layout, entry: Family) -> Any:
-    """Return all that keys have of the pipeline itself, beside its settings."""
+    """Return all parts of a key that come from the pipeline itself, except its settings."""
     arguments = AbstractArguments(pipeline, layout)
     names, leaves = arguments.weights.names, arguments.abstract_weights
     (fields,) = warmup.requests(pipeline.spec, [entry.request])
@@ -33,12 +33,12 @@ def of_programs(pipeline: Pipeline, layout: Layout, entry: Family) -> Any:
         "configs": pipeline.spec.config_digest,
         "weights": dict(zip(names, map(aot_key.of_arguments, leaves), strict=True)),
         "inputs": aot_key.of_arguments(arguments.of(dict(prepared.inputs))),
-        "steps": [str(step.phase) for step in prepared.steps],
+        "steps": [str(step.program) for step in prepared.steps],
     }
 
 
 def test_keys_need_no_weights(family: str, folder: Path, tmp_path: Path) -> None:
-    """Programs of a network in one file need its header, so such files are left there."""
+    """Programs of a network in a single file need its header, so these files are kept."""
     entry = EVERY[family]
     single = {Path(place).name for place in entry.image_prompts.values()}
     bare = Path(shutil.copytree(folder, tmp_path / "bare"))
@@ -52,4 +52,4 @@ def test_keys_need_no_weights(family: str, folder: Path, tmp_path: Path) -> None
         pipeline = loaded(family, place, "float32", reader=reader, sharding=layout.of_parameter)
         return of_programs(pipeline, layout, entry)
 
-    assert keys(bare, Unweighted()) == keys(folder, FILES)
+    assert keys(bare, TokenizerReader()) == keys(folder, FILES)

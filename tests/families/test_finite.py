@@ -1,4 +1,4 @@
-"""Outputs that are no numbers: a decoder that overflows ends the job, and makes no black image."""
+"""Non-finite outputs: a decoder that overflows fails the job, instead of a black image."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import pytest
 
-from models.interface.finite import IMAGE, SOUND, shown
+from models.interface.finite import IMAGE, SOUND, decode_checked
 from models.interface.pipeline import Clip, Pipeline
 from models.parallel.axis_rules import Layout
 from tests.families.suite import EVERY, loaded
@@ -32,9 +32,9 @@ def test_every_part_of_an_output_is_checked(family: str, folder: Path) -> None:
     prepared = pipeline.prepare(request(family, pipeline), EVERY[family].images)
     row = jax.eval_shape(pipeline.encode, pipeline.weights, dict(prepared.inputs))
     for function in (pipeline.decode, pipeline.preview):
-        made = jax.eval_shape(partial(shown, function), pipeline.weights, row)
-        parts = {IMAGE, SOUND} if isinstance(made.decoded, Clip) else {IMAGE}
-        assert made.finite.keys() == parts, function
+        output = jax.eval_shape(partial(decode_checked, function), pipeline.weights, row)
+        parts = {IMAGE, SOUND} if isinstance(output.decoded, Clip) else {IMAGE}
+        assert output.finite.keys() == parts, function
 
 
 async def test_a_decoder_that_overflows_ends_the_job(
@@ -52,6 +52,6 @@ async def test_a_decoder_that_overflows_ends_the_job(
 
 
 def overflowing(path: Any, weight: Any) -> Any:
-    """Return the VAE's decoder's weights beyond all numbers, and all others as they are."""
+    """Return infinite weights for the VAE's decoder, and all others unchanged."""
     name = jax.tree_util.keystr(path)
     return weight * math.inf if "vae" in name and "decoder" in name else weight

@@ -1,4 +1,4 @@
-"""A process that never prepared a request, as a follower is, traces any step from its key."""
+"""Tracing of steps from their keys, by a process that never prepared a request, like a follower."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from models.interface.pipeline import Pipeline, Prepared
+from models.interface.pipeline import Pipeline, PreparedRow
 from models.interface.step_program import StepProgram
 from models.loading.sources import SHAPES
 from models.sampling.registry import SOLVERS
@@ -36,11 +36,11 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "unipc": [{}, {"solver_order": 1}],
     "lcm": [{"original_inference_steps": 50}],
 }
-"""Of a scheduler, options that change its arithmetic."""
+"""Options that change a scheduler's arithmetic, by scheduler."""
 
 
 def abstract(source: Path, entry: Family) -> Pipeline:
-    """A pipeline of that checkpoint without weights, which has prepared nothing."""
+    """Return a pipeline of that checkpoint without weights, which has prepared nothing."""
     model = ModelSettings(
         source=str(source), dtype="float32", eight_bit="beside", **settings_of(entry, source)
     )
@@ -55,11 +55,11 @@ def abstract(source: Path, entry: Family) -> Pipeline:
 
 
 def requests(pipeline: Pipeline, entry: Family, wishes: Wishes) -> Iterator[dict[str, Any]]:
-    """Each wish with a negative prompt; a request of defaults without; one with weights."""
+    """Yield a default request without guidance, one with each choice, and a weighted prompt."""
     for guidance, more in [(entry.unguided, {}), *product([entry.guided], wishes)]:
-        yield {**pipeline.spec.defaults, **FEW, **entry.beside_images, **guidance, **more}
+        yield {**pipeline.spec.defaults, **FEW, **entry.image_fields, **guidance, **more}
     weighted = {"prompt_syntax": "weighted", "prompt": "a (red:1.2) circle BREAK [star]"}
-    yield {**pipeline.spec.defaults, **FEW, **entry.beside_images, **entry.unguided, **weighted}
+    yield {**pipeline.spec.defaults, **FEW, **entry.image_fields, **entry.unguided, **weighted}
 
 
 def with_schedulers(pipeline: Pipeline) -> Wishes:
@@ -78,7 +78,7 @@ def with_presets(pipeline: Pipeline) -> Wishes:
 
 
 def source_of(name: str, folder: Path) -> Path:
-    """The demo's checkpoint, or the smallest one there can be; two experts have one layer."""
+    """Return the demo's checkpoint, or write the smallest. "experts" is Wan with two experts."""
     if name == "experts":
         layer = {"num_layers": 1}
         return make_wan(folder, transformer=layer, transformer_2=layer, boundary_ratio=0.875)
@@ -88,7 +88,10 @@ def source_of(name: str, folder: Path) -> Path:
 def steps_traced(
     name: str, folder: Path, wishes_of: Callable[[Pipeline], Wishes]
 ) -> tuple[set[StepProgram], Pipeline]:
-    """Trace the steps of requests that another pipeline has prepared; return their keys."""
+    """Trace the steps of requests that another pipeline has prepared.
+
+    Return their keys, and that pipeline.
+    """
     source, entry = source_of(name, folder / name), entry_of(name)
     first, fresh = abstract(source, entry), Tracer(abstract(source, entry), logical_layout())
     rows: dict[Hashable, Any] = {}
@@ -111,7 +114,7 @@ def test_a_fresh_pipeline_traces_any_step_from_its_key(name: str, tmp_path: Path
     assert {program.guided for program in programs} == {bool(entry.guided), False}
     assert {program.quant for program in programs} == {None, "w8a8", "w8a16"}
     caches = {None, "first-block", "teacache"} if entry.step_caches else {None}
-    calibrated = {"planned"} & {one.cache for one in first.spec.qualities.values()}
+    calibrated = {"planned"} & {preset.cache for preset in first.spec.qualities.values()}
     assert {program.cache for program in programs} == caches | calibrated
     networks = {"transformer", "transformer_2"} if name == "experts" else {*entry.components}
     assert {program.network for program in programs} == networks
@@ -122,27 +125,27 @@ def test_a_fresh_pipeline_traces_the_steps_of_each_scheduler(name: str, tmp_path
     programs, first = steps_traced(name, tmp_path, with_schedulers)
     methods = {type(program.solver) for program in programs}
     if first.spec.family == "sdxl":
-        assert methods == {one for one in SOLVERS if one.METHOD != "flow_match_euler"}
+        assert methods == {solver for solver in SOLVERS if solver.METHOD != "flow_match_euler"}
     elif first.spec.schedulers:
-        assert {one.METHOD for one in methods} == {"unipc", "dpm", "flow_match_euler"}
+        assert {solver.METHOD for solver in methods} == {"unipc", "dpm", "flow_match_euler"}
 
 
 def trace(
-    tracer: Tracer, prepared: Prepared, rows: dict[Hashable, Any], traced: set[Hashable]
+    tracer: Tracer, prepared: PreparedRow, rows: dict[Hashable, Any], traced: set[Hashable]
 ) -> set[StepProgram]:
-    """Trace the steps of a request that were not traced yet; return the keys of all.
+    """Trace the steps of a request that were not traced yet. Return all its keys.
 
     Args:
-        rows: by kind of inputs, what they make a row of.
-        traced: steps by their keys and the kinds of what they are given.
+        rows: Rows by the signature of their inputs.
+        traced: Traced steps, by their keys and the signatures of their arguments.
     """
     kind = signature(prepared.inputs)
     if kind not in rows:
         rows[kind] = tracer.encode(prepared.inputs).out_info
-    steps = {step.phase: step for step in prepared.steps}
+    steps = {step.program: step for step in prepared.steps}
     for step in steps.values():
-        which = (step.phase, signature(step.values), kind)
-        if which not in traced:
-            tracer.step(step.phase, step.values, rows[kind])
-            traced.add(which)
+        key = (step.program, signature(step.values), kind)
+        if key not in traced:
+            tracer.step(step.program, step.values, rows[kind])
+            traced.add(key)
     return set(steps)

@@ -1,4 +1,5 @@
-"""Published checkpoints by short names: their full-size networks, by shapes alone."""
+"""Published checkpoints by their short names: sizes of the full-size networks, from shapes
+alone."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import pytest
 from models import published, registry
 from models.interface.pipeline import Pipeline
 from models.loading.sources import SHAPES
-from workers.plan.model import beside
+from workers.plan.model import neighboring_networks
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "models.md"
 NAMES = {
@@ -55,19 +56,19 @@ NAMES = {
     "wan2.2-i2v-a14b": "Wan 2.2 I2V A14B",
     "wan2.2-5b": "Wan 2.2 TI2V 5B",
 }
-"""By the names that their authors gave them."""
+"""Names that the authors gave the checkpoints, by short name."""
 
 
 @cache
 def stated() -> dict[str, tuple[float, float]]:
-    """Billions of parameters and GiB, as docs/guides/models.md has them."""
+    """Return billions of parameters and GiB by name, from docs/guides/models.md."""
     rows = re.findall(r"^\| ([\w. -]+) \| ([\d.]+) B \| ([\d.]+) GiB \|", PAGE.read_text(), re.M)
     return {name: (float(billions), float(size)) for name, billions, size in rows}
 
 
 def shapes(name: str, folder: Path) -> Pipeline:
     published.write(name, folder)
-    nets = beside(name, folder)
+    nets = neighboring_networks(name, folder)
     return registry.load(name, str(folder), "bfloat16", {}, reader=SHAPES, **nets)
 
 
@@ -93,4 +94,4 @@ def test_a_request_is_prepared_without_a_vocabulary(tmp_path: Path) -> None:
     prepared = pipeline.prepare(fields, {})
     assert prepared.inputs["t5_ids"].shape == (1, pipeline.spec.limits.max_sequence_length)
     assert prepared.inputs["noise"].shape == (4, 8, 16)
-    assert len(prepared.steps) == 4  # distilled: what the published scheduler's config makes of it
+    assert len(prepared.steps) == 4  # distilled, by the published scheduler's config

@@ -1,4 +1,4 @@
-"""Hires fix in every family that draws image to image: two passes, as two requests would draw."""
+"""Hires fix in every family with image-to-image: two passes, compared with two requests."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tests.families.test_drawing import LAYOUTS, OF_VARIANTS, assert_alike
 from tests.families.test_upscaling import drawn_larger, settings
 from tests.parallel.layouts import layout as layout_of
 from tests.parallel.place import placed
+from tests.workers.observing import Observing
 from workers.engine.engine import Engine
 from workers.engine.passes import prepared_passes
 from workers.engine.row import Row
@@ -30,7 +31,7 @@ from workers.programs.second_pass import image_file
 
 Fields = dict[str, Any]
 FIRST, SECOND = 4, 5
-"""Steps of the passes, of the second one before `strength`."""
+"""Steps of the passes, of the second pass before `strength`."""
 
 
 WITHOUT = frozenset(
@@ -40,7 +41,7 @@ WITHOUT = frozenset(
         *("flux-fill", "flux-control", "flux-kontext"),
     )
 )
-"""Models that do no image to image with a strength."""
+"""Models without image-to-image with a strength."""
 
 
 TWO_PASSES = [name for name in EVERY if name not in WITHOUT]
@@ -59,52 +60,52 @@ def folder(family: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 async def engine(family: str, folder: Path, layout: Layout) -> AsyncIterator[Engine]:
     pipeline = loaded(family, folder, "float32")
-    found = load_upscalers(settings(family, folder), pipeline, jax.devices()[0])
-    engine = Engine(pipeline, layout, slots=4, upscalers=found)
+    upscalers = load_upscalers(settings(family, folder), pipeline, jax.devices()[0])
+    engine = Engine(pipeline, layout, slots=4, upscalers=upscalers)
     yield engine
     engine.close()
 
 
 def plain(family: str, engine: Engine) -> Fields:
-    asked = {**EVERY[family].least_request, "seed": 1, "num_inference_steps": FIRST}
+    request = {**EVERY[family].least_request, "seed": 1, "num_inference_steps": FIRST}
     noisy = "euler_ancestral"  # adds noise at each step, where the family has it
     if noisy in engine.pipeline.spec.schedulers:
-        asked["scheduler"] = {"name": noisy}
-    return {**engine.pipeline.spec.defaults, **asked}
+        request["scheduler"] = {"name": noisy}
+    return {**engine.pipeline.spec.defaults, **request}
 
 
 def with_hires(fields: Fields, engine: Engine, upscaler: str) -> Fields:
     multiple = engine.pipeline.spec.limits.size_multiple_px
-    asked = {"scale": 1.6, "upscaler": upscaler, "num_inference_steps": SECOND}
-    return {**fields, "hires": with_defaults(asked, fields, multiple)}
+    options = {"scale": 1.6, "upscaler": upscaler, "num_inference_steps": SECOND}
+    return {**fields, "hires": with_defaults(options, fields, multiple)}
 
 
 def second(fields: Fields, engine: Engine) -> Fields:
-    """The request of image to image that the second pass is."""
-    own = {name: value for name, value in fields["hires"].items() if name != "upscaler"}
+    """Return the request of image-to-image that the second pass equals."""
+    overrides = {name: value for name, value in fields["hires"].items() if name != "upscaler"}
     defaults = engine.pipeline.spec.task_defaults.get(TASK, {})
-    return {**defaults, **{k: v for k, v in fields.items() if k != "hires"}, **own}
+    return {**defaults, **{k: v for k, v in fields.items() if k != "hires"}, **overrides}
 
 
 async def first_latents(engine: Engine, fields: Fields, images: Mapping[str, bytes]) -> bytes:
     """Return the latents that the first pass ends with."""
     rows: list[Row] = []
-    without = {name: value for name, value in fields.items() if name != "refiner"}
-    await engine.generate(without, images, on_step=rows.append)
-    return latents_file(np.asarray(engine.pipeline.spatial(rows[-1].known)))
+    base_fields = {name: value for name, value in fields.items() if name != "refiner"}
+    await engine.generate(base_fields, images, observer=Observing(rows.append))
+    return latents_file(np.asarray(engine.pipeline.spatial(rows[-1].verified_state)))
 
 
 async def test_two_passes_are_two_requests(family: str, engine: Engine) -> None:
-    """Images are alike together, alone and from a snapshot in either pass, by each upscaler.
+    """Images are the same together, alone and from a snapshot in either pass, by each upscaler.
 
-    A snapshot of the second pass that does not fit is as none.
+    An unfit snapshot of the second pass is ignored.
     """
     fields, images = plain(family, engine), EVERY[family].images
     assert "hires" in engine.pipeline.spec.fields, "it belongs to WITHOUT"
-    asked = [with_hires(fields, engine, name) for name in ("latent", "lanczos", "twice")]
-    kept: dict[int, RowSnapshot] = {}
+    requests = [with_hires(fields, engine, name) for name in ("latent", "lanczos", "twice")]
+    snapshots: dict[int, RowSnapshot] = {}
     decoded: dict[int, RowSnapshot] = {}
-    told: list[tuple[int, int]] = []
+    progress: list[tuple[int, int]] = []
     taking: list[asyncio.Task[None]] = []
 
     async def keep(row: Row, among: dict[int, RowSnapshot]) -> None:
@@ -112,55 +113,59 @@ async def test_two_passes_are_two_requests(family: str, engine: Engine) -> None:
         among[snapshot.done] = snapshot
 
     def on_step(row: Row) -> None:
-        told.append((row.image_done, row.image_steps))
-        taking.append(asyncio.ensure_future(keep(row, kept)))
+        progress.append((row.image_done, row.image_steps))
+        taking.append(asyncio.ensure_future(keep(row, snapshots)))
 
     def on_decoded(row: Row) -> None:
         taking.append(asyncio.ensure_future(keep(row, decoded)))
 
     together = await asyncio.gather(
-        engine.generate(asked[0], images, on_step=on_step),
-        engine.generate(asked[1], images, on_step=on_decoded),
-        engine.generate(asked[2], images),
-        engine.generate({**second(asked[1], engine), "seed": 2}, {**images, "image": square()}),
+        engine.generate(requests[0], images, observer=Observing(on_step)),
+        engine.generate(requests[1], images, observer=Observing(on_decoded)),
+        engine.generate(requests[2], images),
+        engine.generate({**second(requests[1], engine), "seed": 2}, {**images, "image": square()}),
     )
     await asyncio.gather(*taking)
     by_hand = [
         await first_latents(engine, fields, images),
         *await first_images(engine, fields, images),
     ]
-    for found, request, image in zip(together, asked, by_hand, strict=False):
+    for output, request, image in zip(together, requests, by_hand, strict=False):
         expected = await engine.generate(second(request, engine), {**images, "image": image})
-        assert np.array_equal(found.pixels, expected.pixels)
+        assert np.array_equal(output.pixels, expected.pixels)
         target = request["hires"]
-        assert found.pixels.shape == (target["height"], target["width"], 3)
-    pictures = [one.pixels for one in together]
+        assert output.pixels.shape == (target["height"], target["width"], 3)
+    pictures = [item.pixels for item in together]
     assert not np.array_equal(pictures[0], pictures[1])
     assert not np.array_equal(pictures[1], pictures[2])
-    steps, (one, _) = together[0].steps, prepared_passes(engine.pipeline, asked[0], images)
-    first = len(one.prepared.steps)
-    assert {total for _, total in told} == {steps}
-    done = [one for one, _ in told]
-    assert done == sorted(done) and done[-1] == len(done) == steps, "a late loop sees later steps"
+    steps, (item, _) = together[0].steps, prepared_passes(engine.pipeline, requests[0], images)
+    first = len(item.prepared.steps)
+    assert {total for _, total in progress} == {steps}
+    counts = [item for item, _ in progress]
+    assert counts == sorted(counts) and counts[-1] == len(counts) == steps, (
+        "a late loop sees later steps"
+    )
     assert first < steps <= first + SECOND
-    broken = replace(kept[max(kept)], leaves={"['latents']": np.zeros((1, 1), np.float32)})
-    anew = await engine.generate(asked[0], images, begin=broken)
+    broken = replace(
+        snapshots[max(snapshots)], leaves={"['latents']": np.zeros((1, 1), np.float32)}
+    )
+    anew = await engine.generate(requests[0], images, begin=broken)
     assert np.array_equal(anew.pixels, pictures[0]), "it begins with its first pass"
-    for at in {1, first, first + 1, steps} & kept.keys():
-        resumed = await engine.generate(asked[0], images, begin=kept[at])
+    for at in {1, first, first + 1, steps} & snapshots.keys():
+        resumed = await engine.generate(requests[0], images, begin=snapshots[at])
         assert np.array_equal(resumed.pixels, pictures[0]), at
-        assert resumed.own_seconds < resumed.device_seconds
+        assert resumed.claim_seconds < resumed.device_seconds
     for at in {first + 1} & decoded.keys():
-        resumed = await engine.generate(asked[1], images, begin=decoded[at])
+        resumed = await engine.generate(requests[1], images, begin=decoded[at])
         assert np.array_equal(resumed.pixels, pictures[1]), "its steps' noise is another"
 
 
 SPLIT = [name for name in TWO_PASSES if name in SUITE]
-"""Families themselves: what their variants' passes begin with is theirs."""
+"""Families themselves. Their variants' passes begin with the same data."""
 
 
 def on_layout(family: str) -> str:
-    """One of the layouts that have every axis together: families take turns."""
+    """Return a layout for the family. Together, the families' layouts have every axis."""
     return OF_VARIANTS[SPLIT.index(family) % len(OF_VARIANTS)]
 
 
@@ -172,25 +177,25 @@ def test_families_take_turns_on_every_axis() -> None:
 async def test_a_layout_draws_both_passes_as_one_device_does(
     family: str, layout: Layout, tmp_path: Path
 ) -> None:
-    """Latents and image are enlarged on the host, from parts that lie on several devices."""
+    """Latents and image are enlarged on the host, from parts on several devices."""
     pipeline = loaded(family, EVERY[family].make(tmp_path), "float32")
     split = layout_of(**LAYOUTS[on_layout(family)])
-    one = Engine(pipeline, layout, 1)
+    single = Engine(pipeline, layout, 1)
     several = Engine(
         placed(pipeline, split), split, split.mesh.shape["data"], exact(split.mesh.shape["data"])
     )
     plain = {**pipeline.spec.defaults, **EVERY[family].request, "num_inference_steps": 2}
-    asked = [with_hires(plain, one, name) for name in ("latent", "lanczos")]
+    requests = [with_hires(plain, single, name) for name in ("latent", "lanczos")]
     try:
-        for fields in asked:
+        for fields in requests:
             images = EVERY[family].images
-            expected = (await one.generate(fields, images)).pixels
+            expected = (await single.generate(fields, images)).pixels
             assert_alike((await several.generate(fields, images)).pixels, expected)
-            first = await one.generate({**fields, "seed": fields["seed"] + 1}, images)
+            first = await single.generate({**fields, "seed": fields["seed"] + 1}, images)
             with pytest.raises(AssertionError):
                 assert_alike(first.pixels, expected)
     finally:
-        one.close()
+        single.close()
         several.close()
 
 
@@ -201,11 +206,11 @@ def square() -> bytes:
 async def first_images(
     engine: Engine, fields: Fields, images: Mapping[str, bytes]
 ) -> tuple[bytes, bytes]:
-    """The first pass's image, and the same by the upscaler."""
-    without = {name: value for name, value in fields.items() if name != "refiner"}
-    image = (await engine.generate(without, images)).pixels
-    one = engine.upscalers.loaded("twice")
-    return image_file(image), image_file(drawn_larger(one, image, 2))
+    """Return the first pass's image, and the same image upscaled."""
+    base_fields = {name: value for name, value in fields.items() if name != "refiner"}
+    image = (await engine.generate(base_fields, images)).pixels
+    upscaler = engine.upscalers.loaded("twice")
+    return image_file(image), image_file(drawn_larger(upscaler, image, 2))
 
 
 @pytest.mark.parametrize("name", sorted(WITHOUT & EVERY.keys()))

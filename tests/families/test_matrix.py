@@ -1,7 +1,8 @@
-"""docs/design/families.md: which test shows each mechanism with each model, as collected.
+"""Page docs/design/families.md: the tests of each mechanism with each model, as collected by
+pytest.
 
-The page is made from what pytest collects, so that no cell says more than there is. To write it
-anew: `python -m tests.families.test_matrix`.
+The collection is the only source, so that no cell claims a test that does not exist. To regenerate
+the page: `python -m tests.families.test_matrix`.
 """
 
 from __future__ import annotations
@@ -25,14 +26,16 @@ HERE = "tests/families"
 VARIANTS = f"{HERE}/test_adapters_of_variants.py"
 HOSTS = "tests/workers/multihost/test_drawing.py"
 COLLECT_S = 600.0
-"""For all modules to be imported, on a busy machine."""
+"""Timeout for the imports of all modules, on a busy machine."""
 COSTLY = ("two hosts", "upscaler")
-"""Mechanisms that the gate shows with one or two families: two processes compile the model for
-themselves, and an upscaler reads nothing but pixels, whichever model has drawn them."""
+"""Mechanisms that the gate tests with one or two families.
+
+Two processes compile the model separately. An upscaler reads only pixels, whatever model drew them.
+"""
 IN_GATE, HELD, REASONED = "gate", "yes", "no"
 COLLECT = (
     *("-q", "-s", "--collect-only", "-o", "addopts=--strict-markers", "-p", "no:faulthandler"),
-    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # of what is already imported
+    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # modules that are already imported
 )
 
 
@@ -41,30 +44,30 @@ class Mechanism:
     """Column of the table."""
 
     test: str
-    """Path of the file below the root, and the test's name."""
+    """Path of the test's file below the root, and the test's name."""
     of_variants: str = ""
-    """The same of the test that shows it with those that are not in the first one."""
+    """The same of the test for the models that the first test omits."""
     absent: str = ""
-    """Why a model may lack it; empty: none may."""
+    """Reason why a model may lack the mechanism, or empty."""
     is_served: Callable[[ModelSpec], bool] | None = None
-    """Return whether a model's spec says that it has it; None: no spec does."""
+    """Function that returns whether a model's spec has the mechanism, or None."""
 
     @property
     def models(self) -> Mapping[str, bool]:
-        """Models that it is shown with, and whether the gate shows it."""
+        """Models with a test of it, and whether the gate has a case."""
         return {**collected()[self.test], **collected().get(self.of_variants, {})}
 
 
 MECHANISMS: Mapping[str, Mechanism] = {
-    "diffusers' pixels": Mechanism(f"{HERE}/test_drawing.py::test_the_picture_is_diffusers"),
-    "every axis of layouts": Mechanism(
+    "same image as diffusers": Mechanism(f"{HERE}/test_drawing.py::test_the_picture_is_diffusers"),
+    "every mesh axis": Mechanism(
         f"{HERE}/test_drawing.py::test_a_layout_draws_what_one_device_draws"
     ),
     "two hosts": Mechanism(f"{HOSTS}::test_a_slice_of_two_processes_draws_what_one_device_draws"),
     "followers": Mechanism(
         f"{HERE}/test_followers.py::test_a_fresh_pipeline_traces_any_step_from_its_key"
     ),
-    "company, snapshots": Mechanism(f"{HERE}/test_company.py::test_company_changes_no_bit"),
+    "batching, snapshots": Mechanism(f"{HERE}/test_company.py::test_company_changes_no_bit"),
     "padded batches": Mechanism(
         f"{HERE}/test_company.py::test_a_padded_batch_is_alike_at_every_place"
     ),
@@ -84,35 +87,36 @@ MECHANISMS: Mapping[str, Mechanism] = {
     "hires fix": Mechanism(
         f"{HERE}/test_hires.py::test_two_passes_are_two_requests",
         f"{HERE}/test_enlargers.py::test_two_passes_by_the_models_own_upscaler",
-        absent="it does no image to image with a strength, and has no network for its latents",
+        absent="no image-to-image with a strength, and no network that enlarges latents",
         is_served=lambda spec: "hires" in spec.fields,
     ),
     "prompt weights": Mechanism(
         f"{HERE}/test_prompt_weights.py::test_weights_are_seen",
-        absent="its encoder is a chat model, whose prompts are sentences",
+        absent="the text encoder is a chat model, which reads sentences",
         is_served=lambda spec: "prompt_syntax" in spec.fields,
     ),
     "price of images": Mechanism(
         f"{HERE}/test_prices.py::test_a_buckets_volume_is_in_proportion_to_tokens",
-        absent="its steps read no image, or it has no drafts to count tokens for",
+        absent="the steps read no images, or the family does not count tokens",
     ),
-    "bad files": Mechanism(f"{HERE}/test_checkpoint.py::test_a_bad_array_of_a_denoiser_is_named"),
-    "full size": Mechanism(
+    "damaged files": Mechanism(
+        f"{HERE}/test_checkpoint.py::test_a_bad_array_of_a_denoiser_is_named"
+    ),
+    "size of full checkpoint": Mechanism(
         f"{HERE}/test_full_size.py::test_a_full_size_checkpoint_takes_what_the_readme_states"
     ),
     "planner": Mechanism(f"{HERE}/test_planner.py::test_a_slice_of_eight_chips_is_planned"),
 }
 
 
-class Collected:
-    """A pytest plugin that keeps what was collected: by test, its models, and whether the gate has
-    a case of them."""
+class CollectionRecorder:
+    """Pytest plugin that records each test's models, and whether the gate has a case of them."""
 
     def __init__(self) -> None:
         self.found: dict[str, dict[str, bool]] = defaultdict(dict)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Note each case's models and tier."""
+        """Record each case's models and tier."""
         for item in session.items:
             test, _, case = item.nodeid.removesuffix("]").partition("[")
             for model in models_of(case):
@@ -124,43 +128,49 @@ class Collected:
 def collected() -> Mapping[str, Mapping[str, bool]]:
     """Return the models of each test, and whether the gate has a case of them.
 
-    By a run of pytest in this process: the tests of the run around it may be only some of them.
+    Pytest collects anew in this process, since the current run may be partial.
     """
-    plugin = Collected()
+    plugin = CollectionRecorder()
     code = pytest.main([*COLLECT, *(str(ROOT / place) for place in (HERE, HOSTS))], [plugin])
     assert code == 0 and plugin.found, f"pytest ended with {code!r}"
     return plugin.found
 
 
 def page() -> str:
-    """Return the whole page."""
+    """Return the text of the page."""
     return "\n".join(lines()) + "\n"
 
 
 def lines() -> Iterator[str]:
-    """Yield its lines."""
+    """Yield the lines of the page."""
     yield from (
         "# Families and mechanisms",
         "",
-        "What each model is shown to do, by the conformance suite. A model that lacks one of these "
-        "is not served. This page is made from the tests that pytest collects "
-        "(`python -m tests.families.test_matrix`), and a test holds it to them. `make test` runs "
-        "the cells `gate`: each family meets each mechanism once. `make test-all` runs the cells "
-        "`yes`, too, with all layouts, dtypes and forms.",
+        "The first table lists the mechanisms that the conformance suite tests with each model. A "
+        "model is served only if it passes these tests.",
+        "",
+        "- `gate`: `make test` runs a test of the cell. It covers each family with each mechanism, "
+        f"except for {' and '.join(COSTLY)}, which it covers with one or two families.",
+        "- `yes`: only `make test-all` runs the cell's tests. It covers all layouts, dtypes and "
+        "forms.",
+        "- `no`: the model does not have the mechanism, for the reason in the second table.",
+        "",
+        "`python -m tests.families.test_matrix` generates this page from the tests that pytest "
+        "collects. A test compares the page with them.",
         "",
         f"| model | {' | '.join(MECHANISMS)} |",
         f"|---|{'---|' * len(MECHANISMS)}",
     )
     for model in EVERY:
         yield f"| {model} | {' | '.join(cells(model))} |"
-    yield from ("", "| mechanism | test | `no` means |", "|---|---|---|")
-    for name, one in MECHANISMS.items():
-        tests = ", ".join(f"`{test}`" for test in (one.test, one.of_variants) if test)
-        yield f"| {name} | {tests} | {one.absent} |"
+    yield from ("", "| mechanism | tests | reason for `no` |", "|---|---|---|")
+    for name, mechanism in MECHANISMS.items():
+        tests = ", ".join(f"`{test}`" for test in (mechanism.test, mechanism.of_variants) if test)
+        yield f"| {name} | {tests} | {mechanism.absent} |"
 
 
 def cells(model: str) -> Iterator[str]:
-    """Yield a model's cells."""
+    """Yield the cells of a model's row."""
     for mechanism in MECHANISMS.values():
         if model in mechanism.models:
             yield IN_GATE if mechanism.models[model] else HELD
@@ -170,12 +180,11 @@ def cells(model: str) -> Iterator[str]:
 
 @pytest.mark.timeout(COLLECT_S)
 def test_no_cell_is_empty() -> None:
-    """Without a reason, that is."""
     holes = [
         (model, name)
-        for name, one in MECHANISMS.items()
+        for name, mechanism in MECHANISMS.items()
         for model in EVERY
-        if not one.absent and model not in one.models
+        if not mechanism.absent and model not in mechanism.models
     ]
     assert not holes
 
@@ -183,10 +192,14 @@ def test_no_cell_is_empty() -> None:
 @pytest.mark.timeout(COLLECT_S)
 @pytest.mark.parametrize("model", EVERY)
 def test_what_a_model_serves_is_shown(model: str, tmp_path: Path) -> None:
-    """And what it lacks, it refuses: a cell without a test is no untested mechanism."""
+    """A model does not serve a mechanism that it has no test of."""
     spec = loaded(model, EVERY[model].least(tmp_path / model), "float32", reader=SHAPES).spec
-    said = {name: one.is_served(spec) for name, one in MECHANISMS.items() if one.is_served}
-    assert said == {name: model in MECHANISMS[name].models for name in said}
+    served = {
+        name: mechanism.is_served(spec)
+        for name, mechanism in MECHANISMS.items()
+        if mechanism.is_served
+    }
+    assert served == {name: model in MECHANISMS[name].models for name in served}
 
 
 @pytest.mark.timeout(COLLECT_S)

@@ -1,4 +1,4 @@
-"""The planner knows each family's full-size network: it finds layouts, and says why."""
+"""Plans of each family's full-size network: layouts are found, and have reasons."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from workers.slice.topology import Topology
 SLICE = Topology.parse("v6e:2x4")
 
 
-@pytest.mark.parametrize("name", dict.fromkeys(one.published[0] for one in EVERY.values()))
+@pytest.mark.parametrize("name", dict.fromkeys(entry.published[0] for entry in EVERY.values()))
 def test_a_slice_of_eight_chips_is_planned(name: str) -> None:
     sketch = sketched(PlanRequest(name, SLICE, {}, dtype="bfloat16"))
-    found = search(sketch, SLICE.chip, SLICE.devices)
-    best = found.latency[0]
+    result = search(sketch, SLICE.chip, SLICE.devices)
+    best = result.latency[0]
     assert best.fits and best.shape.devices == SLICE.devices and best.why
-    assert best.step_s < found.latency[-1].step_s
-    assert sketch.steps[sketch.phase][0].work.flops > 1e12
+    assert best.step_s < result.latency[-1].step_s
+    assert sketch.steps[sketch.main_step_kind][0].work.flops > 1e12

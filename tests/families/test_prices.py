@@ -1,4 +1,4 @@
-"""The queue's price of a request knows what its images add to every step."""
+"""Price of a request in the queue, with the work that images add to its steps."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from workers.plan.model import abstract
 from workers.slice.topology import Topology
 
 CLOSE = 0.02
-"""Relative: an image is read at one of several sizes, which have about as many pixels."""
+"""Relative tolerance: an image is read at one of several sizes with similar numbers of pixels."""
 
 
 def keys_of(images: Mapping[str, bytes]) -> dict[str, Any]:
-    """Return a job's fields that are images, or lists of them; others have more beside each."""
-    found: dict[str, Any] = {}
+    """Return a job's fields that are images or lists of images, and no others."""
+    fields: dict[str, Any] = {}
     for path in images:
         name, _, place = path.partition(".")
         if place.isdecimal():
-            found.setdefault(name, []).append("a key")
+            fields.setdefault(name, []).append("a key")
         elif not place:
-            found[name] = "a key"
-    return found
+            fields[name] = "a key"
+    return fields
 
 
-COUNTED = [name for name, one in EVERY.items() if one.images and one.step_caches]
-"""Entries with images whose drafts count tokens, as step caches need them."""
+COUNTED = [name for name, entry in EVERY.items() if entry.images and entry.step_caches]
+"""Entries with images whose drafts count tokens, as step caches require."""
 
 
 @pytest.mark.parametrize("name", COUNTED)
 def test_a_buckets_volume_is_in_proportion_to_tokens(name: str, tmp_path: Path) -> None:
-    """At two sizes with the same images: what they add does not grow with what is drawn."""
+    """Two sizes with the same images, whose tokens do not grow with the output."""
     entry = EVERY[name]
     pipeline = loaded(name, entry.least(tmp_path), "float32", reader=SHAPES)
     assert isinstance(pipeline, DenoisingPipeline)
@@ -48,7 +48,7 @@ def test_a_buckets_volume_is_in_proportion_to_tokens(name: str, tmp_path: Path) 
         fields = {**pipeline.spec.defaults, **entry.least_request}
         fields["width"] *= times
         images = entry.largest_images or entry.images
-        tokens = pipeline.lay_out(fields, images).tokens
+        tokens = pipeline.plan_request(fields, images).tokens
         volume = volume_of(pipeline.spec.bucket(fields | keys_of(entry.images)))
         assert volume and tokens
         pixels_of_a_token.append(volume / tokens)
@@ -61,15 +61,15 @@ CONTROLLED = [
     for entry, base in (("sdxl-controlnet", "sdxl"), ("flux-controlnet", "flux-dev"))
     for name in EVERY[entry].published
 ]
-"""Checkpoints with controls, and the same without."""
+"""Checkpoints with controls, and the same checkpoints without."""
 SHARE = 0.02
-"""Share of a step: attention's products of activations are not counted in a control's work."""
+"""Tolerance in shares of a step: a control's work excludes attention's products of activations."""
 
 
 def flops(name: str) -> float:
-    """Return what the planner counts in a step; where there are ControlNets, one has run."""
+    """Return the FLOPs of a step in a plan. If there are ControlNets, one has run."""
     sketch = sketched(PlanRequest(name, SLICE, {}, dtype="bfloat16"))
-    return float(sketch.steps[sketch.phase][0].work.flops)
+    return float(sketch.steps[sketch.main_step_kind][0].work.flops)
 
 
 @pytest.mark.parametrize(("name", "base"), CONTROLLED)
@@ -85,10 +85,10 @@ def test_controls_count_by_their_work_and_their_share_of_the_steps() -> None:
     plain = {**spec.defaults, "prompt": "", "width": 1024, "height": 1024}
 
     def volume(*entries: dict[str, object]) -> float:
-        control = [{"name": "canny", "image": "a key", **one} for one in entries]
-        found = volume_of(spec.bucket({**plain, "control": control}))
-        assert found
-        return found / 1024**2
+        control = [{"name": "canny", "image": "a key", **entry} for entry in entries]
+        pixels = volume_of(spec.bucket({**plain, "control": control}))
+        assert pixels
+        return pixels / 1024**2
 
     assert volume() == volume({"scale": 0.0}) == 1.0
     work = spec.controls["canny"].work

@@ -1,4 +1,4 @@
-"""Prompts with weights under every layout, and beside plain ones in the engine's buckets."""
+"""Weighted prompts under every layout, and in buckets with plain prompts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.interface.pipeline import Pipeline, Prepared, PyTree
+from models.interface.pipeline import Pipeline, PreparedRow, PyTree
 from tests.families.suite import EVERY, loaded
 from tests.families.test_drawing import LATENTS, LAYOUTS
 from tests.parallel.layouts import denoise, layout
@@ -21,12 +21,12 @@ WEIGHTED: Mapping[str, Any] = {
 }
 CHUNKS: Mapping[str, Any] = {**WEIGHTED, "prompt": "a (red:1.4) circle BREAK [star] BREAK (blue)"}
 SPLIT = ("cfg 2", "ulysses 4", "tensor 2", "fsdp 2, cfg 2, tensor 2")
-"""Layouts that split what chunks make longer, each in its own way."""
+"""Layouts that split the longer encoding of chunks, each in its own way."""
 
 
 @pytest.fixture(scope="module", params=[name for name in EVERY if EVERY[name].weighted_prompts])
 def family(request: pytest.FixtureRequest) -> str:
-    """Every family whose prompts have weights."""
+    """Return every family whose prompts have weights."""
     return str(request.param)
 
 
@@ -35,14 +35,14 @@ def pipeline(family: str, folder: Path) -> Pipeline:
     return loaded(family, folder, "float32")
 
 
-def prepared(pipeline: Pipeline, changes: Mapping[str, Any]) -> Prepared:
+def prepared(pipeline: Pipeline, changes: Mapping[str, Any]) -> PreparedRow:
     entry = EVERY[pipeline.spec.name]
     return pipeline.prepare({**pipeline.spec.defaults, **entry.request, **changes}, entry.images)
 
 
-def encoded(pipeline: Pipeline, one: Prepared, **sizes: Any) -> PyTree:
-    """The row before its first step."""
-    return next(denoise(pipeline, one, layout(**sizes)))
+def encoded(pipeline: Pipeline, request: PreparedRow, **sizes: Any) -> PyTree:
+    """Return the row before its first step."""
+    return next(denoise(pipeline, request, layout(**sizes)))
 
 
 @pytest.fixture(scope="module")
@@ -54,34 +54,38 @@ def by_one_device(pipeline: Pipeline) -> PyTree:
 def test_a_layout_encodes_what_one_device_encodes(
     name: str, pipeline: Pipeline, by_one_device: PyTree
 ) -> None:
-    found = encoded(pipeline, prepared(pipeline, WEIGHTED), **LAYOUTS[name])
+    actual = encoded(pipeline, prepared(pipeline, WEIGHTED), **LAYOUTS[name])
     for leaf in {"prompt_embeds", "pooled_embeds"} & by_one_device.keys():
         expected = np.asarray(by_one_device[leaf])
-        assert gap(found[leaf], expected) < LATENTS
+        assert gap(actual[leaf], expected) < LATENTS
 
 
 def test_weights_are_seen(pipeline: Pipeline, by_one_device: PyTree) -> None:
-    """The bound tells a weighted prompt from a plain one of the same words."""
+    """The tolerance distinguishes a weighted prompt from a plain one with the same words."""
     words = {"prompt": "a red circle", "negative_prompt": "a blue square"}
     plain = encoded(pipeline, prepared(pipeline, {**WEIGHTED, **words}))
-    for found, expected in zip(plain["prompt_embeds"], by_one_device["prompt_embeds"], strict=True):
-        assert gap(found, np.asarray(expected)) > 100 * LATENTS
+    for actual, expected in zip(
+        plain["prompt_embeds"], by_one_device["prompt_embeds"], strict=True
+    ):
+        assert gap(actual, np.asarray(expected)) > 100 * LATENTS
 
 
 @pytest.mark.parametrize("family", ["sdxl"], indirect=True)
 def test_a_layout_draws_chunks_as_one_device_does(pipeline: Pipeline) -> None:
-    one = prepared(pipeline, CHUNKS)
-    assert one.inputs["ids"].shape[1] == 3
-    expected = latents(pipeline, one)
+    request = prepared(pipeline, CHUNKS)
+    assert request.inputs["ids"].shape[1] == 3
+    expected = latents(pipeline, request)
     for name in SPLIT:
-        for found, own in zip(latents(pipeline, one, **LAYOUTS[name]), expected, strict=True):
-            assert gap(found, own) < LATENTS, name
+        for actual, reference in zip(
+            latents(pipeline, request, **LAYOUTS[name]), expected, strict=True
+        ):
+            assert gap(actual, reference) < LATENTS, name
 
 
-def latents(pipeline: Pipeline, one: Prepared, **sizes: Any) -> list[np.ndarray]:
-    *rows, _ = denoise(pipeline, one, layout(**sizes))
+def latents(pipeline: Pipeline, request: PreparedRow, **sizes: Any) -> list[np.ndarray]:
+    *rows, _ = denoise(pipeline, request, layout(**sizes))
     return [np.asarray(row["latents"]) for row in rows]
 
 
-def gap(found: Any, expected: np.ndarray) -> float:
-    return float(np.abs(np.asarray(found) - expected).max() / np.abs(expected).max())
+def gap(actual: Any, expected: np.ndarray) -> float:
+    return float(np.abs(np.asarray(actual) - expected).max() / np.abs(expected).max())

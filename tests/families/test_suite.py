@@ -1,4 +1,4 @@
-"""Every served family is in the suite, and its folder is like the others'."""
+"""Presence of every served family in the suite, and equal structure of the families' folders."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ FILES = (
     *("README.md", "config.py", "network.py", "pipeline.py", "request.py", "spec.py"),
     *("load.py", "key_mapping.py", "published.py"),
 )
-"""Files that every family's folder has; `latents.py` is in those whose latents or positions are
-special."""
-SECTIONS = ("## The network", "## The checkpoint", "## What is special", "## How it was checked")
+"""Files in every family's folder.
+
+`latents.py` exists only where latents or positions are special.
+"""
+SECTIONS = ("## The network", "## The checkpoint", "## Implementation notes", "## Verification")
 
 
 def test_what_is_served_is_in_the_suite() -> None:
     assert families() == SUITE.keys()
-    assert {name for one in EVERY.values() for name in one.published} == {*published.CHECKPOINTS}
+    assert {name for entry in EVERY.values() for name in entry.published} == {
+        *published.CHECKPOINTS
+    }
 
 
 @pytest.mark.parametrize("name", sorted(families()))
@@ -30,14 +34,16 @@ def test_a_familys_folder_is_like_the_others(name: str) -> None:
     assert [line for line in page.splitlines() if line.startswith("## ")] == [*SECTIONS]
 
 
-LINES = {"flux2": 600, "qwenimage": 585, "qwenimage/edit": 375, "zimage": 600}
-"""Lines of the Python files of families that are made of shared parts, at most, by folder."""
+LINES = {"flux2": 605, "qwenimage": 590, "qwenimage/edit": 385, "zimage": 610}
+"""Maximum lines of Python of families that are made of shared parts, by folder."""
 
 
 @pytest.mark.parametrize("name", LINES)
 def test_a_family_of_shared_parts_stays_small(name: str) -> None:
-    """Code that others have too belongs into a room below; what a family must grow by, into the
-    bound."""
+    """Code that others share belongs in a common package.
+
+    A family that must grow needs a higher bound.
+    """
     files = (ROOT / "models" / name).glob("*.py")
     lines = sum(len(file.read_text("utf-8").splitlines()) for file in files)
     assert lines <= LINES[name]

@@ -1,4 +1,4 @@
-"""Sizes of one bucket of tokens: one step program for all, and each size's own picture."""
+"""Sizes of one bucket of tokens: one step program for all, and the exact image of each size."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from models.checkpoint.folder import CheckpointError
 from models.interface.pipeline import Fields, Pipeline, denoise, generate
 from models.interface.token_buckets import OF_SIZE
 from models.spec.quality_presets import Quality, StepCache
-from tests.families.adapters import Kept
+from tests.families.adapters import MemoryCache
 from tests.families.suite import EVERY, SUITE, loaded
 from tests.families.test_drawing import LATENTS, assert_alike
 from tests.parallel.layouts import layout
 from tests.parallel.place import placed
+from tests.workers.observing import Observing
 from tests.workers.resume import disturbed_at
 from workers.engine.engine import Engine
 from workers.engine.snapshot import UnfitSnapshot, check_fit
@@ -37,8 +38,10 @@ SIZES: dict[str, tuple[tuple[int, ...], ...]] = {
     "flux": ((64, 64), (48, 80), (72, 56)),
     "wan": ((64, 48, 13), (48, 80, 9), (112, 32, 9)),
 }
-"""Sizes of one bucket, of which the first alone pads nothing: 64, 60 and 63 tokens, and 48, 45 and
-42. No layout splits all of them evenly."""
+"""Sizes of one bucket, of which only the first pads nothing.
+
+They have 64, 60 and 63 tokens, and 48, 45 and 42. No layout splits all of them evenly.
+"""
 TOKENS = {"flux": 64, "wan": 48}
 FULL, *SHORT = SIZES["flux"]
 CACHED = {"cached": Quality(step_cache=StepCache(kind="teacache", threshold=0.3))}
@@ -61,7 +64,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def load(folders: dict[str, Path]) -> Load:
-    """Return a pipeline, made once."""
+    """Return a function that loads a pipeline, once."""
 
     @cache
     def made(case: str, token_buckets: float, dtype: str, has_cache: bool) -> Pipeline:
@@ -91,9 +94,9 @@ def unpadded(load: Load) -> Pipeline:
 
 
 @pytest.fixture(scope="module")
-def kept() -> Kept:
-    """What one engine has compiled, for the others, too."""
-    return Kept()
+def kept() -> MemoryCache:
+    """Return the executables that the engines share."""
+    return MemoryCache()
 
 
 def of_size(size: tuple[int, ...]) -> Fields:
@@ -101,8 +104,8 @@ def of_size(size: tuple[int, ...]) -> Fields:
 
 
 def request(pipeline: Pipeline, size: tuple[int, ...], **more: Any) -> Fields:
-    own = SUITE[pipeline.spec.name].request
-    fields = {**pipeline.spec.defaults, **own, "max_sequence_length": 16}
+    base = SUITE[pipeline.spec.name].request
+    fields = {**pipeline.spec.defaults, **base, "max_sequence_length": 16}
     return {**fields, **of_size(size), **more}
 
 
@@ -114,12 +117,12 @@ def picture() -> bytes:
 
 
 async def drawn(engine: Engine, fields: Fields) -> tuple[bytes, bytes]:
-    """Pixels and last latents: rounding shows in these that pixels hide."""
+    """Return pixels and last latents, which show rounding that pixels hide."""
     states: list[Any] = []
-    made = await engine.generate(
-        fields, {}, lambda row: states.append(row.checked.state["latents"])
+    output = await engine.generate(
+        fields, {}, Observing(lambda row: states.append(row.progress.state["latents"]))
     )
-    return made.pixels.tobytes(), np.asarray(states[-1]).tobytes()
+    return output.pixels.tobytes(), np.asarray(states[-1]).tobytes()
 
 
 def programs(engine: Engine, requests: Sequence[Fields]) -> list[BucketPrograms]:
@@ -134,7 +137,7 @@ def programs(engine: Engine, requests: Sequence[Fields]) -> list[BucketPrograms]
     ],
 )
 async def test_sizes_share_a_step_program_and_change_no_bit_of_each_other(
-    case: str, name: str, dtype: str, load: Load, kept: Kept
+    case: str, name: str, dtype: str, load: Load, kept: MemoryCache
 ) -> None:
     by, sizes = layout(**LAYOUTS[name]), SIZES[case]
     pipeline = placed(load(case, dtype=dtype), by)
@@ -143,63 +146,68 @@ async def test_sizes_share_a_step_program_and_change_no_bit_of_each_other(
     try:
         together = await asyncio.gather(*(drawn(engine, fields) for fields in requests))
         alone = [await drawn(engine, fields) for fields in requests]
-        found = programs(engine, requests)
+        buckets = programs(engine, requests)
     finally:
         engine.close()
     assert together == alone
     assert len({pixels for pixels, _ in together}) == len(sizes), "all alike"
-    phases = [list(of_size.phases.values()) for of_size in found]
-    assert all(one == phases[0] and len(one) == 1 for one in phases)
-    assert len(phases[0][0].programs) == 1, "one step for all"
-    assert len(engine._compiler._encodings) == 1, "one encoder for all"
-    assert len({id(of_size.decode) for of_size in found}) == len(sizes), "decoders by size"
+    step_kinds = [list(of_size.step_kinds.values()) for of_size in buckets]
+    assert all(entry == step_kinds[0] and len(entry) == 1 for entry in step_kinds)
+    assert len(step_kinds[0][0].programs) == 1, "one step for all"
+    assert len(engine.programs._compiler._encodings) == 1, "one encoder for all"
+    assert len({id(of_size.decode) for of_size in buckets}) == len(sizes), "decoders by size"
 
 
-async def test_rows_of_other_sizes_share_a_batch(bucketed: Pipeline, kept: Kept) -> None:
+async def test_rows_of_other_sizes_share_a_batch(bucketed: Pipeline, kept: MemoryCache) -> None:
     engine = Engine(bucketed, layout(), 2, exact(2), executables=kept)
-    seen: list[int] = []
+    sizes: list[int] = []
     plain = engine.step_loop._meter.step
 
     def step(batch: Any, seconds: float) -> None:
-        seen.append(len({id(row.programs) for row in batch.rows}))
+        sizes.append(len({id(row.programs) for row in batch.rows}))
         plain(batch, seconds)
 
     engine.step_loop._meter.step = step  # type: ignore[method-assign]
     try:
         requests = [request(bucketed, size, num_inference_steps=8) for size in SHORT]
-        await engine.warm_up(requests)
+        await engine.readiness.warm_up(requests)
         await asyncio.gather(*(engine.generate(fields, {}) for fields in requests))
     finally:
         engine.close()
-    assert 2 in seen
+    assert 2 in sizes
 
 
 @pytest.mark.parametrize("case", SIZES)
 def test_sizes_draw_what_steps_of_their_own_draw(case: str, load: Load) -> None:
-    """But for rounding, where nothing is padded, too: XLA sums a softmax behind a mask in another
-    order."""
+    """Images differ by rounding, even without padding:
+
+    XLA sums a masked softmax in another order.
+    """
     bucketed, unpadded = load(case), load(case, 0.0)
     for size in SIZES[case][:2]:
         fields = request(bucketed, size)
-        rows, others = (list(denoise(one, one.prepare(fields, {}))) for one in (bucketed, unpadded))
+        rows, others = (
+            list(denoise(pipeline, pipeline.prepare(fields, {})))
+            for pipeline in (bucketed, unpadded)
+        )
         for row, other in zip(rows, others, strict=True):
-            found, latents = (
+            actual, latents = (
                 np.asarray(of_size) for of_size in (of_video(bucketed, row), other["latents"])
             )
             assert len(row["latents"]) == TOKENS[case]
-            assert np.abs(found - latents).max() <= LATENTS * np.abs(latents).max()
+            assert np.abs(actual - latents).max() <= LATENTS * np.abs(latents).max()
             assert not np.asarray(row["latents"])[math.prod(row["extent"]) :].any()
         pixels, other = (
-            np.asarray(jax.jit(one.preview)(one.weights, of[-1]))
-            for one, of in ((bucketed, rows), (unpadded, others))
+            np.asarray(jax.jit(pipeline.preview)(pipeline.weights, states[-1]))
+            for pipeline, states in ((bucketed, rows), (unpadded, others))
         )
         assert_alike(pixels, other)
 
 
 def of_video(pipeline: Any, row: Any) -> Any:
-    """A row's latents without padding, as rows of their own size have them."""
+    """Return a row's latents without padding, like those of rows of the exact size."""
     if pipeline.spec.family == "wan":
-        return pipeline.of_video(row, "latents")
+        return pipeline.video_latents(row, "latents")
     return row["latents"][: math.prod(row["extent"])]
 
 
@@ -209,32 +217,34 @@ def of_video(pipeline: Any, row: Any) -> Any:
 def test_a_padded_picture_is_diffusers(
     case: str, size: tuple[int, ...], load: Load, folders: dict[str, Path]
 ) -> None:
-    pipeline, asked = load(case), {**SUITE[case].request, **of_size(size)}
-    fields = {**pipeline.spec.defaults, **asked}
+    pipeline, sent = load(case), {**SUITE[case].request, **of_size(size)}
+    fields = {**pipeline.spec.defaults, **sent}
     assert pipeline.prepare(fields, {}).step_bucket
-    assert_alike(generate(pipeline, fields, {}), SUITE[case].reference(folders[case], asked))
+    assert_alike(generate(pipeline, fields, {}), SUITE[case].reference(folders[case], sent))
 
 
 async def test_the_rest_of_a_padded_picture_is_the_same_to_the_bit(
-    bucketed: Pipeline, unpadded: Pipeline, kept: Kept
+    bucketed: Pipeline, unpadded: Pipeline, kept: MemoryCache
 ) -> None:
-    """And a pool whose sizes have steps of their own begins anew: what was kept is of another
-    shape."""
+    """A worker whose sizes have separate steps starts anew: the snapshot has another shape."""
     fields = request(bucketed, SHORT[0], num_inference_steps=16)
     first, second, other = (
-        Engine(one, layout(), slots=1, executables=kept) for one in (bucketed, bucketed, unpadded)
+        Engine(item, layout(), slots=1, executables=kept) for item in (bucketed, bucketed, unpadded)
     )
     try:
-        whole, snapshot = await disturbed_at(3, first, fields, {})
-        rest = await second.generate(fields, {}, begin=snapshot)
-        assert (rest.pixels == whole.pixels).all()
-        [row] = [one.row.result() for one in programs(other, [fields])]
+        full, snapshot = await disturbed_at(3, first, fields, {})
+        resumed = await second.generate(fields, {}, begin=snapshot)
+        assert (resumed.pixels == full.pixels).all()
+        [row] = [item.row.result() for item in programs(other, [fields])]
         with pytest.raises(UnfitSnapshot):
-            check_fit(snapshot, first._launcher.leaves(row), frozenset(snapshot.leaves), 16)
+            check_fit(
+                snapshot, first._machinery.launcher.leaves(row), frozenset(snapshot.leaves), 16
+            )
         steps: list[int] = []
-        anew = await other.generate(fields, {}, lambda row: steps.append(row.done), begin=snapshot)
+        observer = Observing(lambda row: steps.append(row.done))
+        anew = await other.generate(fields, {}, observer, snapshot)
         assert len(steps) == 16
-        assert_alike(anew.pixels, whole.pixels)
+        assert_alike(anew.pixels, full.pixels)
     finally:
         for engine in (first, second, other):
             engine.close()
@@ -242,16 +252,16 @@ async def test_the_rest_of_a_padded_picture_is_the_same_to_the_bit(
 
 async def test_hires_fix_goes_from_bucket_to_bucket(bucketed: Pipeline, unpadded: Pipeline) -> None:
     hires = {"width": 72, "height": 120, "upscaler": "latent", "strength": 0.6}
-    found = []
+    images = []
     for pipeline in (bucketed, unpadded):
         fields = request(pipeline, SHORT[0], num_inference_steps=4)
         engine = Engine(pipeline, layout(), 1)
         try:
-            made = await engine.generate({**fields, "hires": {**hires, "steps": 4}}, {})
+            output = await engine.generate({**fields, "hires": {**hires, "steps": 4}}, {})
         finally:
             engine.close()
-        found.append(made.pixels)
-    assert_alike(*found)
+        images.append(output.pixels)
+    assert_alike(*images)
 
 
 @pytest.mark.parametrize("name", ["flux-fill", "flux-control", "flux-redux"])
@@ -271,11 +281,11 @@ def test_images_beside_the_latents_are_padded_too(
 
 
 def test_an_image_beneath_the_noise_is_padded_too(bucketed: Pipeline, unpadded: Pipeline) -> None:
-    found = [
-        generate(one, request(one, SHORT[1], strength=0.7), {"image": picture()})
-        for one in (bucketed, unpadded)
+    images = [
+        generate(pipeline, request(pipeline, SHORT[1], strength=0.7), {"image": picture()})
+        for pipeline in (bucketed, unpadded)
     ]
-    assert_alike(*found)
+    assert_alike(*images)
 
 
 def test_what_knows_one_size_has_steps_of_its_own(load: Load, tmp_path: Path) -> None:
@@ -300,7 +310,7 @@ def test_nothing_is_padded_unless_it_is_asked_for(unpadded: Pipeline) -> None:
 def test_families_without_buckets_refuse_them(tmp_path: Path) -> None:
     refusals = {
         "sdxl": "token_buckets is set, but steps of a StableDiffusionXL",
-        "flux-controlnet": "token_buckets: ControlNets know one size",
+        "flux-controlnet": "token_buckets: not supported with ControlNets",
         "wan-vace": "token_buckets: videos of this model begin with images",
     }
     for name, reason in refusals.items():

@@ -1,4 +1,4 @@
-"""Upscalers behind every family: its images are drawn larger, whatever runs beside them."""
+"""Upscalers with every family: images are upscaled, whatever runs in the same batch."""
 
 from __future__ import annotations
 
@@ -31,40 +31,40 @@ def folder(family: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def settings(name: str, folder: Path, **upscaler: object) -> Settings:
     file = write(net(CONFIG), folder / "twice.safetensors")
-    one = UpscalerSettings.model_validate({"source": str(file), "tile": 32, **upscaler})
+    entry = UpscalerSettings.model_validate({"source": str(file), "tile": 32, **upscaler})
     models = {name: ModelSettings(source=str(folder))}
-    return Settings(models=models, upscalers={"twice": one})
+    return Settings(models=models, upscalers={"twice": entry})
 
 
 def drawn_larger(upscaler: LoadedUpscaler, image: np.ndarray, scale: float) -> np.ndarray:
     upscaling = Upscaling(TilePrograms("", upscaler), image, scale)
-    for work in upscaling.works():
+    for work in upscaling.tile_tasks():
         work()
     return upscaling.image()
 
 
 async def test_an_image_is_drawn_larger(family: str, folder: Path, layout: Layout) -> None:
-    """Beside a plain one and alone, with the same bytes; a video's model has no upscaler."""
+    """The bytes are the same alone and in a batch. Video models have no upscaler."""
     pipeline = loaded(family, folder, "float32")
-    found = load_upscalers(settings(family, folder), pipeline, jax.devices()[0])
+    upscalers = load_upscalers(settings(family, folder), pipeline, jax.devices()[0])
     if any(task.endswith("-to-video") for task in pipeline.spec.tasks):
-        assert not found and "upscale" not in pipeline.spec.fields
+        assert not upscalers and "upscale" not in pipeline.spec.fields
         return
-    assert pipeline.spec.upscalers == {"twice": found["twice"].spec}
+    assert pipeline.spec.upscalers == {"twice": upscalers["twice"].spec}
     assert "upscale" in pipeline.spec.fields
     entry = EVERY[family]
     plain = {**pipeline.spec.defaults, **entry.least_request, "seed": 1}
-    engine = Engine(pipeline, layout, slots=3, upscalers=found)
-    asked = [{**plain, "upscale": {"name": "twice", "scale": scale}} for scale in (2, 1.5)]
+    engine = Engine(pipeline, layout, slots=3, upscalers=upscalers)
+    requests = [{**plain, "upscale": {"name": "twice", "scale": scale}} for scale in (2, 1.5)]
     try:
         together = await asyncio.gather(
-            *(engine.generate(fields, entry.images) for fields in (plain, *asked))
+            *(engine.generate(fields, entry.images) for fields in (plain, *requests))
         )
-        alone = await engine.generate(asked[0], entry.images)
+        alone = await engine.generate(requests[0], entry.images)
     finally:
         engine.close()
-    image, twice, less = (one.pixels for one in together)
-    assert np.array_equal(twice, drawn_larger(found["twice"], image, 2))
+    image, twice, less = (output.pixels for output in together)
+    assert np.array_equal(twice, drawn_larger(upscalers["twice"], image, 2))
     assert twice.shape == (2 * image.shape[0], 2 * image.shape[1], 3)
     assert less.shape == (image.shape[0] * 3 // 2, image.shape[1] * 3 // 2, 3)
     assert np.array_equal(alone.pixels, twice)

@@ -1,9 +1,9 @@
 """Run a tier of the tests: `python -m tests.gate [check|test|all] [--shard K/N]`.
 
-The tests run in four invocations: those of networks, those that compute otherwise, those that
-mostly wait for other processes, and those marked `alone`. A failed test runs again once, alone;
-what fails twice fails the run. Whatever follows the tier's name is passed to pytest in one
-invocation, without retries: `python -m tests.gate test tests/service -k queue`.
+The tests run in four pytest invocations: tests of networks, other computing tests, tests that
+mostly wait for other processes, and tests marked `alone`. Failed tests are retried once, alone; a
+second failure fails the run. Arguments after the tier's name are passed to pytest in a single
+invocation without retries: `python -m tests.gate test tests/service -k queue`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from tests.gate.selection import MARKERS, ROOT, Selection, invocations
 
 HERE = ROOT.parent
 MOST_RETRIES = 5
-"""Failed tests that are retried. More than these are no flakes, and fail the run at once."""
+"""Maximum number of failed tests that are retried; more failures are not flakes and fail the
+run."""
 FAILED, NO_TESTS = 1, 5
 """Exit codes of pytest: tests failed; none were selected."""
 OPTIONS = ("-q", "-o", "console_output_style=classic")
@@ -43,22 +44,22 @@ class Results:
     """Failures that are not retried: of collection, or of pytest itself."""
     passed: int = 0
     cpu_s: dict[str, float] = field(default_factory=dict)
-    """By test."""
+    """CPU-seconds by test."""
 
     def add(self, folder: Path) -> None:
-        """Add what test processes have written there."""
+        """Add the files that test processes wrote to a folder."""
         for file in sorted(folder.glob(FILES)):
-            found = Outcomes.read(file)
-            self.failed |= found.failed
-            self.broken += found.not_collected
-            self.passed += found.passed
+            outcomes = Outcomes.read(file)
+            self.failed |= outcomes.failed
+            self.broken += outcomes.not_collected
+            self.passed += outcomes.passed
         for file in sorted(folder.glob(cpu_time.FILES)):
             for test, seconds in budget.read_times(file).items():
                 self.cpu_s[test] = self.cpu_s.get(test, 0.0) + seconds
 
 
 def run(selection: Selection, results: Results, *more: str, folder: Path = HERE) -> None:
-    """Run one invocation in a folder, and add what it found to the results."""
+    """Run one invocation in a folder, and add its outcomes to the results."""
     hook = () if selection.hook else ("-o", PLAIN)
     with TemporaryDirectory() as temporary:
         shared = Path(temporary)
@@ -78,46 +79,46 @@ def run(selection: Selection, results: Results, *more: str, folder: Path = HERE)
 
 
 def pytest(*arguments: str, written: Path, folder: Path) -> subprocess.Popen[bytes]:
-    """Start pytest, which writes its outcomes and CPU times into a folder."""
+    """Start pytest with plugins that write outcomes and CPU times to a folder."""
     command = (sys.executable, "-m", "pytest", *OPTIONS, *PLUGINS)
     command += (f"--written={written}", *arguments)
     return subprocess.Popen(command, cwd=folder, env=os.environ | ENVIRONMENT)
 
 
 def retry(results: Results, folder: Path = HERE) -> dict[str, str]:
-    """Run failed tests again, alone; return the errors of those that passed this time.
-
-    Nothing runs again if more failed than flakes do, or if tests could not be collected.
-    """
+    """Retry failed tests alone; return the errors of those that passed this time. Nothing is
+    retried if more tests failed than MOST_RETRIES, or if files could not be collected."""
     if results.broken or not 0 < len(results.failed) <= MOST_RETRIES:
         return {}
-    again = Results()
+    retried = Results()
     with TemporaryDirectory() as written:
         code = pytest(*results.failed, written=Path(written), folder=folder).wait()
-        again.add(Path(written))
-    results.broken += again.broken or ([] if code in (0, FAILED) else [f"pytest: exit code {code}"])
-    passed = {test: error for test, error in results.failed.items() if test not in again.failed}
-    results.failed = again.failed
+        retried.add(Path(written))
+    results.broken += retried.broken or (
+        [] if code in (0, FAILED) else [f"pytest: exit code {code}"]
+    )
+    passed = {test: error for test, error in results.failed.items() if test not in retried.failed}
+    results.failed = retried.failed
     return passed
 
 
 def run_tier(tier: str, shard: str) -> int:
     """Run a tier; return the exit code."""
-    began, results = time.monotonic(), Results()
+    started, results = time.monotonic(), Results()
     for selection in invocations(tier, shard):
         if len(results.failed) <= MOST_RETRIES:
             print(f"\n{selection}", flush=True)
             run(selection, results, "--maxfail", str(MOST_RETRIES + 1 if tier != "all" else 100))
     retried = retry(results)
     flaky.append(retried)
-    print(budget.report(results.cpu_s, time.monotonic() - began))
+    print(budget.report(results.cpu_s, time.monotonic() - started))
     if tier == "all":
         nightly.write(shard, results.passed, results.failed, results.cpu_s)
     return verdict(results, retried)
 
 
 def verdict(results: Results, retried: dict[str, str]) -> int:
-    """Print what decides the exit code, the most important last; return it."""
+    """Print the failures, flakes and counts, most important last; return the exit code."""
     for problem in (*results.broken, *results.failed):
         print(f"FAILED {problem}")
     for test in retried:
@@ -128,16 +129,16 @@ def verdict(results: Results, retried: dict[str, str]) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parse the command line, and run what it names."""
+    """Parse the command line and run the tier or pytest."""
     parser = argparse.ArgumentParser(prog="python -m tests.gate", description=__doc__)
     parser.add_argument("tier", choices=("check", "test", "all"), default="test", nargs="?")
     parser.add_argument("--shard", metavar="K/N", default="1/1", help="the K-th of N parts")
-    chosen, further = parser.parse_known_args(arguments)
+    options_, further = parser.parse_known_args(arguments)
     if further:
-        options = ("--numprocesses", "2", "--dist", "loadfile", "-m", MARKERS[chosen.tier])
+        options = ("--numprocesses", "2", "--dist", "loadfile", "-m", MARKERS[options_.tier])
         command = [sys.executable, "-m", "pytest", *options, *further]
         return subprocess.run(command, cwd=HERE, env=os.environ | ENVIRONMENT).returncode
-    return run_tier(chosen.tier, chosen.shard)
+    return run_tier(options_.tier, options_.shard)
 
 
 if __name__ == "__main__":

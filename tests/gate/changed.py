@@ -1,9 +1,9 @@
 """Run changed test files five times, three of them on a busy machine: `make test-changed`.
 
-A test whose verdict depends on the machine's speed fails here before it reaches others: one failure
-is recorded as flaky, two of one test fail the run. Changed files are those that differ from a base
-commit: `--base`, else where the branch left `origin/main`, else what was last committed four hours
-before HEAD. If there are more than fit into the time, a sample of them is run.
+A test whose verdict depends on the machine's speed fails here first: one failure is recorded as
+flaky, two failures of a test fail the run. Changed files differ from a base commit: `--base`, or
+the branch's merge base with `origin/main`, or the last commit at least four hours before HEAD. If
+not all fit into the time, a sample runs.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from tests.gate.groups import Group, in_groups
 from tests.gate.selection import COMPUTING, MARKERS, ROOT, Selection
 
 ROUNDS, BUSY_ROUNDS, LOOPS = 2, 3, 4
-"""Rounds on the machine as it is, and rounds beside so many busy loops."""
+"""Rounds on the unloaded machine, rounds with busy loops, and the number of these loops."""
 SAMPLE_S = 10.0
 """CPU-seconds of one round."""
 LIMIT_S = 180.0
-"""Wall time after which no further round begins."""
+"""Wall time after which no further round starts."""
 RECENT_S = 4 * 3_600
-"""Age of the base commit, before HEAD."""
+"""Age of the base commit in seconds, relative to HEAD."""
 BUSY = "while True: pass"
 
 
 def base_commit() -> str:
-    """Return the commit that changed files are compared with."""
+    """Return the commit to compare with."""
     head, merged = _git("rev-parse", "HEAD"), _git("merge-base", "HEAD", "origin/main")
     if merged and merged != head:
         return merged
@@ -53,7 +53,7 @@ def changed_files(base: str) -> list[Path]:
 
 
 def sample(files: Sequence[Path], commit: str) -> list[Path]:
-    """Return as many of the files as a round has time for; which ones, the commit decides."""
+    """Return as many files as a round has time for; the commit determines the choice."""
     chosen, cost = [], 0.0
     for file in sorted(files, key=lambda file: crc32(f"{commit}{file.name}".encode())):
         if cost + budget.recorded(file) <= SAMPLE_S:
@@ -64,7 +64,7 @@ def sample(files: Sequence[Path], commit: str) -> list[Path]:
 
 @contextmanager
 def busy(loops: int) -> Iterator[None]:
-    """Keep all cores busy meanwhile."""
+    """Keep all cores busy within the block."""
     processes = [
         subprocess.Popen([sys.executable, "-c", BUSY], preexec_fn=dies_with_parent())
         for _ in range(loops)
@@ -94,11 +94,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def repeat(groups: Sequence[Group], folder: Path = HERE) -> Counter[tuple[str, str]]:
-    """Run tests in all rounds; return in how many of them each one failed, with its first error."""
-    began, errors, rounds = time.monotonic(), dict[str, str](), Counter[str]()
+    """Run tests in all rounds; return the number of failed rounds by test and first error."""
+    started, errors, rounds = time.monotonic(), dict[str, str](), Counter[str]()
     selection = Selection("changed", COMPUTING, groups, MARKERS["test"], hook=True)
     for loops in (0,) * ROUNDS + (LOOPS,) * BUSY_ROUNDS:
-        if time.monotonic() - began < LIMIT_S:
+        if time.monotonic() - started < LIMIT_S:
             results = Results()
             with busy(loops):
                 run(selection, results, folder=folder)
@@ -108,9 +108,9 @@ def repeat(groups: Sequence[Group], folder: Path = HERE) -> Counter[tuple[str, s
 
 
 def _git(*arguments: str) -> str:
-    """Return what git prints; an empty text if it fails."""
-    done = subprocess.run(["git", *arguments], cwd=ROOT.parent, capture_output=True, text=True)
-    return done.stdout.strip() if done.returncode == 0 else ""
+    """Return git's output; empty if it fails."""
+    process = subprocess.run(["git", *arguments], cwd=ROOT.parent, capture_output=True, text=True)
+    return process.stdout.strip() if process.returncode == 0 else ""
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""CPU time of each test: of its process, with all threads, and of the children that it waited for.
+"""CPU time of each test: of its process with all threads, and of child processes that it waited
+for.
 
-A pytest plugin (`-p tests.gate.cpu_time`) that writes a file in the folder of `--written`, an
-option of `tests.gate.outcomes`. CPU-seconds say what a test costs on any machine,
-however busy it is; wall time does not.
+A pytest plugin (`-p tests.gate.cpu_time`) that writes a file to the folder of `--written`, an
+option of `tests.gate.outcomes`. CPU-seconds measure a test's cost independently of the machine's
+load, unlike wall time.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import pytest
 
 FILES = "cpu-times-*.json"
 COLLECTING, ENDING = "(collecting)", "(ending)"
-"""Names under which the time until the first test is counted, and what the end of a process's last
-test takes: fixtures of the session end then, and the systems that they have started."""
+"""Names for the time before the first test, and for the teardown of a process's last test, which
+ends session fixtures and the systems that they started."""
 
 
 def cpu_seconds() -> float:
@@ -37,17 +38,17 @@ class CpuTimes:
         self._is_last_test = False
 
     def pytest_collection_finish(self) -> None:
-        """Count what was spent before the first test."""
+        """Record the time before the first test."""
         self._count(COLLECTING)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, nextitem: pytest.Item | None) -> Iterator[None]:
-        """Note whether fixtures of the session end with this test."""
+        """Record whether session fixtures end with this test."""
         self._is_last_test = nextitem is None
         return (yield)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count the time since the last report."""
+        """Record the time since the last report."""
         is_ending = self._is_last_test and report.when == "teardown"
         self._count(ENDING if is_ending else report.nodeid)
 

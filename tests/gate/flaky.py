@@ -1,6 +1,6 @@
-"""Tests that failed and passed when they ran again: `tests/flaky.csv`, a line each.
+"""Tests that failed and passed when retried: `tests/flaky.csv`, a line each.
 
-A line is open until its test is mended and the line is deleted.
+A line stays open until its test is fixed and the line is deleted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 FILE = ROOT / "flaky.csv"
 COLUMNS = ("test", "commit", "load", "error")
 MOST_OPEN = 15
-"""Lines that may be open: a test holds the file to it."""
+"""Maximum number of open lines, enforced by a test."""
 
 
 def append(retried: Mapping[str, str]) -> None:

@@ -1,7 +1,7 @@
-"""Groups of tests that run in one process, in their order.
+"""Groups of tests that run in one process, in order.
 
-A group is a test file, or a part of one that shares fixtures: in `tests/families` a family. Files
-of `tiers.GROUPS` are one group, because they share what a fixture of the session makes.
+A group is a test file, or the part of a file that shares fixtures: in `tests/families` a family.
+Files of `tiers.GROUPS` form one group, because they share a session fixture.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.gate import budget
 
 ROOT = Path(__file__).parents[1]
 MATRIX = "families/test_matrix.py"
-"""Its tests share what they collect."""
+"""The file's tests share what they collect."""
 
 
 @dataclass(frozen=True)
@@ -27,20 +27,23 @@ class Group:
     files: tuple[str, ...]
     """Relative to the folder that pytest runs in."""
     family: str | None = None
-    """Of a file's tests, those whose case names this family; empty: those that name none."""
+    """Family named by the cases of this part of a file; empty: cases that name no family; None:
+    all."""
 
     def has(self, test: str) -> bool:
-        """Return whether a test of the files, by its name, is in the group."""
+        """Whether a test of the group's files is in the group."""
         return self.family is None or self.family == family_of(test)
 
 
 def in_groups(files: Sequence[Path]) -> list[Group]:
-    """Return the groups of test files. Those come first that take the longest."""
-    shared = {ROOT / file: name for name, of in tiers.GROUPS.items() for file in of}
+    """Return the groups of test files, longest first."""
+    shared = {
+        ROOT / file: name for name, group_files in tiers.GROUPS.items() for file in group_files
+    }
     groups: dict[Group, float] = {}
     for name in tiers.GROUPS:
-        if together := [file for file in files if shared.get(file) == name]:
-            groups[_group(together)] = sum(map(budget.recorded, together))
+        if members := [file for file in files if shared.get(file) == name]:
+            groups[_group(members)] = sum(map(budget.recorded, members))
     for file in files:
         if file in shared:
             continue
@@ -51,9 +54,13 @@ def in_groups(files: Sequence[Path]) -> list[Group]:
 
 
 def family_of(test: str) -> str:
-    """Return the family that a test's case names, or an empty text."""
+    """Return the family that a test's case names, or ""."""
     _, _, case = test.partition("[")
-    return max((f for f in _families() if re.search(rf"(^|[-, ]){f}", case)), key=len, default="")
+    return max(
+        (family for family in _families() if re.search(rf"(^|[-, ]){family}", case)),
+        key=len,
+        default="",
+    )
 
 
 def _group(files: Iterable[Path], family: str | None = None) -> Group:

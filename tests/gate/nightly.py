@@ -1,4 +1,4 @@
-"""Results of `make test-all` as a page: docs/design/nightly.md, a row for each shard."""
+"""Results of `make test-all` as a page, docs/design/nightly.md, with a row per shard."""
 
 from __future__ import annotations
 

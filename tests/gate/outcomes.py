@@ -1,7 +1,7 @@
-"""Outcomes of a test process as a file, for the process that started it.
+"""Outcomes of a test process, written to a file for its parent process.
 
-A pytest plugin (`-p tests.gate.outcomes`): in the folder of `--written` it says what failed, with
-the first lines of each failure, and whether anything failed before the tests ran.
+A pytest plugin (`-p tests.gate.outcomes`). The file in the folder of `--written` lists failed tests
+with the first lines of each error, and files that could not be collected.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import pytest
 
 FILES = "outcomes-*.json"
 LINES = 3
-"""Of each error."""
+"""Lines kept of each error."""
 
 
 @dataclass
 class Outcomes:
-    """What a run of pytest found."""
+    """Result of a pytest run."""
 
     passed: int = 0
     failed: dict[str, str] = field(default_factory=dict)
     """First lines of the error of each failed test, by its id."""
     not_collected: list[str] = field(default_factory=list)
-    """Files that failed while they were collected."""
+    """Files that could not be collected."""
 
     @classmethod
     def read(cls, path: Path) -> Outcomes:
-        """Read what a process has written at its end."""
+        """Read the file that a process wrote at its end."""
         return cls(**json.loads(path.read_text()))
 
 
@@ -42,7 +42,7 @@ def first_lines(report: pytest.TestReport) -> str:
 
 
 class Recorder:
-    """The plugin: collects reports where they arrive, and writes them at the end."""
+    """The plugin: collects reports and writes them at the end."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,4 +1,4 @@
-"""Print each collected test behind its tier: `gate: ` or `nightly: `. A pytest plugin."""
+"""Pytest plugin that prints each collected test after its tier: `gate: ` or `nightly: `."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Selection of the tests of a tier, for each invocation of pytest."""
+"""Selection of a tier's tests for each pytest invocation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.gate.groups import Group, in_groups
 ROOT = Path(__file__).parents[1]
 
 COMPUTING, WAITING = 2, 3
-"""Test processes for two cores: of tests that compute, and of tests that wait for processes."""
+"""Number of test processes on two cores for tests that compute, and for tests that wait."""
 
 MARKERS = {"check": "not (compiles or processes or browser)", "test": "not nightly", "all": ""}
 
@@ -24,7 +24,7 @@ class Selection:
 
     name: str
     processes: int
-    """That take groups of the tests by turns."""
+    """Processes that claim groups of the tests."""
     groups: Sequence[Group]
     marker: str
     """Expression for `-m`; empty: all."""
@@ -37,7 +37,7 @@ class Selection:
 
 
 def invocations(tier: str, shard: str = "1/1") -> Iterator[Selection]:
-    """Yield what a tier runs, in order.
+    """Yield a tier's invocations in order.
 
     Args:
         shard: `K/N`: the K-th of N parts.
@@ -60,14 +60,14 @@ def invocations(tier: str, shard: str = "1/1") -> Iterator[Selection]:
 def _selection(
     tier: str, name: str, processes: int, files: list[Path], marker: str, hook: bool
 ) -> Selection:
-    both = " and ".join(part for part in (MARKERS[tier], marker) if part)
-    return Selection(name, processes, in_groups(files), both, hook)
+    expression = " and ".join(part for part in (MARKERS[tier], marker) if part)
+    return Selection(name, processes, in_groups(files), expression, hook)
 
 
 def _is_of(file: Path, tier: str, shard: str) -> bool:
-    place, parts = map(int, shard.split("/"))
+    index, parts = map(int, shard.split("/"))
     path = file.relative_to(ROOT)
-    if crc32(path.as_posix().encode()) % parts != place - 1:
+    if crc32(path.as_posix().encode()) % parts != index - 1:
         return False
     if tier == "check":
         return not tiers.kinds_of(path)

@@ -34,7 +34,7 @@ def test_tests_in_the_tables_exist(file: str, names: Iterable[str]) -> None:
 
 
 WITHOUT_NETWORKS = {"demo", "loading", "parallel", "weights"}
-"""Packages that read, place and train what the others compute with."""
+"""Packages without networks; they read, place and train weights."""
 
 
 def test_recorded_costs_are_within_the_budget() -> None:
@@ -42,7 +42,7 @@ def test_recorded_costs_are_within_the_budget() -> None:
 
 
 def test_few_flaky_tests_are_open() -> None:
-    """Mend a test and delete its line before other work."""
+    """Fix a test and delete its line before other work."""
     assert len(flaky.lines()) <= flaky.MOST_OPEN
 
 
@@ -69,7 +69,7 @@ def test_each_test_is_in_one_group() -> None:
 
 
 def test_shapes_of_all_networks_are_checked() -> None:
-    """A package is checked by its whole name: `models.flux` is not `models.flux2`."""
+    """Full package names count: `models.flux` is not `models.flux2`."""
     options = tomllib.loads((tiers.ROOT.parent / "pyproject.toml").read_text())
     (option,) = (
         option.removeprefix("--jaxtyping-packages=")

@@ -1,4 +1,4 @@
-"""Verdict of the gate: what is retried, what fails it, and what it reports."""
+"""Retries, exit code and report of the gate."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def test_fails(n):
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Folder for tests of another project, whose pytest finds the gate's plugins."""
+    """Folder for another project's tests, whose pytest finds the gate's plugins."""
     monkeypatch.setenv("PYTHONPATH", str(HERE))
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # others' plugins take a second each
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # other plugins take a second each
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     return tmp_path
 

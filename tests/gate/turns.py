@@ -1,8 +1,8 @@
-"""Test processes that take groups of tests by turns. A pytest plugin (`-p tests.gate.turns`).
+"""Test processes that claim groups of tests. A pytest plugin (`-p tests.gate.turns`).
 
-All processes of a run share the folder of `--turns` and its `groups.json`. A process that is free
-claims the next group by creating a file. It imports the test files of its own groups only, whereas
-processes of pytest-xdist import all test files. If a process is killed, the others go on.
+All processes of a run share the folder of `--turns` with its `groups.json`. An idle process claims
+the next group by creating a file. It imports only the test files of its groups, whereas
+pytest-xdist imports all of them in each process. If a process is killed, the others continue.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import pytest
 from tests.gate.groups import Group
 
 GROUPS, CLAIM, RUNNING = "groups.json", "claimed-{}", "running-{}"
-"""Files of the folder: all groups; one for each that is taken; one for each process, with the test
-that it runs."""
+"""Files of the folder: all groups, one file per claimed group, and one file per process with its
+running test."""
 
 
 def write(folder: Path, groups: Sequence[Group]) -> None:
@@ -29,13 +29,13 @@ def write(folder: Path, groups: Sequence[Group]) -> None:
 def read(folder: Path) -> list[Group]:
     """Read the groups of a run."""
     return [
-        Group(tuple(one["files"]), one["family"])
-        for one in json.loads((folder / GROUPS).read_text())
+        Group(tuple(entry["files"]), entry["family"])
+        for entry in json.loads((folder / GROUPS).read_text())
     ]
 
 
 def running(folder: Path, process: int) -> str:
-    """Return the test that a process ran last."""
+    """Return the last test that a process started."""
     path = folder / RUNNING.format(process)
     return path.read_text() if path.exists() else "its first test"
 
@@ -52,7 +52,7 @@ class Turns:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self, session: pytest.Session) -> bool:
-        """Find the test files, without importing them."""
+        """Find the test files without importing them."""
         files = dict.fromkeys(file for group in self._groups for file in group.files)
         for module in session.perform_collect([*files], genitems=False):
             assert isinstance(module, pytest.Collector)
@@ -70,7 +70,7 @@ class Turns:
             for item, after in zip(items, (*items[1:], None), strict=True):
                 if after is None:
                     following = next(groups, following)
-                    # Fixtures of the session end with a group that shares one of them.
+                    # Session fixtures end with a group that shares one of them.
                     after = None if is_shared else next(iter(following[0]), None)
                 session.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
                 if session.shouldfail:
@@ -81,11 +81,11 @@ class Turns:
         return True
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """Say which test runs, for the case that it kills the process."""
+        """Record the running test, in case it kills the process."""
         self._running.write_text(nodeid)
 
     def _claimed(self, session: pytest.Session) -> Iterator[tuple[Sequence[pytest.Item], bool]]:
-        """Yield the tests of claimed groups, and whether they share a fixture of the session."""
+        """Yield the tests of claimed groups, and whether each group shares a session fixture."""
         for number, group in enumerate(self._groups):
             try:
                 (self._folder / CLAIM.format(number)).touch(exist_ok=False)
@@ -96,7 +96,7 @@ class Turns:
                 yield items, len(group.files) > 1
 
     def _tests(self, session: pytest.Session, file: str) -> Sequence[pytest.Item]:
-        """Return the chosen tests of a file, which is imported at the first call."""
+        """Return the selected tests of a file, imported at the first call."""
         if file not in self._items:
             items = [*session.genitems(self._modules[file])]
             session.config.hook.pytest_collection_modifyitems(

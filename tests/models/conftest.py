@@ -5,4 +5,6 @@ import pytest
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_coarsely(coarse: None) -> None:
-    """Nothing here asks how fast a program is; the demo's scores run for long."""
+    """Compile with coarse options: no test measures speed, and the demo's scores take long to
+    compute.
+    """

@@ -1,4 +1,4 @@
-"""Whether a spec's needs are true: a field that lacks one changes nothing that the device gets."""
+"""Check of a spec's `needs`: a field whose need is unmet changes none of the device's inputs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from models.interface.pipeline import Pipeline, Prepared
+from models.interface.pipeline import Pipeline, PreparedRow
 
 NO_IMAGES: Mapping[str, bytes] = {}
 
@@ -15,29 +15,29 @@ NO_IMAGES: Mapping[str, bytes] = {}
 def without_effect(
     pipeline: Pipeline, fields: Mapping[str, Any], images: Mapping[str, bytes] = NO_IMAGES
 ) -> set[str]:
-    """Which of the fields can be left out, all others being there."""
+    """Return the fields that can be omitted without effect while all others are present."""
     base = {**pipeline.spec.defaults, "prompt": "a red circle", "seed": 1}
-    whole = {**base, **fields}
+    complete = {**base, **fields}
 
     def without(name: str) -> dict[str, Any]:
-        rest = {key: value for key, value in whole.items() if key != name}
-        return rest | ({name: base[name]} if name in base else {})
+        remaining = {key: value for key, value in complete.items() if key != name}
+        return remaining | ({name: base[name]} if name in base else {})
 
-    prepared = pipeline.prepare(whole, images)
+    prepared = pipeline.prepare(complete, images)
     return {name for name in fields if same(prepared, pipeline.prepare(without(name), images))}
 
 
-def same(one: Prepared, other: Prepared) -> bool:
-    """Whether the device gets the same."""
-    phases = [[step.phase for step in each.steps] for each in (one, other)]
-    values = [{n: s.values for n, s in enumerate(each.steps)} for each in (one, other)]
+def same(first: PreparedRow, second: PreparedRow) -> bool:
+    """Return whether the device receives equal inputs and steps for both requests."""
+    programs = [[step.program for step in prepared.steps] for prepared in (first, second)]
+    values = [{n: s.values for n, s in enumerate(prepared.steps)} for prepared in (first, second)]
     return (
-        one.bucket == other.bucket
-        and phases[0] == phases[1]
-        and _equal(one.inputs, other.inputs)
+        first.bucket == second.bucket
+        and programs[0] == programs[1]
+        and _equal(first.inputs, second.inputs)
         and all(_equal(values[0][n], values[1][n]) for n in values[0])
     )
 
 
-def _equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return one.keys() == other.keys() and all(np.array_equal(one[n], other[n]) for n in one)
+def _equal(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    return first.keys() == second.keys() and all(np.array_equal(first[n], second[n]) for n in first)

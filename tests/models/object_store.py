@@ -1,4 +1,4 @@
-"""Checkpoints in an object store on this machine, and what may go wrong on the way."""
+"""Checkpoints in a local object store, and faults that the server can inject."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Start = Callable[..., Any]
 
 
 def forget() -> None:
-    """Begin as a new process does, which knows no store and no version yet."""
-    for known in (
+    """Clear the caches of stores and versions, as in a new process."""
+    for cached in (
         object_file.store_at,
         object_folder.object_folder,
         object_folder.object_file,
         object_folder.copy_of,
     ):
-        known.cache_clear()
+        cached.cache_clear()
 
 
 @contextmanager
 def store_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """S3 and GCS of the environment, with an empty bucket."""
+    """Serve S3 and GCS with an empty bucket, and set the environment to use them."""
     forget()
     with object_stores.serving() as server:
         object_stores.use_s3(monkeypatch, server)
@@ -55,27 +55,27 @@ def is_read(environ: dict[str, Any]) -> bool:
 
 
 def once_each(answer: Fault) -> Fault:
-    """The first request of each range has that answer, its repetition the server's."""
-    seen = set()
+    """Give the first request of each range this answer; let the server answer repetitions."""
+    answered = set()
 
     def fault(environ: dict[str, Any], start: Start) -> Iterable[bytes] | None:
         key = (environ["PATH_INFO"], environ.get("HTTP_RANGE"))
-        if not is_read(environ) or key in seen:
+        if not is_read(environ) or key in answered:
             return None
-        seen.add(key)
+        answered.add(key)
         return answer(environ, start)
 
     return fault
 
 
 def failing(environ: dict[str, Any], start: Start) -> Iterable[bytes]:
-    """Answer that a server gives which is overloaded."""
+    """Answer of an overloaded server."""
     start("500 Internal Server Error", [("Content-Type", "text/plain")])
     return [b"later"]
 
 
 def cut(etag: str, size: int) -> Fault:
-    """Answer that ends in the middle, with its connection; zeros as long as it lasts."""
+    """Partial answer of zeros whose connection closes after half of the bytes."""
 
     def fault(environ: dict[str, Any], start: Start) -> Iterable[bytes]:
         first, stop = bounds(environ, size)
@@ -86,7 +86,7 @@ def cut(etag: str, size: int) -> Fault:
 
 
 def serving_file(path: Path, etag: str = '"whole"') -> Fault:
-    """Answers for an object as large as one likes, from a file."""
+    """Answer requests for an object from a file, however large."""
 
     def fault(environ: dict[str, Any], start: Start) -> Iterable[bytes] | None:
         if not environ["PATH_INFO"].endswith(path.name):
@@ -117,10 +117,10 @@ def bounds(environ: dict[str, Any], size: int) -> tuple[int, int]:
 
 
 def headers(etag: str, first: int = 0, stop: int = 0, size: int = 0) -> list[tuple[str, str]]:
-    found = [("ETag", etag), ("Last-Modified", "Sat, 28 Nov 2026 00:00:00 GMT")]
+    fields = [("ETag", etag), ("Last-Modified", "Sat, 28 Nov 2026 00:00:00 GMT")]
     if stop:
-        found += [
+        fields += [
             ("Content-Length", str(stop - first)),
             ("Content-Range", f"bytes {first}-{stop - 1}/{size}"),
         ]
-    return found
+    return fields

@@ -1,4 +1,4 @@
-"""Single files of weights, written and loaded."""
+"""Writing and loading of single weight files, and checks of the loaded networks."""
 
 from __future__ import annotations
 
@@ -28,38 +28,38 @@ def write(tensors: Tensors, file: Path) -> Path:
 
 
 def weights(source: Path, base: Path | None = None, dtype: str = "float32") -> Any:
-    """Return the networks of a checkpoint, as the family has them."""
-    given = None if base is None else str(base)
+    """Return the networks of a checkpoint with the family's own structure."""
+    base_path = None if base is None else str(base)
     with coarse.compiled():
-        return registry.load("tiny", str(source), dtype, {}, base=given).weights
+        return registry.load("tiny", str(source), dtype, {}, base=base_path).weights
 
 
-def are_equal(ours: PyTree, theirs: PyTree) -> bool:
-    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
-    pairs = zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True)
+def are_equal(output: PyTree, expected: PyTree) -> bool:
+    assert jax.tree.structure(output) == jax.tree.structure(expected)
+    pairs = zip(jax.tree.leaves(output), jax.tree.leaves(expected), strict=True)
     return all(np.array_equal(a, b) for a, b in pairs)
 
 
 def assert_the_rest_is_the_bases(tensors: Tensors, base: Path, whole: Any, file: Path) -> None:
-    """Of a file with a transformer alone.
+    """Assert that a file with only a transformer takes the other networks from the base.
 
     Args:
-        base: with other weights, so that what is read of it shows.
-        whole: networks of the folder that the transformer is of.
+        base: a folder with other weights, to make its networks recognizable.
+        whole: networks of the folder that contains the transformer.
     """
-    made, rest = weights(write(tensors, file), base), weights(base)
-    assert are_equal(made.transformer, whole.transformer)
-    assert are_equal(made._replace(transformer=0), rest._replace(transformer=0))
+    loaded, of_base = weights(write(tensors, file), base), weights(base)
+    assert are_equal(loaded.transformer, whole.transformer)
+    assert are_equal(loaded._replace(transformer=0), of_base._replace(transformer=0))
 
 
 def assert_all_are_read(tensors: Tensors, base: Path, whole: Any, file: Path) -> None:
-    """Of a file with all networks; arguments as above."""
-    made = weights(write(tensors, file), base)
-    assert are_equal(made._replace(preview=0), whole._replace(preview=0))
+    """Assert that a file with all networks needs none of the base's; arguments as above."""
+    loaded = weights(write(tensors, file), base)
+    assert are_equal(loaded._replace(preview=0), whole._replace(preview=0))
 
 
 def multiplied_out(packed: Tensors, scale: str = "scale_weight") -> Tensors:
-    """Return the same without floats of 8 bits: the products are torch's."""
+    """Return the tensors with 8-bit floats multiplied by their scales in torch."""
     plain = {
         key: t.float() * packed[f"{key.removesuffix('.weight')}.{scale}"]
         if t.dtype == torch.float8_e4m3fn
@@ -75,22 +75,22 @@ def assert_scales_are_multiplied(
     packed: Tensors, base: Path, folder: Path, scale: str = "scale_weight"
 ) -> Any:
     """Return the networks of a file with floats of 8 bits, written into that folder."""
-    small = weights(write(packed, folder / "small.safetensors"), base)
+    scaled = weights(write(packed, folder / "small.safetensors"), base)
     plain = write(multiplied_out(packed, scale), folder / "plain.safetensors")
-    assert are_equal(small, weights(plain, base))
-    return small
+    assert are_equal(scaled, weights(plain, base))
+    return scaled
 
 
 def assert_refused(missing: str, stored: Tensors, base: Path, folder: Path) -> None:
-    """Without one of its arrays, which the error names."""
-    rest = {key: tensor for key, tensor in stored.items() if key != missing}
-    assert len(rest) < len(stored)
+    """Assert that loading fails without one of the arrays, and that the error names it."""
+    remaining = {key: tensor for key, tensor in stored.items() if key != missing}
+    assert len(remaining) < len(stored)
     with pytest.raises(CheckpointError, match=re.escape(f"missing: {missing}")):
-        weights(write(rest, folder / "less.safetensors"), base)
+        weights(write(remaining, folder / "less.safetensors"), base)
 
 
 def assert_converted(converted: Tensors, network: torch.nn.Module) -> None:
-    """What diffusers makes of a file is what it reads of the folder."""
+    """Assert that diffusers' conversion of a file gives the folder's state dict."""
     expected = network.state_dict()
     assert converted.keys() == expected.keys()
     assert all(converted[key].equal(tensor) for key, tensor in expected.items())

@@ -1,4 +1,4 @@
-"""Weights in one dtype, activations in another: as if the weights had been rounded beforehand."""
+"""Weights in one dtype, activations in another: equal to weights rounded in advance."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 MAKE: dict[str, Callable[[Path], Path]] = {"flux": make_flux, "sdxl": make_sdxl, "wan": make_wan}
 KEPT = 1e-4
-"""Relative: the same numbers in another program."""
+"""Relative tolerance: the same numbers computed by another program."""
 
 
 @pytest.fixture(scope="module", params=MAKE)
@@ -40,37 +40,39 @@ def load(folder: Path, dtype: str, activation_dtype: str | None = None) -> Pipel
 
 
 def latents(pipeline: Pipeline, *others: PyTree) -> list[np.ndarray]:
-    """Of its own weights, and of others of the same kind by the same programs."""
+    """Return the last latents of the pipeline's weights and of others run by the same programs."""
     family = pipeline.spec.family
     fields = {**pipeline.spec.defaults, **SMALL[family], **FIELDS}
     prepared, programs = pipeline.prepare(fields, {}), Programs(pipeline)
-    last = [list(programs.denoise(prepared, one))[-1] for one in (pipeline.weights, *others)]
+    last = [
+        list(programs.denoise(prepared, weights))[-1] for weights in (pipeline.weights, *others)
+    ]
     return [np.asarray(row["latents"], np.float32) for row in last]
 
 
 def rounded(weights: PyTree, like: PyTree) -> PyTree:
-    """To the precision that they have in another pipeline."""
+    """Round weights to the precision of another pipeline's weights."""
 
-    def through(mine: nnx.Variable, other: nnx.Variable) -> nnx.Variable:
-        return mine.replace(mine[...].astype(other.dtype).astype(mine.dtype))
+    def through(parameter: nnx.Variable, other: nnx.Variable) -> nnx.Variable:
+        return parameter.replace(parameter[...].astype(other.dtype).astype(parameter.dtype))
 
     return jax.tree.map(through, weights, like, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
 
 
 def test_weights_are_stored_small_and_used_in_full(folder: Path) -> None:
-    mixed, whole = load(folder, "bfloat16", "float32"), load(folder, "float32")
+    mixed, full = load(folder, "bfloat16", "float32"), load(folder, "float32")
     stored = {leaf.dtype for leaf in jax.tree.leaves(mixed.weights[0])}
     assert jnp.dtype(jnp.bfloat16) in stored
-    exact, expected = latents(whole, rounded(whole.weights, mixed.weights))
-    (found,) = latents(mixed)
-    assert np.abs(found - expected).max() <= KEPT * np.abs(expected).max()
-    assert np.abs(found - exact).max() > 10 * KEPT * np.abs(exact).max(), "nothing was rounded"
+    exact, expected = latents(full, rounded(full.weights, mixed.weights))
+    (output,) = latents(mixed)
+    assert np.abs(output - expected).max() <= KEPT * np.abs(expected).max()
+    assert np.abs(output - exact).max() > 10 * KEPT * np.abs(exact).max(), "nothing was rounded"
 
 
 def test_activations_may_be_coarser_than_weights(folder: Path) -> None:
     mixed = load(folder, "float32", "bfloat16")
     stored = {leaf.dtype for leaf in jax.tree.leaves(mixed.weights[0])}
     assert stored == {jnp.dtype(jnp.float32)}
-    (expected,), (found,) = latents(load(folder, "bfloat16")), latents(mixed)
-    gap = np.abs(found - expected).max() / np.abs(expected).max()
+    (expected,), (output,) = latents(load(folder, "bfloat16")), latents(mixed)
+    gap = np.abs(output - expected).max() / np.abs(expected).max()
     assert gap <= KEPT, "the same as casting the weights once"

@@ -1,4 +1,4 @@
-"""What is served, and how the rest is refused."""
+"""Model registry: supported checkpoints, and refusals of all others."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_config_that_cannot_be_is_refused_by_name(
 def test_an_autoencoder_that_gives_no_numbers_is_refused(
     family: str, broken: float, tmp_path: Path
 ) -> None:
-    """One weight of a demo model's: its images would be rounded to what looks like pixels."""
+    """One weight of a demo model is not finite; conversion to pixels would hide it."""
     folder = tmp_path / family
     shutil.copytree(Path(models.demo.__file__).parent / family, folder)
     (file,) = (folder / "vae").glob("*.safetensors")
@@ -63,8 +63,8 @@ def test_an_autoencoder_that_gives_no_numbers_is_refused(
 
 def test_defaults_come_from_diffusers_then_the_folder_then_the_operator(tmp_path: Path) -> None:
     folder = make_flux(tmp_path)
-    brought = {"defaults": {"width": 64, "num_inference_steps": 9}}
-    (folder / "atelier.json").write_text(json.dumps(brought))
+    shipped = {"defaults": {"width": 64, "num_inference_steps": 9}}
+    (folder / "atelier.json").write_text(json.dumps(shipped))
     spec = registry.load("tiny", str(folder), "float32", {"num_inference_steps": 3}).spec
     assert (spec.defaults["width"], spec.defaults["num_inference_steps"]) == (64, 3)
     assert spec.defaults["height"] == 128 * 4  # 128 latents of the tiny VAE's four pixels
@@ -79,5 +79,5 @@ def test_a_default_of_an_unknown_field_is_refused_by_name(tmp_path: Path) -> Non
 def test_networks_that_read_images_are_refused_where_none_are_taken() -> None:
     folder = Path(models.demo.__file__).parent / "wan"
     redux = {"redux": ImagePromptSource("somewhere")}
-    with pytest.raises(CheckpointError, match="image_prompts are set, but a WanPipeline takes"):
+    with pytest.raises(CheckpointError, match="image_prompts are set, but WanPipeline does"):
         registry.load("demo", str(folder), "float32", {}, image_prompts=redux)

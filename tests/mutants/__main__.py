@@ -1,10 +1,10 @@
-"""Measure which tests find the faults: `python -m tests.mutants [--only ID …] [--shard K/N]`.
+"""Measure which tests detect the faults: `python -m tests.mutants [--only ID …] [--shard K/N]`.
 
 Each fault is applied alone to a copy of the tracked tree. The gate's tests that import the changed
-file run until one fails; where none does, the suite's others do. At the end the tests that failed
-run without any fault: one that fails even so finds nothing, and its faults are run again without
-it. Rows go to `build/mutants.csv`: faults that have one are not run again, so that the same command
-takes up an interrupted run; delete the file to begin anew.
+file run until one fails; if none fails, the suite's other tests run. At the end, the tests that
+failed run without a fault; those that still fail detect nothing, and their faults run again without
+them. Rows go to `build/mutants.csv`. Faults with a row are skipped, so the same command resumes an
+interrupted run; delete the file to start over.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from tests.mutants.faults import Fault, read
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = ROOT / "build" / "mutants.csv"
 NIGHTLY = "nightly"
-"""Marker of the tests that the gate leaves out."""
+"""Marker of the tests that only the suite runs."""
 TIERS = {"gate": f"not {NIGHTLY}", "suite": NIGHTLY}
-"""Tests that each verdict is by, as pytest's `-m` takes them."""
+"""Tests of each verdict, as an expression for pytest's `-m`."""
 SHARE = 0.95
-"""Share of the faults found by any test that the gate has to find."""
+"""Least share of the faults detected by any test that the gate must detect."""
 FIRST_FILES = 2
 """Test files of a fault's first run of pytest; each further run has twice as many."""
 TEST_S, ENDING_S = 180, 20
-"""Time limits of one test, and of pytest for its fixtures once it is stopped."""
+"""Time limits in seconds of a test, and of pytest's teardown after an interrupt."""
 PATIENCE = 12
-"""Seconds that a run may last for each CPU-second that it may take."""
+"""Wall seconds that a run may last for each CPU-second of its limit."""
 PASSED = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, -signal.SIGXCPU)
 FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/\S+?\.py(?:::.+?)?)(?: - .*)?$", re.MULTILINE)
 
@@ -54,20 +54,20 @@ class Row:
 
     id: str
     verdict: str
-    """`gate` or `suite`, whose tests find it; `none` of those that ran, which were all that import
-    the file; `cap`: their time was over before; `unfair`: a file cannot be collected."""
+    """`gate` or `suite`: tier of the test that detects the fault; `none`: all tests that import the
+    file passed; `cap`: the time ran out first; `unfair`: a file cannot be collected."""
     test: str
-    """Test that finds it."""
+    """Test that detects the fault."""
     files: str
-    """Test files that ran, of those that import the changed file."""
+    """Number of test files that ran, of those that import the changed file."""
     cpu_s: float
 
 
 class Runner:
-    """Runs tests in one copy of the tree.
+    """Runs tests in a copy of the tree.
 
     Args:
-        cap_s: CPU-seconds of one fault's tests of one tier.
+        cap_s: CPU-seconds for a fault's tests of one tier.
     """
 
     def __init__(self, tree: Path, cap_s: float) -> None:
@@ -78,31 +78,33 @@ class Runner:
 
     def row(self, fault: Fault) -> Row:
         """Run the tests of a fault."""
-        began, tests = _cpu_s(), self._choice.of(fault)
-        verdict, test, ran = "none", "", 0
+        started_s, tests = _cpu_s(), self._choice.of(fault)
+        verdict, test, files_run = "none", "", 0
         with self._applied(fault):
-            for tier, marked in TIERS.items():
-                test, ran = self._found(tests, marked)
+            for tier, marker in TIERS.items():
+                test, files_run = self._found(tests, marker)
                 if test:
                     verdict = tier if "::" in test else "unfair"
                     break
-                if ran < len(tests):
+                if files_run < len(tests):
                     verdict = "cap"
-        return Row(fault.id, verdict, test, f"{ran}/{len(tests)}", round(_cpu_s() - began, 1))
+        return Row(
+            fault.id, verdict, test, f"{files_run}/{len(tests)}", round(_cpu_s() - started_s, 1)
+        )
 
     def check(self, tests: Iterable[str]) -> None:
-        """Find those tests that fail without any fault."""
-        if chosen := sorted(test for test in tests if "::" in test):
-            self.unsound |= set(self._failing(chosen, [], 100 * self._cap_s))
+        """Record which of the tests fail without a fault."""
+        if tests_to_run := sorted(test for test in tests if "::" in test):
+            self.unsound |= set(self._failing(tests_to_run, [], 100 * self._cap_s))
 
     def _found(self, tests: Sequence[str], marked: str) -> tuple[str, int]:
-        """Return the test that fails, or nothing, and how many files have been tried."""
+        """Return the failing test, or "", and the number of files tried."""
         until_s, at, count = _cpu_s() + self._cap_s, 0, FIRST_FILES
         without = [f"--deselect={test}" for test in sorted(self.unsound)]
         while at < len(tests) and (left_s := until_s - _cpu_s()) > 1:
-            some, at, count = tests[at : at + count], at + count, 2 * count
-            if found := self._failing(some, ["-x", "-m", marked, *without], left_s):
-                return found[0], min(at, len(tests))
+            batch, at, count = tests[at : at + count], at + count, 2 * count
+            if failures := self._failing(batch, ["-x", "-m", marked, *without], left_s):
+                return failures[0], min(at, len(tests))
         return "", min(at, len(tests))
 
     @contextmanager
@@ -119,16 +121,16 @@ class Runner:
         """Run tests; return those that fail, and files that cannot be collected."""
         options = [*options, "-q", "-rfE", "-p", "no:cacheprovider", f"--timeout={TEST_S}"]
         command = [sys.executable, "-m", "pytest", *options, *tests]
-        own = {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(self._tree), "COLUMNS": "1000"}
+        variables = {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(self._tree), "COLUMNS": "1000"}
         limit_s = round(cpu_s) + 1
-        # Not a pipe, which a process that outlives pytest would keep open.
+        # A file, because a process that outlives pytest would keep a pipe open.
         with (
-            tempfile.TemporaryFile() as said,
+            tempfile.TemporaryFile() as output,
             subprocess.Popen(
                 command,
                 cwd=self._tree,
-                env=os.environ | own,
-                stdout=said,
+                env=os.environ | variables,
+                stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + 5)),
@@ -140,13 +142,13 @@ class Runner:
                 return []
             finally:
                 _end(process)
-            said.seek(0)
-            failed = FAILED.findall(said.read().decode(errors="replace"))
+            output.seek(0)
+            failed = FAILED.findall(output.read().decode(errors="replace"))
         return failed if failed or process.returncode in PASSED else ["pytest"]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Interrupt a run of pytest, so that it ends what it has started; then kill what is left."""
+    """Interrupt pytest so that it stops what it started; then kill the remaining processes."""
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
@@ -162,7 +164,7 @@ def _cpu_s() -> float:
 
 @contextmanager
 def copied(root: Path = ROOT) -> Iterator[Path]:
-    """Copy the tracked files of a tree, as they are now."""
+    """Copy the tracked files of a tree in their current state."""
     listed = subprocess.check_output(["git", "ls-files", "-z"], cwd=root, text=True)
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         for name in filter(None, listed.split("\0")):
@@ -173,12 +175,12 @@ def copied(root: Path = ROOT) -> Iterator[Path]:
 
 
 def rows() -> dict[str, Row]:
-    """Read the results so far, by fault: the last of each."""
+    """Read the latest result of each fault."""
     if not ROWS.exists():
         return {}
     with ROWS.open(newline="") as file:
-        found = [Row(**row | {"cpu_s": float(row["cpu_s"])}) for row in csv.DictReader(file)]
-    return {row.id: row for row in found}
+        results = [Row(**row | {"cpu_s": float(row["cpu_s"])}) for row in csv.DictReader(file)]
+    return {row.id: row for row in results}
 
 
 def add(row: Row) -> None:
@@ -193,32 +195,32 @@ def add(row: Row) -> None:
     print(*asdict(row).values(), sep="  ", flush=True)
 
 
-def table(faults: Sequence[Fault], found: dict[str, Row]) -> str:
+def table(faults: Sequence[Fault], results: dict[str, Row]) -> str:
     """Return the verdicts by room, and the gate's share."""
     kinds = (*TIERS, "none", "cap", "unfair")
     by_room: dict[str, Counter[str]] = defaultdict(Counter)
     for fault in faults:
-        if fault.id in found:
-            by_room[fault.room][found[fault.id].verdict] += 1
-    whole = sum(by_room.values(), Counter[str]())
+        if fault.id in results:
+            by_room[fault.room][results[fault.id].verdict] += 1
+    totals = sum(by_room.values(), Counter[str]())
     lines = [f"{'room':<22}" + "".join(f"{kind:>8}" for kind in kinds)]
-    for room, counts in [*sorted(by_room.items()), ("all", whole)]:
+    for room, counts in [*sorted(by_room.items()), ("all", totals)]:
         lines.append(f"{room:<22}" + "".join(f"{counts[kind]:>8}" for kind in kinds))
-    share = whole["gate"] / max(1, whole["gate"] + whole["suite"])
-    minutes = sum(row.cpu_s for row in found.values()) / 60
-    said = f"the gate finds {share:.1%} of what any test finds (at least {SHARE:.0%})"
-    return "\n".join([*lines, f"{said}; {minutes:.0f} CPU-minutes"])
+    share = totals["gate"] / max(1, totals["gate"] + totals["suite"])
+    minutes = sum(row.cpu_s for row in results.values()) / 60
+    summary = f"the gate finds {share:.1%} of what any test finds (at least {SHARE:.0%})"
+    return "\n".join([*lines, f"{summary}; {minutes:.0f} CPU-minutes"])
 
 
 def run(faults: Sequence[Fault], tree: Path, cap_s: float, done: Container[str]) -> None:
-    """Run the faults that are not done, then the tests that failed without any fault."""
+    """Run the faults that are not done, then check the tests that failed."""
     runner, todo = Runner(tree, cap_s), [fault for fault in faults if fault.id not in done]
     while todo:
         for fault in todo:
             add(runner.row(fault))
-        found = rows()
-        runner.check({found[fault.id].test for fault in faults} - runner.unsound)
-        todo = [fault for fault in faults if found[fault.id].test in runner.unsound]
+        results = rows()
+        runner.check({results[fault.id].test for fault in faults} - runner.unsound)
+        todo = [fault for fault in faults if results[fault.id].test in runner.unsound]
 
 
 def main() -> int:

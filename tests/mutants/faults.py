@@ -1,4 +1,4 @@
-"""Faults: exact changes of one place of one file."""
+"""Faults: exact text replacements at one place of a file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LIST = Path(__file__).with_name("faults.toml")
 
 
 class StaleFault(Exception):
-    """Error of a fault whose place has changed since it was written."""
+    """A fault whose place changed since it was written."""
 
 
 @dataclass(frozen=True)
@@ -21,15 +21,15 @@ class Fault:
     file: str
     """Path below the root of the project."""
     before: str
-    """Text that occurs once in the file."""
+    """Text that occurs exactly once in the file."""
     after: str
-    """Text in its place."""
+    """Replacement of the text."""
     breaks: str
-    """Consequence, in a line."""
+    """Consequence of the fault, in a line."""
 
     @property
     def room(self) -> str:
-        """Return the folder that the file belongs to: `models/nn` of all below it."""
+        """Folder that the file belongs to: `models/nn` for everything below it."""
         return "/".join(Path(self.file).parts[:2])
 
     def applied(self, text: str) -> str:

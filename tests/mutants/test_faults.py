@@ -1,4 +1,4 @@
-"""Faults have not gone stale: each still has its place, and breaks no syntax."""
+"""Faults are current: each still has its place, and the result parses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The choice of tests, and the verdicts, in a small tree."""
+"""Choice of tests and verdicts in a small tree."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FILES: Mapping[str, str] = {
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # others' plugins take a second each
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # other plugins take a second each
     monkeypatch.setenv("PYTEST_PLUGINS", "pytest_timeout")
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -46,11 +46,11 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_near_tests_come_first_and_others_not_at_all(tree: Path) -> None:
     choice = Choice(tree)
-    near, far = "tests/models/test_sums.py", "tests/service/test_text.py"
+    close_test, distant_test = "tests/models/test_sums.py", "tests/service/test_text.py"
     for file, chosen in (
-        ("models/sums.py", [near, far]),
+        ("models/sums.py", [close_test, distant_test]),
         ("models/registry.py", []),
-        ("service/text.lua", [far]),
+        ("service/text.lua", [distant_test]),
     ):
         assert choice.of(Fault("any", file, "", "", "")) == chosen
 
@@ -73,7 +73,7 @@ def test_each_fault_has_its_verdict(tree: Path) -> None:
 def test_the_share_is_of_what_is_found() -> None:
     faults = [Fault(name, "models/nn/any.py", "a", "b", "") for name in "abcd"]
     verdicts = {"a": "gate", "b": "suite", "c": "none", "d": "gate"}
-    found = {name: Row(name, verdict, "", "", 30.0) for name, verdict in verdicts.items()}
-    said = table(faults, found)
-    assert "the gate finds 66.7% of what any test finds" in said
-    assert "models/nn                    2       1       1       0" in said
+    results = {name: Row(name, verdict, "", "", 30.0) for name, verdict in verdicts.items()}
+    text = table(faults, results)
+    assert "the gate finds 66.7% of what any test finds" in text
+    assert "models/nn                    2       1       1       0" in text

@@ -1,4 +1,4 @@
-"""A wheel of these sources, and an environment that has nothing else of ours."""
+"""Wheel of these sources, and an environment that contains only the wheel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OFFLINE = ("--no-index", "--no-deps")
 
 @pytest.fixture(scope="session")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what is installed: a build leaves files beside its sources."""
+    """Copy of the installed sources; builds write files next to their sources."""
     copy = tmp_path_factory.mktemp("sources")
     for name in SOURCES:
         shutil.copy(ROOT / name, copy)
@@ -33,42 +33,39 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def wheel(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("dist")
-    run(*PIP, "wheel", *OFFLINE, "--no-build-isolation", "--wheel-dir", str(made), str(sources))
-    [found] = made.iterdir()
-    return found
+    folder = tmp_path_factory.mktemp("dist")
+    run(*PIP, "wheel", *OFFLINE, "--no-build-isolation", "--wheel-dir", str(folder), str(sources))
+    [wheel_] = folder.iterdir()
+    return wheel_
 
 
 @pytest.fixture(scope="session")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """The wheel in an environment of its own; what it depends on is that of the tests.
-
-    A .pth file adds their folder, whose own .pth files, our editable install's among them, are not
-    read then.
-    """
-    found = empty(tmp_path_factory.mktemp("environment"))
-    run(*PIP, "--python", str(found.python), "install", *OFFLINE, str(wheel))
-    (found.packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
-    return found
+    """The wheel in its own environment; its dependencies are those of the tests. A .pth file adds
+    their folder; .pth files in that folder, such as the editable install's, are then ignored."""
+    environment = empty(tmp_path_factory.mktemp("environment"))
+    run(*PIP, "--python", str(environment.python), "install", *OFFLINE, str(wheel))
+    (environment.packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    return environment
 
 
 @pytest.fixture(scope="session")
 def editable(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """The sources in an environment of their own, by the wheel that `pip install -e` makes."""
-    made = tmp_path_factory.mktemp("editable-wheel")
-    build = f"from setuptools import build_meta; build_meta.build_editable({str(made)!r})"
+    """The sources in their own environment, by the wheel that `pip install -e` builds."""
+    folder = tmp_path_factory.mktemp("editable-wheel")
+    build = f"from setuptools import build_meta; build_meta.build_editable({str(folder)!r})"
     run(sys.executable, "-c", build, cwd=sources)
-    found = empty(tmp_path_factory.mktemp("editable"))
-    run(*PIP, "--python", str(found.python), "install", *OFFLINE, *map(str, made.iterdir()))
-    return found
+    environment = empty(tmp_path_factory.mktemp("editable"))
+    run(*PIP, "--python", str(environment.python), "install", *OFFLINE, *map(str, folder.iterdir()))
+    return environment
 
 
 def empty(folder: Path) -> Installed:
-    """Make an environment that has nothing but Python."""
+    """Make an environment with only Python."""
     run(sys.executable, "-m", "venv", "--without-pip", str(folder))
     return Installed(folder)
 
 
 def run(*command: str, cwd: Path | None = None) -> None:
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout + process.stderr

@@ -1,4 +1,4 @@
-"""An environment with the wheel in it, and what is run there."""
+"""An environment with the wheel, and commands run in it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OURS = ("PYTHONPATH", "PYTHONSAFEPATH")
 
 
 class Installed:
-    """A virtual environment."""
+    """A virtual environment with the wheel."""
 
     def __init__(self, folder: Path) -> None:
         self.python = folder / "bin" / "python"
@@ -22,13 +22,13 @@ class Installed:
         self.packages = folder / "lib" / version / "site-packages"
 
     def run(self, *command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-        """Run a program to its end, in that folder."""
+        """Run a program in a folder to its end."""
         return subprocess.run(
             command, cwd=cwd, env=plain(environment()), capture_output=True, text=True, timeout=60
         )
 
     def up(self, state: Path, *arguments: str) -> System:
-        """Start the whole system."""
+        """Start the complete system."""
 
         class Ours(System):
             command = (str(self.command), "up")
@@ -38,5 +38,5 @@ class Installed:
 
 
 def plain(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without what makes children of the tests import these sources."""
+    """Remove the variables through which the tests' children import these sources."""
     return {name: value for name, value in variables.items() if name not in OURS}

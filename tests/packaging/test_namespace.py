@@ -1,4 +1,4 @@
-"""Imports of the sources, as they are rewritten for the wheel."""
+"""Imports of the sources are rewritten for the wheel."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def test_an_import_that_binds_a_top_name_is_refused(source: str) -> None:
 
 
 def strings(tree: ast.Module) -> Iterator[str]:
-    """Texts that a source has, the fixed parts of f-strings among them."""
+    """Yield string literals of a source, including fixed parts of f-strings."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
 
 
 def is_module(text: str) -> bool:
-    """Whether a text is the name of a module below one of our packages."""
+    """Whether a text is the dotted name of a module in our packages."""
     parts = text.split(".")
     path = ROOT.joinpath(*parts)
     return (
@@ -76,13 +76,13 @@ def test_a_module_in_a_string_is_found() -> None:
 
 
 def test_no_module_is_named_in_a_string() -> None:
-    """No import follows it: such a name is made from `__package__`."""
+    """The rewriting of imports misses names in strings; build them from `__package__`."""
     files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     assert len(files) > 40, "the sources were not found"
-    named = [
+    modules = [
         (str(path.relative_to(ROOT)), text)
         for path in files
         for text in strings(ast.parse(path.read_text("utf-8")))
         if is_module(text)
     ]
-    assert named == []
+    assert modules == []

@@ -1,4 +1,4 @@
-"""Workflows of GitHub: who may publish, and what the steps of a release do."""
+"""GitHub workflows: permissions to publish, and the commands of a release."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def steps() -> Iterator[dict[str, Any]]:
 
 
 def step(job: str, name: str) -> str:
-    """The commands of a step."""
-    (found,) = [each["run"] for each in JOBS[job]["steps"] if each.get("name") == name]
-    return str(found)
+    """Commands of a workflow's step."""
+    (commands,) = [each["run"] for each in JOBS[job]["steps"] if each.get("name") == name]
+    return str(commands)
 
 
 def bash(script: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run commands as GitHub does."""
+    """Run commands like GitHub does."""
     return subprocess.run(
         ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script],
         cwd=folder,
@@ -50,8 +50,8 @@ def bash(script: str, folder: Path, **variables: str) -> subprocess.CompletedPro
 
 @pytest.mark.parametrize("file", sorted(WORKFLOWS.glob("*.yml")), ids=lambda file: file.name)
 def test_the_schema_and_the_linter_find_nothing(file: Path) -> None:
-    said = run("check-jsonschema", "--builtin-schema", "vendor.github-workflows", str(file))
-    assert "ok" in said, said
+    output = run("check-jsonschema", "--builtin-schema", "vendor.github-workflows", str(file))
+    assert "ok" in output, output
     assert run("yamllint", "--strict", str(file)) == ""
 
 
@@ -73,9 +73,9 @@ def test_only_what_publishes_has_an_identity_and_it_waits_for_a_switch() -> None
 
 
 def test_the_wheel_is_tried_on_every_python_that_it_says_it_runs_on() -> None:
-    tried = JOBS["try"]["strategy"]["matrix"]["python"]
-    assert tried == ["3.11", "3.12", "3.13"]
-    assert PROJECT["requires-python"] == f">={tried[0]}"
+    versions = JOBS["try"]["strategy"]["matrix"]["python"]
+    assert versions == ["3.11", "3.12", "3.13"]
+    assert PROJECT["requires-python"] == f">={versions[0]}"
     assert not any("checkout" in each.get("uses", "") for each in JOBS["try"]["steps"])
 
 
@@ -88,15 +88,15 @@ def test_every_script_is_bash(script: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("tag", "passes"), [("v{}", True), ("{}", False), ("v9{}", False)])
 def test_a_tag_must_be_the_version(tag: str, passes: bool) -> None:
     name = tag.format(PROJECT["version"])
-    done = bash(step("build", "The tag is the version"), ROOT, GITHUB_REF_NAME=name)
-    assert (done.returncode == 0) == passes, done.stdout + done.stderr
+    process = bash(step("build", "The tag is the version"), ROOT, GITHUB_REF_NAME=name)
+    assert (process.returncode == 0) == passes, process.stdout + process.stderr
 
 
 def test_a_wheel_with_other_import_names_is_refused(wheel: Path, tmp_path: Path) -> None:
     dist = tmp_path / "dist"
     dist.mkdir()
     (dist / wheel.name).write_bytes(wheel.read_bytes())
-    check = step("build", "Check").split("\n", 1)[1]  # without twine, which is not installed here
+    check = step("build", "Check").split("\n", 1)[1]  # twine is not installed here
     assert bash(check, tmp_path).returncode == 0
     with ZipFile(dist / wheel.name, "a") as packed:
         packed.writestr("atelier_2-0.2.0rc1.dist-info/METADATA", "")  # any name and version
@@ -109,7 +109,9 @@ def test_a_wheel_with_other_import_names_is_refused(wheel: Path, tmp_path: Path)
 def test_images_are_those_of_the_compose_file() -> None:
     built = {each["image"] for each in JOBS["images"]["strategy"]["matrix"]["include"]}
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))["services"]
-    ours = {service["image"] for service in services.values()}
-    assert {f"atelier-{name}" for name in built} == {name for name in ours if ":" not in name}
+    service_images = {service["image"] for service in services.values()}
+    assert {f"atelier-{name}" for name in built} == {
+        name for name in service_images if ":" not in name
+    }
     for each in JOBS["images"]["strategy"]["matrix"]["include"]:
         assert (ROOT / "deploy" / "docker" / f"{each['file']}.Dockerfile").is_file()

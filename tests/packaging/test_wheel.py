@@ -1,4 +1,4 @@
-"""The wheel: what is in it, and that it runs where nothing else of ours is."""
+"""The wheel's contents, and its use in an environment without these sources."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ DATA = (
     "models/demo/flux/model_index.json",
     "deploy/docker/atelier.toml",
 )
-"""Files beside the code: one of each kind."""
+"""Data files, one of each kind."""
 ACCEPT = {"Accept": "image/png"}
 LARGEST_BYTES = 40 * 2**20
-"""31 MB with the demo models; PyPI takes 100."""
+"""Limit of the wheel's size: 31 MB with the demo models; PyPI allows 100."""
 
 
 @pytest.fixture(scope="module")
 def files(wheel: Path) -> dict[str, bytes]:
-    """Contents by name."""
+    """Contents of the wheel by name."""
     with ZipFile(wheel) as packed:
         return {name: packed.read(name) for name in packed.namelist()}
 
@@ -50,20 +50,20 @@ def test_it_has_one_import_name(files: dict[str, bytes]) -> None:
 def test_it_has_every_source_and_what_lies_beside_it(files: dict[str, bytes]) -> None:
     packages = ("deploy", "models", "service", "workers")
     sources = [path for package in packages for path in (ROOT / package).rglob("*.py")]
-    wanted = {f"atelier/{path.relative_to(ROOT)}" for path in sources}
+    expected = {f"atelier/{path.relative_to(ROOT)}" for path in sources}
     weights = (ROOT / "models" / "demo").glob("[!r]*/**/*.safetensors")
-    wanted |= {f"atelier/{path.relative_to(ROOT)}" for path in weights}
-    wanted |= {f"atelier/{name}" for name in DATA}
-    assert wanted - files.keys() == set()
+    expected |= {f"atelier/{path.relative_to(ROOT)}" for path in weights}
+    expected |= {f"atelier/{name}" for name in DATA}
+    assert expected - files.keys() == set()
 
 
 def test_without_an_extra_it_installs_what_up_runs_on(files: dict[str, bytes]) -> None:
     (metadata,) = (data for name, data in files.items() if name.endswith(".dist-info/METADATA"))
-    asked = message_from_bytes(metadata).get_all("Requires-Dist", [])
-    mine = {Requirement(text).name for text in asked if "extra ==" not in text}
+    requirements = message_from_bytes(metadata).get_all("Requires-Dist", [])
+    required = {Requirement(text).name for text in requirements if "extra ==" not in text}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     of_cpu = {Requirement(text).name for text in project["optional-dependencies"]["cpu"]}
-    assert of_cpu < mine
+    assert of_cpu < required
 
 
 def test_it_is_small_enough_to_be_published(wheel: Path) -> None:
@@ -87,22 +87,24 @@ def test_the_command_line_answers_in_a_hostile_folder(
 ) -> None:
     command = {"command": [installed.command], "module": [installed.python, "-Pm", "atelier"]}
     folder = set_traps(tmp_path)
-    said = installed.run(*command[start], "--version", cwd=folder)
-    assert said.stdout == f"atelier {version('atelier')}\n", said.stderr
+    process = installed.run(*command[start], "--version", cwd=folder)
+    assert process.stdout == f"atelier {version('atelier')}\n", process.stderr
     for arguments in (["--help"], ["up", "--help"], ["bench", "serve", "--help"]):
-        shown = installed.run(*command[start], *arguments, cwd=folder)
-        assert shown.stdout.startswith("usage: atelier"), shown.stderr
+        help_ = installed.run(*command[start], *arguments, cwd=folder)
+        assert help_.stdout.startswith("usage: atelier"), help_.stderr
 
 
 def test_what_is_missing_is_named_as_pip_wants_it(installed: Installed, tmp_path: Path) -> None:
-    look = "from atelier.service.settings.installation import how_to_install as h; print(h('cpu'))"
-    said = installed.run(installed.python, "-c", look, cwd=tmp_path)
-    assert "pip install 'WHEEL.whl[cpu]'" in said.stdout, said.stderr
+    program = (
+        "from atelier.service.settings.installation import how_to_install as h; print(h('cpu'))"
+    )
+    process = installed.run(installed.python, "-c", program, cwd=tmp_path)
+    assert "pip install 'WHEEL.whl[cpu]'" in process.stdout, process.stderr
 
 
 @pytest.fixture(scope="module")
 def system(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    """The demo, from the wheel; its working directory has a `models.py` and more of the kind."""
+    """The demo of the wheel; its working directory has traps such as `models.py`."""
     running = installed.up(tmp_path_factory.mktemp("state"))
     yield running
     running.close()
@@ -111,15 +113,24 @@ def system(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> It
 def test_the_demo_makes_an_image(system: System, installed: Installed, tmp_path: Path) -> None:
     server = system.wait_for(r"^flux-demo is ready at (\S+)")[1]
     folder = set_traps(tmp_path)
-    make = ("generate", "a red circle", "--model", "flux-demo", "--server", server, "-o", "a.png")
-    made = installed.run(installed.command, *make, cwd=folder)
-    assert made.returncode == 0, made.stderr
+    arguments = (
+        "generate",
+        "a red circle",
+        "--model",
+        "flux-demo",
+        "--server",
+        server,
+        "-o",
+        "a.png",
+    )
+    process = installed.run(installed.command, *arguments, cwd=folder)
+    assert process.returncode == 0, process.stderr
     body = {"model": "flux-demo", "prompt": "a red circle", "image": as_data_url(folder / "a.png")}
-    sent = httpx.post(f"{server}/v1/generate", json=body, headers=ACCEPT, timeout=60)
-    assert sent.status_code == 200, sent.text
-    assert Image.open(io.BytesIO(sent.content)).format == "PNG"
+    response = httpx.post(f"{server}/v1/generate", json=body, headers=ACCEPT, timeout=60)
+    assert response.status_code == 200, response.text
+    assert Image.open(io.BytesIO(response.content)).format == "PNG"
 
 
 def as_data_url(file: Path) -> str:
-    """Return an image for a request; a child process checks it."""
+    """Image as a data URL, which a child process of the server decodes."""
     return f"data:image/png;base64,{base64.b64encode(file.read_bytes()).decode()}"

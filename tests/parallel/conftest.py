@@ -5,4 +5,4 @@ import pytest
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_coarsely(coarse: None) -> None:
-    """Layouts are many programs, each of which runs a few times."""
+    """Compile with coarse options: layouts need many programs that run a few times."""

@@ -1,4 +1,4 @@
-"""A pipeline that is loaded already, with its weights laid out anew."""
+"""Copy of a loaded pipeline with its weights placed by another layout."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from models.parallel.axis_rules import Layout
 
 
 def placed(pipeline: Pipeline, layout: Layout) -> Pipeline:
-    """The same model; each parameter lies where the layout has it."""
+    """Copy the pipeline and place each parameter where the layout assigns it."""
     moved = copy.copy(pipeline)
     moved.weights = type(pipeline.weights)(
         *(None if state is None else _moved(state, layout) for state in pipeline.weights)

@@ -1,4 +1,4 @@
-"""Adapters under every layout: the images of one device, and in company the same bits as alone."""
+"""Adapters under every layout: one device's images, and rows that change no bits of others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from models import registry
-from models.interface.pipeline import Pipeline, Prepared
+from models.interface.pipeline import Pipeline, PreparedRow
 from models.parallel.axis_rules import Layout
 from tests.families.adapters import (
     Loras,
@@ -32,7 +32,7 @@ from workers.programs.batch_sizes import exact, fast
 from workers.programs.step_latency import BatchLayout
 
 LATENTS = 1e-4
-"""Relative, of each step. Rounding alone: sums in another order."""
+"""Relative tolerance of each step: only the order of sums differs."""
 MOST_LEVELS, LEAST_DB = 2, 60.0
 ROWS, SLOTS = 8, 4
 
@@ -49,12 +49,12 @@ CASES = [
     *(("flux", name) for name in LAYOUTS if name != OF_PROMPTS),
     *((family, name) for family in ("sdxl", "wan") for name in (OF_PROMPTS, OF_ROWS)),
 ]
-"""Axes by themselves with Flux; all of them with every family."""
+"""Single axes with Flux only; layouts of all axes with every family."""
 
 
 @pytest.fixture(scope="module")
 def adapters(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """By family: the model, with eight adapters of one page, of which some change text encoders."""
+    """Model of a family with eight adapters of one bank page; some also change text encoders."""
 
     @cache
     def made(family: str) -> Model:
@@ -72,29 +72,30 @@ def adapters(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture(scope="module")
 def drawn(adapters: Any) -> Any:
-    """By family: a pipeline with two adapters in its banks, a request, and its rows and pixels by
-    one device."""
+    """Pipeline of a family with two adapters in its banks, a request, and one device's rows and
+    pixels.
+    """
 
     @cache
-    def made(family: str) -> tuple[Pipeline, Prepared, list[np.ndarray], np.ndarray]:
+    def made(family: str) -> tuple[Pipeline, PreparedRow, list[np.ndarray], np.ndarray]:
         model = adapters(family)
-        asked = [model.loras["0"], scaled(model.loras["1"], -0.8)]
-        pipeline, place = filled(model.plain, model.loras, asked, 4)
-        prepared = place(pipeline.prepare(asking(model.fields, *asked), {}))
+        chosen = [model.loras["0"], scaled(model.loras["1"], -0.8)]
+        pipeline, place = filled(model.plain, model.loras, chosen, 4)
+        prepared = place(pipeline.prepare(asking(model.fields, *chosen), {}))
         return pipeline, prepared, *by(layout(), pipeline, prepared)
 
     return made
 
 
 def by(
-    layout: Layout, pipeline: Pipeline, prepared: Prepared
+    layout: Layout, pipeline: Pipeline, prepared: PreparedRow
 ) -> tuple[list[np.ndarray], np.ndarray]:
     *rows, pixels = denoise(pipeline, prepared, layout)
     return [np.asarray(row["latents"]) for row in rows], np.asarray(pixels)
 
 
-def gap(found: np.ndarray, expected: np.ndarray) -> float:
-    return float(np.abs(found - expected).max() / np.abs(expected).max())
+def gap(output: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.abs(output - expected).max() / np.abs(expected).max())
 
 
 @pytest.mark.parametrize(("family", "name"), CASES)
@@ -102,15 +103,15 @@ def test_a_layout_draws_with_adapters_what_one_device_draws(
     family: str, name: str, drawn: Any
 ) -> None:
     pipeline, prepared, expected, pixels = drawn(family)
-    steps, found = by(layout(**LAYOUTS[name]), pipeline, prepared)
-    gaps = [gap(one, other) for one, other in zip(steps, expected, strict=True)]
+    steps, output = by(layout(**LAYOUTS[name]), pipeline, prepared)
+    gaps = [gap(row, reference) for row, reference in zip(steps, expected, strict=True)]
     assert max(gaps) < LATENTS, gaps
-    assert_alike(found, pixels)
+    assert_alike(output, pixels)
 
 
-def assert_alike(found: np.ndarray, expected: np.ndarray) -> None:
-    """But for rounding."""
-    levels = np.abs(found.astype(int) - expected)
+def assert_alike(output: np.ndarray, expected: np.ndarray) -> None:
+    """Assert that two images differ only by rounding."""
+    levels = np.abs(output.astype(int) - expected)
     noise = np.mean(np.square(levels))
     assert levels.max() <= MOST_LEVELS
     assert noise == 0 or 10 * np.log10(255**2 / noise) >= LEAST_DB
@@ -122,10 +123,10 @@ def assert_alike(found: np.ndarray, expected: np.ndarray) -> None:
 async def test_neighbours_with_other_adapters_change_no_bit_under_a_layout(
     family: str, name: str, adapters: Any
 ) -> None:
-    """The first step, by eight rows: beside seven others, and beside its likes.
+    """The first step of a row among seven other rows, and among copies of it.
 
-    At the same place: compiled as coarsely as here, others round otherwise under a layout, with
-    adapters or without. Compiled as users compile, none does.
+    The row keeps its position. Coarsely compiled layouts round by position, with adapters or
+    without; programs compiled as in production do not.
     """
     model = adapters(family)
     with model.engine(ROWS, layout(**LAYOUTS[name]), ROWS, exact(ROWS)) as engine:
@@ -135,16 +136,18 @@ async def test_neighbours_with_other_adapters_change_no_bit_under_a_layout(
             together = latents(engine, rows)
             for place in (0, 3, ROWS - 1):
                 assert latents(engine, rows[place : place + 1] * ROWS)[place] == together[place]
-    assert len({*together}) == ROWS, "all alike"
+    assert len({*together}) == ROWS, "the adapters' rows do not differ"
 
 
 def latents(engine: Engine, rows: Sequence[Row]) -> list[bytes]:
-    """After the next step."""
+    """Latents of the rows after the next step, as bytes."""
     return [np.asarray(state["latents"]).tobytes() for state in states_after(engine, rows)]
 
 
 async def test_rows_that_share_a_launch_of_a_layout_may_have_any_adapters(adapters: Any) -> None:
-    """As many rows as the layout steps side by side: alone, and at either place."""
+    """The batch has as many rows as the layout steps in parallel. A row is the same alone and at
+    either position.
+    """
     model = adapters("flux")
     with model.engine(ROWS, layout(**LAYOUTS[OF_ROWS]), ROWS, exact(2)) as engine:
         async with AsyncExitStack() as stack:
@@ -156,7 +159,9 @@ async def test_rows_that_share_a_launch_of_a_layout_may_have_any_adapters(adapte
 
 
 async def test_adapters_go_with_rows_that_are_stepped_side_by_side(adapters: Any) -> None:
-    """By parts of the slice, each of which reads the banks of all; as one device draws them."""
+    """Parts of the slice step the rows, and each part reads the banks of all adapters. The images
+    equal those of one device.
+    """
     model = adapters("flux")
     requests = [asking(model.fields, model.loras[f"{n}"]) for n in range(SLOTS)]
     with model.engine(SLOTS, layout(), 1) as one_device:
@@ -164,7 +169,9 @@ async def test_adapters_go_with_rows_that_are_stepped_side_by_side(adapters: Any
     batching = fast(SLOTS, (SLOTS,))
     with model.engine(SLOTS, layout(context=4), SLOTS, batching) as engine:
         await leave_one(engine, requests[0], BatchLayout(SLOTS, SLOTS))
-        found = await asyncio.gather(*(engine.generate(fields, {}) for fields in requests))
-    for one, other in zip(found, expected, strict=True):
-        assert_alike(one.pixels, other.pixels)
-    assert len({one.pixels.tobytes() for one in found}) == SLOTS, "all alike"
+        results = await asyncio.gather(*(engine.generate(fields, {}) for fields in requests))
+    for result, reference in zip(results, expected, strict=True):
+        assert_alike(result.pixels, reference.pixels)
+    assert len({result.pixels.tobytes() for result in results}) == SLOTS, (
+        "the adapters' images do not differ"
+    )

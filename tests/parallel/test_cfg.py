@@ -1,4 +1,4 @@
-"""The two passes of guidance on the halves of `cfg`, and rows there where nothing is guided."""
+"""The `cfg` axis: both passes of classifier-free guidance in parallel, or rows without guidance."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jax.stages import Compiled
 from models import registry
 from models.interface.pipeline import Pipeline, PyTree
 from models.parallel.axis_rules import Layout
-from tests.parallel.layouts import conditions, layout
+from tests.parallel.layouts import layout, modulation_arguments
 from tests.parallel.place import placed
 from tests.parity.tiny import make_flux
 from workers.programs.compiler import Compiler
@@ -20,9 +20,9 @@ from workers.programs.compiler import Compiler
 FIELDS: dict[str, Any] = {"prompt": "a red circle", "width": 48, "height": 80}
 GUIDED = {"true_cfg_scale": 2.0, "negative_prompt": "a blue square"}
 LATENTS = 1e-4
-"""Relative, of one step: sums in another order."""
+"""Relative tolerance of one step: only the order of sums differs."""
 EMBEDDED = 1.1
-"""Of the even share: time and text are embedded everywhere."""
+"""Work relative to an even share: all devices embed time and text."""
 
 
 @pytest.fixture(scope="module")
@@ -33,22 +33,24 @@ def flux(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
 def first_step(
     flux: Pipeline, by: Layout, seeds: tuple[int, ...], **fields: Any
 ) -> tuple[Compiled, list[PyTree]]:
-    """The program of a step, and the rows after it: one a seed, side by side."""
+    """Compile and run the first step of one row per seed; return the program and the rows after
+    it.
+    """
     compiler = Compiler(placed(flux, by), by)
-    every = {**flux.spec.defaults, **FIELDS, **fields, "num_inference_steps": 2}
-    prepared = [flux.prepare({**every, "seed": seed}, {}) for seed in seeds]
+    options = {**flux.spec.defaults, **FIELDS, **fields, "num_inference_steps": 2}
+    prepared = [flux.prepare({**options, "seed": seed}, {}) for seed in seeds]
     encode = compiler.tracer.encode(prepared[0].inputs).lower().compile()
-    rows = tuple(encode(compiler.weights.common, dict(one.inputs)) for one in prepared)
+    rows = tuple(encode(compiler.weights.common, dict(image.inputs)) for image in prepared)
     step = prepared[0].steps[0]
-    way = compiler.batch_layouts([len(seeds)], elastic=False)[-1]
-    program, _ = compiler.step(step.phase, step.values, way, rows[0])
+    batch_layout = compiler.batch_layouts([len(seeds)], elastic=False)[-1]
+    program, _ = compiler.step(step.program, step.values, batch_layout, rows[0])
     values = {
         name: np.stack([np.float32(value)] * len(seeds)) for name, value in step.values.items()
     }
-    told = compiler.conditions(step.phase, step.values, rows[0])
+    modulations = compiler.modulations(step.program, step.values, rows[0])
     pairs = list(zip(rows, prepared, strict=True))
-    more = conditions(told, compiler.weights.common, pairs, 0)
-    after, finite = program(compiler.weights.common, rows, values, *more)
+    extra = modulation_arguments(modulations, compiler.weights.common, pairs, 0)
+    after, finite = program(compiler.weights.common, rows, values, *extra)
     assert finite.all()
     return program, list(after)
 
@@ -58,16 +60,18 @@ def work(program: Compiled) -> float:
 
 
 def test_without_guidance_its_devices_share_the_rows(flux: Pipeline) -> None:
-    whole, expected = first_step(flux, layout(), (3, 4))
-    shared, found = first_step(flux, layout(cfg=2), (3, 4))
-    assert work(shared) <= EMBEDDED * work(whole) / 2
-    for row, other in zip(found, expected, strict=True):
-        gap = np.abs(np.asarray(row["latents"]) - np.asarray(other["latents"])).max()
-        assert gap <= LATENTS * np.abs(np.asarray(other["latents"])).max()
+    single, expected = first_step(flux, layout(), (3, 4))
+    shared, rows = first_step(flux, layout(cfg=2), (3, 4))
+    assert work(shared) <= EMBEDDED * work(single) / 2
+    for output, reference in zip(rows, expected, strict=True):
+        gap = np.abs(np.asarray(output["latents"]) - np.asarray(reference["latents"])).max()
+        assert gap <= LATENTS * np.abs(np.asarray(reference["latents"])).max()
 
 
 def test_the_passes_exchange_their_predictions_and_nothing_else(flux: Pipeline) -> None:
-    """Two collectives of the latents' size: one half hears the other's, and both the sum."""
+    """Two collectives of the latents' size: one exchanges the halves' predictions, one sums
+    them.
+    """
     program, (row,) = first_step(flux, layout(cfg=2), (3,), **GUIDED)
     sent = re.findall(
         r"= \(?f32\[([\d,]*)\][^=]*? (?:all-gather|all-reduce|collective-permute|all-to-all)"

@@ -1,4 +1,4 @@
-"""Rows of one batch that lie on several devices, each with controls of its own."""
+"""Rows of one batch on several devices, with a different ControlNet per row."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_coarsely(coarse: None) -> None:
-    """What is computed is asked here, not how fast."""
+    """Compile with coarse options: these tests check results, not speed."""
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
 async def test_rows_side_by_side_wait_for_each_other_and_change_no_bit(
     name: str, pipeline: Pipeline
 ) -> None:
-    """Of two devices one has a control of another network than its neighbour, or none."""
+    """Rows on two devices have different control networks, or one row has none."""
     by, requests = layout(**LAYOUTS[name]), mixed(NAME)[:5]
     engine = Engine(placed(pipeline, by), by, 4, exact(by.mesh.shape["data"]))
     try:
@@ -45,24 +45,26 @@ async def test_rows_side_by_side_wait_for_each_other_and_change_no_bit(
         assert together == await drawn(engine, requests, together=False)
     finally:
         engine.close()
-    assert len({image.pixels for image in together}) == len(requests), "all alike"
+    assert len({image.pixels for image in together}) == len(requests), (
+        "the requests' images do not differ"
+    )
 
 
 SWAPPED = ((0, 3, 2, 1), (2, 1, 0, 3))
-"""Orders of four rows in which two stay where they were and the others change places."""
+"""Orders of four rows: two rows keep their position and two change places."""
 
 
 async def test_turns_side_by_side_change_no_bit_of_a_row_that_stays(pipeline: Pipeline) -> None:
-    """Two rows a device. Of several, the place on it may count: kernels of CPUs round by it."""
+    """Two rows per device: CPU kernels may round by the position on a device."""
     by = layout(data=2)
     engine = Engine(placed(pipeline, by), by, 4, exact(4))
     try:
         rows = [begun(engine, fields) for fields in mixed(NAME)[::2]]
         expected = stepped(engine, rows, 4)
         for order in SWAPPED:
-            found = stepped(engine, [rows[number] for number in order], 4)
-            stay = [place for place, number in enumerate(order) if place == number]
-            assert [found[place] for place in stay] == [expected[place] for place in stay]
+            outputs = stepped(engine, [rows[number] for number in order], 4)
+            unmoved = [index for index, number in enumerate(order) if index == number]
+            assert [outputs[index] for index in unmoved] == [expected[index] for index in unmoved]
     finally:
         engine.close()
-    assert len({*expected}) == 4, "all alike"
+    assert len({*expected}) == 4, "the rows do not differ"

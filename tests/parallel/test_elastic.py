@@ -1,5 +1,7 @@
-"""One slice, many requests or few: the engine chooses the layout anew at each step, and the
-images are those of one device."""
+"""Elastic layouts: the engine chooses a layout for each step by the number of requests.
+
+The images equal those of one device.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,10 @@ from workers.engine.step_metrics import layout_name
 from workers.programs.batch_sizes import fast
 
 PIXEL_TOLERANCE = 2
-"""Of 255: layouts differ by the order of their sums, and so by rounding."""
+"""Levels of 255: layouts differ by the order of sums."""
 SLOTS = 4
 STEPS = 24
-"""Enough that each way gets its trials before the last image is done."""
+"""Enough steps for each layout to be tried before the last image is done."""
 
 
 @pytest.fixture(scope="module")
@@ -34,33 +36,33 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def steps_by_layout() -> Counter[str]:
-    """Steps so far, by how the slice was split."""
-    found: Counter[str] = Counter()
+    """Steps so far by layout, from the metric `atelier_step_seconds_count`."""
+    counts: Counter[str] = Counter()
     for metric in REGISTRY.collect():
         for sample in metric.samples:
             if sample.name == "atelier_step_seconds_count" and sample.labels["model"] == "elastic":
-                found[sample.labels["layout"]] += int(sample.value)
-    return found
+                counts[sample.labels["layout"]] += int(sample.value)
+    return counts
 
 
 async def test_few_have_the_whole_slice_and_many_a_part_of_it_each(folder: Path) -> None:
-    whole = layout(context=4)
+    sharded = layout(context=4)
     pipeline: Pipeline = registry.load(
-        "elastic", str(folder), "float32", {}, sharding=whole.of_parameter
+        "elastic", str(folder), "float32", {}, sharding=sharded.of_parameter
     )
     plain = registry.load("plain", str(folder), "float32", {})
     requests = [{**REQUEST, "seed": seed, "num_inference_steps": STEPS} for seed in range(SLOTS)]
-    engine = Engine(pipeline, whole, SLOTS, fast(SLOTS, (1, SLOTS)))
+    engine = Engine(pipeline, sharded, SLOTS, fast(SLOTS, (1, SLOTS)))
     try:
-        await engine.warm_up([REQUEST])
-        await engine.larger_ready([REQUEST])
-        alone = await engine.generate(requests[0], {})
-        assert steps_by_layout().keys() == {layout_name(whole)}, "one request has all devices"
+        await engine.readiness.warm_up([REQUEST])
+        await engine.readiness.larger_ready([REQUEST])
+        single = await engine.generate(requests[0], {})
+        assert steps_by_layout().keys() == {layout_name(sharded)}, "one request has all devices"
         together = await asyncio.gather(*(engine.generate(request, {}) for request in requests))
     finally:
         engine.close()
-    assert steps_by_layout()["data=4"] > 0, "many were never side by side"
+    assert steps_by_layout()["data=4"] > 0, "no step ran several requests in parallel"
     programs = Programs(plain)
     expected = [programs.drawn(plain.prepare(request, {}))[1] for request in requests]
-    for picture, pixels in zip((alone, *together), (expected[0], *expected), strict=True):
-        assert np.abs(picture.pixels.astype(int) - pixels).max() <= PIXEL_TOLERANCE
+    for image, pixels in zip((single, *together), (expected[0], *expected), strict=True):
+        assert np.abs(image.pixels.astype(int) - pixels).max() <= PIXEL_TOLERANCE

@@ -1,4 +1,4 @@
-"""Encoders by their size: shared by all devices, with one device's numbers, or whole on each."""
+"""Text encoders under layouts: large ones are split among all devices, small ones replicated."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from flax import nnx
 from jax.stages import Compiled
 
 from models.parallel.axis_rules import Layout
-from models.parallel.by_size import placed_by_size
-from models.parallel.placement import gathered
+from models.parallel.by_size import rename_axes_by_size
+from models.parallel.placement import gather_for_use
 from models.parallel.trace_options import TraceOptions
 from models.text.clip import ClipConfig, ClipTextModel
 from models.text.qwen3 import Qwen3Config, Qwen3Encoder
@@ -24,7 +24,7 @@ from models.weights.loader import flat_parameters
 from tests.parallel.layouts import layout
 
 ROUNDING = 1e-5
-"""Relative to the largest value: sums in another order."""
+"""Tolerance relative to the largest value: only the order of sums differs."""
 SMALL = {"vocab_size": 64, "d_model": 32, "d_kv": 8, "num_layers": 2}
 GATED = {"feed_forward_proj": "gated-gelu"}
 QWEN = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 96, "num_hidden_layers": 3}
@@ -49,13 +49,15 @@ ENCODERS: dict[str, Callable[[], nnx.Module]] = {
 
 
 def ran(module: nnx.Module, by: Layout) -> tuple[Compiled, list[np.ndarray]]:
-    """The program that encodes two prompts by a layout, and all that it makes of them."""
+    """Compile an encoder for a layout and encode two prompts; return the program and its
+    outputs.
+    """
     graph, state = nnx.split(module)
     rng = np.random.default_rng(0)
 
     def place(leaf: nnx.Variable) -> nnx.Variable:
-        drawn = rng.normal(0, leaf.shape[-1] ** -0.5, leaf.shape).astype(leaf.dtype)
-        return leaf.replace(jax.device_put(drawn, by.of_parameter("", leaf)))
+        values = rng.normal(0, leaf.shape[-1] ** -0.5, leaf.shape).astype(leaf.dtype)
+        return leaf.replace(jax.device_put(values, by.of_parameter("", leaf)))
 
     weights = jax.tree.map(place, state, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
     everywhere = by.sharding((), ())
@@ -63,7 +65,7 @@ def ran(module: nnx.Module, by: Layout) -> tuple[Compiled, list[np.ndarray]]:
 
     def run(weights: nnx.State, tokens: jax.Array) -> Any:
         with TraceOptions(by).active():
-            return nnx.merge(graph, gathered(weights))(tokens)
+            return nnx.merge(graph, gather_for_use(weights))(tokens)
 
     program = jax.jit(run, out_shardings=everywhere).lower(weights, tokens).compile()
     return program, [np.asarray(x) for x in jax.tree.leaves(program(weights, tokens))]
@@ -82,36 +84,36 @@ def ran(module: nnx.Module, by: Layout) -> tuple[Compiled, list[np.ndarray]]:
 def test_a_large_encoder_is_shared_by_all_devices(
     name: str, most_work: float, most_weights: float
 ) -> None:
-    """Weights and work, of one device's: norms, positions and what does not divide stay whole.
+    """A device's share of the work and of the weights, relative to one device.
 
-    What leaves a layer goes round; weights do not.
+    Norms, positions and sizes that do not divide stay whole. Devices exchange outputs, not weights.
     """
-    module = placed_by_size(nnx.eval_shape(ENCODERS[name]), whole_below=0)
-    whole, expected = ran(module, layout())
-    parts, found = ran(module, layout(**LAYOUT))
-    for one, other in zip(found, expected, strict=True):
-        assert np.abs(one - other).max() < ROUNDING * np.abs(other).max()
-    work = [program.cost_analysis()["flops"] for program in (parts, whole)]
-    weights = [program.memory_analysis().argument_size_in_bytes for program in (parts, whole)]
+    module = rename_axes_by_size(nnx.eval_shape(ENCODERS[name]), replicated_below=0)
+    single, expected = ran(module, layout())
+    split, outputs = ran(module, layout(**LAYOUT))
+    for output, reference in zip(outputs, expected, strict=True):
+        assert np.abs(output - reference).max() < ROUNDING * np.abs(reference).max()
+    work = [program.cost_analysis()["flops"] for program in (split, single)]
+    weights = [program.memory_analysis().argument_size_in_bytes for program in (split, single)]
     assert work[0] < most_work * work[1]
     assert weights[0] < most_weights * weights[1]
-    assert " all-gather(" not in parts.as_text()
+    assert " all-gather(" not in split.as_text()
 
 
 def test_key_heads_may_be_fewer_than_devices() -> None:
-    """A head that several devices share goes round; all else is as where they divide."""
+    """Devices that share a key head exchange its output. All other sizes divide as usual."""
     config = Qwen3Config(num_attention_heads=8, num_key_value_heads=2, head_dim=8, **QWEN)
     make = lambda: Qwen3Encoder(config, (1, 3), rngs=nnx.Rngs(0))  # noqa: E731
-    module = placed_by_size(nnx.eval_shape(make), whole_below=0)
-    whole, expected = ran(module, layout())
-    parts, found = ran(module, layout(**LAYOUT))
-    assert np.abs(found[0] - expected[0]).max() < ROUNDING * np.abs(expected[0]).max()
-    sizes = [program.memory_analysis().argument_size_in_bytes for program in (parts, whole)]
+    module = rename_axes_by_size(nnx.eval_shape(make), replicated_below=0)
+    single, expected = ran(module, layout())
+    split, outputs = ran(module, layout(**LAYOUT))
+    assert np.abs(outputs[0] - expected[0]).max() < ROUNDING * np.abs(expected[0]).max()
+    sizes = [program.memory_analysis().argument_size_in_bytes for program in (split, single)]
     assert sizes[0] < 0.14 * sizes[1]
 
 
 def test_a_small_encoder_is_whole_on_every_device() -> None:
-    module = placed_by_size(nnx.eval_shape(ENCODERS["t5"]))
+    module = rename_axes_by_size(nnx.eval_shape(ENCODERS["t5"]))
     program, _ = ran(module, layout(**LAYOUT))
     assert "all-" not in program.as_text()
     for leaf in flat_parameters(module).values():
@@ -131,13 +133,13 @@ XXL = {"d_model": 4096, "num_layers": 24, "num_heads": 64, "d_ff": 10240}
     ids=["T5-XXL", "UMT5-XXL", "CLIP-L"],
 )
 def test_the_published_encoders_lie_by_their_size(kind: Any, config: Any, share: float) -> None:
-    """In bfloat16, as shapes alone."""
+    """Published encoders in bfloat16, as abstract shapes only."""
     make = lambda: kind(config, rngs=nnx.Rngs(0), param_dtype=jnp.bfloat16)  # noqa: E731
-    module = placed_by_size(nnx.eval_shape(make))
+    module = rename_axes_by_size(nnx.eval_shape(make))
     by = layout(context=8)
     sizes = [
         (leaf.size, np.prod(by.of_parameter("", leaf).shard_shape(leaf.shape)))
         for leaf in flat_parameters(module).values()
     ]
-    whole, part = (sum(size) for size in zip(*sizes, strict=True))
-    assert share <= part / whole < 1.01 * share
+    total, part = (sum(size) for size in zip(*sizes, strict=True))
+    assert share <= part / total < 1.01 * share

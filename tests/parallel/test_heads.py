@@ -1,5 +1,6 @@
-"""Projections by head, their norm and RoPE among several devices: the same numbers, and no kernel
-that is split is gathered for them."""
+"""Projections by head, their norm and RoPE, split among devices: same numbers, no gathered
+kernel.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ from tests.parallel.layouts import layout
 
 HEADS, WIDTH, GRID, AXES_DIMS = 4, 32, (2, 3, 4), (2, 2, 4)
 CLOSE = 1e-5
-"""Of numbers of about one, in float32: sums in another order."""
+"""Tolerance of float32 values of about 1: only the order of sums differs."""
 
 
 class Part(nnx.Module):
-    """What a block does before its attention and behind it."""
+    """The layers of a block before and after its attention."""
 
     def __init__(self, rngs: nnx.Rngs) -> None:
         self.into = linear(WIDTH, WIDTH, ("embed", "heads"), rngs=rngs)
@@ -32,8 +33,8 @@ class Part(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         heads = self.norm.over_heads(to_heads(self.into, split(x, "batch", "tokens", None), HEADS))
-        turned = apply_rope(heads, grid_rope_table(GRID, AXES_DIMS))
-        return split(from_heads(self.out, turned), "batch", "tokens", None)
+        rotated = apply_rope(heads, grid_rope_table(GRID, AXES_DIMS))
+        return split(from_heads(self.out, rotated), "batch", "tokens", None)
 
 
 @pytest.mark.parametrize(
@@ -47,8 +48,8 @@ def test_heads_apart_are_those_of_one_device(sizes: dict[str, Any]) -> None:
     def place(leaf: nnx.Variable) -> nnx.Variable:
         return leaf.replace(jax.device_put(leaf[...], by.of_parameter("", leaf)))
 
-    apart = jax.tree.map(place, state, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
+    placed = jax.tree.map(place, state, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
     with TraceOptions(by).active():
-        program = jax.jit(lambda state, x: nnx.merge(graph, state)(x)).lower(apart, x).compile()
-    np.testing.assert_allclose(program(apart, x), nnx.merge(graph, state)(x), atol=CLOSE)
+        program = jax.jit(lambda state, x: nnx.merge(graph, state)(x)).lower(placed, x).compile()
+    np.testing.assert_allclose(program(placed, x), nnx.merge(graph, state)(x), atol=CLOSE)
     assert "all-gather" not in (program.as_text() or "")

@@ -1,4 +1,4 @@
-"""Planned step caches on meshes: plans of one kind share a batch, and layouts draw one image."""
+"""Planned step caches on meshes: plans of one kind share a batch; layouts give equal images."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from models import registry
-from models.interface.pipeline import Pipeline, Prepared, PyTree
+from models.interface.pipeline import Pipeline, PreparedRow, PyTree
 from models.spec.quality_presets import Quality
 from models.spec.step_plan import PlannedCache
 from tests.parallel.layouts import layout
@@ -51,22 +51,22 @@ def pipeline(family: str, tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
     return registry.load(family, folder, "float32", {}, qualities=PRESETS)
 
 
-def prepared(pipeline: Pipeline, *presets: str) -> tuple[list[Prepared], list[PyTree]]:
-    _, own = FAMILIES[pipeline.spec.name]
-    fields = {**pipeline.spec.defaults, **own, "num_inference_steps": STEPS}
-    pictures = [
+def prepared(pipeline: Pipeline, *presets: str) -> tuple[list[PreparedRow], list[PyTree]]:
+    _, fields_of_family = FAMILIES[pipeline.spec.name]
+    fields = {**pipeline.spec.defaults, **fields_of_family, "num_inference_steps": STEPS}
+    images = [
         pipeline.prepare({**fields, "quality": quality, "seed": seed}, {})
         for seed, quality in enumerate(presets)
     ]
     encode = jax.jit(pipeline.encode)
     rows = [
-        jax.tree.map(np.asarray, encode(pipeline.weights, dict(one.inputs))) for one in pictures
+        jax.tree.map(np.asarray, encode(pipeline.weights, dict(image.inputs))) for image in images
     ]
-    return pictures, rows
+    return images, rows
 
 
 @pytest.fixture(scope="module")
-def pair(pipeline: Pipeline) -> tuple[list[Prepared], list[PyTree]]:
+def pair(pipeline: Pipeline) -> tuple[list[PreparedRow], list[PyTree]]:
     return prepared(pipeline, "few", "fewer")
 
 
@@ -76,9 +76,9 @@ def one_device(pipeline: Pipeline, pair: Any) -> Draw:
 
 
 def whole_steps(rows: list[PyTree]) -> list[int]:
-    """Steps after which another residual is kept."""
-    kept = [np.zeros(1), *(row["step_cache"]["residual"] for row in rows)]
-    return [at for at in range(len(rows)) if not np.array_equal(kept[at], kept[at + 1])]
+    """Indices of the steps that changed the cached residual."""
+    residuals = [np.zeros(1), *(row["step_cache"]["residual"] for row in rows)]
+    return [at for at in range(len(rows)) if not np.array_equal(residuals[at], residuals[at + 1])]
 
 
 def test_rows_of_one_program_follow_their_own_plans(
@@ -86,20 +86,22 @@ def test_rows_of_one_program_follow_their_own_plans(
 ) -> None:
     first, second = one_device(*pair)
     assert (whole_steps(first), whole_steps(second)) == ([0, 1, 4], [0, 2])
-    other = prepared(pipeline, "few", "whole")
-    again, exact = one_device(*other)
+    others = prepared(pipeline, "few", "whole")
+    repeated, exact = one_device(*others)
     assert whole_steps(exact) == [*range(STEPS)]
-    for row, same in zip(first, again, strict=True):
-        assert np.array_equal(row["latents"], same["latents"]), "a neighbour changed a bit"
+    for row, reference in zip(first, repeated, strict=True):
+        assert np.array_equal(row["latents"], reference["latents"]), (
+            "another row of the batch changed bits"
+        )
 
 
 @pytest.mark.parametrize("sizes", LAYOUTS, ids=str)
 def test_a_layout_draws_what_one_device_draws(
     sizes: dict[str, int], pipeline: Pipeline, pair: Any, one_device: Draw
 ) -> None:
-    found = drawn(pipeline, layout(**sizes), *pair)(*pair)
-    for rows, expected in zip(found, one_device(*pair), strict=True):
+    outputs = drawn(pipeline, layout(**sizes), *pair)(*pair)
+    for rows, expected in zip(outputs, one_device(*pair), strict=True):
         assert whole_steps(rows) == whole_steps(expected)
-        for row, other in zip(rows, expected, strict=True):
-            gap = np.abs(row["latents"] - other["latents"]).max()
-            assert gap < LATENTS * np.abs(other["latents"]).max()
+        for row, reference in zip(rows, expected, strict=True):
+            gap = np.abs(row["latents"] - reference["latents"]).max()
+            assert gap < LATENTS * np.abs(reference["latents"]).max()

@@ -1,4 +1,4 @@
-"""An image that was begun by one layout and goes on by another is the same image."""
+"""Resuming an image under another layout gives the same image."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from tests.workers.resume import disturbed_at
 from workers.engine.engine import Engine
 
 LEAST_DB = 60.0
-"""Of what one layout gives for the whole image: rounding alone, in the steps that are left."""
+"""PSNR against the image of one layout: only the remaining steps' rounding differs."""
 FIELDS = {**REQUEST, "num_inference_steps": 12}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    one = {"num_layers": 1, "num_single_layers": 1}
-    return make_flux(tmp_path_factory.mktemp("checkpoint") / "flux", transformer=one)
+    layers = {"num_layers": 1, "num_single_layers": 1}
+    return make_flux(tmp_path_factory.mktemp("checkpoint") / "flux", transformer=layers)
 
 
 def engine(folder: Path, **sizes: int) -> Engine:
-    whole = layout(**sizes)
-    pipeline = registry.load("resume", str(folder), "float32", {}, sharding=whole.of_parameter)
-    return Engine(pipeline, whole, slots=1)
+    sharded = layout(**sizes)
+    pipeline = registry.load("resume", str(folder), "float32", {}, sharding=sharded.of_parameter)
+    return Engine(pipeline, sharded, slots=1)
 
 
 async def test_another_layout_goes_on(folder: Path) -> None:
-    four, one = engine(folder, context=4), engine(folder)
+    four, single = engine(folder, context=4), engine(folder)
     try:
-        whole, kept = await disturbed_at(3, four, FIELDS, {})
-        rest = await one.generate(FIELDS, {}, begin=kept)
+        uninterrupted, snapshot = await disturbed_at(3, four, FIELDS, {})
+        resumed = await single.generate(FIELDS, {}, begin=snapshot)
     finally:
         four.close()
-        one.close()
-    noise = np.mean(np.square(rest.pixels.astype(int) - whole.pixels))
+        single.close()
+    noise = np.mean(np.square(resumed.pixels.astype(int) - uninterrupted.pixels))
     assert noise == 0 or 10 * np.log10(255**2 / noise) >= LEAST_DB
-    assert np.std(whole.pixels) > 10, "an image without contrast proves nothing"
+    assert np.std(uninterrupted.pixels) > 10, "an image without contrast proves nothing"

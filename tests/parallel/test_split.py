@@ -1,6 +1,6 @@
-"""Every layout divides the work, the weights or both: read off the compiled programs.
+"""Every layout divides the work, the weights or both, as the compiled programs show.
 
-A layout that did everything everywhere would draw the right image, too.
+Tests of images would not detect a layout that computes everything everywhere.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from models.flux.config import FluxConfig
 from models.flux.latents import image_ids
 from models.flux.network import FluxTransformer
 from models.loading.abstract import abstract_module
-from models.parallel.placement import gathered
+from models.parallel.placement import gather_for_use
 from models.parallel.trace_options import TraceOptions
 from models.sdxl.config import UNetConfig
 from models.sdxl.network import UNet
@@ -31,7 +31,7 @@ from tests.parallel.layouts import layout
 
 HEADS, ROWS = 8, 2
 TEXT, SIDE = 16, 32
-"""Tokens that divide evenly: with padding a share is a little more."""
+"""Token counts that divide evenly. Padding would increase a device's share a little."""
 
 Program = Callable[..., Any]
 
@@ -86,13 +86,13 @@ def sdxl() -> tuple[nnx.Module, Program, list[tuple[int, ...]]]:
 
 
 WIDTHS = {"flux": 128, "wan": 128, "sdxl": 32}
-"""Of a token's keys, all heads; of SDXL's on the level with most tokens."""
+"""Width of a token's keys over all heads; for SDXL, on the level with most tokens."""
 FAMILIES = {"flux": flux, "wan": wan, "sdxl": sdxl}
 
 
 @cache
 def compiled(family: str, **sizes: int) -> Compiled:
-    """One call of the family's network, for two rows, weights lying as the layout has them."""
+    """Compile one call of the family's network for two rows, with weights placed by the layout."""
     by = layout(**sizes)
     module, call, shapes = FAMILIES[family]()
     graph, state = nnx.split(module)
@@ -109,13 +109,13 @@ def compiled(family: str, **sizes: int) -> Compiled:
 
     def run(weights: nnx.State, *inputs: jax.Array) -> jax.Array:
         with TraceOptions(by).active():
-            return call(nnx.merge(graph, gathered(weights)), *inputs)
+            return call(nnx.merge(graph, gather_for_use(weights)), *inputs)
 
     return jax.jit(run).lower(weights, *inputs).compile()
 
 
 def work(program: Compiled) -> float:
-    """Floating-point operations of one device; a loop's body counted once."""
+    """Floating-point operations of one device. The body of a loop counts once."""
     return float(program.cost_analysis()["flops"])
 
 
@@ -145,7 +145,7 @@ def whole(family: str) -> Compiled:
 def test_each_device_has_its_share_of_the_work(
     sizes: dict[str, int], share: float, family: str, whole: Compiled
 ) -> None:
-    """A little more: time and text are embedded everywhere, and partial results are merged."""
+    """The share is slightly larger: all devices embed time and text, and merge results."""
     part = work(compiled(family, **sizes)) / work(whole)
     assert share * 0.95 <= part <= share * 1.3
 
@@ -156,7 +156,7 @@ def test_weights_lie_in_eighths(family: str, whole: Compiled) -> None:
 
 
 def test_a_ring_gathers_no_keys(family: str) -> None:
-    """What is gathered over it, the result before all, is smaller than the keys of one row."""
+    """Every gathered array is smaller than the keys of one row."""
     text = compiled(family, context=4, ring=4).as_text()
     gathers = re.findall(r"= \(?\w+\[([\d,]*)\][^=]*? all-gather(?:-start)?\(", text)
     sizes = [np.prod([int(size) for size in shape.split(",") if size]) for shape in gathers]

@@ -1,4 +1,4 @@
-"""Convolutions shared out by channels: the numbers of one device, and a share of its work."""
+"""Convolutions split by channels: the numbers of one device, and a share of its work."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from jax.stages import Compiled
 
 from models.loading.abstract import abstract_module
 from models.parallel.axis_rules import Layout
-from models.parallel.placement import gathered
+from models.parallel.placement import gather_for_use
 from models.parallel.trace_options import TraceOptions
 from models.sdxl.blocks import UNetResnetBlock
 from models.sdxl.config import UNetConfig
 from tests.parallel.layouts import layout
 
 ROUNDING = 1e-5
-"""Relative to the largest value: sums in another order."""
+"""Tolerance relative to the largest value: only the order of sums differs."""
 FIRST = 24
 
 
 @cache
 def block(width: int, groups: int, kind: str) -> tuple[nnx.GraphDef, nnx.State]:
-    """Half as many channels become `width`; no parameter is trivial."""
+    """ResNet block from `width // 2` to `width` channels, with random values in all parameters."""
     config = UNetConfig(
         down_block_types=("DownBlock2D",) * 2,
         up_block_types=("UpBlock2D",) * 2,
@@ -38,14 +38,14 @@ def block(width: int, groups: int, kind: str) -> tuple[nnx.GraphDef, nnx.State]:
     module = abstract_module(UNetResnetBlock, width // 2, width, config, param_dtype=jnp.float32)
     graph, state = nnx.split(module)
     rng = np.random.default_rng(0)
-    drawn = lambda leaf: leaf.replace(  # noqa: E731
+    values = lambda leaf: leaf.replace(  # noqa: E731
         jnp.asarray(rng.normal(0, 0.3, leaf.shape), jnp.float32)
     )
-    return graph, jax.tree.map(drawn, state, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
+    return graph, jax.tree.map(values, state, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
 
 
 def ran(by: Layout, width: int, *kind: Any) -> tuple[Compiled, np.ndarray]:
-    """The block's program for a layout, and its output."""
+    """Compile and run the block for a layout; return the program and its output."""
     graph, state = block(width, *kind)
     place = lambda leaf: leaf.replace(  # noqa: E731
         jax.device_put(leaf[...], by.of_parameter("", leaf))
@@ -60,7 +60,7 @@ def ran(by: Layout, width: int, *kind: Any) -> tuple[Compiled, np.ndarray]:
 
     def run(weights: nnx.State, *inputs: jax.Array) -> jax.Array:
         with TraceOptions(by).active():
-            return nnx.merge(graph, gathered(weights))(*inputs)
+            return nnx.merge(graph, gather_for_use(weights))(*inputs)
 
     program = jax.jit(run, out_shardings=everywhere).lower(weights, *inputs).compile()
     return program, np.asarray(program(weights, *inputs))
@@ -72,10 +72,10 @@ def ran(by: Layout, width: int, *kind: Any) -> tuple[Compiled, np.ndarray]:
     ids=str,
 )
 def test_rows_and_channels_may_both_be_split(sizes: dict[str, int]) -> None:
-    """XLA's own partitioner gives 32 channels twice over where two devices share their rows."""
+    """XLA's own partitioner duplicates the 32 channels if two devices share their rows."""
     _, expected = ran(layout(), 32, 4, "default")
-    _, found = ran(layout(**sizes), 32, 4, "default")
-    assert np.abs(found - expected).max() < ROUNDING * np.abs(expected).max()
+    _, output = ran(layout(**sizes), 32, 4, "default")
+    assert np.abs(output - expected).max() < ROUNDING * np.abs(expected).max()
 
 
 @pytest.mark.parametrize(
@@ -92,17 +92,19 @@ def test_rows_and_channels_may_both_be_split(sizes: dict[str, int]) -> None:
 def test_a_block_over_eight_devices_is_the_block_of_one(
     width: int, groups: int, kind: str, share: float
 ) -> None:
-    """Whether or not norm groups lie on one device each; channels that do not divide stay whole."""
-    whole, expected = ran(layout(), width, groups, kind)
-    parts, found = ran(layout(tensor=8), width, groups, kind)
-    assert np.abs(found - expected).max() < ROUNDING * np.abs(expected).max()
-    work = parts.cost_analysis()["flops"] / whole.cost_analysis()["flops"]
+    """Norm groups may span devices or not. Channels that do not divide stay whole."""
+    single, expected = ran(layout(), width, groups, kind)
+    split, output = ran(layout(tensor=8), width, groups, kind)
+    assert np.abs(output - expected).max() < ROUNDING * np.abs(expected).max()
+    work = split.cost_analysis()["flops"] / single.cost_analysis()["flops"]
     assert share * 0.95 < work < share * 1.2
 
 
 def test_a_norm_of_groups_that_lie_apart_asks_nobody() -> None:
-    """Two sums of outputs, the second convolution's and its shortcut's, are all that is moved."""
-    parts, _ = ran(layout(tensor=8), 64, 8, "default")
-    text = parts.as_text()
+    """The only communication is two sums of outputs: the second convolution's and its
+    shortcut's.
+    """
+    split, _ = ran(layout(tensor=8), 64, 8, "default")
+    text = split.as_text()
     assert text.count(" all-reduce(") <= 2
     assert " all-gather(" not in text

@@ -1,4 +1,4 @@
-"""Autoencoders over all devices of a slice: one device's numbers, and a share of its work."""
+"""Autoencoders split over all devices of a slice: one device's numbers, and a share of its work."""
 
 from __future__ import annotations
 
@@ -14,25 +14,29 @@ from flax import nnx
 from jax.stages import Compiled
 
 from models.parallel.axis_rules import Layout, MeshAxes
-from models.parallel.placement import gathered
+from models.parallel.placement import gather_for_use
 from models.parallel.trace_options import TraceOptions
 from models.vae.config import VaeConfig
 from models.vae.image import AutoencoderKL
-from models.vae.sharded import cut
+from models.vae.sharded import choose_image_axes
 from models.vae.video import VideoAutoencoder
 from models.vae.video_config import VideoVaeConfig
 from tests import coarse
 from tests.parallel.layouts import layout
 
 LEAST_DB = 100.0
-"""Of the largest value; pixels shown as 255 levels need 60. Rounding alone leaves 110 and more."""
+"""PSNR by the largest value; 255 pixel levels need 60 dB. Rounding alone leaves 110 dB or more."""
 MOST_WORK, MOST_MEMORY = 0.14, 0.2
-"""Of one device's, where there are eight. Beyond an eighth: rows that do not divide; and, where
-images are so small, weights and edges."""
+"""Share of one device's work and memory with eight devices.
+
+The excess over 1/8 is rows that do not divide; for small images also weights and edges.
+"""
 
 
 class Case(NamedTuple):
-    """An autoencoder, and what it reads of latents of so many rows and columns."""
+    """An autoencoder, and functions that return its input shapes for rows and columns of
+    latents.
+    """
 
     make: Callable[[], nnx.Module]
     latents: Callable[[int, int], tuple[int, ...]]
@@ -49,7 +53,7 @@ def image() -> nnx.Module:
     return AutoencoderKL(config, rngs=nnx.Rngs(0))
 
 
-def video(**own: Any) -> nnx.Module:
+def video(**overrides: Any) -> nnx.Module:
     config = VideoVaeConfig(
         base_dim=8,
         z_dim=4,
@@ -57,7 +61,7 @@ def video(**own: Any) -> nnx.Module:
         latents_mean=(0.0,) * 4,
         latents_std=(1.0,) * 4,
         temperal_downsample=(True,),
-        **{"dim_mult": (1, 2), **own},
+        **{"dim_mult": (1, 2), **overrides},
     )
     return VideoAutoencoder(config, rngs=nnx.Rngs(0))
 
@@ -80,7 +84,7 @@ CALLS: dict[str, Callable[..., jax.Array]] = {
 
 @cache
 def network(name: str) -> tuple[nnx.GraphDef, nnx.State]:
-    """With random weights that keep activations near one."""
+    """Abstract module of a case, with random weights that keep activations near 1."""
     rng = np.random.default_rng(0)
 
     def drawn(leaf: nnx.Variable) -> nnx.Variable:
@@ -93,25 +97,25 @@ def network(name: str) -> tuple[nnx.GraphDef, nnx.State]:
 
 
 def ran(name: str, call: str, by: Layout, x: np.ndarray) -> tuple[Compiled, np.ndarray]:
-    """The program of a layout, weights lying as it has them, and what it makes of `x`."""
+    """Compile and run a call of the autoencoder for a layout; return the program and its output."""
     graph, state = network(name)
     place = lambda leaf: leaf.replace(  # noqa: E731
         jax.device_put(leaf[...], by.of_parameter("", leaf))
     )
     weights = jax.tree.map(place, state, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
-    there = by.sharding((None,) * x.ndim, x.shape)
+    sharding = by.sharding((None,) * x.ndim, x.shape)
 
     def run(weights: nnx.State, x: jax.Array) -> jax.Array:
         with TraceOptions(by).active():
-            return CALLS[call](nnx.merge(graph, gathered(weights)), x)
+            return CALLS[call](nnx.merge(graph, gather_for_use(weights)), x)
 
-    x = jax.device_put(x, there)
-    program = jax.jit(run, out_shardings=there).lower(weights, x).compile(coarse.OPTIONS)
+    x = jax.device_put(x, sharding)
+    program = jax.jit(run, out_shardings=sharding).lower(weights, x).compile(coarse.OPTIONS)
     return program, np.asarray(program(weights, x))
 
 
-def decibels(found: np.ndarray, expected: np.ndarray) -> float:
-    return float(20 * np.log10(np.abs(expected).max() / np.abs(found - expected).max()))
+def decibels(output: np.ndarray, expected: np.ndarray) -> float:
+    return float(20 * np.log10(np.abs(expected).max() / np.abs(output - expected).max()))
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -128,14 +132,14 @@ def decibels(found: np.ndarray, expected: np.ndarray) -> float:
 def test_a_picture_over_eight_devices_is_the_picture_of_one(
     name: str, sides: tuple[int, int], sizes: dict[str, int], call: str
 ) -> None:
-    """And no device has much more than an eighth of the work, nor of the memory."""
+    """No device has much more than an eighth of the work or of the memory."""
     shape = (CASES[name].latents if call == "decode" else CASES[name].pixels)(*sides)
     x = np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32)
-    whole, expected = ran(name, call, layout(), x)
-    parts, found = ran(name, call, layout(**sizes), x)
-    assert decibels(found, expected) > LEAST_DB
-    assert work(parts) < MOST_WORK * work(whole)
-    assert memory(parts) < MOST_MEMORY * memory(whole)
+    single, expected = ran(name, call, layout(), x)
+    split, output = ran(name, call, layout(**sizes), x)
+    assert decibels(output, expected) > LEAST_DB
+    assert work(split) < MOST_WORK * work(single)
+    assert memory(split) < MOST_MEMORY * memory(single)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +156,7 @@ def test_a_picture_over_eight_devices_is_the_picture_of_one(
 def test_the_largest_share_is_as_small_as_it_gets(
     sides: tuple[int, int], sizes: dict[str, int], rows: MeshAxes, columns: MeshAxes
 ) -> None:
-    assert cut(layout(**sizes), *sides) == (rows, columns)
+    assert choose_image_axes(layout(**sizes), *sides) == (rows, columns)
 
 
 def work(program: Compiled) -> float:

@@ -1,4 +1,6 @@
-"""Adapters for parity tests: made at random, written in each form, drawn by diffusers and by us."""
+"""Adapters for parity tests: random changes, file formats, and images by diffusers and by
+Atelier.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +31,15 @@ Tensors = dict[str, torch.Tensor]
 
 LEAST_DB = 60.0
 GREY_LEVELS = 2
-"""Bounds of pixels, as those of pipelines without adapters: rounding alone stays above 80 dB."""
+"""Pixel bounds, the same as for pipelines without adapters. Rounding alone stays above 80 dB."""
 FAR_DB = LEAST_DB - 10
-"""What is read wrongly lies below: no bound that one might settle on would let it pass."""
+"""Upper PSNR of wrong readings, well below any plausible bound."""
 BANK_PAGES = 4
 
 
 @dataclass(frozen=True)
 class Change:
-    """Change of one of diffusers' layers, alpha apart."""
+    """Change of one of diffusers' layers, with alpha stored separately."""
 
     down: torch.Tensor
     up: torch.Tensor
@@ -63,14 +65,14 @@ def random_changes(
     size: float = 0.15,
     only: Callable[[str], bool] = lambda name: True,
 ) -> Changes:
-    """Changes of all linear layers and convolutions of a network, far from trivial.
+    """Make random, non-trivial changes for all linear layers and convolutions of a network.
 
     Args:
         rank, alpha: of all layers, or by a layer's name.
         size: of `up`.
     """
     generator = torch.Generator().manual_seed(seed)
-    found: Changes = {}
+    changes: Changes = {}
     for name, layer in model.named_modules():
         if not isinstance(layer, torch.nn.Linear | torch.nn.Conv2d | torch.nn.Conv3d):
             continue
@@ -81,13 +83,13 @@ def random_changes(
         down = torch.randn(ranks, *inputs, generator=generator) / inputs.numel() ** 0.5
         up = size * torch.randn(layer.weight.shape[0], ranks, generator=generator)
         window = (1,) * (len(inputs) - 1)
-        own_alpha = alpha(name) if callable(alpha) else alpha
-        found[name] = Change(down, up.reshape(*up.shape, *window), own_alpha)
-    return found
+        alpha_of_layer = alpha(name) if callable(alpha) else alpha
+        changes[name] = Change(down, up.reshape(*up.shape, *window), alpha_of_layer)
+    return changes
 
 
 def peft(parts: Mapping[str, Changes]) -> Tensors:
-    """As diffusers writes it, alpha multiplied in: changes by the component's name."""
+    """Tensors in diffusers' format with alpha multiplied in, keyed by component."""
     return {
         f"{part}.{name}.lora_{letter}.weight": array
         for part, changes in parts.items()
@@ -97,7 +99,7 @@ def peft(parts: Mapping[str, Changes]) -> Tensors:
 
 
 def peft_with_metadata(parts: Mapping[str, Changes]) -> tuple[Tensors, dict[str, str]]:
-    """As diffusers writes it with PEFT's config, which has the alphas."""
+    """Tensors in diffusers' format, and PEFT's config with the alphas as metadata."""
     tensors = {
         f"{part}.{name}.lora_{letter}.weight": array
         for part, changes in parts.items()
@@ -118,14 +120,14 @@ def peft_with_metadata(parts: Mapping[str, Changes]) -> tuple[Tensors, dict[str,
 
 
 def kohya(prefix: str, changes: Changes, name: Callable[[str], str] = str) -> Tensors:
-    """As kohya's scripts write it: underscores, and each layer's alpha.
+    """Tensors in the format of kohya's scripts: names with underscores, and an alpha per layer.
 
     Args:
         name: of a layer, with dots.
     """
     return {
-        f"{prefix}_{name(own).replace('.', '_')}.{ending}": array.contiguous()
-        for own, change in changes.items()
+        f"{prefix}_{name(layer).replace('.', '_')}.{ending}": array.contiguous()
+        for layer, change in changes.items()
         for ending, array in (
             ("lora_down.weight", change.down),
             ("lora_up.weight", change.up),
@@ -140,39 +142,41 @@ def write(tensors: Tensors, file: Path, metadata: dict[str, str] | None = None) 
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """File of an adapter, and how it is asked for."""
+class LoadedAdapter:
+    """An adapter's file, with the requested scale and expert."""
 
     file: Path
     scale: float = 0.8
     expert: Expert | None = None
 
 
-def their_pixels(
-    pipe: Any, adapters: Sequence[Loaded], run: Callable[[Any], np.ndarray]
+def diffusers_pixels(
+    pipe: Any, adapters: Sequence[LoadedAdapter], run: Callable[[Any], np.ndarray]
 ) -> np.ndarray:
-    """Pixels by diffusers, uint8; its pipeline is left without adapters."""
+    """Generate diffusers' pixels (uint8) with these adapters, then unload them."""
     names = [f"adapter_{number}" for number in range(len(adapters))]
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # PEFT's, of a second adapter
-            for name, one in zip(names, adapters, strict=True):
-                _load(pipe, name, one)
+            warnings.simplefilter("ignore")  # PEFT warns about a second adapter
+            for name, adapter in zip(names, adapters, strict=True):
+                _load(pipe, name, adapter)
         if adapters:
-            pipe.set_adapters(names, [one.scale for one in adapters])
+            pipe.set_adapters(names, [adapter.scale for adapter in adapters])
         return run(pipe)
     finally:
         pipe.unload_lora_weights()
 
 
-def _load(pipe: Any, name: str, one: Loaded) -> None:
-    more = {"load_into_transformer_2": True} if one.expert == "low" else {}
-    file = {"weight_name": one.file.name, "adapter_name": name}
-    pipe.load_lora_weights(one.file.parent, **file, **more)
+def _load(pipe: Any, name: str, adapter: LoadedAdapter) -> None:
+    extra = {"load_into_transformer_2": True} if adapter.expert == "low" else {}
+    file = {"weight_name": adapter.file.name, "adapter_name": name}
+    pipe.load_lora_weights(adapter.file.parent, **file, **extra)
 
 
-class Ours:
-    """One loaded checkpoint with banks; its programs are compiled once, whatever the banks hold."""
+class AtelierRunner:
+    """A checkpoint loaded by Atelier with banks. Its programs compile once for any bank
+    contents.
+    """
 
     def __init__(self, folder: Path, pages: int = BANK_PAGES) -> None:
         self.pipeline: Any = registry.load("tiny", str(folder), "float32", {})
@@ -180,36 +184,38 @@ class Ours:
         install_banks(self.pipeline, pages)
         self.programs = Programs(self.pipeline)
 
-    def read(self, one: Loaded) -> Adapter:
-        return read(one.file, self.names, one.expert)
+    def read(self, adapter: LoadedAdapter) -> Adapter:
+        return read(adapter.file, self.names, adapter.expert)
 
     def pixels(
         self,
         request: Mapping[str, Any],
-        adapters: Sequence[Loaded],
+        adapters: Sequence[LoadedAdapter],
         images: Mapping[str, bytes] | None = None,
     ) -> np.ndarray:
-        """Pixels with these adapters, one behind the other in the banks."""
-        read_ones = [self.read(one) for one in adapters]
-        asked = [_asked(one, own) for one, own in zip(adapters, read_ones, strict=True)]
-        fields = {**self.pipeline.spec.defaults, **request, "loras": asked}
+        """Generate pixels with these adapters on consecutive pages of the banks."""
+        contents = [self.read(adapter) for adapter in adapters]
+        loras = [
+            _asked(adapter, content) for adapter, content in zip(adapters, contents, strict=True)
+        ]
+        fields = {**self.pipeline.spec.defaults, **request, "loras": loras}
         prepared = self.pipeline.prepare(fields, images or {})
-        weights = filled(self.pipeline, read_ones)
+        weights = filled(self.pipeline, contents)
         return np.asarray(self.programs.drawn(prepared, weights)[1])
 
 
-def _asked(one: Loaded, adapter: Adapter) -> dict[str, Any]:
+def _asked(loaded: LoadedAdapter, adapter: Adapter) -> dict[str, Any]:
     return RequestedLora(
-        name=one.file.stem,
-        digest=one.file.stem,
+        name=loaded.file.stem,
+        digest=loaded.file.stem,
         pages=adapter.pages,
         networks=tuple(adapter.networks),
-        scales=(ScaleInterval(start=0, stop=1, scale=one.scale),),
+        scales=(ScaleInterval(start=0, stop=1, scale=loaded.scale),),
     ).model_dump()
 
 
 def filled(pipeline: Any, adapters: Iterable[Adapter]) -> Any:
-    """The pipeline's weights, its banks with these adapters from the first page on."""
+    """The pipeline's weights, with these adapters in the banks from the first page on."""
     weights, first = pipeline.weights, 0
     for adapter in adapters:
         for network, changes in adapter.networks.items():
@@ -227,40 +233,40 @@ def _with_pages(state: Any, arrays: Mapping[str, np.ndarray], first: int) -> Any
         array = arrays.get(".".join(map(str, path)))
         if isinstance(leaf, AdapterPages) and array is not None:
             axis, bank = page_axis(leaf), np.array(leaf.get_value())
-            where = (slice(None),) * axis + (slice(first, first + array.shape[axis]),)
-            bank[where] = array
+            pages = (slice(None),) * axis + (slice(first, first + array.shape[axis]),)
+            bank[pages] = array
             leaf = leaf.replace(bank)
         flat.append((path, leaf))
     return nnx.from_flat_state(flat)
 
 
-def psnr_db(found: np.ndarray, expected: np.ndarray) -> float:
-    error = np.square(found.astype(np.float64) - expected).mean()
+def psnr_db(output: np.ndarray, expected: np.ndarray) -> float:
+    error = np.square(output.astype(np.float64) - expected).mean()
     return float("inf") if error == 0 else float(10 * np.log10(255**2 / error))
 
 
-def assert_same(found: np.ndarray, expected: np.ndarray, record: Callable[..., None]) -> None:
-    off = int(np.abs(found.astype(int) - expected).max())
-    decibels = psnr_db(found, expected)
+def assert_same(output: np.ndarray, expected: np.ndarray, record: Callable[..., None]) -> None:
+    levels = int(np.abs(output.astype(int) - expected).max())
+    decibels = psnr_db(output, expected)
     record("psnr_db", decibels)
-    record("grey_levels", off)
-    print(f"{decibels:.1f} dB, {off}")
+    record("grey_levels", levels)
+    print(f"{decibels:.1f} dB, {levels}")
     assert expected.std() > 10, "a flat image proves nothing"
-    assert decibels >= LEAST_DB and off <= GREY_LEVELS
+    assert decibels >= LEAST_DB and levels <= GREY_LEVELS
 
 
-def assert_far(found: np.ndarray, expected: np.ndarray) -> None:
-    print(f"{psnr_db(found, expected):.1f} dB")
-    assert psnr_db(found, expected) < FAR_DB
+def assert_far(output: np.ndarray, expected: np.ndarray) -> None:
+    print(f"{psnr_db(output, expected):.1f} dB")
+    assert psnr_db(output, expected) < FAR_DB
 
 
 def without(tensors: Tensors, *parts: str) -> Tensors:
-    """The tensors whose keys have none of these parts."""
+    """The tensors whose keys contain none of these parts."""
     return {key: array for key, array in tensors.items() if not any(p in key for p in parts)}
 
 
 def turned(changes: Changes) -> Changes:
-    """Changes with up and down swapped, where both have the same sizes."""
+    """Swap up and down in the changes where their sizes allow it."""
     return {
         name: replace(change, down=change.up.T.contiguous(), up=change.down.T.contiguous())
         if change.down.ndim == 2 and change.down.shape[1] == change.up.shape[0]

@@ -5,5 +5,8 @@ import pytest
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_coarsely(coarse: None) -> None:
-    """Networks by themselves are; of whole pipelines all checkpoints but one a family are, which
-    their modules see to."""
+    """Compile single networks coarsely. Modules of whole pipelines choose the options per
+    checkpoint.
+
+    One checkpoint per family is compiled with production options.
+    """

@@ -1,7 +1,7 @@
-"""A denoising loop with a fake network, once with diffusers' scheduler and once with ours.
+"""A denoising loop with a fake network, run with diffusers' scheduler and with Atelier's.
 
-The network is a smooth function in NumPy, so both loops see the same one; noise comes from one seed
-by torch's generator there and by ours here.
+The network is a smooth NumPy function, so both loops use the same one. The noise comes from the
+same seed, by torch's generator and by Atelier's equivalent.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ SEED = 5
 
 @dataclass(frozen=True)
 class Case:
-    """One way to run a scheduler."""
+    """A configuration of a scheduler run."""
 
     name: str
-    """diffusers' class."""
+    """Class name in diffusers."""
     options: Mapping[str, Any] = field(default_factory=dict)
     steps: int = 4
     strength: float | None = None
     custom: Mapping[str, Any] = field(default_factory=dict)
-    """`timesteps` or `sigmas` of the request's own."""
+    """Explicit `timesteps` or `sigmas` of the request."""
     eta: float | None = None
 
     @property
@@ -47,13 +47,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Run:
-    """What a loop went through."""
+    """Record of a loop."""
 
     timesteps: np.ndarray
     latents: list[np.ndarray]
-    """Before the first step and after each."""
+    """Latents before the first step and after each step."""
     denoised: list[np.ndarray]
-    """Each step's estimate of the clean latents; empty where diffusers keeps it to itself."""
+    """Each step's estimate of the clean latents; empty if diffusers does not return it."""
 
     @property
     def finite(self) -> bool:
@@ -61,8 +61,10 @@ class Run:
 
 
 def network(options: Mapping[str, Any], flow: bool) -> Callable[[np.ndarray, float], np.ndarray]:
-    """Predicts as if the data were Gaussian with deviation 0.5, with a ripple; contractive, so that
-    rounding does not grow from step to step."""
+    """Make a predictor for Gaussian data of deviation 0.5, with a ripple.
+
+    The predictor is contractive, so rounding errors do not grow from step to step.
+    """
     kind = options.get("prediction_type", "flow_prediction" if flow else "epsilon")
     continuous = options.get("timestep_type") == "continuous" and kind == "v_prediction"
     train_steps = options.get("num_train_timesteps", 1000)
@@ -77,7 +79,7 @@ def network(options: Mapping[str, Any], flow: bool) -> Callable[[np.ndarray, flo
         else:
             alpha, sigma = np.cos(1.54 * time), np.sin(1.54 * time + 0.02)
         shrunk = 0.25 * alpha / (0.25 * alpha**2 + sigma**2)
-        with np.errstate(invalid="ignore"):  # diffusers may have run into NaN before
+        with np.errstate(invalid="ignore"):  # diffusers may already have produced NaN
             clean = shrunk * latents.astype(np.float64) + 0.05 * np.sin(2 * latents + time)
         noise = (latents - alpha * clean) / max(sigma, 0.02)
         predictions = {
@@ -91,16 +93,16 @@ def network(options: Mapping[str, Any], flow: bool) -> Callable[[np.ndarray, flo
     return predict
 
 
-def theirs(case: Case) -> Run | None:
-    """diffusers' loop, as its pipelines write it; None where it raises or runs into NaN."""
+def run_diffusers(case: Case) -> Run | None:
+    """Run diffusers' loop as its pipelines do; None if it raises or produces NaN."""
     try:
-        run = _theirs(case)
+        run = _reference(case)
     except (ValueError, RuntimeError, TypeError, IndexError, UnboundLocalError, RuntimeWarning):
         return None
     return run if run.finite else None
 
 
-def _theirs(case: Case) -> Run:
+def _reference(case: Case) -> Run:
     scheduler = getattr(diffusers, case.name)(**case.options)
     scheduler.set_timesteps(**(case.custom or {"num_inference_steps": case.steps}))
     generator = torch.Generator().manual_seed(SEED)
@@ -122,22 +124,22 @@ def _theirs(case: Case) -> Run:
     extra: dict[str, Any] = {} if case.eta is None else {"eta": case.eta}
     if case.name not in ("UniPCMultistepScheduler", "FlowMatchEulerDiscreteScheduler"):
         extra["generator"] = generator
-    seen, denoised = [latents.numpy()], []
+    trajectory, denoised = [latents.numpy()], []
     for timestep in timesteps:
         scale = getattr(scheduler, "scale_model_input", lambda latents, _: latents)
         output = torch.from_numpy(predict(scale(latents, timestep).numpy(), timestep))
         latents, *clean = scheduler.step(output, timestep, latents, return_dict=False, **extra)
-        seen.append(latents.numpy())
+        trajectory.append(latents.numpy())
         denoised.extend(estimate.numpy() for estimate in clean)
-    return Run(timesteps.numpy().astype(np.float32), seen, denoised)
+    return Run(timesteps.numpy().astype(np.float32), trajectory, denoised)
 
 
 def _is_flow(case: Case) -> bool:
     return bool(case.options.get("use_flow_sigmas"))
 
 
-def ours(case: Case, scheduler: Scheduler | None = None) -> Run:
-    """The same with the scheduler's plan and its step, compiled once a program."""
+def run_atelier(case: Case, scheduler: Scheduler | None = None) -> Run:
+    """Run the same case with the scheduler's plan and step; each program compiles once."""
     if scheduler is None:
         scheduler = from_config(case.config)
     plan = scheduler.plan(case.steps, strength=case.strength, **case.custom)
@@ -150,16 +152,16 @@ def ours(case: Case, scheduler: Scheduler | None = None) -> Run:
     predict = network(case.options, "FlowMatch" in case.name or _is_flow(case))
     step = compiled(scheduler.solver)
     history = jax.tree.map(lambda leaf: leaf[None], scheduler.solver.begin(jnp.asarray(latents[0])))
-    seen, denoised = [latents], []
+    trajectory, denoised = [latents], []
     for i in range(len(plan)):
         output = predict(latents * plan.input_scale[i], float(plan.timesteps[i]))
-        drawn = generator.randn(SHAPE) if plan.draws[i] else np.zeros(SHAPE, np.float32)
-        noise_added = drawn if plan.draws.any() else None
+        noise_of_step = generator.randn(SHAPE) if plan.draws[i] else np.zeros(SHAPE, np.float32)
+        noise_added = noise_of_step if plan.draws.any() else None
         stepped = step(latents, output, history, noise_added, _values(plan, i))
         latents, history = np.asarray(stepped.latents), stepped.history
-        seen.append(latents)
+        trajectory.append(latents)
         denoised.append(np.asarray(stepped.denoised))
-    return Run(plan.timesteps, seen, denoised)
+    return Run(plan.timesteps, trajectory, denoised)
 
 
 def _values(plan: Plan, step: int) -> dict[str, np.ndarray]:
@@ -168,16 +170,16 @@ def _values(plan: Plan, step: int) -> dict[str, np.ndarray]:
 
 @cache
 def compiled(solver: Solver) -> Callable[..., Any]:
-    """One step for all schedulers that have this solver."""
+    """Compiled step, shared by all schedulers with an equal solver."""
     return jax.jit(solver.step)
 
 
-def distance(one: Run, other: Run) -> float:
-    """The greatest relative difference of any step's latents."""
-    pairs = zip(one.latents, other.latents, strict=True)
+def distance(first: Run, second: Run) -> float:
+    """Largest relative difference of any step's latents."""
+    pairs = zip(first.latents, second.latents, strict=True)
     return max(relative(a, b) for a, b in pairs)
 
 
-def relative(found: np.ndarray, expected: np.ndarray) -> float:
-    """The greatest difference, relative to the greatest expected value."""
-    return float(np.abs(found - expected).max() / np.abs(expected).max())
+def relative(output: np.ndarray, expected: np.ndarray) -> float:
+    """Largest difference, relative to the largest expected value."""
+    return float(np.abs(output - expected).max() / np.abs(expected).max())

@@ -1,6 +1,6 @@
-"""One checkpoint drawn with by diffusers and by us: latents of each step, and pixels.
+"""One checkpoint run by diffusers and by Atelier: latents of each step, and pixels.
 
-What is held to what, and by which bounds: tests/parity/test_flux.py.
+For the comparisons and their bounds see tests/parity/test_flux.py.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from PIL import Image
 from models import registry
 from models.interface.pipeline import PyTree
 from tests import coarse
-from tests.parity.lazily import Lazily
+from tests.parity.lazy_dict import LazyDict
 from tests.parity.programs import Programs
 from tests.parity.test_flux import Result, png
 
 MASK = Image.fromarray(
     np.random.default_rng(6).integers(0, 2, (5, 3), dtype=np.uint8) * 255, "L"
 ).resize((150, 190), Image.Resampling.NEAREST)
-"""Mask of fields, of another size than what is asked for."""
+"""Mask of blocks, with another size than the request."""
 
 
 class Pair:
-    """One checkpoint, loaded by diffusers and by us.
+    """One checkpoint, loaded by diffusers and by Atelier.
 
     Args:
         read: diffusers' pipeline of a folder.
     """
 
     def __init__(self, folder: Path, read: Callable[[Path], Any]) -> None:
-        self.folder, self.theirs = folder, read(folder)
+        self.folder, self.diffusers = folder, read(folder)
         with coarse.compiled():
             loaded = registry.load("tiny", str(folder), "float32", {})
-        self.ours = Programs(loaded, coarse.OPTIONS)
+        self.atelier = Programs(loaded, coarse.OPTIONS)
 
 
 def pairs_of(
@@ -48,12 +48,12 @@ def pairs_of(
     make: Callable[..., Path],
     read: Callable[[Path], Any],
 ) -> Mapping[str, Pair]:
-    """Return a pair of each checkpoint, which are arguments of `make` behind a folder."""
-    return Lazily(lambda name: Pair(make(root / name, **checkpoints[name]), read))
+    """Return a pair per checkpoint; `checkpoints` contains the further arguments of `make`."""
+    return LazyDict(lambda name: Pair(make(root / name, **checkpoints[name]), read))
 
 
 def packed(tensors: Mapping[str, Any]) -> np.ndarray:
-    """Return the latents of diffusers' step, where it has them as tokens."""
+    """Return the latents of diffusers' step if they are tokens."""
     latents: np.ndarray = tensors["latents"][0].numpy().copy()
     return latents
 
@@ -64,11 +64,11 @@ def drawn_by(
     latents_of: Callable[[Mapping[str, Any]], np.ndarray] = packed,
     **images: Any,
 ) -> Result:
-    """Draw a request by diffusers.
+    """Generate a request with diffusers.
 
     Args:
-        latents_of: return the latents after a step as tokens, as ours are.
-        images: arguments of its call; None: it is not given.
+        latents_of: returns the latents after a step as tokens, the format of Atelier.
+        images: arguments of the call; None omits the argument.
     """
     pipeline.set_progress_bar_config(disable=True)
     latents: list[np.ndarray] = []
@@ -77,21 +77,21 @@ def drawn_by(
         latents.append(latents_of(tensors))
         return {}
 
-    given = {name: value for name, value in request.items() if name != "seed"}
-    given |= {name: image for name, image in images.items() if image is not None}
+    arguments = {name: value for name, value in request.items() if name != "seed"}
+    arguments |= {name: image for name, image in images.items() if image is not None}
     generator = torch.Generator("cpu").manual_seed(request["seed"])
-    made = pipeline(**given, generator=generator, callback_on_step_end=keep)
-    return Result(latents, np.asarray(made.images[0]))
+    output = pipeline(**arguments, generator=generator, callback_on_step_end=keep)
+    return Result(latents, np.asarray(output.images[0]))
 
 
-def ours(
+def run_atelier(
     programs: Programs,
     request: Mapping[str, Any],
     image: Image.Image | None = None,
     mask_image: Image.Image | None = None,
     **spoiled: Any,
 ) -> Result:
-    """Draw a request by our pipeline; `spoiled` are arguments of `Programs.drawn`."""
+    """Generate a request with Atelier's pipeline; `spoiled` are arguments of `Programs.drawn`."""
     return drawn_from(programs, request, {"image": image, "mask_image": mask_image}, **spoiled)
 
 
@@ -101,13 +101,13 @@ def drawn_from(
     images: Mapping[str, Image.Image | None],
     **spoiled: Any,
 ) -> Result:
-    """The same, of images by their paths in the request; None: there is none."""
+    """Generate a request with Atelier; images by their paths in the request, None if absent."""
     files = {path: png(image) for path, image in images.items() if image is not None}
     return Result(*programs.drawn(programs.pipeline.prepare(request, files), **spoiled))
 
 
 def zeroed(weights: Any, network: str, *path: str) -> PyTree:
-    """The same weights with one array of a network zeroed."""
+    """Copy the weights with one array of a network zeroed."""
     changed = jax.tree.map(lambda leaf: leaf, getattr(weights, network))
     node: Any = changed
     for name in path:
@@ -117,6 +117,6 @@ def zeroed(weights: Any, network: str, *path: str) -> PyTree:
 
 
 def loud_behind_captions(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row whose captions' padding holds large numbers."""
-    behind = np.arange(row["captions"].shape[1])[:, None] >= row["lengths"][:, None, None]
-    return {**row, "captions": jnp.where(behind, 1e3, row["captions"])}
+    """Copy a row with large numbers in the padding of its captions."""
+    is_padding = np.arange(row["captions"].shape[1])[:, None] >= row["lengths"][:, None, None]
+    return {**row, "captions": jnp.where(is_padding, 1e3, row["captions"])}

@@ -1,4 +1,4 @@
-"""A pipeline's programs, each compiled once, whatever is asked of them."""
+"""A pipeline's programs, each compiled once for all requests."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ from typing import Any
 import jax
 import numpy as np
 
-from models.interface.pipeline import Pipeline, Prepared, PyTree, parted, stack_rows
+from models.interface.pipeline import Pipeline, PreparedRow, PyTree, split_sound, stack_rows
 from models.interface.step_program import StepProgram
 
 
 class Programs:
-    """The loop of `models.interface.pipeline.denoise`, of requests and weights by turns.
+    """Loop of `models.interface.pipeline.denoise` for various requests and weights.
 
     Args:
-        options: of the compiler; None: as users compile.
+        options: of the compiler; None for production options.
     """
 
     def __init__(self, pipeline: Pipeline, options: Mapping[str, Any] | None = None) -> None:
         self.pipeline = pipeline
-        given = {"compiler_options": None if options is None else dict(options)}
-        self.encode = jax.jit(pipeline.encode, **given)
-        self.step = jax.jit(self._step, static_argnums=0, **given)
-        self.decode = jax.jit(pipeline.decode, **given)
+        jit_options = {"compiler_options": None if options is None else dict(options)}
+        self.encode = jax.jit(pipeline.encode, **jit_options)
+        self.step = jax.jit(self._step, static_argnums=0, **jit_options)
+        self.decode = jax.jit(pipeline.decode, **jit_options)
 
-    def _step(self, phase: StepProgram, weights: PyTree, row: PyTree, values: PyTree) -> PyTree:
-        rows = self.pipeline.step(phase, weights, stack_rows([row]), values)
+    def _step(self, program: StepProgram, weights: PyTree, row: PyTree, values: PyTree) -> PyTree:
+        rows = self.pipeline.step(program, weights, stack_rows([row]), values)
         return jax.tree.map(lambda leaf: leaf[0], rows)
 
     def denoise(
         self,
-        prepared: Prepared,
+        prepared: PreparedRow,
         weights: PyTree | None = None,
         spoil: Callable[[PyTree], PyTree] = lambda row: row,
     ) -> Iterator[PyTree]:
-        """The row after encoding and after each step.
+        """Yield the row after encoding and after each step.
 
         Args:
-            weights: None: the pipeline's own.
-            spoil: what goes wrong with the row after encoding.
+            weights: None for the pipeline's own.
+            spoil: function that corrupts the row after encoding.
         """
         weights = self.pipeline.weights if weights is None else weights
         row = spoil(self.encode(weights, dict(prepared.inputs)))
@@ -49,17 +49,17 @@ class Programs:
             values = {
                 name: np.asarray(value, np.float32)[None] for name, value in step.values.items()
             }
-            row = self.step(step.phase, weights, row, values)
+            row = self.step(step.program, weights, row, values)
             yield row
 
     def drawn(
         self,
-        prepared: Prepared,
+        prepared: PreparedRow,
         weights: PyTree | None = None,
         spoil: Callable[[PyTree], PyTree] = lambda row: row,
     ) -> tuple[list[np.ndarray], np.ndarray]:
         """Latents after each step, and pixels; arguments as of `denoise`."""
         weights = self.pipeline.weights if weights is None else weights
         _, *rows = self.denoise(prepared, weights, spoil)
-        pixels = np.asarray(parted(self.decode(weights, rows[-1]))[0])
+        pixels = np.asarray(split_sound(self.decode(weights, rows[-1]))[0])
         return [np.asarray(row["latents"]) for row in rows], pixels

@@ -1,4 +1,4 @@
-"""SDXL's parity cases: checkpoints, schedulers, words, images and masks, and their bounds."""
+"""SDXL's parity cases: checkpoints, schedulers, prompts, images and masks, and their bounds."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import numpy as np
 from PIL import Image
 
 from tests.parity.tiny_sdxl import SCHEDULER, make_refiner, make_sdxl
-
-# torch and NumPy do not agree on this yet; it is the reference that meets it.
 
 PROMPT = "a red circle"
 SEED = 1234
@@ -41,7 +39,7 @@ MASK = noise_picture(83, 55, 6)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What its maker is given."""
+    """Arguments of the function that makes the checkpoint."""
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
     maker: Callable[..., Path] = make_sdxl
@@ -120,12 +118,12 @@ CHECKPOINTS = {
 
 @dataclass(frozen=True)
 class Case:
-    """One request; what only diffusers knows otherwise is beside it."""
+    """One request, with the arguments that differ in diffusers."""
 
     checkpoint: str = "base"
     fields: Mapping[str, Any] = field(default_factory=dict)
     scheduler: str = ""
-    """diffusers' class for the request's scheduler; its options are the request's."""
+    """diffusers' class for the request's scheduler; its options are those of the request."""
     image: Image.Image | None = None
     mask: Image.Image | None = None
     bounds: Bounds = EXACT

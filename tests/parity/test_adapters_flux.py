@@ -1,8 +1,7 @@
-"""Flux's adapters against diffusers, from files of each form: transformer and CLIP.
+"""Flux adapters compared with diffusers, from files of each format: transformer and CLIP.
 
-Diffusers' converters know the sizes of the published model alone where layers are fused with the
-MLP's, and leave out layers outside the blocks: such files are held against PEFT's file of the same
-changes.
+diffusers' converters support only the published sizes if layers are fused with the MLP's, and omit
+layers outside the blocks. These files are compared with PEFT's file of the same changes.
 """
 
 from __future__ import annotations
@@ -22,31 +21,31 @@ from models import registry
 from models.interface.pipeline import generate
 from tests.parity import tiny
 from tests.parity.adapter_files import (
+    AtelierRunner,
     Change,
     Changes,
-    Loaded,
-    Ours,
+    LoadedAdapter,
     Tensors,
     assert_far,
     assert_same,
+    diffusers_pixels,
     kohya,
     peft,
     peft_with_metadata,
     psnr_db,
     random_changes,
-    their_pixels,
     turned,
     without,
     write,
 )
 
-# torch and NumPy do not agree on this yet; it is the reference that meets it.
+# diffusers triggers NumPy's deprecation of torch tensors without the new `__array__` signature.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 REQUEST = {"prompt": "a red circle", "height": 64, "width": 64, "num_inference_steps": 3}
 GUIDANCE, SEED = 3.5, 5
 DOUBLE, SINGLE = 2, 3
-"""Blocks of the tiny checkpoint."""
+"""Numbers of blocks in the tiny checkpoint."""
 
 _D, _S = "transformer_blocks.{}.", "single_transformer_blocks.{}."
 IN_BLOCKS = {
@@ -73,7 +72,7 @@ OUTSIDE = {
     "final_layer.linear": ["proj_out"],
     "final_layer.adaLN_modulation.1": ["norm_out.linear"],
 }
-"""The authors' layers, and what diffusers has for them, in the order of their outputs."""
+"""The authors' layers, with diffusers' equivalents in the order of their outputs."""
 XLABS = {
     "double_blocks.{}.img_attn.qkv": "double_blocks.{}.processor.qkv_lora1",
     "double_blocks.{}.txt_attn.qkv": "double_blocks.{}.processor.qkv_lora2",
@@ -84,10 +83,10 @@ XLABS = {
 
 
 def numbered(table: dict[str, list[str]]) -> dict[str, list[str]]:
-    """The table of all blocks."""
+    """Expand a table to all blocks."""
     return {
-        name.format(number): [one.format(number) for one in ours]
-        for name, ours in table.items()
+        name.format(number): [layer.format(number) for layer in layers]
+        for name, layers in table.items()
         for number in range(SINGLE if "single" in name else DOUBLE)
         if number == 0 or "{}" in name
     }
@@ -109,24 +108,24 @@ def reference(folder: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def ours(folder: Path) -> Ours:
-    return Ours(folder)
+def actual(folder: Path) -> AtelierRunner:
+    return AtelierRunner(folder)
 
 
 @pytest.fixture(scope="module")
 def fused(reference: Any) -> Changes:
-    """Changes by the authors' names."""
+    """Changes under the authors' names."""
     modules = dict(reference.transformer.named_modules())
     generator = torch.Generator().manual_seed(3)
-    found: Changes = {}
+    changes: Changes = {}
     for number, (name, parts) in enumerate(LAYERS.items()):
-        layers = [modules[one] for one in parts]
-        inputs, outputs = layers[0].in_features, sum(one.out_features for one in layers)
+        layers = [modules[part] for part in parts]
+        inputs, outputs = layers[0].in_features, sum(part.out_features for part in layers)
         rank = 3 + number % 3
         down = torch.randn(rank, inputs, generator=generator) / inputs**0.5
         up = 0.12 * torch.randn(outputs, rank, generator=generator)
-        found[name] = Change(down, up, 2.0 + number % 4)
-    return found
+        changes[name] = Change(down, up, 2.0 + number % 4)
+    return changes
 
 
 @pytest.fixture(scope="module")
@@ -135,17 +134,17 @@ def text(reference: Any) -> Changes:
 
 
 def apart(fused: Changes, reference: Any) -> Changes:
-    """The same by diffusers' names, each of its layers with its rows of `up`."""
+    """The same changes under diffusers' names, each with its rows of `up`."""
     modules = dict(reference.transformer.named_modules())
-    found: Changes = {}
+    changes: Changes = {}
     for name, change in fused.items():
         up = change.up
-        if name == "final_layer.adaLN_modulation.1":  # shift and scale, the other way round there
+        if name == "final_layer.adaLN_modulation.1":  # diffusers swaps shift and scale
             up = torch.cat(up.chunk(2)[::-1])
-        sizes = [modules[one].out_features for one in LAYERS[name]]
-        for one, own in zip(LAYERS[name], up.split(sizes), strict=True):
-            found[one] = Change(change.down, own, change.alpha)
-    return found
+        sizes = [modules[layer].out_features for layer in LAYERS[name]]
+        for layer, rows in zip(LAYERS[name], up.split(sizes), strict=True):
+            changes[layer] = Change(change.down, rows, change.alpha)
+    return changes
 
 
 def by_diffusers(fused: Changes, text: Changes, reference: Any) -> Tensors:
@@ -157,7 +156,7 @@ def as_kohya(fused: Changes, text: Changes) -> Tensors:
 
 
 def plain(prefix: str, fused: Changes, down: str = "lora_A", up: str = "lora_B") -> Tensors:
-    """By the authors' names with dots, alpha multiplied in."""
+    """Tensors with the authors' dotted names and alpha multiplied in."""
     return {
         f"{prefix}{name}.{end}.weight": array
         for name, change in fused.items()
@@ -166,7 +165,7 @@ def plain(prefix: str, fused: Changes, down: str = "lora_A", up: str = "lora_B")
 
 
 def as_xlabs(fused: Changes) -> Tensors:
-    names = numbered({theirs: [xlabs] for theirs, xlabs in XLABS.items()})
+    names = numbered({original: [xlabs] for original, xlabs in XLABS.items()})
     return {
         f"{names[name][0]}.{end}.weight": array
         for name, change in fused.items()
@@ -176,41 +175,43 @@ def as_xlabs(fused: Changes) -> Tensors:
 
 
 def in_blocks(fused: Changes) -> Changes:
-    """What diffusers' converter reads of any size: all in the blocks, but not the MLP's rows."""
+    """Changes that diffusers' converter reads at any size: those of blocks, without the MLP's
+    rows.
+    """
     return {n: c for n, c in fused.items() if "blocks" in n and "linear1" not in n}
 
 
 def block_diagonal(fused: Changes) -> Changes:
-    """Changes of which each part of a fused layer has ranks of its own, as kohya can train them."""
-    found: Changes = {}
+    """Changes with separate ranks for each part of a fused layer, as kohya can train them."""
+    changes: Changes = {}
     for name, change in fused.items():
         parts = len(LAYERS[name])
         rows = change.up.chunk(parts)
-        found[name] = replace(
+        changes[name] = replace(
             change,
             down=torch.cat([change.down * (n + 1) for n in range(parts)]),
             up=torch.block_diag(*rows),
         )
-    return found
+    return changes
 
 
 Made = tuple[Tensors, Tensors | None]
-"""A file, and PEFT's of the same changes where diffusers does not read the first one."""
+"""A file's tensors, and PEFT's of the same changes if diffusers does not read the first."""
 
 
 def made(form: str, fused: Changes, text: Changes, reference: Any) -> Made:
-    own, all_of_it = in_blocks(fused), by_diffusers(fused, text, reference)
+    of_blocks, complete = in_blocks(fused), by_diffusers(fused, text, reference)
     of_transformer = by_diffusers(fused, {}, reference)
     xlabs = {n: c for n, c in fused.items() if n in numbered({k: [k] for k in XLABS})}
-    diagonal = block_diagonal({n: c for n, c in own.items() if "qkv" in n})
+    diagonal = block_diagonal({n: c for n, c in of_blocks.items() if "qkv" in n})
     forms: dict[str, Callable[[], Made]] = {
-        "PEFT": lambda: (all_of_it, None),
-        "kohya": lambda: (as_kohya(fused, text), all_of_it),
-        "kohya, in blocks": lambda: (as_kohya(own, text), None),
+        "PEFT": lambda: (complete, None),
+        "kohya": lambda: (as_kohya(fused, text), complete),
+        "kohya, in blocks": lambda: (as_kohya(of_blocks, text), None),
         "kohya, block-diagonal": lambda: (as_kohya(diagonal, text), None),
         "ComfyUI": lambda: (plain("diffusion_model.", fused), of_transformer),
         "ComfyUI, in blocks": lambda: (
-            plain("diffusion_model.", own, "lora_down", "lora_up"),
+            plain("diffusion_model.", of_blocks, "lora_down", "lora_up"),
             None,
         ),
         "fal and ai-toolkit": lambda: (plain("base_model.model.", fused), of_transformer),
@@ -244,19 +245,23 @@ def run(pipe: Any) -> np.ndarray:
 def files(
     tmp_path_factory: pytest.TempPathFactory, fused: Changes, text: Changes, reference: Any
 ) -> dict[str, tuple[Path, Path]]:
-    """By form: the file, and the one that diffusers reads."""
-    root, found = tmp_path_factory.mktemp("files"), {}
+    """Paths by format: the file, and the file for diffusers."""
+    root, paths = tmp_path_factory.mktemp("files"), {}
     for number, form in enumerate(FORMS):
-        tensors, theirs = made(form, fused, text, reference)
+        tensors, peft_tensors = made(form, fused, text, reference)
         file = write(tensors, root / f"{number}.safetensors")
-        same = file if theirs is None else write(theirs, root / f"{number}-peft.safetensors")
-        found[form] = (file, same)
-    return found
+        reference_file = (
+            file
+            if peft_tensors is None
+            else write(peft_tensors, root / f"{number}-peft.safetensors")
+        )
+        paths[form] = (file, reference_file)
+    return paths
 
 
 @pytest.fixture(scope="module")
 def expected(reference: Any, files: dict[str, tuple[Path, Path]]) -> Callable[[str], np.ndarray]:
-    return cache(lambda form: their_pixels(reference, [Loaded(files[form][1])], run))
+    return cache(lambda form: diffusers_pixels(reference, [LoadedAdapter(files[form][1])], run))
 
 
 ASKED = {**REQUEST, "guidance_scale": GUIDANCE, "seed": SEED}
@@ -265,39 +270,41 @@ ASKED = {**REQUEST, "guidance_scale": GUIDANCE, "seed": SEED}
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_draws_what_diffusers_draws(
     form: str,
-    ours: Ours,
+    actual: AtelierRunner,
     files: dict[str, tuple[Path, Path]],
     expected: Callable[[str], np.ndarray],
     record_property: Any,
 ) -> None:
-    one = Loaded(files[form][0])
-    adapter = ours.read(one)
+    lora = LoadedAdapter(files[form][0])
+    adapter = actual.read(lora)
     assert adapter.rank <= 5 and not adapter.ignored
-    assert_same(ours.pixels(ASKED, [one]), expected(form), record_property)
+    assert_same(actual.pixels(ASKED, [lora]), expected(form), record_property)
 
 
 def test_alphas_of_metadata(
-    ours: Ours, fused: Changes, reference: Any, tmp_path: Path, record_property: Any
+    actual: AtelierRunner, fused: Changes, reference: Any, tmp_path: Path, record_property: Any
 ) -> None:
     tensors, metadata = peft_with_metadata({"transformer": apart(fused, reference)})
-    asked = [Loaded(write(tensors, tmp_path / "a.safetensors", metadata))]
-    assert_same(ours.pixels(ASKED, asked), their_pixels(reference, asked, run), record_property)
+    loras = [LoadedAdapter(write(tensors, tmp_path / "a.safetensors", metadata))]
+    assert_same(
+        actual.pixels(ASKED, loras), diffusers_pixels(reference, loras, run), record_property
+    )
 
 
 def test_the_adapter_shows(reference: Any, expected: Callable[[str], np.ndarray]) -> None:
-    bare = their_pixels(reference, [], run)
+    bare = diffusers_pixels(reference, [], run)
     for form in FORMS:
-        assert psnr_db(expected(form), bare) < 40, "an adapter that does not show proves nothing"
+        assert psnr_db(expected(form), bare) < 40, "the adapter must change the image"
 
 
-def test_banks_without_adapters_change_no_bit(folder: Path, ours: Ours) -> None:
+def test_banks_without_adapters_change_no_bit(folder: Path, actual: AtelierRunner) -> None:
     pipeline = registry.load("tiny", str(folder), "float32", {})
     without_banks = generate(pipeline, {**pipeline.spec.defaults, **ASKED}, {})
-    np.testing.assert_array_equal(ours.pixels(ASKED, []), without_banks)
+    np.testing.assert_array_equal(actual.pixels(ASKED, []), without_banks)
 
 
 def test_two_adapters_one_of_negative_scale(
-    ours: Ours,
+    actual: AtelierRunner,
     reference: Any,
     files: dict[str, tuple[Path, Path]],
     tmp_path: Path,
@@ -305,15 +312,17 @@ def test_two_adapters_one_of_negative_scale(
 ) -> None:
     second = random_changes(reference.transformer, 9, 20, 13.0, size=0.05)
     file = write(peft({"transformer": second}), tmp_path / "second.safetensors")
-    asked = [Loaded(files["kohya, in blocks"][0], 0.7), Loaded(file, -0.5)]
-    assert [ours.read(one).pages for one in asked] == [1, 2]
-    assert_same(ours.pixels(ASKED, asked), their_pixels(reference, asked, run), record_property)
+    loras = [LoadedAdapter(files["kohya, in blocks"][0], 0.7), LoadedAdapter(file, -0.5)]
+    assert [actual.read(lora).pages for lora in loras] == [1, 2]
+    assert_same(
+        actual.pixels(ASKED, loras), diffusers_pixels(reference, loras, run), record_property
+    )
 
 
 def reordered(
     tensors: Tensors, part: str, order: Callable[[torch.Tensor], torch.Tensor]
 ) -> Tensors:
-    """The tensors, the rows of `up` of these layers in another order."""
+    """Reorder the rows of `up` of these layers."""
     return {
         key: order(array) if part in key and "lora_up" in key else array
         for key, array in tensors.items()
@@ -321,7 +330,7 @@ def reordered(
 
 
 def mlp_first(up: torch.Tensor) -> torch.Tensor:
-    """Rows of `linear1` in the order of the modules, which is not that of its outputs."""
+    """Rows of `linear1` in the order of the modules, which differs from the order of outputs."""
     width = up.shape[0] // 7
     return torch.cat([up[3 * width :], up[: 3 * width]])
 
@@ -345,11 +354,11 @@ WRONG: dict[str, Callable[[Changes, Changes], Tensors]] = {
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_wrong_reading_fails_by_far(
     wrong: str,
-    ours: Ours,
+    actual: AtelierRunner,
     fused: Changes,
     text: Changes,
     expected: Callable[[str], np.ndarray],
     tmp_path: Path,
 ) -> None:
     file = write(WRONG[wrong](fused, text), tmp_path / "wrong.safetensors")
-    assert_far(ours.pixels(ASKED, [Loaded(file)]), expected("kohya"))
+    assert_far(actual.pixels(ASKED, [LoadedAdapter(file)]), expected("kohya"))

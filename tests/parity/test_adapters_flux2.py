@@ -1,4 +1,4 @@
-"""FLUX.2's adapters against diffusers, from files of each form."""
+"""FLUX.2 adapters compared with diffusers, from files of each format."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from diffusers import Flux2KleinPipeline
 
 from tests.models.flux2.original_writer import renamed
 from tests.parity.adapter_files import Change, Changes, kohya, peft
-from tests.parity.adapter_forms import Form, Trained, dotted
+from tests.parity.adapter_forms import Form, TrainedAdapter, dotted
 from tests.parity.tiny_flux2 import make_flux2
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -19,23 +19,23 @@ MORE = {"max_sequence_length": 48}
 
 
 def in_blocks(changes: Changes) -> Changes:
-    """What trainers change, and diffusers' converters know."""
+    """Changes of layers that trainers use and diffusers' converters support."""
     return {name: change for name, change in changes.items() if "transformer_blocks" in name}
 
 
 def authors(changes: Changes) -> Changes:
-    """By the authors' layers, whose queries, keys and values share `down`."""
-    found: Changes = {}
+    """Changes of the authors' layers, whose queries, keys and values share `down`."""
+    converted: Changes = {}
     for name, change in in_blocks(changes).items():
         block, _, layer = name.partition("attn.")
         if layer in ("to_q", "add_q_proj"):
-            parts = [layer.replace("q", one) for one in "qkv"]
+            parts = [layer.replace("q", letter) for letter in "qkv"]
             ups = torch.cat([changes[f"{block}attn.{part}"].up[:, :3] for part in parts])
             stream = "img" if layer == "to_q" else "txt"
-            found[f"{renamed(block)}{stream}_attn.qkv"] = Change(change.down[:3], ups, 2.0)
+            converted[f"{renamed(block)}{stream}_attn.qkv"] = Change(change.down[:3], ups, 2.0)
         elif not layer.endswith(("to_k", "to_v", "add_k_proj", "add_v_proj")):
-            found[renamed(name)] = change
-    return found
+            converted[renamed(name)] = change
+    return converted
 
 
 FORMS: dict[str, Form] = {
@@ -47,16 +47,16 @@ FORMS: dict[str, Form] = {
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> TrainedAdapter:
     root = tmp_path_factory.mktemp("flux2")
     folder = make_flux2(root / "model", is_distilled=True)
-    return Trained(root, folder, Flux2KleinPipeline.from_pretrained, FORMS, MORE)
+    return TrainedAdapter(root, folder, Flux2KleinPipeline.from_pretrained, FORMS, MORE)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_file_of_each_form(form: str, trained: Trained, record_property: Any) -> None:
+def test_a_file_of_each_form(form: str, trained: TrainedAdapter, record_property: Any) -> None:
     trained.assert_same(form, record_property)
 
 
-def test_without_it_and_turned_it_is_far(trained: Trained) -> None:
+def test_without_it_and_turned_it_is_far(trained: TrainedAdapter) -> None:
     trained.assert_far_without()

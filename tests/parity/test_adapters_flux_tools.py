@@ -1,9 +1,9 @@
-"""Adapters on Flux's tools against diffusers: made for the tool, and made for the plain model.
+"""Adapters on Flux tools compared with diffusers: made for the tool, or for the plain model.
 
-A tool's transformer may see more channels of a token than the plain one. Of an adapter for the
-latter diffusers fills the input layer up with zeros, behind the latents' channels. Each tool is
-held on two checkpoints and requests: the odd ones have other heads and ranks, no guidance or no
-double blocks, and latents whose channels are no power of two.
+A tool's transformer may read more channels per token than the plain one. For an adapter of the
+plain model, diffusers pads the input layer with zeros after the latents' channels. Each tool runs
+on two checkpoints and requests. The odd ones have other heads and ranks, no guidance or no double
+blocks, and a number of latent channels that is no power of two.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from models.adapters.names_of import names_of
 from models.interface.pipeline import Pipeline
 from models.loading.sources import SHAPES
 from tests.parity.adapter_files import (
+    AtelierRunner,
     Changes,
-    Loaded,
-    Ours,
+    LoadedAdapter,
     assert_far,
     assert_same,
+    diffusers_pixels,
     peft,
     psnr_db,
     random_changes,
-    their_pixels,
     write,
 )
-from tests.parity.lazily import Lazily
+from tests.parity.lazy_dict import LazyDict
 from tests.parity.test_adapters_flux import plain
 from tests.parity.test_flux import BASE, png
 from tests.parity.test_flux_tools import CASES, REQUESTS, Case, Request
 from tests.parity.tiny import make_flux
 
-# torch and NumPy do not agree on this yet; it is the reference that meets it.
+# diffusers triggers NumPy's deprecation of torch tensors without the new `__array__` signature.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 INPUT = "x_embedder"
 """The transformer's input layer."""
 STEPS = {"num_inference_steps": 3}
 HEADS = {"num_attention_heads": 5, "attention_head_dim": 12, "axes_dims_rope": (2, 4, 6)}
-"""Heads of the odd checkpoints, whose transformers are 60 wide, as the others."""
+"""Heads of the odd checkpoints, whose transformers have the same width of 60 as the others."""
 MADE = {
     name: replace(case, transformer={**case.transformer, **HEADS}) if "odd" in name else case
     for name, case in CASES.items()
@@ -65,7 +65,7 @@ ASKED = {
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool's checkpoint, loaded by diffusers and by us."""
+    """A tool's checkpoint, loaded by diffusers and by Atelier."""
 
     name: str
     folder: Path
@@ -79,38 +79,38 @@ class Tool:
         return REQUESTS[ASKED[self.name]]
 
     @cached_property
-    def theirs(self) -> Any:
+    def run_diffusers(self) -> Any:
         pipeline = self.case.kind.from_pretrained(self.folder)
         pipeline.set_progress_bar_config(disable=True)
         return pipeline
 
     @cached_property
-    def ours(self) -> Ours:
-        return Ours(self.folder)
+    def run_atelier(self) -> AtelierRunner:
+        return AtelierRunner(self.folder)
 
     @cached_property
     def changes(self) -> Changes:
-        """Changes of all of its transformer's layers."""
+        """Changes of all layers of the tool's transformer."""
         rank = 5 if "odd" in self.name else 4
-        return random_changes(self.theirs.transformer, 4, rank, size=0.05)
+        return random_changes(self.run_diffusers.transformer, 4, rank, size=0.05)
 
     @cached_property
     def of_plain(self) -> Changes:
-        """The same, made for the plain checkpoint."""
-        own, latents = self.changes[INPUT], 4 * self.case.vae["latent_channels"]
-        return {**self.changes, INPUT: replace(own, down=own.down[:, :latents])}
+        """The same changes, made for the plain checkpoint."""
+        of_input, latents = self.changes[INPUT], 4 * self.case.vae["latent_channels"]
+        return {**self.changes, INPUT: replace(of_input, down=of_input.down[:, :latents])}
 
-    def drawn(self, adapters: list[Loaded]) -> np.ndarray:
+    def drawn(self, adapters: list[LoadedAdapter]) -> np.ndarray:
         request = self.request
         images = {name: png(image) for name, image in request.images.items()}
-        return self.ours.pixels({**BASE, **request.fields, **STEPS}, adapters, images)
+        return self.run_atelier.pixels({**BASE, **request.fields, **STEPS}, adapters, images)
 
-    def drawn_by_diffusers(self, adapters: list[Loaded]) -> np.ndarray:
-        return their_pixels(self.theirs, adapters, self._run)
+    def drawn_by_diffusers(self, adapters: list[LoadedAdapter]) -> np.ndarray:
+        return diffusers_pixels(self.run_diffusers, adapters, self._run)
 
     def _run(self, pipeline: Any) -> np.ndarray:
         request = self.request
-        fields = {**BASE, **request.fields, **STEPS, **request.of_theirs, **request.images}
+        fields = {**BASE, **request.fields, **STEPS, **request.of_reference, **request.images}
         generator = torch.Generator("cpu").manual_seed(fields.pop("seed"))
         return np.asarray(pipeline(**fields, generator=generator).images[0])
 
@@ -118,7 +118,7 @@ class Tool:
 @pytest.fixture(scope="module")
 def tools(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Tool]:
     root = tmp_path_factory.mktemp("tools")
-    return Lazily(lambda name: Tool(name, MADE[name].make(root / name)))
+    return LazyDict(lambda name: Tool(name, MADE[name].make(root / name)))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Tool]:
         ("fill", "the plain model"),
         ("control", "the tool"),
         ("control", "the plain model"),
-        ("kontext", "both"),  # which see the same channels
+        ("kontext", "both"),  # both read the same channels
         ("fill, odd", "the tool"),
         ("fill, odd", "the plain model"),
         ("control, odd", "the tool"),
@@ -145,10 +145,10 @@ def test_an_adapter_draws_what_diffusers_draws(
 ) -> None:
     tool = tools[name]
     changes = tool.of_plain if made_for == "the plain model" else tool.changes
-    asked = [Loaded(write(peft({"transformer": changes}), tmp_path / "a.safetensors"))]
-    expected = tool.drawn_by_diffusers(asked)
-    assert_same(tool.drawn(asked), expected, record_property)
-    assert psnr_db(expected, tool.drawn([])) < 40, "an adapter that does not show proves nothing"
+    loras = [LoadedAdapter(write(peft({"transformer": changes}), tmp_path / "a.safetensors"))]
+    expected = tool.drawn_by_diffusers(loras)
+    assert_same(tool.drawn(loras), expected, record_property)
+    assert psnr_db(expected, tool.drawn([])) < 40, "the adapter must change the image"
 
 
 @pytest.mark.parametrize("name", [name for name in ASKED if "odd" in name])
@@ -156,25 +156,25 @@ def test_another_strength_or_adapter_fails_by_far(
     name: str, tools: Mapping[str, Tool], tmp_path: Path
 ) -> None:
     tool = tools[name]
-    other = random_changes(tool.theirs.transformer, 9, 5, size=0.05)
-    own, another = (
+    other = random_changes(tool.run_diffusers.transformer, 9, 5, size=0.05)
+    trained, unrelated = (
         write(peft({"transformer": changes}), tmp_path / f"{number}.safetensors")
         for number, changes in enumerate((tool.changes, other))
     )
-    expected = tool.drawn_by_diffusers([Loaded(own)])
-    assert_far(tool.drawn([Loaded(own, 0.6)]), expected)
-    assert_far(tool.drawn([Loaded(another)]), expected)
+    expected = tool.drawn_by_diffusers([LoadedAdapter(trained)])
+    assert_far(tool.drawn([LoadedAdapter(trained, 0.6)]), expected)
+    assert_far(tool.drawn([LoadedAdapter(unrelated)]), expected)
 
 
 def test_the_authors_name_of_the_input_layer(tools: Mapping[str, Tool], tmp_path: Path) -> None:
-    """diffusers reads such files of the published sizes alone: held against PEFT's."""
+    """diffusers reads these files only at the published sizes, so PEFT's file is the reference."""
     tool = tools["fill"]
-    own = {INPUT: replace(tool.of_plain[INPUT], up=8 * tool.of_plain[INPUT].up)}
+    changes = {INPUT: replace(tool.of_plain[INPUT], up=8 * tool.of_plain[INPUT].up)}
     files = (
-        write(peft({"transformer": own}), tmp_path / "peft.safetensors"),
-        write(plain("", {"img_in": own[INPUT]}), tmp_path / "authors.safetensors"),
+        write(peft({"transformer": changes}), tmp_path / "peft.safetensors"),
+        write(plain("", {"img_in": changes[INPUT]}), tmp_path / "authors.safetensors"),
     )
-    first, second = (tool.drawn([Loaded(file)]) for file in files)
+    first, second = (tool.drawn([LoadedAdapter(file)]) for file in files)
     np.testing.assert_array_equal(first, second)
     assert psnr_db(first, tool.drawn([])) < 40
 
@@ -182,23 +182,23 @@ def test_the_authors_name_of_the_input_layer(tools: Mapping[str, Tool], tmp_path
 def test_zeros_in_front_of_the_latents_fail_by_far(
     tools: Mapping[str, Tool], tmp_path: Path
 ) -> None:
-    """The layer's last inputs are a control image's."""
+    """The layer's last inputs belong to the control image."""
     tool = tools["control"]
-    own = {INPUT: replace(tool.of_plain[INPUT], up=8 * tool.of_plain[INPUT].up)}
-    down = torch.nn.functional.pad(own[INPUT].down, (4 * tool.case.vae["latent_channels"], 0))
-    wrong = {INPUT: replace(own[INPUT], down=down)}
+    changes = {INPUT: replace(tool.of_plain[INPUT], up=8 * tool.of_plain[INPUT].up)}
+    down = torch.nn.functional.pad(changes[INPUT].down, (4 * tool.case.vae["latent_channels"], 0))
+    wrong = {INPUT: replace(changes[INPUT], down=down)}
     right, far = (
-        Loaded(write(peft({"transformer": one}), tmp_path / f"{number}.safetensors"))
-        for number, one in enumerate((own, wrong))
+        LoadedAdapter(write(peft({"transformer": content}), tmp_path / f"{number}.safetensors"))
+        for number, content in enumerate((changes, wrong))
     )
     assert_far(tool.drawn([far]), tool.drawn_by_diffusers([right]))
 
 
 def test_a_file_that_widens_the_input_is_refused(tools: Mapping[str, Tool], tmp_path: Path) -> None:
-    """Canny and Depth are published as such files for the plain model, norms among them."""
+    """Canny and Depth are published as files of this kind for the plain model, with norms."""
     norm = {"double_blocks.0.img_attn.norm.query_norm.scale": torch.ones(8)}
-    own = plain("", {"img_in": tools["control"].changes[INPUT]})
-    file = write(own | norm, tmp_path / "a.safetensors")
+    tensors = plain("", {"img_in": tools["control"].changes[INPUT]})
+    file = write(tensors | norm, tmp_path / "a.safetensors")
     names = names_of(shapes(make_flux(tmp_path / "plain")))
     with pytest.raises(
         AdapterError, match="img_in reads 32 channels there and 16 in this model: the"

@@ -1,4 +1,4 @@
-"""Qwen-Image's adapters against diffusers, from files of each form that it reads."""
+"""Qwen-Image adapters compared with diffusers, from files of each format that diffusers reads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from diffusers import QwenImagePipeline
 
 from tests.parity.adapter_files import Changes, Tensors, kohya, peft
-from tests.parity.adapter_forms import Form, Trained, dotted
+from tests.parity.adapter_forms import Form, TrainedAdapter, dotted
 from tests.parity.tiny_qwenimage import make_qwenimage
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -18,7 +18,7 @@ MORE = {"max_sequence_length": 150}
 
 
 def with_alphas(changes: Changes) -> Tensors:
-    """By diffusers' names, each with its alpha."""
+    """Tensors under diffusers' names, each with its alpha."""
     return {
         f"{name}.{end}": array
         for name, change in changes.items()
@@ -40,16 +40,16 @@ FORMS: dict[str, Form] = {
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> TrainedAdapter:
     root = tmp_path_factory.mktemp("qwenimage")
     folder = make_qwenimage(root / "model")
-    return Trained(root, folder, QwenImagePipeline.from_pretrained, FORMS, MORE)
+    return TrainedAdapter(root, folder, QwenImagePipeline.from_pretrained, FORMS, MORE)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_file_of_each_form(form: str, trained: Trained, record_property: Any) -> None:
+def test_a_file_of_each_form(form: str, trained: TrainedAdapter, record_property: Any) -> None:
     trained.assert_same(form, record_property)
 
 
-def test_without_it_and_turned_it_is_far(trained: Trained) -> None:
+def test_without_it_and_turned_it_is_far(trained: TrainedAdapter) -> None:
     trained.assert_far_without()

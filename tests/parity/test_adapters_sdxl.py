@@ -1,4 +1,4 @@
-"""SDXL's adapters against diffusers, from files of each form: UNet and both text encoders."""
+"""SDXL adapters compared with diffusers, from files of each format: UNet and both text encoders."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ import torch
 from models import registry
 from models.interface.pipeline import generate
 from tests.parity.adapter_files import (
+    AtelierRunner,
     Change,
     Changes,
-    Loaded,
-    Ours,
+    LoadedAdapter,
     Tensors,
     assert_far,
     assert_same,
+    diffusers_pixels,
     kohya,
     peft,
     peft_with_metadata,
     psnr_db,
     random_changes,
-    their_pixels,
     turned,
     without,
     write,
@@ -36,7 +36,7 @@ from tests.parity.adapter_files import (
 from tests.parity.sdxl_cases import BASE, PICTURE, SEED
 from tests.parity.tiny_sdxl import make_sdxl
 
-# torch and NumPy do not agree on this yet; it is the reference that meets it.
+# diffusers triggers NumPy's deprecation of torch tensors without the new `__array__` signature.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 REQUEST = {**BASE, "negative_prompt": "a green square", "num_inference_steps": 3}
@@ -75,8 +75,10 @@ AUTHORS_LAYERS = {
 
 
 def authors_name(name: str) -> str:
-    """The name in the checkpoint of the authors, whose UNet kohya's scripts train."""
-    block = next(one for one in AUTHORS_BLOCKS if name == one or name.startswith(f"{one}."))
+    """Name in the authors' checkpoint, whose UNet kohya's scripts train."""
+    block = next(
+        prefix for prefix in AUTHORS_BLOCKS if name == prefix or name.startswith(f"{prefix}.")
+    )
     layer = name.removeprefix(block).lstrip(".")
     if ".resnets." in name:
         layer = AUTHORS_LAYERS["resnets"][layer]
@@ -92,7 +94,7 @@ def rank_of(name: str) -> int:
 
 
 def alpha_of(name: str) -> float:
-    # Diffusers' converter loses alphas of attention that are not the most frequent one.
+    # diffusers' converter drops attention alphas that differ from the most frequent alpha.
     return 5.0 if ".resnets." in name else 6.0
 
 
@@ -109,8 +111,8 @@ def reference(folder: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def ours(folder: Path) -> Ours:
-    return Ours(folder)
+def actual(folder: Path) -> AtelierRunner:
+    return AtelierRunner(folder)
 
 
 @pytest.fixture(scope="module")
@@ -125,8 +127,8 @@ def parts(reference: Any) -> dict[str, Changes]:
 
 def run(pipe: Any) -> np.ndarray:
     arguments = {name: value for name, value in REQUEST.items() if name != "seed"}
-    made = pipe(**arguments, generator=torch.Generator().manual_seed(SEED))
-    return np.asarray(made.images[0])
+    output = pipe(**arguments, generator=torch.Generator().manual_seed(SEED))
+    return np.asarray(output.images[0])
 
 
 def run_on_image(pipe: Any) -> np.ndarray:
@@ -135,14 +137,16 @@ def run_on_image(pipe: Any) -> np.ndarray:
     arguments = {n: v for n, v in REQUEST.items() if n not in ("seed", "width", "height")}
     size = REQUEST["width"], REQUEST["height"]
     image = PICTURE.resize(size, resample=3).resize(size)
-    made = kind(
+    output = kind(
         **arguments, image=image, strength=0.7, generator=torch.Generator().manual_seed(SEED)
     )
-    return np.asarray(made.images[0])
+    return np.asarray(output.images[0])
 
 
 def bare(name: str) -> str:
-    """The name of a text encoder's layer, which transformers gives a prefix in the second one."""
+    """Name of a text encoder's layer without the prefix that transformers adds in the second
+    encoder.
+    """
     return name.removeprefix("text_model.")
 
 
@@ -158,7 +162,7 @@ def authors(parts: dict[str, Changes]) -> Tensors:
 
 
 def older(parts: dict[str, Changes]) -> Tensors:
-    """As diffusers wrote attention's layers at first."""
+    """Tensors in diffusers' first format of attention layers."""
     tensors = {}
     for part, changes in parts.items():
         for name, change in changes.items():
@@ -176,7 +180,7 @@ FORMS: dict[str, Callable[[dict[str, Changes]], Tensors]] = {
     "PEFT": peft,
     "kohya, the authors' names": authors,
     "kohya, diffusers' names": lambda parts: {
-        # Diffusers' converter knows no such name for these layers.
+        # diffusers' converter supports no name of this kind for these layers.
         **without(kohya("lora_unet", parts["unet"]), "add_embedding"),
         **text_as_kohya(parts),
     },
@@ -187,74 +191,84 @@ FORMS: dict[str, Callable[[dict[str, Changes]], Tensors]] = {
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory, parts: dict[str, Changes]) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("files")
-    made = {
+    paths = {
         name: write(form(parts), root / f"{number}.safetensors")
         for number, (name, form) in enumerate(FORMS.items())
     }
     tensors, metadata = peft_with_metadata(parts)
-    made["PEFT, alphas in metadata"] = write(tensors, root / "metadata.safetensors", metadata)
-    return made
+    paths["PEFT, alphas in metadata"] = write(tensors, root / "metadata.safetensors", metadata)
+    return paths
 
 
 @pytest.fixture(scope="module")
 def expected(reference: Any, files: dict[str, Path]) -> Callable[[str], np.ndarray]:
-    return cache(lambda form: their_pixels(reference, [Loaded(files[form])], run))
+    return cache(lambda form: diffusers_pixels(reference, [LoadedAdapter(files[form])], run))
 
 
 @pytest.mark.parametrize("form", [*FORMS, "PEFT, alphas in metadata"])
 def test_every_form_draws_what_diffusers_draws(
     form: str,
-    ours: Ours,
+    actual: AtelierRunner,
     files: dict[str, Path],
     expected: Callable[[str], np.ndarray],
     record_property: Any,
 ) -> None:
-    adapter = ours.read(Loaded(files[form]))
+    adapter = actual.read(LoadedAdapter(files[form]))
     assert (adapter.rank, adapter.ignored) == (4, ())
-    assert_same(ours.pixels(REQUEST, [Loaded(files[form])]), expected(form), record_property)
+    assert_same(
+        actual.pixels(REQUEST, [LoadedAdapter(files[form])]), expected(form), record_property
+    )
 
 
 def test_the_adapter_shows(reference: Any, expected: Callable[[str], np.ndarray]) -> None:
-    plain = their_pixels(reference, [], run)
-    assert psnr_db(expected("PEFT"), plain) < 40, "an adapter that does not show proves nothing"
+    plain = diffusers_pixels(reference, [], run)
+    assert psnr_db(expected("PEFT"), plain) < 40, "the adapter must change the image"
 
 
-def test_banks_without_adapters_change_no_bit(folder: Path, ours: Ours) -> None:
+def test_banks_without_adapters_change_no_bit(folder: Path, actual: AtelierRunner) -> None:
     plain = registry.load("tiny", str(folder), "float32", {})
     without_banks = generate(plain, {**plain.spec.defaults, **REQUEST}, {})
-    np.testing.assert_array_equal(ours.pixels(REQUEST, []), without_banks)
+    np.testing.assert_array_equal(actual.pixels(REQUEST, []), without_banks)
 
 
 @pytest.mark.parametrize("scale", [-0.6, 1.3])
 def test_any_scale(
-    scale: float, ours: Ours, reference: Any, files: dict[str, Path], record_property: Any
+    scale: float,
+    actual: AtelierRunner,
+    reference: Any,
+    files: dict[str, Path],
+    record_property: Any,
 ) -> None:
-    asked = [Loaded(files["kohya, the authors' names"], scale)]
-    theirs = their_pixels(reference, asked, run)
-    assert_same(ours.pixels(REQUEST, asked), theirs, record_property)
+    loras = [LoadedAdapter(files["kohya, the authors' names"], scale)]
+    expected = diffusers_pixels(reference, loras, run)
+    assert_same(actual.pixels(REQUEST, loras), expected, record_property)
 
 
 def test_two_adapters_of_several_pages(
-    ours: Ours, reference: Any, files: dict[str, Path], tmp_path: Path, record_property: Any
+    actual: AtelierRunner,
+    reference: Any,
+    files: dict[str, Path],
+    tmp_path: Path,
+    record_property: Any,
 ) -> None:
     second = random_changes(reference.unet, 9, 20, 13.0, size=0.05)
     file = write(peft({"unet": second}), tmp_path / "second.safetensors")
-    asked = [Loaded(files["PEFT"], 0.7), Loaded(file, -0.5)]
-    assert [ours.read(one).pages for one in asked] == [1, 2]
-    theirs = their_pixels(reference, asked, run)
-    assert_same(ours.pixels(REQUEST, asked), theirs, record_property)
+    loras = [LoadedAdapter(files["PEFT"], 0.7), LoadedAdapter(file, -0.5)]
+    assert [actual.read(lora).pages for lora in loras] == [1, 2]
+    expected = diffusers_pixels(reference, loras, run)
+    assert_same(actual.pixels(REQUEST, loras), expected, record_property)
 
 
 def test_image_to_image(
-    ours: Ours, reference: Any, files: dict[str, Path], record_property: Any
+    actual: AtelierRunner, reference: Any, files: dict[str, Path], record_property: Any
 ) -> None:
-    asked = [Loaded(files["PEFT"])]
+    loras = [LoadedAdapter(files["PEFT"])]
     size = REQUEST["width"], REQUEST["height"]
     memory = io.BytesIO()
     PICTURE.resize(size, resample=3).resize(size).save(memory, "PNG")
     request = {**REQUEST, "strength": 0.7}
-    found = ours.pixels(request, asked, {"image": memory.getvalue()})
-    assert_same(found, their_pixels(reference, asked, run_on_image), record_property)
+    output = actual.pixels(request, loras, {"image": memory.getvalue()})
+    assert_same(output, diffusers_pixels(reference, loras, run_on_image), record_property)
 
 
 def spoiled(parts: dict[str, Changes], wrong: str) -> Tensors:
@@ -273,8 +287,10 @@ def spoiled(parts: dict[str, Changes], wrong: str) -> Tensors:
         return authors({**parts, "unet": turned(parts["unet"])})
     assert wrong == "windows turned"
     unet = {
-        name: Change(one.down.transpose(-1, -2), one.up, one.alpha) if one.down.ndim == 4 else one
-        for name, one in parts["unet"].items()
+        name: Change(change.down.transpose(-1, -2), change.up, change.alpha)
+        if change.down.ndim == 4
+        else change
+        for name, change in parts["unet"].items()
     }
     return authors({**parts, "unet": unet})
 
@@ -293,11 +309,11 @@ def spoiled(parts: dict[str, Changes], wrong: str) -> Tensors:
 )
 def test_a_wrong_reading_fails_by_far(
     wrong: str,
-    ours: Ours,
+    actual: AtelierRunner,
     parts: dict[str, Changes],
     expected: Callable[[str], np.ndarray],
     tmp_path: Path,
 ) -> None:
     file = write(spoiled(parts, wrong), tmp_path / "wrong.safetensors")
-    found = ours.pixels(REQUEST, [Loaded(file)])
-    assert_far(found, expected("kohya, the authors' names"))
+    output = actual.pixels(REQUEST, [LoadedAdapter(file)])
+    assert_far(output, expected("kohya, the authors' names"))

@@ -1,4 +1,6 @@
-"""Wan's adapters against diffusers, from files of each form: experts, and image to video too."""
+"""Wan adapters compared with diffusers, from files of each format, with experts and image
+inputs.
+"""
 
 from __future__ import annotations
 
@@ -18,25 +20,25 @@ from PIL import Image
 from models import registry
 from models.interface.pipeline import generate
 from tests.parity.adapter_files import (
+    AtelierRunner,
     Changes,
-    Loaded,
-    Ours,
+    LoadedAdapter,
     Tensors,
     assert_far,
     assert_same,
+    diffusers_pixels,
     kohya,
     peft,
     peft_with_metadata,
     psnr_db,
     random_changes,
-    their_pixels,
     turned,
     without,
     write,
 )
 from tests.parity.tiny_wan import Config, make_wan
 
-# diffusers' schedulers hand NumPy a tensor in a way that NumPy will drop.
+# diffusers' schedulers pass tensors to NumPy in a deprecated way.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 CHECKPOINTS: dict[str, Config] = {
@@ -82,8 +84,8 @@ AUTHORS: tuple[tuple[str, str], ...] = (
 
 
 def authors_name(name: str) -> str:
-    for expression, theirs in AUTHORS:
-        name = re.sub(expression, theirs, name)
+    for expression, original in AUTHORS:
+        name = re.sub(expression, original, name)
     return name
 
 
@@ -92,7 +94,7 @@ def in_blocks(name: str) -> bool:
 
 
 def dotted(changes: Changes, seed: int = 7) -> Tensors:
-    """As ComfyUI's scripts write it, with differences of biases, norms and the last layer."""
+    """Tensors in ComfyUI's format, with differences of biases, norms and the last layer."""
     generator = torch.Generator().manual_seed(seed)
     tensors: Tensors = {}
     for name, change in changes.items():
@@ -109,40 +111,42 @@ def dotted(changes: Changes, seed: int = 7) -> Tensors:
 
 
 def dotted_with_alphas(changes: Changes) -> Tensors:
-    made = kohya("", changes, authors_name)
+    with_underscores = kohya("", changes, authors_name)
     tensors: Tensors = {}
     for name in changes:
         key = authors_name(name)
         for end in ("lora_down.weight", "lora_up.weight", "alpha"):
-            tensors[f"diffusion_model.{key}.{end}"] = made[f"_{key.replace('.', '_')}.{end}"]
+            tensors[f"diffusion_model.{key}.{end}"] = with_underscores[
+                f"_{key.replace('.', '_')}.{end}"
+            ]
     return tensors
 
 
 class Pair:
-    """One checkpoint, loaded by diffusers and by us with banks."""
+    """One checkpoint, loaded by diffusers and by Atelier with banks."""
 
     def __init__(self, folder: Path, config: Config) -> None:
         self.folder = make_wan(folder, **config)
         self.reference = DiffusionPipeline.from_pretrained(self.folder)
         self.reference.set_progress_bar_config(disable=True)
-        self.ours = Ours(self.folder)
+        self.atelier = AtelierRunner(self.folder)
         self.is_pictured = config.get("from_image", False)
-        # With less, an image is read as text: see tests/parity/test_wan.py.
+        # Shorter text would make diffusers read image tokens as text: see tests/parity/test_wan.py.
         self.request = REQUEST | ({"max_sequence_length": 512} if self.is_pictured else {})
 
-    def changes(self, seed: int = 1, part: str = "transformer", **how: Any) -> Changes:
-        return random_changes(getattr(self.reference, part), seed, **({"size": 0.1} | how))
+    def changes(self, seed: int = 1, part: str = "transformer", **options: Any) -> Changes:
+        return random_changes(getattr(self.reference, part), seed, **({"size": 0.1} | options))
 
-    def theirs(self, *adapters: Loaded) -> np.ndarray:
-        return their_pixels(self.reference, adapters, self._run)
+    def run_diffusers(self, *adapters: LoadedAdapter) -> np.ndarray:
+        return diffusers_pixels(self.reference, adapters, self._run)
 
-    def found(self, *adapters: Loaded) -> np.ndarray:
+    def found(self, *adapters: LoadedAdapter) -> np.ndarray:
         images: Mapping[str, bytes] = {}
         if self.is_pictured:
             memory = io.BytesIO()
             FIRST.save(memory, "PNG")
             images = {"image": memory.getvalue()}
-        return self.ours.pixels({**self.request, "seed": SEED}, adapters, images)
+        return self.atelier.pixels({**self.request, "seed": SEED}, adapters, images)
 
     def _run(self, pipe: Any) -> np.ndarray:
         image = {"image": FIRST} if self.is_pictured else {}
@@ -194,13 +198,13 @@ def files(
 def test_every_form_draws_what_diffusers_draws(
     form: str, pairs: Callable[[str], Pair], files: dict[str, Path], record_property: Any
 ) -> None:
-    pair, one = pairs("2.1"), Loaded(files[form])
-    theirs = pair.theirs(one)
-    assert psnr_db(theirs, pair.theirs()) < 40, "an adapter that does not show proves nothing"
-    ignored = pair.ours.read(one).ignored
+    pair, lora = pairs("2.1"), LoadedAdapter(files[form])
+    expected = pair.run_diffusers(lora)
+    assert psnr_db(expected, pair.run_diffusers()) < 40, "the adapter must change the image"
+    ignored = pair.atelier.read(lora).ignored
     assert all("norm" in key for key in ignored), ignored
     assert bool(ignored) == ("differences" in form)
-    assert_same(pair.found(one), theirs, record_property)
+    assert_same(pair.found(lora), expected, record_property)
 
 
 def test_alphas_of_metadata(
@@ -210,27 +214,27 @@ def test_alphas_of_metadata(
     tensors, metadata = peft_with_metadata(
         {"transformer": pair.changes(rank=rank_of, alpha=alpha_of)}
     )
-    one = Loaded(write(tensors, tmp_path / "a.safetensors", metadata), -0.7)
-    assert_same(pair.found(one), pair.theirs(one), record_property)
+    lora = LoadedAdapter(write(tensors, tmp_path / "a.safetensors", metadata), -0.7)
+    assert_same(pair.found(lora), pair.run_diffusers(lora), record_property)
 
 
 def test_a_bias_alone_that_diffusers_leaves_out(
     pairs: Callable[[str], Pair], tmp_path: Path, record_property: Any
 ) -> None:
-    """Its converter drops the time projection's where there are no matrices for it."""
+    """diffusers' converter drops the time projection's bias if the file has no matrices for it."""
     pair = pairs("2.1")
     tensors = dotted(pair.changes(only=in_blocks))
     key = "diffusion_model.time_projection.1.diff_b"
-    one = Loaded(write({**tensors, key: torch.ones(360)}, tmp_path / "a.safetensors"))
-    assert key in pair.ours.read(one).ignored
-    assert_same(pair.found(one), pair.theirs(one), record_property)
+    lora = LoadedAdapter(write({**tensors, key: torch.ones(360)}, tmp_path / "a.safetensors"))
+    assert key in pair.atelier.read(lora).ignored
+    assert_same(pair.found(lora), pair.run_diffusers(lora), record_property)
 
 
 def test_banks_without_adapters_change_no_bit(pairs: Callable[[str], Pair]) -> None:
     pair = pairs("2.1")
     pipeline = registry.load("tiny", str(pair.folder), "float32", {})
-    asked = {**pipeline.spec.defaults, **pair.request, "seed": SEED}
-    np.testing.assert_array_equal(pair.found(), generate(pipeline, asked, {}))
+    fields = {**pipeline.spec.defaults, **pair.request, "seed": SEED}
+    np.testing.assert_array_equal(pair.found(), generate(pipeline, fields, {}))
 
 
 def test_two_adapters_of_several_pages(
@@ -239,8 +243,8 @@ def test_two_adapters_of_several_pages(
     pair = pairs("2.1")
     second = peft({"transformer": pair.changes(9, rank=20, alpha=13.0, size=0.03)})
     file = write(second, tmp_path / "second.safetensors")
-    asked = Loaded(files["musubi-tuner"], 0.7), Loaded(file, -0.5)
-    assert_same(pair.found(*asked), pair.theirs(*asked), record_property)
+    loras = LoadedAdapter(files["musubi-tuner"], 0.7), LoadedAdapter(file, -0.5)
+    assert_same(pair.found(*loras), pair.run_diffusers(*loras), record_property)
 
 
 def test_a_file_for_each_expert(
@@ -249,18 +253,18 @@ def test_a_file_for_each_expert(
     pair = pairs("2.2")
     high = peft({"transformer": pair.changes(1)})
     low = peft({"transformer": pair.changes(2, part="transformer_2")})
-    asked = (
-        Loaded(write(high, tmp_path / "high.safetensors"), 0.9),
-        Loaded(write(low, tmp_path / "low.safetensors"), 0.6, expert="low"),
+    loras = (
+        LoadedAdapter(write(high, tmp_path / "high.safetensors"), 0.9),
+        LoadedAdapter(write(low, tmp_path / "low.safetensors"), 0.6, expert="low"),
     )
-    assert [list(pair.ours.read(one).networks) for one in asked] == [
+    assert [list(pair.atelier.read(lora).networks) for lora in loras] == [
         ["transformer"],
         ["transformer_2"],
     ]
-    theirs = pair.theirs(*asked)
-    assert_same(pair.found(*asked), theirs, record_property)
-    for one in asked:
-        assert_far(pair.found(one), theirs)
+    expected = pair.run_diffusers(*loras)
+    assert_same(pair.found(*loras), expected, record_property)
+    for lora in loras:
+        assert_far(pair.found(lora), expected)
 
 
 @pytest.mark.parametrize("kind", ["without the image's keys", "with them"])
@@ -269,13 +273,15 @@ def test_image_to_video(
 ) -> None:
     pair = pairs("image to video")
 
-    def is_there(name: str) -> bool:
+    def is_included(name: str) -> bool:
         return in_blocks(name) and (kind == "with them" or "add_" not in name)
 
-    changes = pair.changes(only=is_there)
+    changes = pair.changes(only=is_included)
     assert any("add_k_proj" in name for name in changes) == (kind == "with them")
-    one = Loaded(write(kohya("lora_unet", changes, authors_name), tmp_path / "a.safetensors"))
-    assert_same(pair.found(one), pair.theirs(one), record_property)
+    lora = LoadedAdapter(
+        write(kohya("lora_unet", changes, authors_name), tmp_path / "a.safetensors")
+    )
+    assert_same(pair.found(lora), pair.run_diffusers(lora), record_property)
 
 
 def test_control_blocks_of_vace(
@@ -285,13 +291,13 @@ def test_control_blocks_of_vace(
     changes = pair.changes(rank=rank_of, alpha=alpha_of)
     assert any(name.startswith("vace_blocks.1.") for name in changes)
     assert {"vace_blocks.0.proj_in", "vace_blocks.0.proj_out"} <= changes.keys()
-    one = Loaded(write(peft({"transformer": changes}), tmp_path / "a.safetensors"))
-    assert not pair.ours.read(one).ignored
-    theirs = pair.theirs(one)
-    assert_same(pair.found(one), theirs, record_property)
+    lora = LoadedAdapter(write(peft({"transformer": changes}), tmp_path / "a.safetensors"))
+    assert not pair.atelier.read(lora).ignored
+    expected = pair.run_diffusers(lora)
+    assert_same(pair.found(lora), expected, record_property)
     main = {name: change for name, change in changes.items() if "vace" not in name}
-    other = Loaded(write(peft({"transformer": main}), tmp_path / "b.safetensors"))
-    assert_far(pair.found(other), theirs)
+    without_vace = LoadedAdapter(write(peft({"transformer": main}), tmp_path / "b.safetensors"))
+    assert_far(pair.found(without_vace), expected)
 
 
 WRONG: dict[str, Callable[[Changes], Tensors]] = {
@@ -310,7 +316,9 @@ def test_a_wrong_reading_fails_by_far(
     pair = pairs("2.1")
     changes = pair.changes(rank=rank_of, alpha=alpha_of, only=in_blocks)
     file = write(WRONG[wrong](changes), tmp_path / "wrong.safetensors")
-    assert_far(pair.found(Loaded(file)), pair.theirs(Loaded(files["musubi-tuner"])))
+    assert_far(
+        pair.found(LoadedAdapter(file)), pair.run_diffusers(LoadedAdapter(files["musubi-tuner"]))
+    )
 
 
 @pytest.mark.parametrize("part", ["diff_b", "head.head"])
@@ -320,4 +328,4 @@ def test_a_difference_left_out_fails_by_far(
     pair, form = pairs("2.1"), "the authors' names, differences"
     tensors = without(FORMS[form](pair), part)
     file = write(tensors, tmp_path / "wrong.safetensors")
-    assert_far(pair.found(Loaded(file)), pair.theirs(Loaded(files[form])))
+    assert_far(pair.found(LoadedAdapter(file)), pair.run_diffusers(LoadedAdapter(files[form])))

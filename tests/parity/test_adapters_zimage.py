@@ -1,7 +1,7 @@
-"""Z-Image's adapters against diffusers, from files of each form.
+"""Z-Image adapters compared with diffusers, from files of each format.
 
-Of ComfyUI's fused layers diffusers reads one spelling alone: those of the others are held against
-PEFT's file of the same changes.
+diffusers reads only one spelling of ComfyUI's fused layers. The others are compared with PEFT's
+file of the same changes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from diffusers import ZImagePipeline
 
 from tests.parity.adapter_files import Change, Changes, kohya, peft
-from tests.parity.adapter_forms import Form, Trained, dotted
+from tests.parity.adapter_forms import Form, TrainedAdapter, dotted
 from tests.parity.tiny_zimage import make_zimage
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -22,25 +22,25 @@ MORE = {"guidance_scale": 0.0, "max_sequence_length": 64}
 
 
 def in_blocks(changes: Changes) -> Changes:
-    """What trainers change, and diffusers' converter knows."""
+    """Changes of layers that trainers use and diffusers' converter supports."""
     return {n: c for n, c in changes.items() if ".attention." in n or ".feed_forward." in n}
 
 
 def fused(changes: Changes) -> tuple[Changes, Changes]:
-    """ComfyUI's layers, whose parts share `down`, and the same by diffusers' names."""
-    whole: Changes = {}
+    """Changes of ComfyUI's layers, whose parts share `down`, and their equivalents in diffusers."""
+    joined: Changes = {}
     parts: Changes = {}
     for name, change in in_blocks(changes).items():
         block, _, layer = name.rpartition("attention.")
         if layer == "to_q":
-            ups = [changes[f"{block}attention.to_{one}"].up[:, :3] for one in "qkv"]
+            ups = [changes[f"{block}attention.to_{letter}"].up[:, :3] for letter in "qkv"]
             down = change.down[:3]
-            whole[f"{block}attention.qkv"] = Change(down, torch.cat(ups), 2.0)
-            for one, up in zip("qkv", ups, strict=True):
-                parts[f"{block}attention.to_{one}"] = Change(down, up, 2.0)
+            joined[f"{block}attention.qkv"] = Change(down, torch.cat(ups), 2.0)
+            for letter, up in zip("qkv", ups, strict=True):
+                parts[f"{block}attention.to_{letter}"] = Change(down, up, 2.0)
         elif layer == "to_out.0":
-            whole[f"{block}attention.out"] = parts[name] = change
-    return whole, parts
+            joined[f"{block}attention.out"] = parts[name] = change
+    return joined, parts
 
 
 FORMS: dict[str, Form] = {
@@ -57,20 +57,20 @@ THEIRS: dict[str, Form] = dict.fromkeys(
     ("ComfyUI's layers", "kohya, ComfyUI's layers"),
     lambda changes: peft({"transformer": fused(changes)[1]}),
 )
-"""PEFT's files of the same changes, of forms that diffusers does not read."""
+"""PEFT's files of the same changes, for formats that diffusers does not read."""
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> TrainedAdapter:
     root = tmp_path_factory.mktemp("zimage")
     folder = make_zimage(root / "model")
-    return Trained(root, folder, ZImagePipeline.from_pretrained, FORMS, MORE, THEIRS)
+    return TrainedAdapter(root, folder, ZImagePipeline.from_pretrained, FORMS, MORE, THEIRS)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_file_of_each_form(form: str, trained: Trained, record_property: Any) -> None:
+def test_a_file_of_each_form(form: str, trained: TrainedAdapter, record_property: Any) -> None:
     trained.assert_same(form, record_property)
 
 
-def test_without_it_and_turned_it_is_far(trained: Trained) -> None:
+def test_without_it_and_turned_it_is_far(trained: TrainedAdapter) -> None:
     trained.assert_far_without()

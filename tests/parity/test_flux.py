@@ -1,7 +1,7 @@
-"""Flux against diffusers' own pipelines, in the same run, on small checkpoints of odd shapes.
+"""Flux compared with diffusers' pipelines in the same process, on small checkpoints of odd shapes.
 
-Bounds: latents of each step to a relative 1e-4, images to 60 dB and two grey levels. On such
-checkpoints rounding alone (float32 against float64) stays above 80 dB, a wrong term below 50.
+Bounds: latents of each step to a relative 1e-4, images to 60 dB and two grey levels. On these
+checkpoints rounding alone (float32 against float64) stays above 80 dB, and a wrong term below 50.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from PIL import Image
 from models import registry
 from models.interface.pipeline import PyTree, denoise
 from tests import coarse
-from tests.parity.lazily import Lazily
+from tests.parity.lazy_dict import LazyDict
 from tests.parity.programs import Programs
 from tests.parity.tiny import make_flux
 
@@ -125,42 +125,42 @@ BASE = {
 
 
 AS_USERS = {("dev", "true cfg"), ("dev", "default strength")}
-"""Whose programs are compiled as users compile; those of all others coarsely."""
+"""Cases whose programs are compiled with production options; all others compile coarsely."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_coarsely() -> None:
-    """By request."""
+    """Override the folder's fixture: compile options depend on the request."""
 
 
 class Pair:
-    """One checkpoint, loaded by diffusers and by us."""
+    """One checkpoint, loaded by diffusers and by Atelier."""
 
-    def __init__(self, folder: Path, made: Checkpoint) -> None:
-        self.folder = made.make(folder)
-        self.theirs = FluxPipeline.from_pretrained(self.folder)
+    def __init__(self, folder: Path, checkpoint: Checkpoint) -> None:
+        self.folder = checkpoint.make(folder)
+        self.diffusers = FluxPipeline.from_pretrained(self.folder)
         with coarse.compiled():
             loaded = registry.load("tiny", str(self.folder), "float32", {})
-        self.ours, self.as_users = Programs(loaded, coarse.OPTIONS), Programs(loaded)
+        self.atelier, self.as_users = Programs(loaded, coarse.OPTIONS), Programs(loaded)
 
     def programs(self, checkpoint: str, request_name: str) -> Programs:
-        return self.as_users if (checkpoint, request_name) in AS_USERS else self.ours
+        return self.as_users if (checkpoint, request_name) in AS_USERS else self.atelier
 
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Pair]:
     root = tmp_path_factory.mktemp("flux")
-    return Lazily(lambda name: Pair(root / name, CHECKPOINTS[name]))
+    return LazyDict(lambda name: Pair(root / name, CHECKPOINTS[name]))
 
 
 @dataclass(frozen=True)
 class Result:
     latents: list[np.ndarray]
-    """After each step, packed."""
+    """Latents after each step, packed."""
     picture: np.ndarray
 
 
-def theirs(
+def run_diffusers(
     base: FluxPipeline, request: Mapping[str, Any], image: Image.Image | None = None
 ) -> Result:
     pipeline = base if image is None else FluxImg2ImgPipeline(**base.components)
@@ -174,11 +174,11 @@ def theirs(
     arguments = {name: value for name, value in request.items() if name != "seed"}
     generator = torch.Generator("cpu").manual_seed(request["seed"])
     extra = {} if image is None else {"image": image}
-    made = pipeline(**arguments, **extra, generator=generator, callback_on_step_end=keep)
-    return Result(latents, np.asarray(made.images[0]))
+    output = pipeline(**arguments, **extra, generator=generator, callback_on_step_end=keep)
+    return Result(latents, np.asarray(output.images[0]))
 
 
-def ours(
+def run_atelier(
     programs: Programs,
     request: Mapping[str, Any],
     image: Image.Image | None = None,
@@ -194,25 +194,28 @@ def png(image: Image.Image) -> bytes:
     return file.getvalue()
 
 
-def relative(ours: np.ndarray, theirs: np.ndarray) -> float:
-    return float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))
+def relative(output: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.linalg.norm(output - expected) / np.linalg.norm(expected))
 
 
-def psnr_db(ours: np.ndarray, theirs: np.ndarray) -> float:
-    error = np.mean((ours.astype(np.float64) - theirs) ** 2)
+def psnr_db(output: np.ndarray, expected: np.ndarray) -> float:
+    error = np.mean((output.astype(np.float64) - expected) ** 2)
     return float(np.inf if error == 0 else 10 * np.log10(255**2 / error))
 
 
-def assert_same(ours: Result, theirs: Result, record: Any) -> None:
-    steps = [relative(a, b) for a, b in zip(ours.latents, theirs.latents, strict=True)]
-    off = np.abs(ours.picture.astype(int) - theirs.picture)
+def assert_same(output: Result, expected: Result, record: Any) -> None:
+    steps = [relative(a, b) for a, b in zip(output.latents, expected.latents, strict=True)]
+    levels = np.abs(output.picture.astype(int) - expected.picture)
     record("latents_relative", max(steps))
-    record("psnr_db", psnr_db(ours.picture, theirs.picture))
-    print(f"latents {max(steps):.1e}, {psnr_db(ours.picture, theirs.picture):.1f} dB, {off.max()}")
+    record("psnr_db", psnr_db(output.picture, expected.picture))
+    print(
+        f"latents {max(steps):.1e}, {psnr_db(output.picture, expected.picture):.1f} dB,"
+        f" {levels.max()}"
+    )
     assert max(steps) <= RELATIVE, steps
-    assert psnr_db(ours.picture, theirs.picture) >= PSNR_DB
-    assert off.max() <= GREY_LEVELS
-    assert theirs.picture.std() > 10, "a flat image proves nothing"
+    assert psnr_db(output.picture, expected.picture) >= PSNR_DB
+    assert levels.max() <= GREY_LEVELS
+    assert expected.picture.std() > 10, "a flat image proves nothing"
 
 
 @pytest.mark.parametrize("request_name", REQUESTS)
@@ -221,8 +224,8 @@ def test_text_to_image(
     pairs: Mapping[str, Pair], checkpoint: str, request_name: str, record_property: Any
 ) -> None:
     pair, request = pairs[checkpoint], BASE | REQUESTS[request_name]
-    made = ours(pair.programs(checkpoint, request_name), request)
-    assert_same(made, theirs(pair.theirs, request), record_property)
+    result = run_atelier(pair.programs(checkpoint, request_name), request)
+    assert_same(result, run_diffusers(pair.diffusers, request), record_property)
 
 
 @pytest.mark.parametrize("request_name", FROM_IMAGE)
@@ -231,13 +234,13 @@ def test_image_to_image(
     pairs: Mapping[str, Pair], checkpoint: str, request_name: str, record_property: Any
 ) -> None:
     pair, request = pairs[checkpoint], BASE | FROM_IMAGE[request_name]
-    made = ours(pair.programs(checkpoint, request_name), request, PICTURE)
-    assert_same(made, theirs(pair.theirs, request, PICTURE), record_property)
+    result = run_atelier(pair.programs(checkpoint, request_name), request, PICTURE)
+    assert_same(result, run_diffusers(pair.diffusers, request, PICTURE), record_property)
 
 
 def test_the_plain_loop_draws_the_same(pairs: Mapping[str, Pair]) -> None:
-    """Programs of its own, and the same numbers to the bit."""
-    programs = pairs["no attention in the VAE, static shift"].ours
+    """The loop compiles its own programs and gives the same latents bit for bit."""
+    programs = pairs["no attention in the VAE, static shift"].atelier
     prepared = programs.pipeline.prepare(BASE | REQUESTS["true cfg"], {})
     with coarse.compiled():
         rows = list(denoise(programs.pipeline, prepared))
@@ -246,7 +249,7 @@ def test_the_plain_loop_draws_the_same(pairs: Mapping[str, Pair]) -> None:
 
 
 def without(weights: Any, path: tuple[str, ...]) -> PyTree:
-    """The same with one array of the transformer zeroed."""
+    """Copy the weights with one array of the transformer zeroed."""
     transformer = jax.tree.map(lambda leaf: leaf, weights.transformer)
     node: Any = transformer
     for name in path:
@@ -267,8 +270,10 @@ DROPPED = {
 @pytest.mark.parametrize("path", DROPPED.values(), ids=DROPPED)
 def test_a_dropped_term_fails_by_far(pairs: Mapping[str, Pair], path: tuple[str, ...]) -> None:
     pair, request = pairs["dev"], BASE | REQUESTS["defaults"]
-    lame = without(pair.ours.pipeline.weights, path)
-    assert_far(ours(pair.ours, request, weights=lame), theirs(pair.theirs, request))
+    damaged = without(pair.atelier.pipeline.weights, path)
+    assert_far(
+        run_atelier(pair.atelier, request, weights=damaged), run_diffusers(pair.diffusers, request)
+    )
 
 
 def test_a_swapped_rope_axis_fails_by_far(pairs: Mapping[str, Pair], tmp_path: Path) -> None:
@@ -282,10 +287,10 @@ def test_a_swapped_rope_axis_fails_by_far(pairs: Mapping[str, Pair], tmp_path: P
     with coarse.compiled():
         loaded = registry.load("tiny", str(folder), "float32", {})
     swapped = Programs(loaded, coarse.OPTIONS)
-    assert_far(ours(swapped, request), theirs(pairs["dev"].theirs, request))
+    assert_far(run_atelier(swapped, request), run_diffusers(pairs["dev"].diffusers, request))
 
 
-def assert_far(ours: Result, theirs: Result) -> None:
-    """Ten times out of both bounds: no tolerance that one might settle on would let it pass."""
-    assert max(map(relative, ours.latents, theirs.latents)) > 10 * RELATIVE
-    assert psnr_db(ours.picture, theirs.picture) < PSNR_DB - 10
+def assert_far(output: Result, expected: Result) -> None:
+    """Assert that both bounds are exceeded tenfold, beyond any plausible tolerance."""
+    assert max(map(relative, output.latents, expected.latents)) > 10 * RELATIVE
+    assert psnr_db(output.picture, expected.picture) < PSNR_DB - 10

@@ -1,4 +1,4 @@
-"""FLUX.2 klein against diffusers' own pipeline, in the same run, on small odd checkpoints.
+"""FLUX.2 klein compared with diffusers' pipeline in the same process, on small odd checkpoints.
 
 Bounds as in test_flux.py: latents of each step to a relative 1e-4, images to 60 dB and two grey
 levels.
@@ -96,18 +96,18 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Pair]:
     return pairs_of(root, CHECKPOINTS, make_flux2, Flux2KleinPipeline.from_pretrained)
 
 
-def theirs(
+def run_diffusers(
     pipeline: Flux2KleinPipeline, request: Mapping[str, Any], images: tuple[Image.Image, ...] = ()
 ) -> Result:
-    given = dict(request)
-    if negative := given.pop("negative_prompt", None):
+    arguments = dict(request)
+    if negative := arguments.pop("negative_prompt", None):
         length = request["max_sequence_length"]
         embeds, _ = pipeline.encode_prompt(negative, max_sequence_length=length)
-        given["negative_prompt_embeds"] = embeds
-    return drawn_by(pipeline, given, image=[*images] or None)
+        arguments["negative_prompt_embeds"] = embeds
+    return drawn_by(pipeline, arguments, image=[*images] or None)
 
 
-def ours(
+def run_atelier(
     programs: Programs,
     request: Mapping[str, Any],
     images: tuple[Image.Image, ...] = (),
@@ -122,9 +122,11 @@ def ours(
 def test_text_to_image(
     pairs: Mapping[str, Pair], checkpoint: str, request_name: str, record_property: Any
 ) -> None:
-    """Distilled checkpoints leave guidance aside."""
+    """Distilled checkpoints ignore guidance."""
     pair, request = pairs[checkpoint], BASE | REQUESTS[request_name]
-    assert_same(ours(pair.ours, request), theirs(pair.theirs, request), record_property)
+    assert_same(
+        run_atelier(pair.atelier, request), run_diffusers(pair.diffusers, request), record_property
+    )
 
 
 @pytest.mark.parametrize("images", FROM_IMAGES.values(), ids=FROM_IMAGES)
@@ -136,32 +138,35 @@ def test_references(
     record_property: Any,
 ) -> None:
     pair, request = pairs[checkpoint], BASE | {"guidance_scale": 2.0, "num_inference_steps": 3}
-    made, expected = ours(pair.ours, request, images), theirs(pair.theirs, request, images)
-    assert_same(made, expected, record_property)
-    assert_far(ours(pair.ours, request), expected)
+    result, expected = (
+        run_atelier(pair.atelier, request, images),
+        run_diffusers(pair.diffusers, request, images),
+    )
+    assert_same(result, expected, record_property)
+    assert_far(run_atelier(pair.atelier, request), expected)
 
 
 def test_references_have_an_order(pairs: Mapping[str, Pair]) -> None:
     pair, images = pairs["odd"], FROM_IMAGES["three of other sizes"]
-    expected = theirs(pair.theirs, BASE, images)
-    assert_far(ours(pair.ours, BASE, (images[1], images[0], images[2])), expected)
+    expected = run_diffusers(pair.diffusers, BASE, images)
+    assert_far(run_atelier(pair.atelier, BASE, (images[1], images[0], images[2])), expected)
 
 
 def test_a_large_reference_is_scaled_down(pairs: Mapping[str, Pair]) -> None:
-    """The pixels of a megapixel, of the middle: what the autoencoder is given."""
+    """The autoencoder's input is the centre crop of about one megapixel."""
     pair, image = pairs["distilled"], picture(5, (1501, 1203))
-    seen: list[torch.Tensor] = []
+    captured: list[torch.Tensor] = []
 
     def stop(image: torch.Tensor, generator: Any) -> torch.Tensor:
-        seen.append(image)
+        captured.append(image)
         raise InterruptedError
 
-    reference = Flux2KleinPipeline(**pair.theirs.components, is_distilled=True)
+    reference = Flux2KleinPipeline(**pair.diffusers.components, is_distilled=True)
     reference._encode_vae_image = stop  # type: ignore[method-assign]
     with pytest.raises(InterruptedError):
-        theirs(reference, BASE, (image,))
-    inputs = pair.ours.pipeline.prepare(BASE, {"image": png(image)}).inputs
-    expected = seen[0][0].numpy().transpose(1, 2, 0)
+        run_diffusers(reference, BASE, (image,))
+    inputs = pair.atelier.pipeline.prepare(BASE, {"image": png(image)}).inputs
+    expected = captured[0][0].numpy().transpose(1, 2, 0)
     assert inputs["reference.0"].shape == expected.shape == (912, 1136, 3)
     np.testing.assert_allclose(inputs["reference.0"], expected, atol=1e-6)
 
@@ -178,7 +183,7 @@ def test_references_that_are_refused(
 ) -> None:
     files = {path: png(image) for path, image in images.items()}
     with pytest.raises(RequestError, match=named):
-        pairs["base"].ours.pipeline.prepare(BASE, files)
+        pairs["base"].atelier.pipeline.prepare(BASE, files)
 
 
 DROPPED = {
@@ -191,8 +196,10 @@ DROPPED = {
 @pytest.mark.parametrize("path", DROPPED.values(), ids=DROPPED)
 def test_a_dropped_term_fails_by_far(pairs: Mapping[str, Pair], path: tuple[str, ...]) -> None:
     pair, request = pairs["base"], BASE | REQUESTS["negative prompt"]
-    lame = zeroed(pair.ours.pipeline.weights, *path)
-    assert_far(ours(pair.ours, request, weights=lame), theirs(pair.theirs, request))
+    damaged = zeroed(pair.atelier.pipeline.weights, *path)
+    assert_far(
+        run_atelier(pair.atelier, request, weights=damaged), run_diffusers(pair.diffusers, request)
+    )
 
 
 SPOILED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
@@ -211,8 +218,8 @@ def test_a_wrong_row_fails_by_far(
     pairs: Mapping[str, Pair], spoil: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> None:
     pair, request = pairs["base"], BASE | REQUESTS["negative prompt"]
-    made = ours(pair.ours, request, spoil=lambda row: {**row, **spoil(row)})
-    assert_far(made, theirs(pair.theirs, request))
+    result = run_atelier(pair.atelier, request, spoil=lambda row: {**row, **spoil(row)})
+    assert_far(result, run_diffusers(pair.diffusers, request))
 
 
 @pytest.mark.parametrize("tokens", [4, 256, 4096, 4300, 4301, 16384])

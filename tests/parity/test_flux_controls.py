@@ -1,4 +1,4 @@
-"""Flux with ControlNets and unions against diffusers' own pipelines, in float32.
+"""Flux with ControlNets and unions compared with diffusers' pipelines, in float32.
 
 Bounds as in test_flux.py: latents of each step to a relative 1e-4, images to 60 dB and two levels.
 """
@@ -73,7 +73,7 @@ NETS: dict[str, dict[str, dict[str, Any]]] = {
         "union": {"num_mode": 3, "num_layers": 0, "num_single_layers": 2},
     },
 }
-"""Configs by checkpoint and name: what differs from the smallest."""
+"""Config overrides of ControlNets by checkpoint and name."""
 MODES = {"canny": 0, "tile": 1, "depth-map": 2}
 """Names of a union's kinds."""
 
@@ -119,7 +119,7 @@ CASES: dict[str, Case] = {
 
 
 class Pair:
-    """One checkpoint with its ControlNets, loaded by diffusers and by us."""
+    """One checkpoint with its ControlNets, loaded by diffusers and by Atelier."""
 
     def __init__(self, root: Path, name: str) -> None:
         folder = CHECKPOINTS[name].make(root / "model")
@@ -135,33 +135,33 @@ class Pair:
             loaded = registry.load(
                 "tiny", str(folder), "float32", {}, controls=sources, max_controls=3
             )
-        self.ours = Programs(loaded, coarse.OPTIONS)
+        self.atelier = Programs(loaded, coarse.OPTIONS)
         self.base = FluxPipeline.from_pretrained(folder)
 
     def result(self, case: Case) -> Result:
-        images = {f"control.{i}.image": png(one) for i, one in enumerate(IMAGES)}
+        images = {f"control.{i}.image": png(image) for i, image in enumerate(IMAGES)}
         images = dict(list(images.items())[: len(case.control)])
         if case.image is not None:
             images["image"] = png(case.image)
-        prepared = self.ours.pipeline.prepare(fields_of(case), images)
-        return Result(*self.ours.drawn(prepared))
+        prepared = self.atelier.pipeline.prepare(fields_of(case), images)
+        return Result(*self.atelier.drawn(prepared))
 
-    def theirs(self, case: Case) -> Result:
+    def run_diffusers(self, case: Case) -> Result:
         names, scales, starts, ends = zip(*case.control, strict=True)
         modes = [MODES.get(name) for name in names]
         nets = [self.nets["union" if name in MODES else name] for name in names]
         joined: Any = nets[0] if len(nets) == 1 else FluxMultiControlNetModel(unique(nets))
         task = "" if case.image is None else "Img2Img"
         kind: Any = getattr(diffusers, f"FluxControlNet{task}Pipeline")
-        given: Any = {name: value for name, value in {**BASE, **case.fields}.items()}
-        generator = torch.Generator("cpu").manual_seed(given.pop("seed"))
+        arguments: Any = {name: value for name, value in {**BASE, **case.fields}.items()}
+        generator = torch.Generator("cpu").manual_seed(arguments.pop("seed"))
         if case.image is not None:
-            given["image"] = case.image
-        several = len(nets) > 1
-        given |= {
-            "control_image": IMAGES[: len(nets)] if several else IMAGES[0],
-            "control_mode": modes if several else modes[0],
-            "controlnet_conditioning_scale": [*scales] if several else scales[0],
+            arguments["image"] = case.image
+        is_multiple = len(nets) > 1
+        arguments |= {
+            "control_image": IMAGES[: len(nets)] if is_multiple else IMAGES[0],
+            "control_mode": modes if is_multiple else modes[0],
+            "controlnet_conditioning_scale": [*scales] if is_multiple else scales[0],
             "control_guidance_start": [*starts],
             "control_guidance_end": [*ends],
         }
@@ -174,12 +174,12 @@ class Pair:
             latents.append(tensors["latents"][0].numpy().copy())
             return {}
 
-        made = pipeline(**given, generator=generator, callback_on_step_end=keep)
-        return Result(latents, np.asarray(made.images[0]))
+        output = pipeline(**arguments, generator=generator, callback_on_step_end=keep)
+        return Result(latents, np.asarray(output.images[0]))
 
 
 def unique(nets: list[FluxControlNetModel]) -> list[FluxControlNetModel]:
-    """Return one where all are the same, as diffusers runs several images of a union."""
+    """Return a single net if all are the same, because diffusers runs a union's images together."""
     return nets[:1] if all(net is nets[0] for net in nets) else nets
 
 
@@ -194,7 +194,7 @@ Pairs = Callable[[str], Pair]
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
-    """By checkpoint; each is made once."""
+    """Pairs by checkpoint, each made once."""
     root = tmp_path_factory.mktemp("controls")
     return cache(lambda name: Pair(root / name, name))
 
@@ -202,7 +202,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_controls_draw_diffusers_image(pairs: Pairs, case: Case, record_property: Any) -> None:
     pair = pairs(case.checkpoint)
-    assert_same(pair.result(case), pair.theirs(case), record_property)
+    assert_same(pair.result(case), pair.run_diffusers(case), record_property)
 
 
 @pytest.mark.parametrize(
@@ -220,9 +220,9 @@ def test_controls_draw_diffusers_image(pairs: Pairs, case: Case, record_property
 def test_other_controls_fail_by_far(pairs: Pairs, name: str, control: Any) -> None:
     case = CASES[name]
     pair = pairs(case.checkpoint)
-    wrong, theirs = pair.result(replace(case, control=control)), pair.theirs(case)
-    worst = max(relative(a, b) for a, b in zip(wrong.latents, theirs.latents, strict=True))
-    decibels = psnr_db(wrong.picture, theirs.picture)
+    wrong, expected = pair.result(replace(case, control=control)), pair.run_diffusers(case)
+    worst = max(relative(a, b) for a, b in zip(wrong.latents, expected.latents, strict=True))
+    decibels = psnr_db(wrong.picture, expected.picture)
     print(f"latents {worst:.1e}, {decibels:.1f} dB")
     assert worst > 10 * RELATIVE
     assert decibels < PSNR_DB

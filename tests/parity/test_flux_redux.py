@@ -1,6 +1,6 @@
-"""Flux with Redux against diffusers' FluxPriorReduxPipeline before its FluxPipeline.
+"""Flux with Redux compared with diffusers' FluxPriorReduxPipeline followed by FluxPipeline.
 
-Bounds as in test_flux.py; diffusers' run in double precision, as in test_flux_tools.py.
+Bounds as in test_flux.py; diffusers runs in double precision, as in test_flux_tools.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from models.flux.redux import READ
 from models.interface.pipeline import PyTree
 from models.loading.sources import ImagePromptSource
 from tests import coarse
-from tests.parity.lazily import Lazily
+from tests.parity.lazy_dict import LazyDict
 from tests.parity.programs import Programs
 from tests.parity.test_flux import (
     BASE,
@@ -41,7 +41,7 @@ from tests.parity.tiny import make_flux
 from tests.parity.tiny_redux import make_redux
 
 TOKENS = 512
-"""Text tokens of FluxPriorReduxPipeline, which takes no other number."""
+"""Text tokens of FluxPriorReduxPipeline, which supports no other number."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ CASES = {
 
 @dataclass(frozen=True)
 class Request:
-    """Images with their scales, and fields beside them."""
+    """Images with their scales, and further fields."""
 
     images: tuple[tuple[Image.Image, float], ...]
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -110,7 +110,7 @@ REQUESTS = {
 
 
 class Pair:
-    """Both checkpoints, loaded by diffusers and by us."""
+    """Both checkpoints, loaded by diffusers and by Atelier."""
 
     def __init__(self, folder: Path, case: Case) -> None:
         flux = make_flux(folder / "flux", **{name: dict(of) for name, of in case.flux.items()})
@@ -126,30 +126,32 @@ class Pair:
                 *("tiny", str(flux), "float32", {}),
                 image_prompts={"redux": ImagePromptSource(str(redux))},
             )
-        self.ours = Programs(loaded, coarse.OPTIONS)
+        self.atelier = Programs(loaded, coarse.OPTIONS)
 
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Pair]:
     root = tmp_path_factory.mktemp("redux")
-    return Lazily(lambda name: Pair(root / name, CASES[name]))
+    return LazyDict(lambda name: Pair(root / name, CASES[name]))
 
 
 def embeds(pair: Pair, request: Request) -> dict[str, torch.Tensor]:
-    """diffusers' embeddings; without text as without text encoders, at this checkpoint's widths."""
+    """diffusers' embeddings. Without text they are zeros, as without encoders, at this width."""
     images, scales = (list(part) for part in zip(*request.images, strict=True))
     fields = {**BASE, **request.fields}
     text = {"prompt": [fields["prompt"]] * len(images)}
     if "prompt_2" in fields:
         text["prompt_2"] = [fields["prompt_2"]] * len(images)
-    made = pair.redux(images, **text, prompt_embeds_scale=scales, pooled_prompt_embeds_scale=scales)
-    prompt, pooled = made.prompt_embeds, made.pooled_prompt_embeds
+    output = pair.redux(
+        images, **text, prompt_embeds_scale=scales, pooled_prompt_embeds_scale=scales
+    )
+    prompt, pooled = output.prompt_embeds, output.pooled_prompt_embeds
     if not fields["prompt"]:
         prompt[:, :TOKENS], pooled[:] = 0, 0
     return {"prompt_embeds": prompt, "pooled_prompt_embeds": pooled}
 
 
-def theirs(pair: Pair, request: Request) -> Result:
+def run_diffusers(pair: Pair, request: Request) -> Result:
     pair.flux.set_progress_bar_config(disable=True)
     latents: list[np.ndarray] = []
 
@@ -163,17 +165,24 @@ def theirs(pair: Pair, request: Request) -> Result:
         fields.pop(name, None)
     fields["max_sequence_length"] = TOKENS
     with patch("torch.randn", noise):
-        made = pair.flux(**fields, generator=generator, callback_on_step_end=keep)
-    return Result(latents, np.asarray(made.images[0]))
+        output = pair.flux(**fields, generator=generator, callback_on_step_end=keep)
+    return Result(latents, np.asarray(output.images[0]))
 
 
-def ours(
+def run_atelier(
     pair: Pair, request: Request, spoil: Callable[[PyTree], PyTree] = lambda row: row
 ) -> Result:
     entries = [{"name": "redux", "scale": scale} for _, scale in request.images]
     files = {f"image_prompts.{i}.image": png(image) for i, (image, _) in enumerate(request.images)}
-    asked = {**BASE, **request.fields, "max_sequence_length": TOKENS, "image_prompts": entries}
-    return Result(*pair.ours.drawn(pair.ours.pipeline.prepare(asked, files), spoil=spoil))
+    request_fields = {
+        **BASE,
+        **request.fields,
+        "max_sequence_length": TOKENS,
+        "image_prompts": entries,
+    }
+    return Result(
+        *pair.atelier.drawn(pair.atelier.pipeline.prepare(request_fields, files), spoil=spoil)
+    )
 
 
 @pytest.mark.parametrize("request_name", REQUESTS)
@@ -182,7 +191,7 @@ def test_images_as_prompts_draw_what_diffusers_draws(
     pairs: Mapping[str, Pair], case: str, request_name: str, record_property: Any
 ) -> None:
     pair, request = pairs[case], REQUESTS[request_name]
-    assert_same(ours(pair, request), theirs(pair, request), record_property)
+    assert_same(run_atelier(pair, request), run_diffusers(pair, request), record_property)
 
 
 SCALE = sum(scale for _, scale in REQUESTS["two images, scaled"].images)
@@ -193,13 +202,13 @@ def without_images(row: PyTree) -> PyTree:
 
 
 def unscaled_images(row: PyTree) -> PyTree:
-    """The text alone is scaled."""
+    """Undo the scaling of the images' embeddings."""
     text, images = jnp.split(row["prompt_embeds"], [TOKENS], axis=1)
     return {**row, "prompt_embeds": jnp.concatenate([text, images / SCALE], axis=1)}
 
 
 def unscaled_text(row: PyTree) -> PyTree:
-    """The images alone are scaled."""
+    """Undo the scaling of the text's embeddings."""
     text, images = jnp.split(row["prompt_embeds"], [TOKENS], axis=1)
     return {**row, "prompt_embeds": jnp.concatenate([text / SCALE, images], axis=1)}
 
@@ -209,7 +218,7 @@ def unscaled_pooled(row: PyTree) -> PyTree:
 
 
 def read_without_guard(row: PyTree) -> PyTree:
-    """The negative prompt sees the zeros behind it."""
+    """Remove the token counts, so the negative prompt attends to the zeros after it."""
     return {name: leaf for name, leaf in row.items() if name != READ}
 
 
@@ -228,8 +237,8 @@ def test_a_wrong_reading_of_the_images_shows(
     pairs: Mapping[str, Pair], spoil: Callable[[PyTree], PyTree]
 ) -> None:
     pair, request = pairs["dev"], REQUESTS[WRONG[spoil]]
-    spoiled, expected = ours(pair, request, spoil), theirs(pair, request)
-    found = max(map(relative, spoiled.latents, expected.latents))
-    print(f"{found:.1e}, {psnr_db(spoiled.picture, expected.picture):.1f} dB")
-    assert found > 10 * RELATIVE
+    spoiled, expected = run_atelier(pair, request, spoil), run_diffusers(pair, request)
+    gap = max(map(relative, spoiled.latents, expected.latents))
+    print(f"{gap:.1e}, {psnr_db(spoiled.picture, expected.picture):.1f} dB")
+    assert gap > 10 * RELATIVE
     assert psnr_db(spoiled.picture, expected.picture) < PSNR_DB - 10

@@ -1,8 +1,8 @@
-"""Flux's tools against diffusers' pipelines of them, each on two small checkpoints.
+"""Flux tools compared with diffusers' pipelines, each on two small checkpoints.
 
-Bounds as in test_flux.py; each tool is held against a wrong reading of its images too. diffusers'
-run in double precision, from noise of single precision: in single their own rounding alone reaches
-the bound of the latents (4e-5 to 1e-4 after three steps under guidance, ours 1e-6).
+Bounds as in test_flux.py; each tool also runs with its images misread. diffusers runs in double
+precision, with noise in single precision. In single precision its own rounding alone reaches the
+bound of the latents: 4e-5 to 1e-4 after three guided steps, where Atelier's is 1e-6.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from PIL import Image
 from models import registry
 from models.interface.pipeline import PyTree
 from tests import coarse
-from tests.parity.lazily import Lazily
+from tests.parity.lazy_dict import LazyDict
 from tests.parity.programs import Programs
 from tests.parity.test_flux import (
     BASE,
@@ -57,7 +57,7 @@ ODD: dict[str, Any] = {
 
 
 DEEP = {"block_out_channels": (4, 4, 4, 4, 8, 8), "norm_num_groups": 2, "layers_per_block": 1}
-"""Few latents of the million pixels that Kontext's references have."""
+"""Small latents for the million pixels of Kontext's references."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Case:
 
     kind: type[DiffusionPipeline]
     further: int
-    """Channels of a latent pixel beside the latents."""
+    """Channels of a latent pixel in addition to the latents."""
     vae: Mapping[str, Any]
     transformer: Mapping[str, Any] = field(default_factory=dict)
     scheduler: Mapping[str, Any] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class Request:
     tool: str
     fields: Mapping[str, Any]
     images: Images
-    of_theirs: Mapping[str, Any] = field(default_factory=dict)
+    of_reference: Mapping[str, Any] = field(default_factory=dict)
     """Arguments that only diffusers' call has."""
 
 
@@ -153,7 +153,7 @@ REQUESTS |= {
         "kontext",
         {"guidance_scale": 2.5, "width": 128, "height": 192},
         {"image": PICTURE},
-        of_theirs={"max_area": 128 * 192},
+        of_reference={"max_area": 128 * 192},
     ),
     "kontext, true cfg": Request(
         "kontext",
@@ -166,43 +166,43 @@ REQUESTS |= {
             "num_inference_steps": 3,
         },
         {"image": WIDE.resize((97, 130))},
-        of_theirs={"max_area": 128 * 192},
+        of_reference={"max_area": 128 * 192},
     ),
     "kontext, no image": Request(
         "kontext",
         {"guidance_scale": 3.5, "width": 64, "height": 64},
         {},
-        of_theirs={"max_area": 64 * 64},
+        of_reference={"max_area": 64 * 64},
     ),
 }
 
 
 class Pair:
-    """One checkpoint, loaded by diffusers and by us."""
+    """One checkpoint, loaded by diffusers and by Atelier."""
 
     def __init__(self, folder: Path, case: Case) -> None:
-        made = case.make(folder)
-        self.theirs = case.kind.from_pretrained(made).to(torch.float64)
+        checkpoint = case.make(folder)
+        self.diffusers = case.kind.from_pretrained(checkpoint).to(torch.float64)
         with coarse.compiled():
-            loaded = registry.load("tiny", str(made), "float32", {})
-        self.ours = Programs(loaded, coarse.OPTIONS)
+            loaded = registry.load("tiny", str(checkpoint), "float32", {})
+        self.atelier = Programs(loaded, coarse.OPTIONS)
 
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Pair]:
     root = tmp_path_factory.mktemp("tools")
-    return Lazily(lambda name: Pair(root / name, CASES[name]))
+    return LazyDict(lambda name: Pair(root / name, CASES[name]))
 
 
 randn = torch.randn
 
 
 def noise(*shape: Any, dtype: torch.dtype, **further: Any) -> torch.Tensor:
-    """The noise of single precision, whatever it is asked for."""
+    """Draw noise in single precision, then convert to the requested dtype."""
     return randn(*shape, dtype=torch.float32, **further).to(dtype)
 
 
-def theirs(pipeline: DiffusionPipeline, request: Request) -> Result:
+def run_diffusers(pipeline: DiffusionPipeline, request: Request) -> Result:
     pipeline.set_progress_bar_config(disable=True)
     latents: list[np.ndarray] = []
 
@@ -210,14 +210,14 @@ def theirs(pipeline: DiffusionPipeline, request: Request) -> Result:
         latents.append(tensors["latents"][0].numpy().copy())
         return {}
 
-    fields = {**BASE, **request.fields, **request.of_theirs, **request.images}
+    fields = {**BASE, **request.fields, **request.of_reference, **request.images}
     generator = torch.Generator("cpu").manual_seed(fields.pop("seed"))
     with patch("torch.randn", noise):
-        made = pipeline(**fields, generator=generator, callback_on_step_end=keep)
-    return Result(latents, np.asarray(made.images[0]))
+        output = pipeline(**fields, generator=generator, callback_on_step_end=keep)
+    return Result(latents, np.asarray(output.images[0]))
 
 
-def ours(
+def run_atelier(
     programs: Programs, request: Request, spoil: Callable[[PyTree], PyTree] = lambda row: row
 ) -> Result:
     images = {name: png(image) for name, image in request.images.items()}
@@ -232,21 +232,23 @@ def test_a_tool_draws_what_diffusers_draws(
 ) -> None:
     request = REQUESTS[request_name]
     pair = pairs[request.tool + variant]
-    assert_same(ours(pair.ours, request), theirs(pair.theirs, request), record_property)
+    assert_same(
+        run_atelier(pair.atelier, request), run_diffusers(pair.diffusers, request), record_property
+    )
 
 
 def without_mask(row: PyTree) -> PyTree:
-    """The network is told that nothing is to be drawn anew."""
+    """Clear the mask, so the network regenerates no area."""
     masked = CASES["fill"].vae["latent_channels"] * 4
     return {**row, "channels": row["channels"].at[:, masked:].set(0)}
 
 
 def mask_by_column(row: PyTree) -> PyTree:
-    """A latent's pixels in the other order."""
+    """Swap the order of a latent's pixels in the mask."""
     masked = CASES["fill"].vae["latent_channels"] * 4
     image, mask = jnp.split(row["channels"], [masked], axis=-1)
-    turned = mask.reshape(-1, 4, 4, 4).swapaxes(1, 2).reshape(mask.shape)
-    return {**row, "channels": jnp.concatenate([image, turned], axis=-1)}
+    swapped = mask.reshape(-1, 4, 4, 4).swapaxes(1, 2).reshape(mask.shape)
+    return {**row, "channels": jnp.concatenate([image, swapped], axis=-1)}
 
 
 def without_masked_image(row: PyTree) -> PyTree:
@@ -263,7 +265,7 @@ def without_reference(row: PyTree) -> PyTree:
 
 
 def turned_reference(row: PyTree) -> PyTree:
-    """Positions of an image as wide as it is high."""
+    """Swap the rows and columns of the reference's positions."""
     return {**row, "reference_grid": row["reference_grid"].swapaxes(0, 1)}
 
 
@@ -281,6 +283,9 @@ WRONG: dict[str, tuple[str, Callable[[PyTree], PyTree]]] = {
 def test_a_wrong_reading_of_the_images_shows(pairs: Mapping[str, Pair], wrong: str) -> None:
     name, spoil = WRONG[wrong]
     pair, request = pairs[name], REQUESTS[name]
-    spoiled, expected = ours(pair.ours, request, spoil), theirs(pair.theirs, request)
+    spoiled, expected = (
+        run_atelier(pair.atelier, request, spoil),
+        run_diffusers(pair.diffusers, request),
+    )
     assert max(map(relative, spoiled.latents, expected.latents)) > 10 * RELATIVE
     assert psnr_db(spoiled.picture, expected.picture) < PSNR_DB - 10

@@ -1,4 +1,4 @@
-"""The language model of Gemma 3 as an encoder against transformers' own, in float32."""
+"""Gemma 3's language model as a text encoder compared with transformers, in float32."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.parity.test_qwen3 import error, run, tokens
 from tests.parity.tiny_gemma import GEMMA3, gemma3
 
 TOLERANCE = 1e-5
-"""Of the largest value of each state, as of the other encoders."""
+"""Tolerance relative to the largest value of each state, as for the other encoders."""
 
 ODD: dict[str, Any] = {
     "hidden_size": 21,
@@ -48,31 +48,31 @@ LENGTHS = np.array([19, 7])
 
 
 def mask() -> np.ndarray:
-    """Padding on the left."""
+    """Mask with padding on the left."""
     return np.arange(19)[None] >= 19 - LENGTHS[:, None]
 
 
-def ours(folder: Path) -> Gemma3Encoder:
+def run_atelier(folder: Path) -> Gemma3Encoder:
     config = Gemma3Config.from_dict(read_config(folder.parent, folder.name))
     return load(
         abstract_module(Gemma3Encoder, config), folder, renames_of(config), dtype=jnp.float32
     )
 
 
-def theirs(reference: Any) -> np.ndarray:
+def run_diffusers(reference: Any) -> np.ndarray:
     with torch.no_grad():
-        found = reference(
+        output = reference(
             torch.tensor(tokens()), attention_mask=torch.tensor(mask()), output_hidden_states=True
         )
-    return torch.stack(found.hidden_states, dim=-1).numpy()
+    return torch.stack(output.hidden_states, dim=-1).numpy()
 
 
-def worst(found: jax.Array, expected: np.ndarray) -> float:
-    """Largest error of a state, padding left out."""
-    assert found.shape == expected.shape
-    kept = mask()[..., None]
+def worst(output: jax.Array, expected: np.ndarray) -> float:
+    """Largest relative error of a state, without padding."""
+    assert output.shape == expected.shape
+    is_token = mask()[..., None]
     return max(
-        error(found[..., state] * kept, expected[..., state] * kept)
+        error(output[..., state] * is_token, expected[..., state] * is_token)
         for state in range(expected.shape[-1])
     )
 
@@ -81,23 +81,23 @@ def worst(found: jax.Array, expected: np.ndarray) -> float:
 def test_hidden_states(tmp_path: Path, overrides: dict[str, Any], record_property: Any) -> None:
     reference = gemma3(3, **overrides)
     reference.save_pretrained(tmp_path)
-    made = run(ours(tmp_path), tokens(), mask())
-    expected = theirs(reference)
+    states = run(run_atelier(tmp_path), tokens(), mask())
+    expected = run_diffusers(reference)
     assert expected.shape[-1] == (GEMMA3 | overrides)["num_hidden_layers"] + 1
-    found = worst(made, expected)
-    record_property("relative", found)
-    print(f"{found:.1e}")
-    assert found < TOLERANCE
+    gap = worst(states, expected)
+    record_property("relative", gap)
+    print(f"{gap:.1e}")
+    assert gap < TOLERANCE
 
 
 def test_padding_changes_no_word(tmp_path: Path) -> None:
     reference = gemma3(3)
     reference.save_pretrained(tmp_path)
-    encoder = ours(tmp_path)
-    others = np.where(mask(), tokens(), 1)
-    found, again = (np.asarray(run(encoder, ids, mask())) for ids in (tokens(), others))
-    assert np.abs(found - again)[mask()].max() == 0
-    assert np.isfinite(found).all()
+    encoder = run_atelier(tmp_path)
+    other_padding = np.where(mask(), tokens(), 1)
+    output, repeated = (np.asarray(run(encoder, ids, mask())) for ids in (tokens(), other_padding))
+    assert np.abs(output - repeated)[mask()].max() == 0
+    assert np.isfinite(output).all()
 
 
 HUB = {
@@ -108,7 +108,7 @@ HUB = {
 
 @pytest.mark.parametrize("prefixes", HUB.values(), ids=HUB)
 def test_keys_of_the_hubs_files(tmp_path: Path, prefixes: dict[str, str]) -> None:
-    """Whatever wrote them, with the head and the network that reads images."""
+    """Key names of various writers, with the head and the vision network."""
     reference = gemma3(3)
     reference.save_pretrained(tmp_path)
     stored = {key: value.clone() for key, value in reference.state_dict().items()}
@@ -117,7 +117,7 @@ def test_keys_of_the_hubs_files(tmp_path: Path, prefixes: dict[str, str]) -> Non
     assert any("vision" in key for key in stored) and "lm_head.weight" in stored
     save_file(stored, tmp_path / "model.safetensors")
     assert load_file(tmp_path / "model.safetensors").keys() == stored.keys()
-    assert worst(run(ours(tmp_path), tokens(), mask()), theirs(reference)) < TOLERANCE
+    assert worst(run(run_atelier(tmp_path), tokens(), mask()), run_diffusers(reference)) < TOLERANCE
 
 
 BITES = {
@@ -132,12 +132,12 @@ BITES = {
 def test_a_changed_array_bites(tmp_path: Path, path: str) -> None:
     reference = gemma3(3, **ODD)
     reference.save_pretrained(tmp_path)
-    lame = ours(tmp_path)
-    leaf: Any = lame
+    damaged = run_atelier(tmp_path)
+    leaf: Any = damaged
     for name in path.split("."):
         leaf = getattr(leaf, name)
     leaf[...] = leaf[...] * 1.01
-    assert worst(run(lame, tokens(), mask()), theirs(reference)) > 10 * TOLERANCE
+    assert worst(run(damaged, tokens(), mask()), run_diffusers(reference)) > 10 * TOLERANCE
 
 
 CHANGES: dict[str, Any] = {
@@ -161,11 +161,16 @@ def test_a_wrong_config_bites(tmp_path: Path, change: dict[str, Any]) -> None:
     config = json.loads(file.read_text())
     config["text_config"] |= change
     file.write_text(json.dumps(config))
-    assert worst(run(ours(tmp_path), tokens(), mask()), theirs(reference)) > 10 * TOLERANCE
+    assert (
+        worst(run(run_atelier(tmp_path), tokens(), mask()), run_diffusers(reference))
+        > 10 * TOLERANCE
+    )
 
 
 def test_configs_of_either_transformers() -> None:
-    """4 writes a pattern and two bases; 5 all kinds and positions out."""
+    """Version 4 writes a pattern and two bases; version 5 lists all layer types and RoPE
+    parameters.
+    """
     plain = {k: v for k, v in GEMMA3.items() if k not in ("rope_parameters", "layer_types")}
     old = {
         **plain,

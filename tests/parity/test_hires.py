@@ -1,9 +1,9 @@
-"""Hires fix against diffusers' two pipelines: text to image, enlarged, then image to image.
+"""Hires fix compared with diffusers' two pipelines: text to image, enlargement, image to image.
 
-Each pass has a generator of the same seed, as two requests would. Bounds: latents of each step to a
-relative 1e-4, images to 60 dB and two grey levels. A decoded image between the passes has eight
-bits, and one level that rounds the other way is a relative 1e-4 by itself: latents behind it are
-held with diffusers' own image there, and pixels with ours.
+Each pass has a generator of the same seed, like two requests. Bounds: latents of each step to a
+relative 1e-4, images to 60 dB and two grey levels. A decoded image between the passes has 8 bits,
+and one level rounded the other way is already a relative 1e-4. Therefore the latents after it are
+compared with diffusers' own image as input, and the pixels with Atelier's.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.parity.test_sdxl import psnr_db, relative
 from workers.engine.passes import prepared_passes
 from workers.programs.second_pass import image_file
 
-# torch and NumPy do not agree on this yet; it is the reference that meets it.
+# diffusers triggers NumPy's deprecation of torch tensors without the new `__array__` signature.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 SEED = 1234
@@ -50,7 +50,7 @@ SDXL |= {"num_inference_steps": 5}
 
 @dataclass(frozen=True)
 class Kind:
-    """Checkpoint, what it is asked, and diffusers' pipelines of both passes."""
+    """Checkpoint, request, and diffusers' pipelines of both passes."""
 
     make: Callable[[Path], Path]
     first: Any
@@ -59,12 +59,12 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class TwoPassResult:
     latents: list[np.ndarray]
-    """After each step of both passes."""
+    """Latents after each step of both passes."""
     picture: np.ndarray
     between: np.ndarray | None = None
-    """Image of the first pass, where it was decoded."""
+    """Image of the first pass, if it was decoded."""
 
 
 KINDS: Mapping[str, Kind] = {
@@ -90,7 +90,7 @@ KINDS: Mapping[str, Kind] = {
 
 
 class Pair:
-    """One checkpoint, loaded by diffusers and by us."""
+    """One checkpoint, loaded by diffusers and by Atelier."""
 
     def __init__(self, folder: Path, kind: Kind) -> None:
         self.kind, self.folder = kind, kind.make(folder)
@@ -105,29 +105,33 @@ class Pair:
         fields = {**spec.defaults, **self.kind.request, "seed": SEED}
         return {**fields, "hires": with_defaults(hires, fields, spec.limits.size_multiple_px)}
 
-    def ours(self, hires: Mapping[str, Any], between: np.ndarray | None = None) -> Drawn:
-        """Draw both passes.
+    def run_atelier(
+        self, hires: Mapping[str, Any], between: np.ndarray | None = None
+    ) -> TwoPassResult:
+        """Run both passes.
 
         Args:
-            between: image to go on with; None: our own.
+            between: input image of the second pass; None for Atelier's own.
         """
         pipeline, fields = self.programs.pipeline, self.fields(hires)
-        one, other = prepared_passes(pipeline, fields, {})
-        assert other is not None
-        latents, picture = self.programs.drawn(one.prepared)
-        grid = np.zeros((*one.prepared.inputs["noise"].shape[:2], 0))
+        first, second = prepared_passes(pipeline, fields, {})
+        assert second is not None
+        latents, picture = self.programs.drawn(first.prepared)
+        grid = np.zeros((*first.prepared.inputs["noise"].shape[:2], 0))
         if fields["hires"]["upscaler"] == "latent":
             image = latents_file(
                 np.asarray(pipeline.spatial({"latents": jnp.asarray(latents[-1]), "grid": grid}))
             )
         else:
             image = image_file(picture if between is None else between)
-        again, picture = self.programs.drawn(pipeline.prepare(other.fields, {"image": image}))
-        assert len(again) == len(other.prepared.steps)
-        return Drawn([*latents, *again], picture)
+        latents_of_second, picture = self.programs.drawn(
+            pipeline.prepare(second.fields, {"image": image})
+        )
+        assert len(latents_of_second) == len(second.prepared.steps)
+        return TwoPassResult([*latents, *latents_of_second], picture)
 
-    def theirs(self, hires: Mapping[str, Any]) -> Drawn:
-        asked = self.fields(hires)["hires"]
+    def run_diffusers(self, hires: Mapping[str, Any]) -> TwoPassResult:
+        hires_fields = self.fields(hires)["hires"]
         first = self.kind.first.from_pretrained(self.folder)
         config = first.config.get("force_zeros_for_empty_prompt")
         zeros = {} if config is None else {"force_zeros_for_empty_prompt": config}
@@ -135,34 +139,36 @@ class Pair:
         latents: list[np.ndarray] = []
 
         def keep(_pipe: Any, _step: int, _time: Any, tensors: dict[str, Any]) -> dict[str, Any]:
-            one = tensors["latents"][0].numpy()
-            latents.append((one.transpose(1, 2, 0) if one.ndim == 3 else one).copy())
+            step_latents = tensors["latents"][0].numpy()
+            latents.append(
+                (step_latents.transpose(1, 2, 0) if step_latents.ndim == 3 else step_latents).copy()
+            )
             return {}
 
         for pipeline in (first, second):
             pipeline.set_progress_bar_config(disable=True)
 
-        def how() -> dict[str, Any]:
+        def options() -> dict[str, Any]:
             generator = torch.Generator("cpu").manual_seed(SEED)
             return {"generator": generator, "callback_on_step_end": keep}
 
-        given, between = dict(self.kind.request), None
-        size = asked["width"], asked["height"]
-        if asked["upscaler"] == "latent":
+        arguments, between = dict(self.kind.request), None
+        size = hires_fields["width"], hires_fields["height"]
+        if hires_fields["upscaler"] == "latent":
             image = self._enlarged(
-                first, first(**given, **how(), output_type="latent").images, size
+                first, first(**arguments, **options(), output_type="latent").images, size
             )
         else:
-            decoded = first(**given, **how()).images[0]
+            decoded = first(**arguments, **options()).images[0]
             image = decoded.resize(size, Image.Resampling.LANCZOS)
             between = np.asarray(decoded)
         is_flux = self.kind.second is diffusers.FluxImg2ImgPipeline
-        given |= {"width": size[0], "height": size[1]}
+        arguments |= {"width": size[0], "height": size[1]}
         if not is_flux:
-            del given["width"], given["height"]  # it takes the image as large as it is
-        given |= {name: asked[name] for name in ("strength", "num_inference_steps")}
-        made = second(**given, image=image, **how())
-        return Drawn(latents, np.asarray(made.images[0]), between)
+            del arguments["width"], arguments["height"]  # image to image uses the size of its image
+        arguments |= {name: hires_fields[name] for name in ("strength", "num_inference_steps")}
+        output = second(**arguments, image=image, **options())
+        return TwoPassResult(latents, np.asarray(output.images[0]), between)
 
     def _enlarged(self, pipeline: Any, latents: torch.Tensor, size: tuple[int, int]) -> Any:
         """Resize latents as AUTOMATIC1111's "Latent"."""
@@ -190,23 +196,29 @@ CASES: Mapping[str, Mapping[str, Any]] = {
 def test_two_passes_draw_what_diffusers_two_pipelines_draw(
     pairs: Callable[[str], Pair], kind: str, case: str, record_property: Any
 ) -> None:
-    ours, theirs = pairs(kind).ours(CASES[case]), pairs(kind).theirs(CASES[case])
-    same = ours if theirs.between is None else pairs(kind).ours(CASES[case], theirs.between)
-    gaps = [relative(a, b) for a, b in zip(same.latents, theirs.latents, strict=True)]
-    off = np.abs(ours.picture.astype(int) - theirs.picture).max()
+    result, expected = pairs(kind).run_atelier(CASES[case]), pairs(kind).run_diffusers(CASES[case])
+    from_reference_image = (
+        result
+        if expected.between is None
+        else pairs(kind).run_atelier(CASES[case], expected.between)
+    )
+    gaps = [
+        relative(a, b) for a, b in zip(from_reference_image.latents, expected.latents, strict=True)
+    ]
+    levels = np.abs(result.picture.astype(int) - expected.picture).max()
     record_property("latents_relative", max(gaps))
-    record_property("psnr_db", psnr_db(ours.picture, theirs.picture))
-    print(f"latents {max(gaps):.1e}, {psnr_db(ours.picture, theirs.picture):.1f} dB, {off}")
+    record_property("psnr_db", psnr_db(result.picture, expected.picture))
+    print(f"latents {max(gaps):.1e}, {psnr_db(result.picture, expected.picture):.1f} dB, {levels}")
     assert max(gaps) <= EXACT.relative, gaps
-    assert psnr_db(ours.picture, theirs.picture) >= EXACT.psnr_db
-    assert off <= EXACT.grey_levels
-    assert theirs.picture.std() > 10, "a flat image proves nothing"
+    assert psnr_db(result.picture, expected.picture) >= EXACT.psnr_db
+    assert levels <= EXACT.grey_levels
+    assert expected.picture.std() > 10, "a flat image proves nothing"
 
 
 def test_latents_at_other_places_fail_by_far(
     pairs: Callable[[str], Pair], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as those of the nearest pixel."""
+    """The wrong positions are those of the nearest pixel."""
     from models.interface import image_start
 
     def nearest(latents: np.ndarray, h: int, w: int) -> np.ndarray:
@@ -215,8 +227,8 @@ def test_latents_at_other_places_fail_by_far(
         return latents[rows][:, columns]
 
     pair, case = pairs("flux dev"), CASES["latent"]
-    theirs = pair.theirs(case)
+    expected = pair.run_diffusers(case)
     monkeypatch.setattr(image_start, "resized", nearest)
-    ours = pair.ours(case)
-    assert max(map(relative, ours.latents, theirs.latents)) > 10 * EXACT.relative
-    assert psnr_db(ours.picture, theirs.picture) < EXACT.psnr_db - 10
+    result = pair.run_atelier(case)
+    assert max(map(relative, result.latents, expected.latents)) > 10 * EXACT.relative
+    assert psnr_db(result.picture, expected.picture) < EXACT.psnr_db - 10

@@ -1,7 +1,7 @@
-"""LTX-2 against diffusers' own pipelines, in the same run, on small odd checkpoints.
+"""LTX-2 compared with diffusers' pipelines in the same process, on small odd checkpoints.
 
-Bounds: latents of each step to a relative 1e-4, of video and of audio, frames (cut off to bytes as
-`export_to_video` does) to 60 dB and two grey levels.
+Bounds: latents of each step to a relative 1e-4, for video and audio. Frames (truncated to bytes as
+by `export_to_video`) to 60 dB and two grey levels.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from diffusers import LTX2ImageToVideoPipeline, LTX2Pipeline
 from PIL import Image
 
 from models.interface.pipeline import RequestError
-from models.ltx.latents import places_of
+from models.ltx.latents import latent_sizes_of
 from models.ltx.load import load
 from tests import coarse
-from tests.parity.lazily import Lazily
+from tests.parity.lazy_dict import LazyDict
 from tests.parity.programs import Programs
 from tests.parity.test_flux import RELATIVE, Result, assert_far, assert_same, png, relative
 from tests.parity.tiny_ltx_pipeline import ODD, make_ltx
@@ -80,63 +80,65 @@ class Sounding(Result):
     sound: np.ndarray
 
 
-def assert_alike(found: Sounding, expected: Sounding, record: Any) -> None:
-    """Check latents of each step, frames, and the sound."""
-    assert_same(found, expected, record)
-    assert found.sound.shape == expected.sound.shape
-    gap = relative(found.sound, expected.sound)
+def assert_alike(output: Sounding, expected: Sounding, record: Any) -> None:
+    """Assert that latents of each step, frames and sound are equal within the bounds."""
+    assert_same(output, expected, record)
+    assert output.sound.shape == expected.sound.shape
+    gap = relative(output.sound, expected.sound)
     record("sound_relative", gap)
     assert gap < RELATIVE and expected.sound.std() > 0.01, gap
 
 
 class Pair:
-    """One checkpoint, loaded by diffusers and by us."""
+    """One checkpoint, loaded by diffusers and by Atelier."""
 
-    def __init__(self, folder: Path, made: Mapping[str, Any]) -> None:
-        self.folder = make_ltx(folder, **made)
-        self.theirs: Any = LTX2Pipeline.from_pretrained(self.folder)
+    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
+        self.folder = make_ltx(folder, **config)
+        self.diffusers: Any = LTX2Pipeline.from_pretrained(self.folder)
         with coarse.compiled():
             loaded = load("tiny", self.folder, "float32")
-        self.ours = Programs(loaded, coarse.OPTIONS)
+        self.atelier = Programs(loaded, coarse.OPTIONS)
 
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Pair]:
     root = tmp_path_factory.mktemp("ltx")
-    return Lazily(lambda name: Pair(root / name, CHECKPOINTS[name]))
+    return LazyDict(lambda name: Pair(root / name, CHECKPOINTS[name]))
 
 
-def theirs(pair: Pair, request: Mapping[str, Any], image: Image.Image | None = None) -> Sounding:
-    """Draw by diffusers; what its scales of audio leave out are those of video."""
-    pipeline = pair.theirs
+def run_diffusers(
+    pair: Pair, request: Mapping[str, Any], image: Image.Image | None = None
+) -> Sounding:
+    """Generate with diffusers; audio scales default to those of video."""
+    pipeline = pair.diffusers
     blocks = pipeline.transformer.config.num_layers - 1
-    more: dict[str, Any] = {"stg_scale": 0.0, "spatio_temporal_guidance_blocks": [blocks]}
+    extra: dict[str, Any] = {"stg_scale": 0.0, "spatio_temporal_guidance_blocks": [blocks]}
     if image is not None:
         pipeline = LTX2ImageToVideoPipeline(**pipeline.components)
-        more |= {"image": image, "use_cross_timestep": pipeline.transformer.config.cross_attn_mod}
+        extra |= {"image": image, "use_cross_timestep": pipeline.transformer.config.cross_attn_mod}
     pipeline.set_progress_bar_config(disable=True)
     pipeline._callback_tensor_inputs = ["latents", "audio_latents"]
     latents: list[np.ndarray] = []
 
     def keep(_pipe: Any, _step: int, _time: Any, tensors: dict[str, Any]) -> dict[str, Any]:
-        latents.extend(one[0].numpy().copy() for one in tensors.values())
+        latents.extend(stream[0].numpy().copy() for stream in tensors.values())
         return {}
 
-    given = {**more, **request, "frame_rate": float(request["fps"])}
-    seed, _ = given.pop("seed"), given.pop("fps")
-    made = pipeline(
-        **given,
+    arguments = {**extra, **request, "frame_rate": float(request["fps"])}
+    seed, _ = arguments.pop("seed"), arguments.pop("fps")
+    output = pipeline(
+        **arguments,
         **dict.fromkeys(("audio_stg_scale", "audio_modality_scale", "audio_guidance_rescale")),
         generator=torch.Generator("cpu").manual_seed(seed),
         output_type="np",
         callback_on_step_end=keep,
         callback_on_step_end_tensor_inputs=["latents", "audio_latents"],
     )
-    frames = (made.frames[0] * 255).astype(np.uint8)
-    return Sounding(latents, frames, made.audio[0].numpy())
+    frames = (output.frames[0] * 255).astype(np.uint8)
+    return Sounding(latents, frames, output.audio[0].numpy())
 
 
-def ours(
+def run_atelier(
     programs: Programs,
     request: Mapping[str, Any],
     image: Image.Image | None = None,
@@ -147,8 +149,8 @@ def ours(
     prepared = pipeline.prepare({**pipeline.spec.defaults, **request}, files)
     _, *rows = programs.denoise(prepared, **spoiled)
     pixels, sound = programs.decode(pipeline.weights, rows[-1])
-    both = [pipeline.grid.streams(row["latents"], places_of(row)) for row in rows]
-    latents = [np.asarray(one) for streams in both for one in streams]
+    streams_of_rows = [pipeline.grid.streams(row["latents"], latent_sizes_of(row)) for row in rows]
+    latents = [np.asarray(stream) for streams in streams_of_rows for stream in streams]
     return Sounding(latents, np.asarray(pixels), np.asarray(sound))
 
 
@@ -157,16 +159,19 @@ def test_text_to_video(
     pairs: Mapping[str, Pair], checkpoint: str, more: Mapping[str, Any], record_property: Any
 ) -> None:
     pair, request = pairs[checkpoint], {**BASE, **more}
-    assert_alike(ours(pair.ours, request), theirs(pair, request), record_property)
+    assert_alike(run_atelier(pair.atelier, request), run_diffusers(pair, request), record_property)
 
 
 @pytest.mark.parametrize("checkpoint", CHECKPOINTS)
 def test_image_to_video(pairs: Mapping[str, Pair], checkpoint: str, record_property: Any) -> None:
     pair, request = pairs[checkpoint], {**BASE, **FROM_IMAGE[checkpoint]}
-    made, expected = ours(pair.ours, request, FIRST), theirs(pair, request, FIRST)
-    assert_alike(made, expected, record_property)
+    result, expected = (
+        run_atelier(pair.atelier, request, FIRST),
+        run_diffusers(pair, request, FIRST),
+    )
+    assert_alike(result, expected, record_property)
     mirrored = FIRST.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    assert_far(ours(pair.ours, request, mirrored), expected)
+    assert_far(run_atelier(pair.atelier, request, mirrored), expected)
 
 
 @pytest.mark.parametrize(
@@ -180,10 +185,10 @@ def test_image_to_video(pairs: Mapping[str, Pair], checkpoint: str, record_prope
     }.items(),
 )
 def test_every_scale_counts(pairs: Mapping[str, Pair], field: str, value: float) -> None:
-    """Of audio alone, too: the video attends to it."""
+    """Audio scales count too, because the video attends to the audio."""
     pair, (_, more) = pairs["2.3"], REQUESTS["2.3, all guidance"]
     request = {**BASE, **more}
-    assert_far(ours(pair.ours, request | {field: value}), theirs(pair, request))
+    assert_far(run_atelier(pair.atelier, request | {field: value}), run_diffusers(pair, request))
 
 
 SPOILED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
@@ -199,8 +204,8 @@ def test_a_wrong_row_fails_by_far(
 ) -> None:
     pair, (_, more) = pairs["2.3"], REQUESTS["2.3, all guidance"]
     request = {**BASE, **more}
-    made = ours(pair.ours, request, spoil=lambda row: {**row, **spoil(row)})
-    assert_far(made, theirs(pair, request))
+    result = run_atelier(pair.atelier, request, spoil=lambda row: {**row, **spoil(row)})
+    assert_far(result, run_diffusers(pair, request))
 
 
 @pytest.mark.parametrize(
@@ -213,13 +218,13 @@ def test_a_wrong_row_fails_by_far(
     ],
 )
 def test_what_is_refused(pairs: Mapping[str, Pair], more: dict[str, Any], named: str) -> None:
-    pipeline = pairs["2.3"].ours.pipeline
+    pipeline = pairs["2.3"].atelier.pipeline
     with pytest.raises(RequestError, match=named):
         pipeline.prepare({**pipeline.spec.defaults, **BASE, **more}, {})
 
 
 def test_what_has_no_effect_is_told(pairs: Mapping[str, Pair]) -> None:
-    pipeline = pairs["2.3"].ours.pipeline
+    pipeline = pairs["2.3"].atelier.pipeline
     fields = {**pipeline.spec.defaults, **BASE, **UNGUIDED, "negative_prompt": "a star"}
     (warning,) = pipeline.prepare(fields, {}).warnings
     assert warning.field == "negative_prompt"
@@ -228,6 +233,6 @@ def test_what_has_no_effect_is_told(pairs: Mapping[str, Pair]) -> None:
 def test_a_checkpoint_without_perturbed_attention_has_no_scale_of_it(
     pairs: Mapping[str, Pair],
 ) -> None:
-    assert "stg_scale" in pairs["2.3"].ours.pipeline.spec.fields
-    spec = pairs["2.0, odd"].ours.pipeline.spec
+    assert "stg_scale" in pairs["2.3"].atelier.pipeline.spec.fields
+    spec = pairs["2.0, odd"].atelier.pipeline.spec
     assert "stg_scale" not in spec.fields | spec.defaults.keys()

@@ -1,4 +1,4 @@
-"""LTX-2's connectors against diffusers' own, in float32, on random weights and odd sizes."""
+"""LTX-2's connectors compared with diffusers' in float32, on random weights and odd sizes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.parity.tiny import Config
 from tests.parity.tiny_ltx import CONNECTORS, CONNECTORS_ODD, connectors
 
 RELATIVE = 1e-5
-"""Of the contexts, by norm."""
+"""Tolerance of the contexts, relative by norm."""
 TOKENS, WORDS = 12, np.array([12, 5])
 CASES = {"LTX-2.3": CONNECTORS, "LTX-2.0, odd": CONNECTORS_ODD}
 
@@ -35,13 +35,15 @@ def mask(left: bool = True) -> np.ndarray:
 
 
 def states(config: Config) -> np.ndarray:
-    """Each layer's of a size of its own."""
+    """Hidden states of all layers, each layer with another scale."""
     shape = (2, TOKENS, config["caption_channels"], config["text_proj_in_factor"])
     sizes = np.geomspace(0.1, 30, shape[-1], dtype=np.float32)
     return np.random.default_rng(1).standard_normal(shape, np.float32) * sizes + sizes / 3
 
 
-def theirs(reference: Any, config: Config, left: bool = True) -> tuple[np.ndarray, np.ndarray]:
+def run_diffusers(
+    reference: Any, config: Config, left: bool = True
+) -> tuple[np.ndarray, np.ndarray]:
     with torch.no_grad():
         video, audio, counted = reference(
             torch.tensor(states(config)),
@@ -52,19 +54,19 @@ def theirs(reference: Any, config: Config, left: bool = True) -> tuple[np.ndarra
     return video.numpy(), audio.numpy()
 
 
-def ours(reference: Any, folder: Path) -> TextConnectors:
+def run_atelier(reference: Any, folder: Path) -> TextConnectors:
     reference.save_pretrained(folder)
     config = ConnectorsConfig.from_dict(read_config(folder.parent, folder.name))
     renames = connector_renames(config.per_modality_projections)
     return load(abstract_module(TextConnectors, config), folder, renames, dtype=jnp.float32)
 
 
-def error(found: Any, expected: tuple[np.ndarray, np.ndarray]) -> float:
-    """Larger one of both streams."""
+def error(output: Any, expected: tuple[np.ndarray, np.ndarray]) -> float:
+    """Larger error of the two streams."""
     errors = []
-    for mine, right in zip(found, expected, strict=True):
-        assert mine.shape == right.shape
-        errors.append(float(np.linalg.norm(mine - right) / np.linalg.norm(right)))
+    for values, reference in zip(output, expected, strict=True):
+        assert values.shape == reference.shape
+        errors.append(float(np.linalg.norm(values - reference) / np.linalg.norm(reference)))
     return max(errors)
 
 
@@ -72,20 +74,21 @@ def error(found: Any, expected: tuple[np.ndarray, np.ndarray]) -> float:
 @pytest.mark.parametrize("config", CASES.values(), ids=CASES)
 def test_contexts(config: Config, left: bool, tmp_path: Path, record_property: Any) -> None:
     reference = connectors(3, **config)
-    found = error(
-        run(ours(reference, tmp_path), states(config), mask(left)), theirs(reference, config, left)
+    gap = error(
+        run(run_atelier(reference, tmp_path), states(config), mask(left)),
+        run_diffusers(reference, config, left),
     )
-    record_property("relative", found)
-    print(f"{found:.1e}")
-    assert found < RELATIVE
+    record_property("relative", gap)
+    print(f"{gap:.1e}")
+    assert gap < RELATIVE
 
 
 def test_padding_changes_nothing(tmp_path: Path) -> None:
-    model = ours(connectors(3, **CONNECTORS), tmp_path)
-    given = states(CONNECTORS)
-    others = np.where(mask()[..., None, None], given, 7)
-    found, again = (run(model, one, mask()) for one in (given, others))
-    jax.tree.map(np.testing.assert_array_equal, found, again)
+    model = run_atelier(connectors(3, **CONNECTORS), tmp_path)
+    inputs = states(CONNECTORS)
+    other_padding = np.where(mask()[..., None, None], inputs, 7)
+    output, repeated = (run(model, hidden, mask()) for hidden in (inputs, other_padding))
+    jax.tree.map(np.testing.assert_array_equal, output, repeated)
 
 
 BITES = {
@@ -100,10 +103,13 @@ BITES = {
 @pytest.mark.parametrize(("config", "path"), BITES.values(), ids=BITES)
 def test_a_changed_array_bites(config: Config, path: str, tmp_path: Path) -> None:
     reference = connectors(3, **config)
-    lame = ours(reference, tmp_path)
-    leaf = flat_parameters(lame)[path]
+    damaged = run_atelier(reference, tmp_path)
+    leaf = flat_parameters(damaged)[path]
     leaf[...] = leaf[...] * 1.03
-    assert error(run(lame, states(config), mask()), theirs(reference, config)) > 10 * RELATIVE
+    assert (
+        error(run(damaged, states(config), mask()), run_diffusers(reference, config))
+        > 10 * RELATIVE
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,15 +119,15 @@ def test_a_changed_array_bites(config: Config, path: str, tmp_path: Path) -> Non
 )
 def test_a_wrong_config_bites(change: Config, tmp_path: Path) -> None:
     reference = connectors(3, **CONNECTORS)
-    expected = theirs(reference, CONNECTORS)
+    expected = run_diffusers(reference, CONNECTORS)
     reference.register_to_config(**change)
-    assert error(run(ours(reference, tmp_path), states(CONNECTORS), mask()), expected) > (
+    assert error(run(run_atelier(reference, tmp_path), states(CONNECTORS), mask()), expected) > (
         10 * RELATIVE
     )
 
 
 def test_tokens_that_the_registers_do_not_divide(tmp_path: Path) -> None:
-    model = ours(connectors(3, **CONNECTORS), tmp_path)
+    model = run_atelier(connectors(3, **CONNECTORS), tmp_path)
     with pytest.raises(ValueError, match="multiple of 4 registers"):
         run(model, states(CONNECTORS)[:, :11], mask()[:, :11])
 

@@ -1,4 +1,4 @@
-"""LTX-2's latent upsampler against diffusers' own, in float32, on random weights and odd sizes."""
+"""LTX-2's latent upsampler compared with diffusers' in float32, on random weights and odd sizes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.parity.tiny import Config
 from tests.parity.tiny_ltx import UPSAMPLER, UPSAMPLER_ODD, latent_upsampler
 
 RELATIVE = 1e-5
-"""Of latents, by norm."""
+"""Tolerance of latents, relative by norm."""
 VARIANTS: dict[str, Config] = {
     "as published": UPSAMPLER,
     "odd": UPSAMPLER_ODD,
@@ -32,7 +32,7 @@ VARIANTS: dict[str, Config] = {
 enlarge = nnx.jit(lambda network, latents: network(latents))
 
 
-def ours(reference: Any, folder: Path) -> LatentUpsampler:
+def run_atelier(reference: Any, folder: Path) -> LatentUpsampler:
     reference.save_pretrained(folder)
     config = LatentUpsamplerConfig.from_dict(read_config(folder.parent, folder.name))
     module = abstract_module(LatentUpsampler, config)
@@ -49,10 +49,10 @@ def test_latents(config: Config, tmp_path: Path, record_property: Any) -> None:
     reference = latent_upsampler(7, **config)
     latents = drawn(2, 3, 5, 4, config["in_channels"])
     expected = enlarged(reference, latents)
-    found = error(np.asarray(enlarge(ours(reference, tmp_path), latents)), expected)
-    record_property("relative", found)
-    print(f"{found:.1e}")
-    assert found < RELATIVE and expected.std() > 0.1
+    gap = error(np.asarray(enlarge(run_atelier(reference, tmp_path), latents)), expected)
+    record_property("relative", gap)
+    print(f"{gap:.1e}")
+    assert gap < RELATIVE and expected.std() > 0.1
 
 
 BITES = {
@@ -65,12 +65,14 @@ BITES = {
 
 @pytest.mark.parametrize("path", BITES.values(), ids=BITES)
 def test_a_changed_array_bites(path: str, tmp_path: Path) -> None:
-    """Turned round: a norm undoes another scale."""
+    """The array is reversed, because a norm would undo another scale."""
     reference = latent_upsampler(7, **UPSAMPLER)
-    lame, latents = ours(reference, tmp_path), drawn(1, 2, 3, 4, UPSAMPLER["in_channels"])
-    leaf = flat_parameters(lame)[path]
+    damaged, latents = run_atelier(reference, tmp_path), drawn(1, 2, 3, 4, UPSAMPLER["in_channels"])
+    leaf = flat_parameters(damaged)[path]
     leaf[...] = leaf[...][::-1]
-    assert error(np.asarray(enlarge(lame, latents)), enlarged(reference, latents)) > 100 * RELATIVE
+    assert (
+        error(np.asarray(enlarge(damaged, latents)), enlarged(reference, latents)) > 100 * RELATIVE
+    )
 
 
 def test_another_blur_bites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +80,7 @@ def test_another_blur_bites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     reference = latent_upsampler(7, **VARIANTS["by 1.5"])
     latents = drawn(1, 2, 3, 4, UPSAMPLER["in_channels"])
-    model, expected = ours(reference, tmp_path), enlarged(reference, latents)
+    model, expected = run_atelier(reference, tmp_path), enlarged(reference, latents)
     monkeypatch.setattr(network, "BINOMIAL", np.array([0, 1, 2, 1, 0], np.float32) / 4)
     assert error(np.asarray(model(jnp.asarray(latents))), expected) > 100 * RELATIVE
 

@@ -1,4 +1,4 @@
-"""LTX-2's audio decoder and vocoders against diffusers' own, in float32, on random weights."""
+"""LTX-2's audio decoder and vocoders compared with diffusers' in float32, on random weights."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.parity import tiny_ltx
 from tests.parity.tiny import Config
 
 RELATIVE = 1e-5
-"""Of spectrograms and of sound, by norm."""
+"""Tolerance of spectrograms and of sound, relative by norm."""
 VAES = {"as published": tiny_ltx.AUDIO_VAE, "odd": tiny_ltx.AUDIO_VAE_ODD}
 VOCODERS = {
     "2.0": tiny_ltx.VOCODER,
@@ -38,7 +38,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Using padding='same':UserWarning"),
     pytest.mark.filterwarnings("ignore:Accessing config attribute `hop_length`:FutureWarning"),
 ]
-"""The reference's: of even windows, and of a field that it reads from its config."""
+"""The reference warns about even windows, and about a field that it reads from its config."""
 
 call = nnx.jit(lambda model, x: model(x))
 sound_of = nnx.jit(lambda parts, latents: decode_audio(parts, latents))
@@ -48,26 +48,26 @@ def drawn(*shape: int) -> np.ndarray:
     return np.random.default_rng(1).standard_normal(shape, np.float32)
 
 
-def our_vae(reference: Any, folder: Path, dtype: Any = jnp.float32) -> LTX2AudioDecoder:
+def atelier_vae(reference: Any, folder: Path, dtype: Any = jnp.float32) -> LTX2AudioDecoder:
     reference.save_pretrained(folder)
     config = LTX2AudioVaeConfig.from_dict(read_config(folder.parent, folder.name))
     return load(abstract_module(LTX2AudioDecoder, config), folder, AUDIO_VAE, dtype=dtype)
 
 
-def our_vocoder(reference: Any, folder: Path, dtype: Any = jnp.float32) -> Any:
+def atelier_vocoder(reference: Any, folder: Path, dtype: Any = jnp.float32) -> Any:
     reference.save_pretrained(folder)
     config = read_vocoder_config(read_config(folder.parent, folder.name))
     renames = vocoder_renames(config)
     return load(abstract_module(vocoder_of, config), folder, renames, dtype=dtype)
 
 
-def error(found: Any, expected: np.ndarray) -> float:
-    assert found.shape == expected.shape
-    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+def error(output: Any, expected: np.ndarray) -> float:
+    assert output.shape == expected.shape
+    return float(np.linalg.norm(output - expected) / np.linalg.norm(expected))
 
 
 def expected_mel(reference: Any, latents: np.ndarray) -> torch.Tensor:
-    """Spectrogram [batch, channels, frames, bins], as the pipeline of diffusers decodes it."""
+    """Spectrogram [batch, channels, frames, bins], decoded as in diffusers' pipeline."""
     config = reference.config
     packed = torch.tensor(latents) * reference.latents_std + reference.latents_mean
     with torch.no_grad():
@@ -80,10 +80,10 @@ def test_spectrogram(config: Config, tmp_path: Path, record_property: Any) -> No
     reference = tiny_ltx.audio_vae(3, **config)
     latents = drawn(2, TOKENS, config["base_channels"])
     expected = expected_mel(reference, latents).permute(0, 2, 3, 1).numpy()
-    found = error(call(our_vae(reference, tmp_path), jnp.asarray(latents)), expected)
-    record_property("relative", found)
-    print(f"{found:.1e}")
-    assert found < RELATIVE
+    gap = error(call(atelier_vae(reference, tmp_path), jnp.asarray(latents)), expected)
+    record_property("relative", gap)
+    print(f"{gap:.1e}")
+    assert gap < RELATIVE
 
 
 @pytest.mark.parametrize("config", VOCODERS.values(), ids=VOCODERS)
@@ -94,11 +94,11 @@ def test_waveform(config: Config, tmp_path: Path, record_property: Any) -> None:
     with torch.no_grad():
         expected = reference(torch.tensor(mel)).permute(0, 2, 1).numpy()
     flat = mel.transpose(0, 2, 1, 3).reshape(2, TOKENS, -1)
-    found = error(call(our_vocoder(reference, tmp_path), jnp.asarray(flat)), expected)
-    record_property("relative", found)
-    print(f"{found:.1e} loudest {np.abs(expected).max():.2f}")
-    assert found < RELATIVE
-    assert (np.abs(expected) < 0.999).mean() > 0.5  # a clipped sample is deaf
+    gap = error(call(atelier_vocoder(reference, tmp_path), jnp.asarray(flat)), expected)
+    record_property("relative", gap)
+    print(f"{gap:.1e} loudest {np.abs(expected).max():.2f}")
+    assert gap < RELATIVE
+    assert (np.abs(expected) < 0.999).mean() > 0.5  # clipped samples would hide errors
 
 
 PAIRS = {
@@ -116,15 +116,16 @@ def test_sound_of_latents(
     with torch.no_grad():
         expected = references[1](expected_mel(references[0], latents)).numpy()
     parts = AudioParts(
-        our_vae(references[0], tmp_path / "vae"), our_vocoder(references[1], tmp_path / "vocoder")
+        atelier_vae(references[0], tmp_path / "vae"),
+        atelier_vocoder(references[1], tmp_path / "vocoder"),
     )
     sound = sound_of(parts, jnp.asarray(latents))
-    found = error(sound, expected)
-    record_property("relative", found)
-    print(f"{found:.1e}")
-    assert found < RELATIVE
-    alone = sound_of(parts, jnp.asarray(latents[1:]))
-    assert error(sound[1:], np.asarray(alone)) < RELATIVE  # whatever it is decoded beside
+    gap = error(sound, expected)
+    record_property("relative", gap)
+    print(f"{gap:.1e}")
+    assert gap < RELATIVE
+    single = sound_of(parts, jnp.asarray(latents[1:]))
+    assert error(sound[1:], np.asarray(single)) < RELATIVE  # independent of the other rows
 
 
 def test_stored_in_half_precision_it_is_computed_in_float32(tmp_path: Path) -> None:
@@ -140,8 +141,8 @@ def test_stored_in_half_precision_it_is_computed_in_float32(tmp_path: Path) -> N
     with torch.no_grad():
         expected = references[1](expected_mel(references[0], latents)).numpy()
     parts = AudioParts(
-        our_vae(references[0], tmp_path / "vae", jnp.bfloat16),
-        our_vocoder(references[1], tmp_path / "vocoder", jnp.bfloat16),
+        atelier_vae(references[0], tmp_path / "vae", jnp.bfloat16),
+        atelier_vocoder(references[1], tmp_path / "vocoder", jnp.bfloat16),
     )
     sound = sound_of(parts, jnp.asarray(latents))
     assert sound.dtype == jnp.float32
@@ -160,11 +161,11 @@ MEL_BITES = {
 @pytest.mark.parametrize("path", MEL_BITES.values(), ids=MEL_BITES)
 def test_a_changed_array_of_the_decoder_bites(path: str, tmp_path: Path) -> None:
     reference = tiny_ltx.audio_vae(3, **tiny_ltx.AUDIO_VAE)
-    lame, latents = our_vae(reference, tmp_path), drawn(2, TOKENS, 12)
-    leaf = flat_parameters(lame)[path]
+    damaged, latents = atelier_vae(reference, tmp_path), drawn(2, TOKENS, 12)
+    leaf = flat_parameters(damaged)[path]
     leaf[...] = leaf[...] * 1.03
     expected = expected_mel(reference, latents).permute(0, 2, 3, 1).numpy()
-    assert error(call(lame, jnp.asarray(latents)), expected) > 10 * RELATIVE
+    assert error(call(damaged, jnp.asarray(latents)), expected) > 10 * RELATIVE
 
 
 VOCODER_BITES = {
@@ -185,11 +186,11 @@ def test_a_changed_array_of_the_vocoder_bites(path: str, tmp_path: Path) -> None
     mel = drawn(1, 2, TOKENS, 16)
     with torch.no_grad():
         expected = reference(torch.tensor(mel)).permute(0, 2, 1).numpy()
-    lame = our_vocoder(reference, tmp_path)
-    leaf = flat_parameters(lame)[path]
+    damaged = atelier_vocoder(reference, tmp_path)
+    leaf = flat_parameters(damaged)[path]
     leaf[...] = leaf[...] * 1.03
     flat = jnp.asarray(mel.transpose(0, 2, 1, 3).reshape(1, TOKENS, -1))
-    assert error(call(lame, flat), expected) > 10 * RELATIVE
+    assert error(call(damaged, flat), expected) > 10 * RELATIVE
 
 
 @pytest.mark.parametrize(
@@ -198,8 +199,8 @@ def test_a_changed_array_of_the_vocoder_bites(path: str, tmp_path: Path) -> None
     ids=str,
 )
 def test_a_wrong_config_bites(change: Config, tmp_path: Path) -> None:
-    given = {**tiny_ltx.VOCODER_ODD, "act_fn": "snakebeta"}
-    reference = tiny_ltx.vocoder(3, **given)
+    config_values = {**tiny_ltx.VOCODER_ODD, "act_fn": "snakebeta"}
+    reference = tiny_ltx.vocoder(3, **config_values)
     mel = 3 * drawn(1, 1, TOKENS, 21)
     with torch.no_grad():
         expected = reference(torch.tensor(mel)).permute(0, 2, 1).numpy()
@@ -207,5 +208,5 @@ def test_a_wrong_config_bites(change: Config, tmp_path: Path) -> None:
     config = read_vocoder_config({**read_config(tmp_path.parent, tmp_path.name), **change})
     unread = ((r"resnets.*\.beta", ""),) if config.act_fn == "snake" else ()
     renames = (*unread, *vocoder_renames(config))
-    lame = load(abstract_module(vocoder_of, config), tmp_path, renames, dtype=jnp.float32)
-    assert error(call(lame, jnp.asarray(mel[:, 0])), expected) > 100 * RELATIVE
+    wrong_network = load(abstract_module(vocoder_of, config), tmp_path, renames, dtype=jnp.float32)
+    assert error(call(wrong_network, jnp.asarray(mel[:, 0])), expected) > 100 * RELATIVE

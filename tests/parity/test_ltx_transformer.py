@@ -1,4 +1,4 @@
-"""LTX-2's transformer against diffusers' own, in float32, on random weights and odd sizes."""
+"""LTX-2's transformer compared with diffusers' in float32, on random weights and odd sizes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from models.loading.abstract import abstract_module
 from models.ltx.config import LTX2Config
 from models.ltx.connectors import Contexts
 from models.ltx.key_mapping import TRANSFORMER as RENAMES
-from models.ltx.network import LTX2Transformer, Perturbed, Places, Times
+from models.ltx.network import LatentSizes, LTX2Transformer, Perturbations, Times
 from models.weights.loader import flat_parameters, load
 from tests.parity.tiny import Config
 from tests.parity.tiny_ltx import TRANSFORMER, TRANSFORMER_ODD, transformer
 
 RELATIVE = 1e-5
-"""Of either velocity, by norm."""
-PLACES = Places((3, 4, 2), 7, 25.0)
+"""Tolerance of either velocity, relative by norm."""
+PLACES = LatentSizes((3, 4, 2), 7, 25.0)
 TEXT_TOKENS = 5
 SIGMAS = np.array([731.25, 12.5], np.float32)
 CASES: dict[str, Config] = {
@@ -36,7 +36,7 @@ CASES: dict[str, Config] = {
 }
 
 
-def run(model: Any, *given: Any, perturbed: Perturbed | None = None) -> Any:
+def run(model: Any, *given: Any, perturbed: Perturbations | None = None) -> Any:
     @nnx.jit
     def compiled(model: Any, *given: Any) -> Any:
         return model(*given, PLACES, perturbed)
@@ -45,7 +45,7 @@ def run(model: Any, *given: Any, perturbed: Perturbed | None = None) -> Any:
 
 
 def inputs(config: Config) -> tuple[jax.Array, ...]:
-    """Latents of both streams, texts of both."""
+    """Latents and texts of both streams."""
     normal = np.random.default_rng(1).standard_normal
 
     def draw(shape: tuple[int, ...]) -> jax.Array:
@@ -62,17 +62,17 @@ def inputs(config: Config) -> tuple[jax.Array, ...]:
 
 
 def each_token() -> np.ndarray:
-    """Timesteps of video where the first frame is clean."""
+    """Timesteps of video tokens with a clean first frame."""
     return np.where(np.arange(24) < 8, 0, SIGMAS[:, None]).astype(np.float32)
 
 
-def theirs(
-    reference: Any, config: Config, time: np.ndarray, **how: Any
+def run_diffusers(
+    reference: Any, config: Config, time: np.ndarray, **options: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    video, audio, text, audio_text = (torch.tensor(np.asarray(one)) for one in inputs(config))
+    video, audio, text, audio_text = (torch.tensor(np.asarray(array)) for array in inputs(config))
     frames, height, width = PLACES.grid
     with torch.no_grad():
-        found = reference(
+        output = reference(
             hidden_states=video,
             audio_hidden_states=audio,
             encoder_hidden_states=text,
@@ -85,9 +85,9 @@ def theirs(
             width=width,
             fps=PLACES.fps,
             audio_num_frames=PLACES.audio_latents,
-            **how,
+            **options,
         )
-    return found.sample.numpy(), found.audio_sample.numpy()
+    return output.sample.numpy(), output.audio_sample.numpy()
 
 
 def asked(config: Config, time: np.ndarray, crossing: np.ndarray) -> tuple[Any, ...]:
@@ -97,39 +97,41 @@ def asked(config: Config, time: np.ndarray, crossing: np.ndarray) -> tuple[Any, 
     return (video, audio), Contexts(*texts), (of_video, Times(sigmas, sigmas, sigmas))
 
 
-def ours(reference: Any, folder: Path) -> LTX2Transformer:
+def run_atelier(reference: Any, folder: Path) -> LTX2Transformer:
     reference.save_pretrained(folder)
     config = LTX2Config.from_dict(read_config(folder.parent, folder.name))
     return load(abstract_module(LTX2Transformer, config), folder, RENAMES, dtype=jnp.float32)
 
 
-def error(found: Any, expected: tuple[np.ndarray, np.ndarray]) -> float:
-    """Larger one of both streams."""
+def error(output: Any, expected: tuple[np.ndarray, np.ndarray]) -> float:
+    """Larger error of the two streams."""
     errors = []
-    for mine, right in zip(found, expected, strict=True):
-        assert mine.shape == right.shape
-        errors.append(float(np.linalg.norm(mine - right) / np.linalg.norm(right)))
+    for values, reference in zip(output, expected, strict=True):
+        assert values.shape == reference.shape
+        errors.append(float(np.linalg.norm(values - reference) / np.linalg.norm(reference)))
     return max(errors)
 
 
 @pytest.mark.parametrize("config", CASES.values(), ids=CASES)
 def test_velocities(config: Config, tmp_path: Path, record_property: Any) -> None:
     reference = transformer(3, **config)
-    expected = theirs(reference, config, SIGMAS)
-    found = error(run(ours(reference, tmp_path), *asked(config, SIGMAS, SIGMAS)), expected)
-    record_property("relative", found)
-    print(f"{found:.1e}")
-    assert found < RELATIVE
-    assert min(one.std() for one in expected) > 0.1
+    expected = run_diffusers(reference, config, SIGMAS)
+    gap = error(run(run_atelier(reference, tmp_path), *asked(config, SIGMAS, SIGMAS)), expected)
+    record_property("relative", gap)
+    print(f"{gap:.1e}")
+    assert gap < RELATIVE
+    assert min(velocity.std() for velocity in expected) > 0.1
 
 
 @pytest.mark.parametrize("others", [True, False], ids=["2.3", "2.0"])
 def test_a_timestep_of_each_token(others: bool, tmp_path: Path) -> None:
-    """Where the streams meet, 2.3 takes the other one's sigma and 2.0 its own timesteps."""
+    """Cross-attention of the streams uses the other stream's sigma in 2.3, and its own timesteps in
+    2.0.
+    """
     reference = transformer(3, **TRANSFORMER)
-    expected = theirs(reference, TRANSFORMER, each_token(), use_cross_timestep=others)
+    expected = run_diffusers(reference, TRANSFORMER, each_token(), use_cross_timestep=others)
     crossing = SIGMAS if others else each_token()
-    model = ours(reference, tmp_path)
+    model = run_atelier(reference, tmp_path)
     assert error(run(model, *asked(TRANSFORMER, each_token(), crossing)), expected) < RELATIVE
     wrong = each_token() if others else SIGMAS
     assert error(run(model, *asked(TRANSFORMER, each_token(), wrong)), expected) > 10 * RELATIVE
@@ -138,20 +140,21 @@ def test_a_timestep_of_each_token(others: bool, tmp_path: Path) -> None:
 def test_rows_without_a_part(tmp_path: Path) -> None:
     """The first row without self-attention in a block, the second without the other stream."""
     reference = transformer(3, **TRANSFORMER)
-    model = ours(reference, tmp_path)
-    given = asked(TRANSFORMER, SIGMAS, SIGMAS)
+    model = run_atelier(reference, tmp_path)
+    network_inputs = asked(TRANSFORMER, SIGMAS, SIGMAS)
     first, second = jnp.array([True, False]), jnp.array([False, True])
-    blocks = theirs(reference, TRANSFORMER, SIGMAS, spatio_temporal_guidance_blocks=[1])
-    isolated = theirs(reference, TRANSFORMER, SIGMAS, isolate_modalities=True)
+    blocks = run_diffusers(reference, TRANSFORMER, SIGMAS, spatio_temporal_guidance_blocks=[1])
+    isolated = run_diffusers(reference, TRANSFORMER, SIGMAS, isolate_modalities=True)
     expected = tuple(
-        np.stack([one[0], other[1]]) for one, other in zip(blocks, isolated, strict=True)
+        np.stack([first_row[0], second_row[1]])
+        for first_row, second_row in zip(blocks, isolated, strict=True)
     )
-    found = run(model, *given, perturbed=Perturbed((1,), first, second))
-    assert error(found, expected) < RELATIVE
-    for one in (blocks, isolated):
-        assert error(run(model, *given), one) > 1000 * RELATIVE
+    output = run(model, *network_inputs, perturbed=Perturbations((1,), first, second))
+    assert error(output, expected) < RELATIVE
+    for first_row in (blocks, isolated):
+        assert error(run(model, *network_inputs), first_row) > 1000 * RELATIVE
     with pytest.raises(ValueError, match=r"blocks \[3\]"):
-        run(model, *given, perturbed=Perturbed((3,), first, second))
+        run(model, *network_inputs, perturbed=Perturbations((3,), first, second))
 
 
 BITES = {
@@ -170,11 +173,11 @@ BITES = {
 @pytest.mark.parametrize(("config", "path"), BITES.values(), ids=BITES)
 def test_a_changed_array_bites(config: Config, path: str, tmp_path: Path) -> None:
     reference = transformer(3, **config)
-    lame = ours(reference, tmp_path)
-    leaf = flat_parameters(lame)[path]
+    damaged = run_atelier(reference, tmp_path)
+    leaf = flat_parameters(damaged)[path]
     leaf[...] = leaf[...] * 1.03
-    expected = theirs(reference, config, SIGMAS)
-    assert error(run(lame, *asked(config, SIGMAS, SIGMAS)), expected) > 10 * RELATIVE
+    expected = run_diffusers(reference, config, SIGMAS)
+    assert error(run(damaged, *asked(config, SIGMAS, SIGMAS)), expected) > 10 * RELATIVE
 
 
 @pytest.mark.parametrize(
@@ -192,19 +195,19 @@ def test_a_changed_array_bites(config: Config, path: str, tmp_path: Path) -> Non
 )
 def test_a_wrong_config_bites(change: Config, tmp_path: Path) -> None:
     reference = transformer(3, **TRANSFORMER_ODD)
-    expected = theirs(reference, TRANSFORMER_ODD, SIGMAS)
+    expected = run_diffusers(reference, TRANSFORMER_ODD, SIGMAS)
     reference.register_to_config(**change)
-    made = run(ours(reference, tmp_path), *asked(TRANSFORMER_ODD, SIGMAS, SIGMAS))
-    assert error(made, expected) > 10 * RELATIVE
+    output = run(run_atelier(reference, tmp_path), *asked(TRANSFORMER_ODD, SIGMAS, SIGMAS))
+    assert error(output, expected) > 10 * RELATIVE
 
 
 @pytest.mark.parametrize("config", CASES.values(), ids=CASES)
 def test_every_array_of_the_reference_has_a_place(config: Config, tmp_path: Path) -> None:
     reference = transformer(3, **config)
     assert None not in [target(key, RENAMES) for key in reference.state_dict()]
-    made = flat_parameters(ours(reference, tmp_path))
+    leaves = flat_parameters(run_atelier(reference, tmp_path))
     assert sum(p.numel() for p in reference.parameters()) == sum(
-        leaf.get_value().size for leaf in made.values()
+        leaf.get_value().size for leaf in leaves.values()
     )
 
 

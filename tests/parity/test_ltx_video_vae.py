@@ -1,4 +1,6 @@
-"""LTX-2's video autoencoder against diffusers' own, in float32, on random weights and odd sizes."""
+"""LTX-2's video autoencoder compared with diffusers' in float32, on random weights and odd
+sizes.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from tests.parity.tiny_ltx import VIDEO_VAE_ODD as ODD
 from tests.parity.tiny_ltx import video_vae
 
 RELATIVE = 1e-5
-"""Of latents and of pixels, by norm."""
+"""Tolerance of latents and of pixels, relative by norm."""
 PSNR_DB = 60.0
 VARIANTS = {"as published": LIKE_2, "odd": ODD}
 
@@ -37,7 +39,7 @@ def drawn(*shape: int) -> np.ndarray:
 
 
 def last(x: torch.Tensor) -> np.ndarray:
-    """Channels last."""
+    """Move channels last."""
     return x.movedim(1, -1).numpy()
 
 
@@ -45,15 +47,15 @@ def first(x: np.ndarray) -> torch.Tensor:
     return torch.tensor(np.ascontiguousarray(np.moveaxis(x, -1, 1)))
 
 
-def ours(reference: Any, folder: Path) -> LTX2VideoAutoencoder:
+def run_atelier(reference: Any, folder: Path) -> LTX2VideoAutoencoder:
     reference.save_pretrained(folder)
     config = LTX2VideoVaeConfig.from_dict(read_config(folder.parent, folder.name))
     return load(abstract_module(LTX2VideoAutoencoder, config), folder, VIDEO_VAE, dtype=jnp.float32)
 
 
-def error(found: Any, expected: np.ndarray) -> float:
-    assert found.shape == expected.shape
-    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+def error(output: Any, expected: np.ndarray) -> float:
+    assert output.shape == expected.shape
+    return float(np.linalg.norm(output - expected) / np.linalg.norm(expected))
 
 
 def decoded(reference: Any, latents: np.ndarray) -> np.ndarray:
@@ -70,16 +72,16 @@ def test_pixels(config: Config, tmp_path: Path, record_property: Any) -> None:
     reference = video_vae(3, **config)
     latents = latents_of(config)
     expected = decoded(reference, latents)
-    made = np.asarray(decode(ours(reference, tmp_path), jnp.asarray(latents)))
-    found = error(made, expected)
-    shown = [np.clip(one, -1, 1) for one in (made, expected)]
+    pixels = np.asarray(decode(run_atelier(reference, tmp_path), jnp.asarray(latents)))
+    gap = error(pixels, expected)
+    shown = [np.clip(values, -1, 1) for values in (pixels, expected)]
     db = 10 * np.log10(4 / np.mean((shown[0] - shown[1]) ** 2))
-    record_property("relative", found)
-    print(f"{found:.1e} {db:.0f} dB")
-    assert found < RELATIVE and db >= PSNR_DB
-    levels = [np.rint((one + 1) * 127.5) for one in shown]
+    record_property("relative", gap)
+    print(f"{gap:.1e} {db:.0f} dB")
+    assert gap < RELATIVE and db >= PSNR_DB
+    levels = [np.rint((values + 1) * 127.5) for values in shown]
     assert np.abs(levels[0] - levels[1]).max() <= 2
-    assert (np.abs(expected) < 1).mean() > 0.5  # a clipped pixel is blind
+    assert (np.abs(expected) < 1).mean() > 0.5  # clipped pixels would hide errors
 
 
 @pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
@@ -88,35 +90,35 @@ def test_latents(config: Config, tmp_path: Path, record_property: Any) -> None:
     pixels = np.tanh(drawn(2, config["frames"], *config["sides"], 3))
     with torch.no_grad():
         expected = last(reference.encode(first(pixels)).latent_dist.mode())
-    found = error(encode(ours(reference, tmp_path), jnp.asarray(pixels)), expected)
-    record_property("relative", found)
-    print(f"{found:.1e}")
-    assert found < RELATIVE
+    gap = error(encode(run_atelier(reference, tmp_path), jnp.asarray(pixels)), expected)
+    record_property("relative", gap)
+    print(f"{gap:.1e}")
+    assert gap < RELATIVE
 
 
 def test_pixels_in_tiles(tmp_path: Path) -> None:
     config = {**LIKE_2, "spatial_compression_ratio": 8, "temporal_compression_ratio": 4}
     reference = video_vae(3, **config)
     latents = drawn(1, 2, 8, 5, config["latent_channels"])
-    whole = decoded(reference, latents)
+    untiled = decoded(reference, latents)
     sides = ("height", "width")
     reference.enable_tiling(
         **{f"tile_sample_min_{side}": 32 for side in sides},
         **{f"tile_sample_stride_{side}": 24 for side in sides},
     )
     expected = decoded(reference, latents)
-    model = ours(reference, tmp_path)
-    made = nnx.jit(lambda model, x: model.decode_in_tiles(x, Tiling(32, 24)))(model, latents)
-    assert error(made, expected) < RELATIVE < error(whole, expected) / 100
+    model = run_atelier(reference, tmp_path)
+    tiled = nnx.jit(lambda model, x: model.decode_in_tiles(x, Tiling(32, 24)))(model, latents)
+    assert error(tiled, expected) < RELATIVE < error(untiled, expected) / 100
 
 
 def test_statistics_of_latents(tmp_path: Path) -> None:
     reference = video_vae(3, **LIKE_2)
-    model, latents = ours(reference, tmp_path), jnp.asarray(latents_of(LIKE_2))
+    model, latents = run_atelier(reference, tmp_path), jnp.asarray(latents_of(LIKE_2))
     mean, std = (getattr(reference, f"latents_{name}").numpy() for name in ("mean", "std"))
     assert error(model.denormalised(latents), np.asarray(latents) * std + mean) < RELATIVE
-    again = model.normalised(model.denormalised(latents))
-    assert error(again, np.asarray(latents)) < RELATIVE
+    restored = model.normalised(model.denormalised(latents))
+    assert error(restored, np.asarray(latents)) < RELATIVE
 
 
 BITES = {
@@ -130,11 +132,11 @@ BITES = {
 @pytest.mark.parametrize("path", BITES.values(), ids=BITES)
 def test_a_changed_array_bites(path: str, tmp_path: Path) -> None:
     reference = video_vae(3, **LIKE_2)
-    lame, latents = ours(reference, tmp_path), latents_of(LIKE_2)
-    leaf = flat_parameters(lame)[path]
+    damaged, latents = run_atelier(reference, tmp_path), latents_of(LIKE_2)
+    leaf = flat_parameters(damaged)[path]
     leaf[...] = leaf[...] * 1.03
-    found = error(decode(lame, jnp.asarray(latents)), decoded(reference, latents))
-    assert found > 10 * RELATIVE
+    gap = error(decode(damaged, jnp.asarray(latents)), decoded(reference, latents))
+    assert gap > 10 * RELATIVE
 
 
 @pytest.mark.parametrize(
@@ -151,8 +153,8 @@ def test_a_wrong_config_bites(change: Config, tmp_path: Path) -> None:
     latents = latents_of(LIKE_2)
     expected = decoded(reference, latents)
     reference.register_to_config(**change)
-    found = error(decode(ours(reference, tmp_path), jnp.asarray(latents)), expected)
-    assert found > 1000 * RELATIVE
+    gap = error(decode(run_atelier(reference, tmp_path), jnp.asarray(latents)), expected)
+    assert gap > 1000 * RELATIVE
 
 
 @pytest.mark.parametrize(
@@ -170,6 +172,6 @@ def test_a_wrong_config_bites(change: Config, tmp_path: Path) -> None:
     ids=str,
 )
 def test_configs_that_are_not_served(values: Config, named: str) -> None:
-    given = {k: v for k, v in LIKE_2.items() if k not in ("frames", "sides")}
+    config = {k: v for k, v in LIKE_2.items() if k not in ("frames", "sides")}
     with pytest.raises(ValueError, match=named):
-        LTX2VideoVaeConfig.from_dict({**given, **values})
+        LTX2VideoVaeConfig.from_dict({**config, **values})

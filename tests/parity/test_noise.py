@@ -1,4 +1,4 @@
-"""Our noise against torch's own, bit for bit."""
+"""Atelier's noise equals torch's bit for bit."""
 
 from __future__ import annotations
 
@@ -11,26 +11,28 @@ from models.sampling.torch_rng import TorchGenerator
 
 SEEDS = [0, 1, 7, 42, 2**31, 2**32 + 5, 12345678901, 2**63 - 1, *range(100, 130)]
 SHAPES = [(1, 4, 6, 6), (3,), (17,), (16,), (5, 7), (1, 16, 32, 48), (1,), (31,), (7, 3)]
-"""One stream: scalars (with the spare of a pair), whole blocks, remainders, one after another."""
+"""Successive draws from one stream: scalars (with the spare of a pair), whole blocks,
+remainders.
+"""
 
 HALVES = {torch.bfloat16: ml_dtypes.bfloat16, torch.float16: np.float16}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_float32_is_bitwise_torchs(seed: int) -> None:
-    theirs, ours = torch.Generator("cpu").manual_seed(seed), TorchGenerator(seed)
+    reference, generator = torch.Generator("cpu").manual_seed(seed), TorchGenerator(seed)
     for shape in SHAPES:
-        expected = torch.randn(shape, generator=theirs).numpy()
-        np.testing.assert_array_equal(ours.randn(shape), expected)
+        expected = torch.randn(shape, generator=reference).numpy()
+        np.testing.assert_array_equal(generator.randn(shape), expected)
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_half_precisions_are_torchs_after_the_cast(dtype: torch.dtype) -> None:
     for seed in SEEDS:
-        theirs, ours = torch.Generator("cpu").manual_seed(seed), TorchGenerator(seed)
+        reference, generator = torch.Generator("cpu").manual_seed(seed), TorchGenerator(seed)
         for shape in SHAPES:
-            expected = torch.randn(shape, generator=theirs, dtype=dtype).float().numpy()
-            values = ours.randn(shape, HALVES[dtype]).astype(HALVES[dtype]).astype(np.float32)
+            expected = torch.randn(shape, generator=reference, dtype=dtype).float().numpy()
+            values = generator.randn(shape, HALVES[dtype]).astype(HALVES[dtype]).astype(np.float32)
             np.testing.assert_array_equal(values, expected)
 
 

@@ -1,8 +1,8 @@
-"""Weighted prompts against AUTOMATIC1111's arithmetic, written anew on transformers' encoders.
+"""Weighted prompts compared with AUTOMATIC1111's arithmetic, rewritten for transformers' encoders.
 
-Cases are read by hand: parts with their weights, chunk by chunk, so that neither our parser nor our
-chunks are their own judge. Bound: a relative 1e-5 in float32, which rounding stays ten times below;
-each wrong reading is off by more than a hundred times as much.
+Cases are parsed by hand into weighted parts and chunks, independently of Atelier's parser. The
+bound is a relative 1e-5 in float32. Rounding stays ten times below it, and each wrong reading
+exceeds it more than a hundredfold.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from models.sdxl.pipeline import SdxlPipeline
 from tests import coarse
 from tests.parity.sdxl_cases import BASE, CHECKPOINTS, EXACT
 
-# torch and NumPy do not agree on this yet; it is the reference that meets it.
+# diffusers triggers NumPy's deprecation of torch tensors without the new `__array__` signature.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 RELATIVE = 1e-5
 FAR = 1e-3
-"""What a wrong reading is off by at the least."""
+"""Least relative error of a wrong reading."""
 WORDS = 75
 """Tokens of a chunk without its markers."""
 
@@ -40,7 +40,7 @@ Chunk = Sequence[Part]
 
 
 def a1111(hidden: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """`EmphasisOriginal`: weights, then the chunk's mean as it was."""
+    """`EmphasisOriginal`: apply the weights, then restore the chunk's mean."""
     weighted = hidden * weights[:, None]
     return weighted * (hidden.mean() / weighted.mean())
 
@@ -61,25 +61,27 @@ class Encoder:
     tokenizer: Any
     network: Any
     padding: str | None = None
-    """None: as the tokenizer has it."""
+    """Padding token; None for the tokenizer's own."""
 
     def chunk(self, parts: Chunk) -> tuple[torch.Tensor, torch.Tensor]:
         """Ids and weights of one chunk."""
         start, end = self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
         ids, weights = [start], [1.0]
         for text, weight in parts:
-            own = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-            ids, weights = ids + own, weights + [weight] * len(own)
+            token_ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+            ids, weights = ids + token_ids, weights + [weight] * len(token_ids)
         padding = self.tokenizer.convert_tokens_to_ids(self.padding or self.tokenizer.pad_token)
-        rest = WORDS + 1 - len(ids)
-        return torch.tensor([*ids, end, *[padding] * rest]), torch.tensor(
-            [*weights, 1.0, *[1.0] * rest]
+        padding_count = WORDS + 1 - len(ids)
+        return torch.tensor([*ids, end, *[padding] * padding_count]), torch.tensor(
+            [*weights, 1.0, *[1.0] * padding_count]
         )
 
     def encode(
         self, chunks: Sequence[Chunk], emphasis: Emphasis = a1111
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Penultimate hidden states of all chunks in a row, and the first one's pooled output."""
+        """Penultimate hidden states of all chunks, concatenated, and the first chunk's pooled
+        output.
+        """
         states, pooled = [], []
         for parts in chunks:
             ids, weights = self.chunk(parts)
@@ -97,16 +99,18 @@ class Pair:
     """diffusers' pipeline of the same checkpoint."""
     encoders: tuple[Encoder, Encoder]
 
-    def ours(self, **fields: Any) -> PyTree:
-        """The row that a weighted request begins with."""
+    def run_atelier(self, **fields: Any) -> PyTree:
+        """Encoded row of a weighted request."""
         prepared = self.pipeline.prepare(BASE | {"prompt_syntax": "weighted"} | fields, {})
         with coarse.compiled():
             return jax.jit(self.pipeline.encode)(self.pipeline.weights, dict(prepared.inputs))
 
-    def theirs(
+    def run_diffusers(
         self, chunks: Sequence[Chunk], emphasis: Emphasis = a1111
     ) -> tuple[np.ndarray, np.ndarray]:
-        (first, _), (second, pooled) = (one.encode(chunks, emphasis) for one in self.encoders)
+        (first, _), (second, pooled) = (
+            encoder.encode(chunks, emphasis) for encoder in self.encoders
+        )
         return torch.cat([first, second], dim=-1).numpy(), pooled.numpy()
 
 
@@ -123,8 +127,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     return Pair(loaded, reference, (first, second))
 
 
-def relative(ours: Any, theirs: np.ndarray) -> float:
-    return float(np.linalg.norm(np.asarray(ours) - theirs) / np.linalg.norm(theirs))
+def relative(output: Any, expected: np.ndarray) -> float:
+    return float(np.linalg.norm(np.asarray(output) - expected) / np.linalg.norm(expected))
 
 
 CASES: dict[str, tuple[str, Sequence[Chunk]]] = {
@@ -168,8 +172,8 @@ CASES: dict[str, tuple[str, Sequence[Chunk]]] = {
 
 @pytest.mark.parametrize(("prompt", "chunks"), CASES.values(), ids=CASES)
 def test_sdxl_weighs_as_published(pair: Pair, prompt: str, chunks: Sequence[Chunk]) -> None:
-    row = pair.ours(prompt=prompt, guidance_scale=1.0)
-    embeds, pooled = pair.theirs(chunks)
+    row = pair.run_atelier(prompt=prompt, guidance_scale=1.0)
+    embeds, pooled = pair.run_diffusers(chunks)
     assert row["prompt_embeds"].shape == (1, len(chunks) * (WORDS + 2), embeds.shape[-1])
     assert relative(row["prompt_embeds"][0], embeds) < RELATIVE
     assert relative(row["pooled_embeds"][0], pooled) < RELATIVE
@@ -179,8 +183,8 @@ def test_sdxl_weighs_as_published(pair: Pair, prompt: str, chunks: Sequence[Chun
 @pytest.mark.parametrize("name", ["a word", "brackets", "more than a chunk"])
 def test_wrong_weights_fail_by_far(pair: Pair, name: str, wrong: Emphasis) -> None:
     prompt, chunks = CASES[name]
-    embeds, _ = pair.theirs(chunks, wrong)
-    row = pair.ours(prompt=prompt, guidance_scale=1.0)
+    embeds, _ = pair.run_diffusers(chunks, wrong)
+    row = pair.run_atelier(prompt=prompt, guidance_scale=1.0)
     assert relative(row["prompt_embeds"][0], embeds) > FAR
 
 
@@ -198,41 +202,45 @@ def test_wrong_weights_fail_by_far(pair: Pair, name: str, wrong: Emphasis) -> No
     ],
 )
 def test_wrong_chunks_fail_by_far(pair: Pair, name: str, wrong: Sequence[Chunk]) -> None:
-    embeds, _ = pair.theirs(wrong)
-    ours = pair.ours(prompt=CASES[name][0], guidance_scale=1.0)["prompt_embeds"][0]
-    assert len(ours) != len(embeds) or relative(ours, embeds) > FAR
+    embeds, _ = pair.run_diffusers(wrong)
+    output = pair.run_atelier(prompt=CASES[name][0], guidance_scale=1.0)["prompt_embeds"][0]
+    assert len(output) != len(embeds) or relative(output, embeds) > FAR
 
 
 def test_the_padding_is_each_tokenizers_own(pair: Pair) -> None:
-    """The second encoder's is "!", behind a short chunk's end."""
+    """The second encoder pads with "!" after the end of a short chunk."""
     prompt, chunks = CASES["a break"]
     first, second = pair.encoders
     wrong = Encoder(second.tokenizer, second.network, padding=first.tokenizer.pad_token)
-    ours = pair.ours(prompt=prompt, guidance_scale=1.0)["prompt_embeds"][0]
-    embeds, _ = Pair(pair.pipeline, pair.reference, (first, wrong)).theirs(chunks)
-    assert relative(ours, embeds) > FAR
+    output = pair.run_atelier(prompt=prompt, guidance_scale=1.0)["prompt_embeds"][0]
+    embeds, _ = Pair(pair.pipeline, pair.reference, (first, wrong)).run_diffusers(chunks)
+    assert relative(output, embeds) > FAR
 
 
 def test_the_shorter_of_two_prompts_is_repeated(pair: Pair) -> None:
-    """Two and three chunks make six each: attention over copies is attention over one of them."""
-    row = pair.ours(
+    """Two and three chunks become six each. Attention over copies equals attention over one of
+    them.
+    """
+    row = pair.run_atelier(
         prompt="(red) BREAK star", negative_prompt="[blue] BREAK a (star:2) BREAK circle"
     )
-    positive, pooled = pair.theirs([[("red", 1.1)], [("star", 1)]])
-    negative, _ = pair.theirs([[("blue", 1 / 1.1)], [("a ", 1), ("star", 2)], [("circle", 1)]])
+    positive, pooled = pair.run_diffusers([[("red", 1.1)], [("star", 1)]])
+    negative, _ = pair.run_diffusers(
+        [[("blue", 1 / 1.1)], [("a ", 1), ("star", 2)], [("circle", 1)]]
+    )
     assert relative(row["prompt_embeds"][0], np.tile(positive, (3, 1))) < RELATIVE
     assert relative(row["prompt_embeds"][1], np.tile(negative, (2, 1))) < RELATIVE
     assert relative(row["pooled_embeds"][0], pooled) < RELATIVE
 
 
 def test_an_absent_negative_prompt_stays_silent_beside_chunks(pair: Pair) -> None:
-    row = pair.ours(prompt="(red) BREAK star", negative_prompt=None)
+    row = pair.run_atelier(prompt="(red) BREAK star", negative_prompt=None)
     assert row["prompt_embeds"].shape[:2] == (2, 2 * (WORDS + 2))
     assert not np.asarray(row["prompt_embeds"][1]).any()
 
 
 def test_the_second_encoders_own_text_gets_empty_chunks(pair: Pair) -> None:
-    row = pair.ours(prompt="(red) BREAK star", prompt_2="[blue]", guidance_scale=1.0)
+    row = pair.run_atelier(prompt="(red) BREAK star", prompt_2="[blue]", guidance_scale=1.0)
     first, _ = pair.encoders[0].encode([[("red", 1.1)], [("star", 1)]])
     second, pooled = pair.encoders[1].encode([[("blue", 1 / 1.1)], []])
     embeds = torch.cat([first, second], dim=-1).numpy()
@@ -243,16 +251,16 @@ def test_the_second_encoders_own_text_gets_empty_chunks(pair: Pair) -> None:
 def test_the_unet_draws_diffusers_image_of_the_published_embeddings(pair: Pair) -> None:
     prompt, chunks = CASES["a break"]
     fields = BASE | {"prompt": prompt, "negative_prompt": "(blue:1.5)", "guidance_scale": 4.0}
-    embeds, pooled = pair.theirs(chunks)
-    negative, negative_pooled = pair.theirs([[("blue", 1.5)]])
-    given = {
+    embeds, pooled = pair.run_diffusers(chunks)
+    negative, negative_pooled = pair.run_diffusers([[("blue", 1.5)]])
+    embeddings = {
         "prompt_embeds": embeds,
         "pooled_prompt_embeds": pooled,
         "negative_prompt_embeds": np.tile(negative, (2, 1)),
         "negative_pooled_prompt_embeds": negative_pooled,
     }
-    theirs = pair.reference(
-        **{name: torch.tensor(value)[None] for name, value in given.items()},
+    reference_latents = pair.reference(
+        **{name: torch.tensor(value)[None] for name, value in embeddings.items()},
         **{name: fields[name] for name in SIZES},
         generator=torch.Generator("cpu").manual_seed(fields["seed"]),
         output_type="latent",
@@ -260,19 +268,21 @@ def test_the_unet_draws_diffusers_image_of_the_published_embeddings(pair: Pair) 
     prepared = pair.pipeline.prepare(fields | {"prompt_syntax": "weighted"}, {})
     with coarse.compiled():
         *_, row = denoise(pair.pipeline, prepared)
-    latents = theirs.numpy().transpose(1, 2, 0)
+    latents = reference_latents.numpy().transpose(1, 2, 0)
     assert relative(row["latents"], latents) < EXACT.relative
 
 
 def test_a_repeated_prompt_is_seen_as_one(pair: Pair) -> None:
-    """Why prompts of different lengths need no masks: copies change rounding alone."""
+    """Prompts of different lengths need no masks, because copies change only the rounding."""
     unet = pair.reference.unet
-    embeds, pooled = (torch.tensor(one)[None] for one in pair.theirs([[("red", 1.1)]]))
+    embeds, pooled = (torch.tensor(array)[None] for array in pair.run_diffusers([[("red", 1.1)]]))
     latents = torch.randn((1, 4, 16, 16), generator=torch.Generator("cpu").manual_seed(1))
-    told = {"text_embeds": pooled, "time_ids": torch.zeros((1, 6))}
+    conditioning = {"text_embeds": pooled, "time_ids": torch.zeros((1, 6))}
     with torch.no_grad():
         once, thrice = (
-            unet(latents, 500, embeds.repeat(1, times, 1), added_cond_kwargs=told).sample.numpy()
+            unet(
+                latents, 500, embeds.repeat(1, times, 1), added_cond_kwargs=conditioning
+            ).sample.numpy()
             for times in (1, 3)
         )
     assert relative(thrice, once) < RELATIVE

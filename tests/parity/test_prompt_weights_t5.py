@@ -1,8 +1,7 @@
-"""Weighted prompts of Flux and Wan: what transformers' T5 makes of a token, times its weight.
+"""Weighted prompts of Flux and Wan: features of transformers' T5 per token, times the weight.
 
-Cases are read by hand, part by part, so that our parser is not its own judge. Bound: a relative
-1e-5 in float32, which rounding stays below; each wrong reading is off by more than a hundred times
-as much.
+Cases are parsed by hand, independently of Atelier's parser. The bound is a relative 1e-5 in
+float32. Rounding stays below it, and each wrong reading exceeds it more than a hundredfold.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import pytest
 import torch
 
 from models import registry
-from models.interface.pipeline import Pipeline, Prepared, PyTree
+from models.interface.pipeline import Pipeline, PreparedRow, PyTree
 from tests import coarse
 from tests.parity.tiny import make_flux
 from tests.parity.tiny_wan import make_wan
@@ -48,30 +47,30 @@ class Pair:
     tokenizer: Any
     network: Any
     clip: tuple[Any, Any] | None = None
-    """Flux's other tokenizer and encoder."""
+    """Flux's CLIP tokenizer and encoder."""
 
-    def prepare(self, **fields: Any) -> Prepared:
+    def prepare(self, **fields: Any) -> PreparedRow:
         return self.pipeline.prepare({**FIELDS, **OWN[self.family], **fields}, {})
 
-    def ours(self, **fields: Any) -> PyTree:
+    def run_atelier(self, **fields: Any) -> PyTree:
         with coarse.compiled():
             encode = jax.jit(self.pipeline.encode)
             return encode(self.pipeline.weights, dict(self.prepare(**fields).inputs))
 
-    def theirs(self, parts: Parts) -> np.ndarray:
-        """Features of the tokens times their weights; Wan's transformer sees zeros as padding."""
+    def run_diffusers(self, parts: Parts) -> np.ndarray:
+        """Features of the tokens times their weights. Wan's transformer reads zeros as padding."""
         ids, weights = [], []
         for text, weight in parts:
-            own = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-            ids, weights = ids + own, weights + [weight] * len(own)
+            token_ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+            ids, weights = ids + token_ids, weights + [weight] * len(token_ids)
         ids, weights = [*ids[: LENGTH - 1], 1], [*weights[: LENGTH - 1], 1.0]
-        count, rest = len(ids), LENGTH - len(ids)
-        is_text = torch.tensor([[1] * count + [0] * rest])
-        told = {"attention_mask": is_text} if self.family == "wan" else {}
+        count, padding_count = len(ids), LENGTH - len(ids)
+        is_text = torch.tensor([[1] * count + [0] * padding_count])
+        mask_arguments = {"attention_mask": is_text} if self.family == "wan" else {}
         with torch.no_grad():
-            hidden = self.network(torch.tensor([ids + [0] * rest]), **told)[0][0]
-        weighted = hidden * torch.tensor(weights + [1.0] * rest)[:, None]
-        return (weighted * is_text[0][:, None] if told else weighted).numpy()
+            hidden = self.network(torch.tensor([ids + [0] * padding_count]), **mask_arguments)[0][0]
+        weighted = hidden * torch.tensor(weights + [1.0] * padding_count)[:, None]
+        return (weighted * is_text[0][:, None] if mask_arguments else weighted).numpy()
 
 
 @pytest.fixture(scope="module", params=["flux", "wan"])
@@ -90,8 +89,8 @@ def pair(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     return Pair("wan", loaded, wan.tokenizer, wan.text_encoder)
 
 
-def relative(ours: Any, theirs: np.ndarray) -> float:
-    return float(np.linalg.norm(np.asarray(ours) - theirs) / np.linalg.norm(theirs))
+def relative(output: Any, expected: np.ndarray) -> float:
+    return float(np.linalg.norm(np.asarray(output) - expected) / np.linalg.norm(expected))
 
 
 CASES: dict[str, tuple[str, Parts]] = {
@@ -106,20 +105,20 @@ CASES: dict[str, tuple[str, Parts]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_tokens_are_multiplied(pair: Pair, name: str) -> None:
     prompt, parts = CASES[name]
-    row = pair.ours(prompt=prompt, negative_prompt="[star]")
-    assert relative(row["prompt_embeds"][0], pair.theirs(parts)) < RELATIVE
-    assert relative(row["prompt_embeds"][1], pair.theirs([("star", 1 / 1.1)])) < RELATIVE
+    row = pair.run_atelier(prompt=prompt, negative_prompt="[star]")
+    assert relative(row["prompt_embeds"][0], pair.run_diffusers(parts)) < RELATIVE
+    assert relative(row["prompt_embeds"][1], pair.run_diffusers([("star", 1 / 1.1)])) < RELATIVE
 
 
 def test_wrong_readings_fail_by_far(pair: Pair) -> None:
-    row = pair.ours(prompt=CASES["a word"][0])["prompt_embeds"][0]
-    right = pair.theirs(CASES["a word"][1])
-    plain = pair.theirs([("a red circle", 1)])
+    row = pair.run_atelier(prompt=CASES["a word"][0])["prompt_embeds"][0]
+    right = pair.run_diffusers(CASES["a word"][1])
+    plain = pair.run_diffusers([("a red circle", 1)])
     for wrong in (
         plain,
-        right * plain.mean() / right.mean(),  # the mean restored, as for CLIP
-        pair.theirs([("a red", 1), (" circle", 1.4)]),
-        pair.theirs([("a", 1.4), (" red circle", 1)]),
+        right * plain.mean() / right.mean(),  # the mean is restored, as for CLIP
+        pair.run_diffusers([("a red", 1), (" circle", 1.4)]),
+        pair.run_diffusers([("a", 1.4), (" red circle", 1)]),
     ):
         assert relative(row, wrong) > FAR
 
@@ -131,7 +130,7 @@ def test_clips_pooled_text_has_no_weights(pair: Pair) -> None:
     ids = tokenizer("a red circle", padding="max_length", return_tensors="pt")["input_ids"]
     with torch.no_grad():
         pooled = clip(ids).pooler_output[0].numpy()
-    row = pair.ours(prompt=CASES["a word"][0])
+    row = pair.run_atelier(prompt=CASES["a word"][0])
     assert relative(row["pooled_embeds"][0], pooled) < RELATIVE
 
 
@@ -153,18 +152,18 @@ def test_weighted_prompts_share_the_steps_of_plain_ones(pair: Pair) -> None:
         pair.prepare(prompt="a (red)"),
     )
     assert weighted.inputs.keys() - plain.inputs.keys() == {"token_weights"}
-    assert (weighted.bucket, weighted.steps[0].phase) == (plain.bucket, plain.steps[0].phase)
+    assert (weighted.bucket, weighted.steps[0].program) == (plain.bucket, plain.steps[0].program)
     rows = (
-        jax.eval_shape(pair.pipeline.encode, pair.pipeline.weights, dict(one.inputs))
-        for one in (plain, weighted)
+        jax.eval_shape(pair.pipeline.encode, pair.pipeline.weights, dict(prepared.inputs))
+        for prepared in (plain, weighted)
     )
     assert next(rows) == next(rows)
 
 
 def test_a_prompt_that_is_cut_or_broken_is_told(pair: Pair) -> None:
     prepared = pair.prepare(prompt="(star:1.2) BREAK " + "a red circle " * 6)
-    (cut,) = [one for one in prepared.warnings if "T5 reads" in one.message]
+    (cut,) = [warning for warning in prepared.warnings if "T5 reads" in warning.message]
     assert cut.field == "prompt"
     assert cut.message.endswith("reads 16 tokens; not read: 'circle a red circle'")
-    (broken,) = [one for one in prepared.warnings if "BREAK" in one.message]
-    assert broken.message == "BREAK is but a space: this model reads a prompt in one"
+    (broken,) = [warning for warning in prepared.warnings if "BREAK" in warning.message]
+    assert broken.message == "BREAK acts as a space: this model encodes a prompt in one chunk"

@@ -1,4 +1,4 @@
-"""The language model of Qwen2.5-VL as an encoder against transformers' own, in float32."""
+"""Qwen2.5-VL's language model as a text encoder compared with transformers, in float32."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ VARIANTS = {"groups of two": {}, "one head of keys": ODD}
 LAST = (-1,)
 
 
-def ours(folder: Path, states: tuple[int, ...] = LAST) -> Qwen25Encoder:
+def run_atelier(folder: Path, states: tuple[int, ...] = LAST) -> Qwen25Encoder:
     config = Qwen25Config.from_dict(read_config(folder.parent, folder.name))
     module = abstract_module(Qwen25Encoder, config, states)
     return load(module, folder, renames_of(config, states), dtype=jnp.float32)
 
 
-def theirs(reference: Any, states: tuple[int, ...] = LAST) -> np.ndarray:
+def run_diffusers(reference: Any, states: tuple[int, ...] = LAST) -> np.ndarray:
     with torch.no_grad():
-        found = reference(
+        output = reference(
             torch.tensor(tokens()), attention_mask=torch.tensor(mask()), output_hidden_states=True
         )
-    return torch.cat([found.hidden_states[state] for state in states], dim=-1).numpy()
+    return torch.cat([output.hidden_states[state] for state in states], dim=-1).numpy()
 
 
-def read(found: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
-    """Padding zeroed: positions differ there, and the pipelines drop it."""
-    return found * mask()[..., None]
+def read(states: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
+    """Zero the padding: positions differ there, and the pipelines drop it."""
+    return states * mask()[..., None]
 
 
 @pytest.mark.parametrize("states", [(-1,), (2, 1)])
@@ -61,10 +61,10 @@ def test_hidden_states(
 ) -> None:
     reference = qwen25(3, **overrides)
     reference.save_pretrained(tmp_path)
-    made = run(ours(tmp_path, states), tokens(), mask())
-    found = error(read(made), read(theirs(reference, states)))
-    record_property("relative", found)
-    assert found < TOLERANCE
+    output = run(run_atelier(tmp_path, states), tokens(), mask())
+    gap = error(read(output), read(run_diffusers(reference, states)))
+    record_property("relative", gap)
+    assert gap < TOLERANCE
 
 
 HUB = {
@@ -76,7 +76,7 @@ HUB = {
 
 @pytest.mark.parametrize("prefixes", HUB.values(), ids=HUB)
 def test_keys_of_the_hubs_files(tmp_path: Path, prefixes: dict[str, str]) -> None:
-    """Whatever wrote them, with the head and the network that reads images."""
+    """Key names of various writers, with the head and the vision network."""
     reference = qwen25(3)
     reference.save_pretrained(tmp_path)
     file = tmp_path / "model.safetensors"
@@ -85,11 +85,14 @@ def test_keys_of_the_hubs_files(tmp_path: Path, prefixes: dict[str, str]) -> Non
         stored = {key.replace(new, old): value for key, value in stored.items()}
     assert any("visual.blocks.0" in key for key in stored) and "lm_head.weight" in stored
     save_file(stored, file)
-    assert error(read(run(ours(tmp_path), tokens(), mask())), read(theirs(reference))) < TOLERANCE
+    assert (
+        error(read(run(run_atelier(tmp_path), tokens(), mask())), read(run_diffusers(reference)))
+        < TOLERANCE
+    )
 
 
 def _whole(key: str) -> str:
-    """A key as transformers 5 has it in memory."""
+    """Key in the form that transformers 5 has in memory."""
     if key.startswith("visual."):
         return f"model.{key}"
     plain = key.startswith("model.") and not key.startswith(("model.lang", "model.vis"))
@@ -107,29 +110,33 @@ BITES = {
 def test_a_changed_array_bites(tmp_path: Path, path: str) -> None:
     reference = qwen25(3, **ODD)
     reference.save_pretrained(tmp_path)
-    lame = ours(tmp_path)
-    leaf: Any = lame
+    damaged = run_atelier(tmp_path)
+    leaf: Any = damaged
     for name in path.split("."):
         leaf = getattr(leaf, name)
     leaf[...] = leaf[...] * 1.01
-    assert error(read(run(lame, tokens(), mask())), read(theirs(reference))) > 10 * TOLERANCE
+    assert (
+        error(read(run(damaged, tokens(), mask())), read(run_diffusers(reference))) > 10 * TOLERANCE
+    )
 
 
 def test_causality_and_the_base_of_positions_bite(tmp_path: Path) -> None:
     reference = qwen25(3)
     reference.save_pretrained(tmp_path)
-    expected = read(theirs(reference))
-    backwards = run(ours(tmp_path), tokens()[:, ::-1], mask())
+    expected = read(run_diffusers(reference))
+    backwards = run(run_atelier(tmp_path), tokens()[:, ::-1], mask())
     assert error(read(backwards), expected) > 1000 * TOLERANCE
     file = tmp_path / "config.json"
     config = json.loads(file.read_text())
     config["text_config"]["rope_parameters"]["rope_theta"] = 4e5
     file.write_text(json.dumps(config))
-    assert error(read(run(ours(tmp_path), tokens(), mask())), expected) > 10 * TOLERANCE
+    assert error(read(run(run_atelier(tmp_path), tokens(), mask())), expected) > 10 * TOLERANCE
 
 
 def test_configs_of_either_transformers() -> None:
-    """The hub's files have all fields on top, and rope_scaling; transformers 5 parts them."""
+    """The hub's files have all fields at the top level and rope_scaling; transformers 5 splits
+    them.
+    """
     plain = {key: value for key, value in QWEN25.items() if key != "rope_parameters"}
     scaling = {"mrope_section": [1, 2, 2], "type": "mrope"}
     old = {**plain, "rope_theta": 5e5, "rope_scaling": scaling, "vision_config": {"hidden_size": 8}}
@@ -160,7 +167,7 @@ def test_a_state_that_no_layer_leads_to() -> None:
 
 
 def test_published_size() -> None:
-    """7.6 billion parameters without the network that reads images, half a billion in the head."""
+    """Parameters in billions, without the vision network and the head of half a billion."""
     module = abstract_module(Qwen25Encoder, Qwen25Config.from_dict(QWEN2_5_VL_7B), LAST)
     leaves = jax.tree.leaves(nnx.state(module, nnx.Param))
     assert round(sum(leaf.size for leaf in leaves) / 1e9, 2) == 7.07

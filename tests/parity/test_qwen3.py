@@ -1,4 +1,4 @@
-"""Qwen3 as an encoder against transformers' own, in float32, and its chat against its template."""
+"""Qwen3 as a text encoder compared with transformers in float32, and its chat with the template."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ from models.weights.loader import load
 from tests.parity.tiny_qwen import QWEN3, qwen3, qwen_tokenizer
 
 TOLERANCE = 1e-5
-"""Of the largest value, as of the other encoders (test_text.py). Measured: 1e-6 at the most."""
+"""Tolerance relative to the largest value, as for the other encoders (test_text.py). The largest
+measured error is 1e-6.
+"""
 
 ODD = {
     "hidden_size": 21,
@@ -53,23 +55,23 @@ def mask() -> np.ndarray:
     return np.arange(19)[None] < LENGTHS[:, None]
 
 
-def ours(folder: Path, states: tuple[int, ...]) -> Qwen3Encoder:
+def run_atelier(folder: Path, states: tuple[int, ...]) -> Qwen3Encoder:
     config = Qwen3Config.from_dict(read_config(folder.parent, folder.name))
     module = abstract_module(Qwen3Encoder, config, states)
     return load(module, folder, renames_of(config, states), dtype=jnp.float32)
 
 
-def theirs(reference: Any, states: tuple[int, ...], masked: bool = True) -> np.ndarray:
-    told = {"attention_mask": torch.tensor(mask())} if masked else {}
+def run_diffusers(reference: Any, states: tuple[int, ...], masked: bool = True) -> np.ndarray:
+    mask_arguments = {"attention_mask": torch.tensor(mask())} if masked else {}
     with torch.no_grad():
-        found = reference(torch.tensor(tokens()), output_hidden_states=True, **told)
-    return torch.cat([found.hidden_states[state] for state in states], dim=-1).numpy()
+        output = reference(torch.tensor(tokens()), output_hidden_states=True, **mask_arguments)
+    return torch.cat([output.hidden_states[state] for state in states], dim=-1).numpy()
 
 
-def error(ours: jax.Array, theirs: np.ndarray) -> float:
-    """Largest difference, of the largest value."""
-    assert ours.shape == theirs.shape
-    return float(np.abs(ours - theirs).max() / np.abs(theirs).max())
+def error(output: jax.Array, expected: np.ndarray) -> float:
+    """Largest difference relative to the largest value."""
+    assert output.shape == expected.shape
+    return float(np.abs(output - expected).max() / np.abs(expected).max())
 
 
 @pytest.mark.parametrize("states", STATES.values(), ids=STATES)
@@ -79,45 +81,52 @@ def test_hidden_states(
 ) -> None:
     reference = qwen3(3, **overrides)
     reference.save_pretrained(tmp_path)
-    found = error(run(ours(tmp_path, states), tokens(), mask()), theirs(reference, states))
-    record_property("relative", found)
-    print(f"{found:.1e}")
-    assert found < TOLERANCE
+    gap = error(
+        run(run_atelier(tmp_path, states), tokens(), mask()), run_diffusers(reference, states)
+    )
+    record_property("relative", gap)
+    print(f"{gap:.1e}")
+    assert gap < TOLERANCE
 
 
 def test_without_a_mask_all_tokens_count(tmp_path: Path) -> None:
     reference = qwen3(3)
     reference.save_pretrained(tmp_path)
-    whole, expected = run(ours(tmp_path, (-2,)), tokens()), theirs(reference, (-2,), masked=False)
-    assert error(whole, expected) < TOLERANCE
+    output, expected = (
+        run(run_atelier(tmp_path, (-2,)), tokens()),
+        run_diffusers(reference, (-2,), masked=False),
+    )
+    assert error(output, expected) < TOLERANCE
 
 
 def test_keys_of_the_whole_model_and_its_head(tmp_path: Path) -> None:
-    """Hub checkpoints are those of Qwen3ForCausalLM."""
+    """Hub checkpoints have the class Qwen3ForCausalLM."""
     reference = qwen3(3)
     config = reference.config
-    whole = transformers.Qwen3ForCausalLM(config)
-    whole.model.load_state_dict(reference.state_dict())
-    whole.save_pretrained(tmp_path)
+    causal_lm = transformers.Qwen3ForCausalLM(config)
+    causal_lm.model.load_state_dict(reference.state_dict())
+    causal_lm.save_pretrained(tmp_path)
     assert "model.layers.0.mlp.up_proj.weight" in load_file(tmp_path / "model.safetensors")
-    found = error(run(ours(tmp_path, (-2,)), tokens(), mask()), theirs(reference, (-2,)))
-    assert found < TOLERANCE
+    gap = error(
+        run(run_atelier(tmp_path, (-2,)), tokens(), mask()), run_diffusers(reference, (-2,))
+    )
+    assert gap < TOLERANCE
 
 
 def test_layers_behind_the_last_state_are_not_there(tmp_path: Path) -> None:
-    """Nor read: their arrays may be missing."""
+    """The file may omit the arrays of these layers."""
     reference = qwen3(3)
     reference.save_pretrained(tmp_path)
     file = tmp_path / "model.safetensors"
-    kept = {
+    remaining = {
         key: value
         for key, value in load_file(file).items()
         if not key.startswith(("layers.2.", "layers.3.", "norm."))
     }
-    save_file(kept, file)
-    encoder = ours(tmp_path, (1, 2))
+    save_file(remaining, file)
+    encoder = run_atelier(tmp_path, (1, 2))
     assert encoder.blocks.gate.kernel.shape[0] == 2
-    assert error(run(encoder, tokens(), mask()), theirs(reference, (1, 2))) < TOLERANCE
+    assert error(run(encoder, tokens(), mask()), run_diffusers(reference, (1, 2))) < TOLERANCE
 
 
 BITES = {
@@ -131,19 +140,19 @@ BITES = {
 def test_a_changed_array_bites(tmp_path: Path, path: str) -> None:
     reference = qwen3(3, **ODD)
     reference.save_pretrained(tmp_path)
-    lame = ours(tmp_path, (-2,))
-    leaf: Any = lame
+    damaged = run_atelier(tmp_path, (-2,))
+    leaf: Any = damaged
     for name in path.split("."):
         leaf = getattr(leaf, name)
     leaf[...] = leaf[...] * 1.01
-    assert error(run(lame, tokens(), mask()), theirs(reference, (-2,))) > 10 * TOLERANCE
+    assert error(run(damaged, tokens(), mask()), run_diffusers(reference, (-2,))) > 10 * TOLERANCE
 
 
 def test_causality_and_the_mask_bite(tmp_path: Path) -> None:
-    """Without either, nothing agrees."""
+    """The reference is matched only with causality and the mask."""
     reference = qwen3(3)
     reference.save_pretrained(tmp_path)
-    encoder, expected = ours(tmp_path, (-2,)), theirs(reference, (-2,))
+    encoder, expected = run_atelier(tmp_path, (-2,)), run_diffusers(reference, (-2,))
     assert error(run(encoder, tokens()), expected) > 1000 * TOLERANCE
     backwards = run(encoder, tokens()[:, ::-1], mask())
     assert error(backwards, expected) > 1000 * TOLERANCE
@@ -194,7 +203,9 @@ def test_states_that_no_layer_leads_to(index: int) -> None:
 def test_published_sizes(
     published: dict[str, Any], states: tuple[int, ...], billions: float
 ) -> None:
-    """Without the head, whose table is the embedding's in the 4B and another in the 8B."""
+    """Parameters without the head. The 4B's head shares the embedding's table, the 8B's does
+    not.
+    """
     module = abstract_module(Qwen3Encoder, Qwen3Config.from_dict(published), states)
     leaves = jax.tree.leaves(nnx.state(module, nnx.Param))
     assert round(sum(leaf.size for leaf in leaves) / 1e9, 2) == billions
@@ -220,7 +231,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("chat", "thinking"), CHATS.values(), ids=CHATS)
 def test_the_chat_is_the_templates(folder: Path, chat: Chat, thinking: bool) -> None:
-    """Whatever the prompt spells: a marker in it is a marker, as in the reference."""
+    """Markers in a prompt count as markers, as in the reference."""
     reference = transformers.AutoTokenizer.from_pretrained(folder)
     texts = [
         reference.apply_chat_template(
@@ -235,12 +246,12 @@ def test_the_chat_is_the_templates(folder: Path, chat: Chat, thinking: bool) -> 
     expected = reference(
         texts, padding="max_length", max_length=48, truncation=True, return_tensors="np"
     )
-    found = QwenTokenizer(folder, chat).encode_with_mask(PROMPTS, 48)
-    np.testing.assert_array_equal(found.ids, expected["input_ids"])
-    np.testing.assert_array_equal(found.mask, expected["attention_mask"])
+    encoding = QwenTokenizer(folder, chat).encode_with_mask(PROMPTS, 48)
+    np.testing.assert_array_equal(encoding.ids, expected["input_ids"])
+    np.testing.assert_array_equal(encoding.mask, expected["attention_mask"])
     im_end = reference.convert_tokens_to_ids("<|im_end|>")
-    assert (found.ids == im_end).sum(axis=1).tolist() == [1, 1, 1, 2, 1, 0]
-    assert found.mask[:4].sum(axis=1).min() < 48 == found.mask[-1].sum()
+    assert (encoding.ids == im_end).sum(axis=1).tolist() == [1, 1, 1, 2, 1, 0]
+    assert encoding.mask[:4].sum(axis=1).min() < 48 == encoding.mask[-1].sum()
 
 
 def test_vocabulary_and_merges_serve_too(folder: Path, tmp_path: Path) -> None:
@@ -251,21 +262,28 @@ def test_vocabulary_and_merges_serve_too(folder: Path, tmp_path: Path) -> None:
     config = folder / "tokenizer_config.json"
     (tmp_path / config.name).write_text(config.read_text())
     plain = "a red circle above the blue square"
-    prompt = Chat("", "")  # markers are in tokenizer.json alone
-    found = QwenTokenizer(tmp_path, prompt).encode([plain], 30)
-    np.testing.assert_array_equal(found, QwenTokenizer(folder, prompt).encode([plain], 30))
+    prompt = Chat("", "")  # only tokenizer.json contains markers
+    ids = QwenTokenizer(tmp_path, prompt).encode([plain], 30)
+    np.testing.assert_array_equal(ids, QwenTokenizer(folder, prompt).encode([plain], 30))
 
 
 def test_words_that_are_cut_are_the_users_own(folder: Path) -> None:
     tokenizer = QwenTokenizer(folder, NOT_THINKING)
-    around = int(tokenizer.encode_with_mask([""], 64).mask.sum())
+    chat_tokens = int(tokenizer.encode_with_mask([""], 64).mask.sum())
     words = "a red circle above the blue square"
-    read = int(tokenizer.encode_with_mask([words], 64).mask.sum()) - around
-    behind = len(tokenizer._tokenizer(NOT_THINKING.behind)["input_ids"])
-    (warning,) = cut_prompts("Qwen3", tokenizer, {"prompt": words}, around - behind + read - 1)
+    prompt_tokens = int(tokenizer.encode_with_mask([words], 64).mask.sum()) - chat_tokens
+    tokens_after = len(tokenizer._tokenizer(NOT_THINKING.after)["input_ids"])
+    (warning,) = cut_prompts(
+        "Qwen3", tokenizer, {"prompt": words}, chat_tokens - tokens_after + prompt_tokens - 1
+    )
     assert warning.message.endswith("not read: 'square'")
-    # what is lost of the chat alone is no word of the prompt's
-    assert cut_prompts("Qwen3", tokenizer, {"prompt": words}, around - behind + read) == ()
+    # truncation of the chat's own tokens alone causes no warning
+    assert (
+        cut_prompts(
+            "Qwen3", tokenizer, {"prompt": words}, chat_tokens - tokens_after + prompt_tokens
+        )
+        == ()
+    )
     assert cut_prompts("Qwen3", tokenizer, {"prompt": words}, 64) == ()
 
 

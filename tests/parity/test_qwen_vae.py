@@ -1,6 +1,6 @@
-"""The video autoencoder against diffusers' AutoencoderKLQwenImage, in float32, one frame at a time.
+"""Video autoencoder compared with diffusers' AutoencoderKLQwenImage in float32, on single frames.
 
-It is Wan 2.1's, of which Qwen-Image takes single frames.
+Qwen-Image uses Wan 2.1's autoencoder for single frames.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def reference(name: str) -> Reference:
-    """diffusers' model with weights that let every term show: norms and biases too."""
+    """diffusers' model with random norms and biases too, so every term affects the result."""
     config = VARIANTS[name]
     statistics = {"latents_mean": [0.1] * config["z_dim"], "latents_std": [2.0] * config["z_dim"]}
     torch.manual_seed(5)
@@ -64,7 +64,7 @@ def reference(name: str) -> Reference:
 
 
 def converted(model: Reference, folder: Path) -> VideoAutoencoder:
-    """The same through a file: diffusers writes it, the house's loader reads it."""
+    """Save diffusers' model to a file and load it with Atelier's loader."""
     model.save_pretrained(folder)
     config = VideoVaeConfig.from_dict(json.loads((folder / "config.json").read_text()))
     return load(abstract_module(VideoAutoencoder, config), folder, RENAMES, dtype=jnp.float32)
@@ -72,17 +72,17 @@ def converted(model: Reference, folder: Path) -> VideoAutoencoder:
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_latents_and_pixels_of_one_frame(name: str, tmp_path: Path, record_property: Any) -> None:
-    theirs = reference(name)
-    ours = converted(theirs, tmp_path)
-    config = ours.config
+    original = reference(name)
+    network = converted(original, tmp_path)
+    config = network.config
     side = config.downsampling
     pixels = torch.rand(2, config.in_channels, 1, 3 * side + 1, 2 * side) * 2 - 1
     latents = torch.randn(2, config.z_dim, 1, 5, 3)
-    mean, log_variance = run(VideoAutoencoder.encode, ours)(channels_last(pixels))
-    decoded = run(VideoAutoencoder.decode, ours)(channels_last(latents))
+    mean, log_variance = run(VideoAutoencoder.encode, network)(channels_last(pixels))
+    decoded = run(VideoAutoencoder.decode, network)(channels_last(latents))
     with torch.no_grad():
-        distribution = theirs.encode(pixels).latent_dist
-        expected = theirs.decode(latents).sample
+        distribution = original.encode(pixels).latent_dist
+        expected = original.decode(latents).sample
     assert relative_gap(mean, distribution.mean) < TOLERANCE
     assert relative_gap(log_variance, distribution.logvar) < TOLERANCE
     assert relative_gap(decoded, expected) < TOLERANCE
@@ -92,28 +92,28 @@ def test_latents_and_pixels_of_one_frame(name: str, tmp_path: Path, record_prope
 
 @pytest.mark.parametrize("path", ["decoder.norm_out.gamma", "post_quant_conv.bias"])
 def test_a_changed_array_bites(path: str, tmp_path: Path) -> None:
-    theirs = reference("odd, with four colours")
-    ours = converted(theirs, tmp_path)
-    leaf: Any = ours
+    original = reference("odd, with four colours")
+    network = converted(original, tmp_path)
+    leaf: Any = network
     for name in path.split("."):
         leaf = getattr(leaf, name)
     leaf[...] = leaf[...] * 1.05
-    latents = torch.randn(1, ours.config.z_dim, 1, 4, 3)
-    decoded = run(VideoAutoencoder.decode, ours)(channels_last(latents))
+    latents = torch.randn(1, network.config.z_dim, 1, 4, 3)
+    decoded = run(VideoAutoencoder.decode, network)(channels_last(latents))
     with torch.no_grad():
-        assert relative_gap(decoded, theirs.decode(latents).sample) > 100 * TOLERANCE
+        assert relative_gap(decoded, original.decode(latents).sample) > 100 * TOLERANCE
 
 
 def test_published_size_has_every_tensor_in_its_place() -> None:
-    """Qwen-Image's, as shapes alone: diffusers' defaults."""
+    """Qwen-Image's abstract shapes, which are diffusers' defaults."""
     with torch.device("meta"):
         model = Reference()
     module = abstract_module(VideoAutoencoder, VideoVaeConfig.from_dict(dict(model.config)))
     leaves = {path: leaf.shape for path, leaf in flat_parameters(module).items()}
-    found = {}
+    shapes = {}
     for key, tensor in model.state_dict().items():
         target = key_mapping.target(key, RENAMES)
         assert target is not None
-        found[target.path] = placed(tuple(tensor.shape), leaves[target.path])
-    assert found == leaves
+        shapes[target.path] = placed(tuple(tensor.shape), leaves[target.path])
+    assert shapes == leaves
     assert sum(np.prod(shape) for shape in leaves.values()) == 126_892_531

@@ -1,7 +1,7 @@
-"""Qwen2.5-VL's patches, vision tower and texts around an image against transformers', in float32.
+"""Qwen2.5-VL's patches, vision tower and multimodal text compared with transformers, in float32.
 
-The reference is told which tokens are an image's (`mm_token_type_ids`): with it, it places them on
-a grid, as the model was trained.
+The reference gets `mm_token_type_ids`, which mark image tokens. It then places them on a grid, as
+in training.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from models.checkpoint.folder import CheckpointError, read_config
 from models.loading.abstract import abstract_module
 from models.text.published import QWEN2_5_VL_7B
-from models.text.qwen25 import ImagePlace, positions_around
+from models.text.qwen25 import ImagePosition, positions_with_images
 from models.vision.qwen25 import RENAMES, QwenVisionConfig, QwenVisionModel
 from models.vision.qwen_patches import QwenPreprocessor
 from models.weights.loader import load
 from tests.parity.test_qwen3 import TOLERANCE, error
 from tests.parity.test_qwen25 import ODD as ODD_TEXT
-from tests.parity.test_qwen25 import ours as our_text
+from tests.parity.test_qwen25 import run_atelier as atelier_text
 from tests.parity.tiny_qwen import VISION, qwen25
 
 ODD: dict[str, Any] = {
@@ -62,10 +62,10 @@ def drawn(reference: Any, grid: tuple[int, int]) -> np.ndarray:
     return np.random.default_rng(1).standard_normal(shape, dtype=np.float32)
 
 
-def their_features(reference: Any, patches: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
+def diffusers_features(reference: Any, patches: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
     with torch.no_grad():
-        made = reference.model.visual(torch.tensor(patches), torch.tensor([[1, *grid]]))
-    return made.pooler_output.numpy()
+        output = reference.model.visual(torch.tensor(patches), torch.tensor([[1, *grid]]))
+    return output.pooler_output.numpy()
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -74,9 +74,11 @@ def test_features(tmp_path: Path, name: str, record_property: Any) -> None:
     reference.save_pretrained(tmp_path)
     grid = GRIDS[name]
     patches = drawn(reference, grid)
-    found = error(encoded(tower(tmp_path), patches, grid), their_features(reference, patches, grid))
-    record_property("relative", found)
-    assert found < TOLERANCE
+    gap = error(
+        encoded(tower(tmp_path), patches, grid), diffusers_features(reference, patches, grid)
+    )
+    record_property("relative", gap)
+    assert gap < TOLERANCE
 
 
 BITES = {
@@ -90,22 +92,22 @@ BITES = {
 def test_a_changed_array_bites(tmp_path: Path, path: str) -> None:
     reference = qwen25(3, vision=ODD)
     reference.save_pretrained(tmp_path)
-    grid, lame = GRIDS["odd"], tower(tmp_path)
-    leaf: Any = lame
+    grid, damaged = GRIDS["odd"], tower(tmp_path)
+    leaf: Any = damaged
     for name in path.split("."):
         leaf = getattr(leaf, name)
     leaf[...] = leaf[...] * 1.02
     patches = drawn(reference, grid)
-    expected = their_features(reference, patches, grid)
-    assert error(encoded(lame, patches, grid), expected) > 10 * TOLERANCE
+    expected = diffusers_features(reference, patches, grid)
+    assert error(encoded(damaged, patches, grid), expected) > 10 * TOLERANCE
 
 
 def test_windows_that_see_everything_bite(tmp_path: Path) -> None:
-    """And layers that see everything, in windows."""
+    """Includes full-attention layers that are windowed by mistake."""
     reference = qwen25(3)
     grid = GRIDS["published kind"]
     patches = drawn(reference, grid)
-    expected = their_features(reference, patches, grid)
+    expected = diffusers_features(reference, patches, grid)
     for full in ([0, 1], []):
         reference.config.vision_config.fullatt_block_indexes = full
         reference.save_pretrained(tmp_path)
@@ -122,19 +124,22 @@ def test_texts_around_two_images(tmp_path: Path, name: str, record_property: Any
     grids = GRIDS[name], (merge, 6 * merge)
     squares = [(rows // merge, columns // merge) for rows, columns in grids]
     count = squares[0][0] * squares[0][1]
-    places = [ImagePlace(5, squares[0]), ImagePlace(5 + count + 3, squares[1])]
+    places = [ImagePosition(5, squares[0]), ImagePosition(5 + count + 3, squares[1])]
     length = 5 + count + 3 + 6 + 20
     ids = np.random.default_rng(0).integers(8, 250, (2, length), dtype=np.int32)
     for first, (rows, columns) in places:
         ids[:, first : first + rows * columns] = pad
     mask = np.arange(length) < np.array([[length], [length - 9]])
     patches = [drawn(reference, grid) for grid in grids]
-    images = [their_features(reference, *one) for one in zip(patches, grids, strict=True)]
+    images = [
+        diffusers_features(reference, *inputs_of_image)
+        for inputs_of_image in zip(patches, grids, strict=True)
+    ]
 
-    model = our_text(tmp_path)
-    run = jax.jit(lambda ids, mask, images: model.around_images(ids, mask, images, places))
+    model = atelier_text(tmp_path)
+    run = jax.jit(lambda ids, mask, images: model.encode_with_images(ids, mask, images, places))
     with torch.no_grad():
-        theirs = reference(
+        output = reference(
             torch.tensor(ids).long(),
             attention_mask=torch.tensor(mask).long(),
             pixel_values=torch.tensor(np.concatenate(patches * 2)),
@@ -142,11 +147,13 @@ def test_texts_around_two_images(tmp_path: Path, name: str, record_property: Any
             mm_token_type_ids=torch.tensor(ids == pad).int(),
             output_hidden_states=True,
         )
-    expected = theirs.hidden_states[-1].numpy() * mask[..., None]
-    found = error(run(ids, mask, images) * mask[..., None], expected)
-    record_property("relative", found)
-    assert found < TOLERANCE
-    plain = jax.jit(lambda ids, mask: model.encoded(model.embedded(ids), mask, model._turns(flat)))
+    expected = output.hidden_states[-1].numpy() * mask[..., None]
+    gap = error(run(ids, mask, images) * mask[..., None], expected)
+    record_property("relative", gap)
+    assert gap < TOLERANCE
+    plain = jax.jit(
+        lambda ids, mask: model.encoded(model.embedded(ids), mask, model._rotary_table(flat))
+    )
     flat = np.tile(np.arange(length), (3, 1))
     assert error(plain(ids, mask) * mask[..., None], expected) > 1000 * TOLERANCE
 
@@ -157,9 +164,9 @@ def test_positions_around_images() -> None:
         [0, 1, 2, 2, 2, 3, 3, 3, 5, 6, 7, 8],
         [0, 1, 2, 3, 4, 2, 3, 4, 5, 6, 6, 8],
     ]
-    places = [ImagePlace(2, (2, 3)), ImagePlace(9, (2, 1))]
-    np.testing.assert_array_equal(positions_around(12, places), expected)
-    np.testing.assert_array_equal(positions_around(4, []), [range(4)] * 3)
+    places = [ImagePosition(2, (2, 3)), ImagePosition(9, (2, 1))]
+    np.testing.assert_array_equal(positions_with_images(12, places), expected)
+    np.testing.assert_array_equal(positions_with_images(4, []), [range(4)] * 3)
 
 
 PROCESSORS = {
@@ -179,20 +186,20 @@ PROCESSORS = {
 @pytest.mark.parametrize("config", PROCESSORS.values(), ids=PROCESSORS)
 def test_patches(tmp_path: Path, config: dict[str, Any], size: tuple[int, int]) -> None:
     shape = (size[1], size[0], 3)
-    picture = Image.fromarray(np.random.default_rng(2).integers(0, 256, shape, dtype=np.uint8))
+    image = Image.fromarray(np.random.default_rng(2).integers(0, 256, shape, dtype=np.uint8))
     reference = Qwen2VLImageProcessorPil(**config)
     reference.save_pretrained(tmp_path)
-    expected = reference(picture, return_tensors="np")
-    patches, grid = QwenPreprocessor.read(tmp_path)(picture)
+    expected = reference(image, return_tensors="np")
+    patches, grid = QwenPreprocessor.read(tmp_path)(image)
     assert expected["image_grid_thw"].tolist() == [[1, *grid]]
     assert patches.shape == expected["pixel_values"].shape
     np.testing.assert_allclose(patches, expected["pixel_values"], atol=1e-6)
 
 
 def test_bounds_as_transformers_4_wrote_them() -> None:
-    read = QwenPreprocessor.from_dict({"min_pixels": 3136, "max_pixels": 12845056})
-    assert (read.min_pixels, read.max_pixels) == (3136, 12845056)
-    assert read.size_of(1024, 1024) == (1036, 1036)
+    preprocessor = QwenPreprocessor.from_dict({"min_pixels": 3136, "max_pixels": 12845056})
+    assert (preprocessor.min_pixels, preprocessor.max_pixels) == (3136, 12845056)
+    assert preprocessor.size_of(1024, 1024) == (1036, 1036)
 
 
 def test_a_processor_as_transformers_5_writes_it(tmp_path: Path) -> None:
@@ -207,7 +214,7 @@ def test_what_is_not_served(tmp_path: Path) -> None:
         QwenPreprocessor.from_dict({"patch_size": 0})
     with pytest.raises(ValueError, match="do_resize"):
         QwenPreprocessor.from_dict({"do_resize": False})
-    with pytest.raises(ValueError, match="200 times"):
+    with pytest.raises(ValueError, match="200:1"):
         QwenPreprocessor().size_of(1000, 4)
     for name, value in (("hidden_act", "gelu"), ("num_heads", 3), ("window_size", 7)):
         with pytest.raises(ValueError, match=name):

@@ -1,4 +1,4 @@
-"""Qwen-Image against diffusers' own pipelines, in the same run, on small checkpoints of odd shapes.
+"""Qwen-Image compared with diffusers' pipelines in the same process, on small odd checkpoints.
 
 Bounds as in test_flux.py: latents of each step to a relative 1e-4, images to 60 dB and two grey
 levels.
@@ -20,7 +20,15 @@ from models import registry
 from models.interface.denoising_pipeline import DenoisingPipeline
 from models.interface.pipeline import RequestError
 from tests import coarse
-from tests.parity.pairs import MASK, Pair, drawn_by, loud_behind_captions, ours, pairs_of, zeroed
+from tests.parity.pairs import (
+    MASK,
+    Pair,
+    drawn_by,
+    loud_behind_captions,
+    pairs_of,
+    run_atelier,
+    zeroed,
+)
 from tests.parity.programs import Programs
 from tests.parity.test_flux import (
     PICTURE,
@@ -97,7 +105,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Pair]:
     return pairs_of(root, CHECKPOINTS, make_qwenimage, QwenImagePipeline.from_pretrained)
 
 
-def theirs(
+def run_diffusers(
     base: QwenImagePipeline,
     request: Mapping[str, Any],
     image: Image.Image | None = None,
@@ -114,7 +122,9 @@ def test_text_to_image(
     pairs: Mapping[str, Pair], checkpoint: str, request_name: str, record_property: Any
 ) -> None:
     pair, request = pairs[checkpoint], BASE | REQUESTS[request_name]
-    assert_same(ours(pair.ours, request), theirs(pair.theirs, request), record_property)
+    assert_same(
+        run_atelier(pair.atelier, request), run_diffusers(pair.diffusers, request), record_property
+    )
 
 
 @pytest.mark.parametrize("request_name", FROM_IMAGE)
@@ -123,8 +133,8 @@ def test_image_to_image(
     pairs: Mapping[str, Pair], checkpoint: str, request_name: str, record_property: Any
 ) -> None:
     pair, request = pairs[checkpoint], BASE | FROM_IMAGE[request_name]
-    made = ours(pair.ours, request, PICTURE)
-    assert_same(made, theirs(pair.theirs, request, PICTURE), record_property)
+    result = run_atelier(pair.atelier, request, PICTURE)
+    assert_same(result, run_diffusers(pair.diffusers, request, PICTURE), record_property)
 
 
 @pytest.mark.parametrize("strength", [1.0, 0.7])
@@ -133,10 +143,10 @@ def test_inpainting(
     pairs: Mapping[str, Pair], checkpoint: str, strength: float, record_property: Any
 ) -> None:
     pair, request = pairs[checkpoint], BASE | {"strength": strength}
-    made = ours(pair.ours, request, PICTURE, MASK)
-    expected = theirs(pair.theirs, request, PICTURE, MASK)
-    assert_same(made, expected, record_property)
-    assert_far(ours(pair.ours, request, PICTURE, ImageOps.invert(MASK)), expected)
+    result = run_atelier(pair.atelier, request, PICTURE, MASK)
+    expected = run_diffusers(pair.diffusers, request, PICTURE, MASK)
+    assert_same(result, expected, record_property)
+    assert_far(run_atelier(pair.atelier, request, PICTURE, ImageOps.invert(MASK)), expected)
 
 
 DROPPED = {
@@ -157,8 +167,10 @@ DROPPED = {
 @pytest.mark.parametrize("path", DROPPED.values(), ids=DROPPED)
 def test_a_dropped_term_fails_by_far(pairs: Mapping[str, Pair], path: tuple[str, ...]) -> None:
     pair, request = pairs["published"], BASE | REQUESTS["prompts of two lengths"]
-    lame = zeroed(pair.ours.pipeline.weights, *path)
-    assert_far(ours(pair.ours, request, weights=lame), theirs(pair.theirs, request))
+    damaged = zeroed(pair.atelier.pipeline.weights, *path)
+    assert_far(
+        run_atelier(pair.atelier, request, weights=damaged), run_diffusers(pair.diffusers, request)
+    )
 
 
 SPOILED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
@@ -179,26 +191,29 @@ def test_a_wrong_row_fails_by_far(
     pairs: Mapping[str, Pair], spoil: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> None:
     pair, request = pairs["published"], BASE | REQUESTS["prompts of two lengths"]
-    made = ours(pair.ours, request, spoil=lambda row: {**row, **spoil(row)})
-    assert_far(made, theirs(pair.theirs, request))
+    result = run_atelier(pair.atelier, request, spoil=lambda row: {**row, **spoil(row)})
+    assert_far(result, run_diffusers(pair.diffusers, request))
 
 
 def test_guidance_without_the_norms_fails_by_far(pairs: Mapping[str, Pair]) -> None:
     pair, request = pairs["odd"], BASE | REQUESTS["prompts of two lengths"]
     with coarse.compiled():
-        lame = registry.load("lame", str(pair.folder), "float32", {})
-    lame.joined = partial(DenoisingPipeline.joined, lame)  # type: ignore[attr-defined]
-    assert_far(ours(Programs(lame, coarse.OPTIONS), request), theirs(pair.theirs, request))
+        damaged = registry.load("lame", str(pair.folder), "float32", {})
+    damaged.joined = partial(DenoisingPipeline.combine_prompts, damaged)  # type: ignore[attr-defined]
+    assert_far(
+        run_atelier(Programs(damaged, coarse.OPTIONS), request),
+        run_diffusers(pair.diffusers, request),
+    )
 
 
 def test_padding_behind_captions_is_not_seen(pairs: Mapping[str, Pair]) -> None:
-    """Whatever it holds, and however much of it there is."""
+    """Neither the padding's content nor its length affects the latents."""
     pair, request = pairs["published"], BASE | REQUESTS["prompts of two lengths"]
-    plain = ours(pair.ours, request)
+    plain = run_atelier(pair.atelier, request)
 
-    loud = ours(pair.ours, request, spoil=loud_behind_captions)
+    loud = run_atelier(pair.atelier, request, spoil=loud_behind_captions)
     np.testing.assert_array_equal(plain.latents[-1], loud.latents[-1])
-    longer = ours(pair.ours, request | {"max_sequence_length": 320})
+    longer = run_atelier(pair.atelier, request | {"max_sequence_length": 320})
     assert relative(longer.latents[-1], plain.latents[-1]) < RELATIVE
 
 
@@ -210,16 +225,16 @@ def test_padding_behind_captions_is_not_seen(pairs: Mapping[str, Pair]) -> None:
 def test_one_step_of_a_stretched_schedule_is_refused(
     pairs: Mapping[str, Pair], request_fields: dict[str, Any], named: str
 ) -> None:
-    """diffusers divides zero by zero there; a schedule that is not stretched serves."""
-    with pytest.raises(RequestError, match="2 or more") as caught:
-        pairs["published"].ours.pipeline.prepare(BASE | request_fields, {})
-    assert caught.value.field == named
-    assert len(pairs["odd"].ours.pipeline.prepare(BASE | request_fields, {}).steps) == 1
+    """diffusers divides zero by zero there. An unstretched schedule supports one step."""
+    with pytest.raises(RequestError, match="2 or more") as error:
+        pairs["published"].atelier.pipeline.prepare(BASE | request_fields, {})
+    assert error.value.field == named
+    assert len(pairs["odd"].atelier.pipeline.prepare(BASE | request_fields, {}).steps) == 1
 
 
 def test_weights_are_all_read(pairs: Mapping[str, Pair]) -> None:
-    """As many numbers as in diffusers' transformer: none is left at its initial value."""
+    """The parameter count equals diffusers', so no parameter keeps its initial value."""
     pair = pairs["published"]
-    leaves = jax.tree.leaves(pair.ours.pipeline.weights.transformer)
-    expected = sum(p.numel() for p in pair.theirs.transformer.parameters())
+    leaves = jax.tree.leaves(pair.atelier.pipeline.weights.transformer)
+    expected = sum(p.numel() for p in pair.diffusers.transformer.parameters())
     assert sum(leaf.size for leaf in leaves) == expected

@@ -1,6 +1,6 @@
-"""Qwen-Image-Edit against diffusers' own pipeline, in the same run, on small checkpoints.
+"""Qwen-Image-Edit compared with diffusers' pipeline in the same process, on small checkpoints.
 
-Bounds as in test_flux.py. The reference's encoder is told which tokens are an image's
+Bounds as in test_flux.py. The reference's encoder gets a mask of the image tokens
 (`tests/parity/tiny_qwenimage.py`).
 """
 
@@ -23,8 +23,8 @@ from models import registry
 from models.interface.pipeline import RequestError
 from models.spec.image_sizes import size_of_area
 from tests import coarse
-from tests.parity.lazily import Lazily
-from tests.parity.pairs import MASK, ours, zeroed
+from tests.parity.lazy_dict import LazyDict
+from tests.parity.pairs import MASK, run_atelier, zeroed
 from tests.parity.programs import Programs
 from tests.parity.test_flux import Result, assert_far, assert_same, png
 from tests.parity.test_qwenimage import LONG
@@ -62,8 +62,8 @@ BASE = {
     "seed": 1234,
 }
 REQUESTS: dict[str, dict[str, Any]] = {
-    # With the seed of `BASE` the decoder normalizes a vector close to zero: rounding becomes 23
-    # grey levels on CPUs with AVX-512.
+    # `BASE`'s seed would make the decoder normalize a vector close to zero. Rounding then becomes
+    # 23 grey levels on CPUs with AVX-512.
     "no negative prompt": {"seed": 1},
     "prompts of two lengths": {"prompt": LONG, "negative_prompt": " ", "true_cfg_scale": 4.0},
 }
@@ -72,23 +72,25 @@ PICTURE = Image.fromarray(FIELDS).resize((120, 170), Image.Resampling.NEAREST)
 
 
 class Pair:
-    """One checkpoint, loaded by diffusers and by us."""
+    """One checkpoint, loaded by diffusers and by Atelier."""
 
-    def __init__(self, folder: Path, made: Mapping[str, Any]) -> None:
-        self.folder = make_edit(folder, **made)
-        self.theirs = edits(self.folder)
+    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
+        self.folder = make_edit(folder, **config)
+        self.diffusers = edits(self.folder)
         with coarse.compiled():
             loaded = registry.load("tiny", str(self.folder), "float32", {})
-        self.ours = Programs(loaded, coarse.OPTIONS)
+        self.atelier = Programs(loaded, coarse.OPTIONS)
 
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Pair]:
     root = tmp_path_factory.mktemp("edit")
-    return Lazily(lambda name: Pair(root / name, CHECKPOINTS[name]))
+    return LazyDict(lambda name: Pair(root / name, CHECKPOINTS[name]))
 
 
-def theirs(pipeline: Any, request: Mapping[str, Any], image: Any, **images: Image.Image) -> Result:
+def run_diffusers(
+    pipeline: Any, request: Mapping[str, Any], image: Any, **images: Image.Image
+) -> Result:
     pipeline.set_progress_bar_config(disable=True)
     latents: list[np.ndarray] = []
 
@@ -96,10 +98,10 @@ def theirs(pipeline: Any, request: Mapping[str, Any], image: Any, **images: Imag
         latents.append(tensors["latents"][0].numpy().copy())
         return {}
 
-    given = {name: value for name, value in request.items() if name != "seed"}
+    arguments = {name: value for name, value in request.items() if name != "seed"}
     generator = torch.Generator("cpu").manual_seed(request["seed"])
-    made = pipeline(image, **given, **images, generator=generator, callback_on_step_end=keep)
-    return Result(latents, np.asarray(made.images[0]))
+    output = pipeline(image, **arguments, **images, generator=generator, callback_on_step_end=keep)
+    return Result(latents, np.asarray(output.images[0]))
 
 
 @pytest.mark.parametrize("request_name", REQUESTS)
@@ -108,10 +110,10 @@ def test_edits(
     pairs: Mapping[str, Pair], checkpoint: str, request_name: str, record_property: Any
 ) -> None:
     pair, request = pairs[checkpoint], BASE | REQUESTS[request_name]
-    expected = theirs(pair.theirs, request, PICTURE)
-    assert_same(ours(pair.ours, request, PICTURE), expected, record_property)
+    expected = run_diffusers(pair.diffusers, request, PICTURE)
+    assert_same(run_atelier(pair.atelier, request, PICTURE), expected, record_property)
     if request_name == "no negative prompt":
-        assert_far(ours(pair.ours, request, ImageOps.mirror(PICTURE)), expected)
+        assert_far(run_atelier(pair.atelier, request, ImageOps.mirror(PICTURE)), expected)
 
 
 @pytest.mark.parametrize("strength", [1.0, 0.7])
@@ -123,31 +125,31 @@ def test_inpainting(
     record_property: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """diffusers draws at the area that the encoder sees, whatever the request says."""
+    """diffusers generates at the encoder's image area, regardless of the requested size."""
     pair, area = pairs[checkpoint], 128 * 128
     monkeypatch.setattr(
         pipeline_qwenimage_edit_inpaint,
         "calculate_dimensions",
         lambda _area, ratio: calculate_dimensions(area, ratio),
     )
-    pipeline: Any = pair.ours.pipeline
-    monkeypatch.setattr(pipeline, "showing", replace(pipeline.showing, seen_px=area))
+    pipeline: Any = pair.atelier.pipeline
+    monkeypatch.setattr(pipeline, "prompt_format", replace(pipeline.prompt_format, encoder_px=area))
     width, height = size_of_area(PICTURE.size, area)
     guided = REQUESTS["prompts of two lengths"] if strength < 1 else {}
     request = {**BASE, **guided, "width": width, "height": height, "strength": strength}
     paints = edits(pair.folder, "QwenImageEditInpaintPipeline")
-    expected = theirs(paints, request, PICTURE, mask_image=MASK)
-    assert_same(ours(pair.ours, request, PICTURE, MASK), expected, record_property)
+    expected = run_diffusers(paints, request, PICTURE, mask_image=MASK)
+    assert_same(run_atelier(pair.atelier, request, PICTURE, MASK), expected, record_property)
     if strength == 1:
-        assert_far(ours(pair.ours, request, PICTURE, ImageOps.invert(MASK)), expected)
-        apart = ours(
-            pair.ours,
+        assert_far(run_atelier(pair.atelier, request, PICTURE, ImageOps.invert(MASK)), expected)
+        reversed_references = run_atelier(
+            pair.atelier,
             request,
             PICTURE,
             MASK,
             spoil=lambda row: {**row, "references": row["references"][::-1]},
         )
-        assert_far(apart, expected)
+        assert_far(reversed_references, expected)
 
 
 DROPPED = {
@@ -159,35 +161,35 @@ DROPPED = {
 @pytest.mark.parametrize("path", DROPPED.values(), ids=DROPPED)
 def test_a_dropped_term_fails_by_far(pairs: Mapping[str, Pair], path: tuple[str, ...]) -> None:
     pair = pairs["published"]
-    lame = zeroed(pair.ours.pipeline.weights, *path)
-    expected = theirs(pair.theirs, BASE, PICTURE)
-    assert_far(ours(pair.ours, BASE, PICTURE, weights=lame), expected)
+    damaged = zeroed(pair.atelier.pipeline.weights, *path)
+    expected = run_diffusers(pair.diffusers, BASE, PICTURE)
+    assert_far(run_atelier(pair.atelier, BASE, PICTURE, weights=damaged), expected)
 
 
 def test_a_reference_that_is_not_seen_fails_by_far(pairs: Mapping[str, Pair]) -> None:
     pair = pairs["published"]
-    expected = theirs(pair.theirs, BASE, PICTURE)
-    made = ours(
-        pair.ours,
+    expected = run_diffusers(pair.diffusers, BASE, PICTURE)
+    result = run_atelier(
+        pair.atelier,
         BASE,
         PICTURE,
         spoil=lambda row: {**row, "references": jnp.zeros_like(row["references"])},
     )
-    assert_far(made, expected)
+    assert_far(result, expected)
 
 
 def test_what_is_refused_by_name(pairs: Mapping[str, Pair]) -> None:
-    pipeline = pairs["published"].ours.pipeline
+    pipeline = pairs["published"].atelier.pipeline
     with pytest.raises(RequestError, match="is needed"):
         pipeline.prepare(BASE, {})
-    for size, words in (((9, 3000), "200 times"), ((1, 5000), "too narrow")):
-        with pytest.raises(RequestError, match=words) as caught:
+    for size, words in (((9, 3000), "200:1"), ((1, 5000), "too narrow")):
+        with pytest.raises(RequestError, match=words) as error:
             pipeline.prepare(BASE, {"image": png(Image.new("RGB", size))})
-        assert caught.value.field == "image"
+        assert error.value.field == "image"
 
 
 def test_the_spec_is_of_edits(pairs: Mapping[str, Pair]) -> None:
-    spec = pairs["published"].ours.pipeline.spec
+    spec = pairs["published"].atelier.pipeline.spec
     assert spec.tasks == ("image-to-image", "inpainting") and spec.sized_area_px == 1 << 20
     assert "reference_images" not in spec.fields
     assert "strength" not in spec.defaults_for("image-to-image")

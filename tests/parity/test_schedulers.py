@@ -1,7 +1,7 @@
-"""Every scheduler against diffusers' own, step by step, over its options.
+"""Every scheduler compared with diffusers' step by step, over its options.
 
-Each option is varied alone on SDXL's schedule, then many are drawn together. Where diffusers raises
-or runs into NaN there is nothing to compare: there ours has to refuse, or to stay finite.
+Each option is varied alone on SDXL's schedule, then several are drawn together. If diffusers raises
+or produces NaN, Atelier's scheduler must refuse the options or stay finite.
 """
 
 from __future__ import annotations
@@ -19,7 +19,15 @@ import torch
 
 from models.sampling.beta_schedule import NoiseSchedule
 from models.sampling.registry import CLASSES, for_request, from_config
-from tests.parity.fake_denoising import CLEAN, SHAPE, Case, distance, ours, relative, theirs
+from tests.parity.fake_denoising import (
+    CLEAN,
+    SHAPE,
+    Case,
+    distance,
+    relative,
+    run_atelier,
+    run_diffusers,
+)
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.algorithm_types dpmsolver:FutureWarning"),
@@ -146,7 +154,7 @@ PAIRS: Mapping[str, Sequence[dict[str, Any]]] = {
         {"solver_type": "bh1", "solver_order": 3, **LOWEST},
     ),
 }
-"""Options that mean something only together."""
+"""Options that have an effect only in combination."""
 CUSTOM: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "EulerDiscreteScheduler": (
         {"timesteps": [999, 845, 730, 587, 443, 310, 193, 116, 53, 13]},
@@ -161,7 +169,7 @@ CUSTOM: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"timesteps": [1000, 600, 300]},
     ),
 }
-"""Timesteps and sigmas of a request's own; the long ones are diffusers' own examples for SDXL."""
+"""Explicit timesteps and sigmas; the long lists are diffusers' own examples for SDXL."""
 
 
 def base(name: str) -> dict[str, Any]:
@@ -173,16 +181,16 @@ def strengths(steps: int) -> list[float | None]:
 
 
 def one_by_one(name: str) -> Iterator[Case]:
-    """Each value of each option alone, at few and at many steps, from noise and an image."""
+    """Each value of each option alone, with few and many steps, from noise and from an image."""
     singles = [{key: value} for key, values in OPTIONS[name].items() for value in values]
-    for own, steps in itertools.product([{}, *singles, *PAIRS.get(name, ())], (4, 20)):
+    for options, steps in itertools.product([{}, *singles, *PAIRS.get(name, ())], (4, 20)):
         for strength in (None, 0.6):
             eta = 0.6 if name == "DDIMScheduler" and steps == 4 else None
-            yield Case(name, base(name) | own, steps, strength, eta=eta)
+            yield Case(name, base(name) | options, steps, strength, eta=eta)
 
 
 def together(name: str, count: int) -> Iterator[Case]:
-    """Options drawn together, the same at every run."""
+    """Random combinations of options, the same in every run."""
     draw = random.Random(name)
     while count:
         options = base(name)
@@ -207,28 +215,29 @@ def needs_lowest(options: Mapping[str, Any]) -> bool:
 
 
 def sensible(options: Mapping[str, Any]) -> bool:
-    """What there is anything to compare for."""
+    """Return whether these options permit a comparison."""
     zero_snr = options.get("rescale_betas_zero_snr", False)
     if "trained_betas" in options and "num_train_timesteps" in options:
         return False
     if zero_snr and options.get("prediction_type", "epsilon") == "epsilon":
-        return False  # the network would have to say what it removed from nothing
-    # cut to whole timesteps at exactly the top one, where torch's square root decides by an ulp
+        return False  # epsilon is undefined at zero SNR
+    # Truncated at exactly the top timestep, where an ulp of torch's square root decides.
     respaced = any(options.get(key) for key in (*SPACINGS, "use_lu_lambdas"))
     return not (options.get("beta_schedule") == "squaredcos_cap_v2" and respaced)
 
 
 def tolerance(case: Case) -> float:
-    """What float32 leaves: a step from a high sigma to a low one cancels, the more so the longer.
+    """Tolerance of float32: a step from a high to a low sigma cancels, and more so the longer it
+    is.
 
-    The last bit of the tables' square roots differs between machines, in torch's too.
+    The last bit of the tables' square roots differs between machines, in torch too.
     """
     options = case.options
     high = options.get("beta_schedule") == "squaredcos_cap_v2"  # sigmas of many thousands
     high = high or options.get("rescale_betas_zero_snr", False)  # 4096
-    # a flow's first alpha is 1e-6, and methods that solve for the noise divide by it
+    # A flow's first alpha is 1e-6, and methods that solve for the noise divide by it.
     high = high or (options.get("use_flow_sigmas", False) and needs_lowest(options))
-    if high:  # and ancestral steps subtract the squares of two sigmas
+    if high:  # ancestral steps subtract the squares of two sigmas
         return 1e-2 if "Ancestral" in case.name else 1e-3
     few = case.steps < 7
     if options.get("beta_schedule") == "linear" or "trained_betas" in options:  # up to 157
@@ -237,25 +246,25 @@ def tolerance(case: Case) -> float:
 
 
 def check(case: Case) -> float:
-    """The distance of one case; 0 where there is nothing to compare."""
-    expected = theirs(case)
+    """Compare one case and return its distance; 0 if there is nothing to compare."""
+    expected = run_diffusers(case)
     if expected is None:
         assert refused_or_finite(case), case
         return 0.0
-    found = ours(case, scheduler_of(case))
-    whole = np.array_equal(expected.timesteps, expected.timesteps.round())
-    if whole:
-        np.testing.assert_array_equal(found.timesteps, expected.timesteps, err_msg=str(case))
+    output = run_atelier(case, scheduler_of(case))
+    is_integral = np.array_equal(expected.timesteps, expected.timesteps.round())
+    if is_integral:
+        np.testing.assert_array_equal(output.timesteps, expected.timesteps, err_msg=str(case))
     else:
-        np.testing.assert_allclose(found.timesteps, expected.timesteps, rtol=1e-5, atol=1e-3)
-    for estimate, clean in zip(found.denoised, expected.denoised, strict=False):
+        np.testing.assert_allclose(output.timesteps, expected.timesteps, rtol=1e-5, atol=1e-3)
+    for estimate, clean in zip(output.denoised, expected.denoised, strict=False):
         assert relative(estimate, clean) < 1e-2, case  # for previews
-    return distance(found, expected)
+    return distance(output, expected)
 
 
 def refused_or_finite(case: Case) -> bool:
     try:
-        return ours(case, scheduler_of(case)).finite
+        return run_atelier(case, scheduler_of(case)).finite
     except ValueError:
         return True
 
@@ -289,7 +298,7 @@ def test_timesteps_and_sigmas_of_the_request(name: str) -> None:
     check_all(Case(name, base(name), 4, strength, custom) for custom, strength in cases)
 
 
-def scheduler_and_theirs(case: Case) -> tuple[Any, Any]:
+def scheduler_and_reference(case: Case) -> tuple[Any, Any]:
     reference = getattr(diffusers, case.name)(**case.options)
     reference.set_timesteps(**(case.custom or {"num_inference_steps": case.steps}))
     return from_config(case.config), reference
@@ -298,9 +307,11 @@ def scheduler_and_theirs(case: Case) -> tuple[Any, Any]:
 @pytest.mark.parametrize("name", [name for name in OPTIONS if not name.startswith("FlowMatch")])
 @pytest.mark.parametrize("spacing", ["leading", "linspace", "trailing"])
 def test_clean_latents_with_noise_at_every_step(name: str, spacing: str) -> None:
-    """What an inpainting pipeline pastes after each step: diffusers' add_noise at the next one."""
+    """Clean latents with noise for inpainting after each step: diffusers' add_noise at the next
+    step.
+    """
     case = Case(name, {**SDXL, "timestep_spacing": spacing}, 7)
-    scheduler, reference = scheduler_and_theirs(case)
+    scheduler, reference = scheduler_and_reference(case)
     plan = scheduler.plan(7, strength=0.8)
     noise = np.random.default_rng(1).normal(size=SHAPE).astype(np.float32)
     timesteps = reference.timesteps[2:]
@@ -308,14 +319,14 @@ def test_clean_latents_with_noise_at_every_step(name: str, spacing: str) -> None
         expected = reference.add_noise(
             torch.from_numpy(CLEAN), torch.from_numpy(noise), timestep[None]
         )
-        found = CLEAN * plan.clean_scale[i] + noise * plan.noise_scale[i]
-        assert relative(found, expected.numpy()) < 1e-6
+        output = CLEAN * plan.clean_scale[i] + noise * plan.noise_scale[i]
+        assert relative(output, expected.numpy()) < 1e-6
     assert len(plan) == len(timesteps) == 5
     assert (plan.clean_scale[-1], plan.noise_scale[-1]) == (1.0, 0.0)
 
 
 def test_flow_latents_with_noise_at_every_step() -> None:
-    scheduler, reference = scheduler_and_theirs(
+    scheduler, reference = scheduler_and_reference(
         Case("FlowMatchEulerDiscreteScheduler", {"shift": 3.0}, 7)
     )
     plan = scheduler.plan(7)
@@ -324,8 +335,8 @@ def test_flow_latents_with_noise_at_every_step() -> None:
         expected = reference.scale_noise(
             torch.from_numpy(CLEAN), timestep[None], torch.from_numpy(noise)
         )
-        found = CLEAN * plan.clean_scale[i] + noise * plan.noise_scale[i]
-        assert relative(found, expected.numpy()) < 1e-6
+        output = CLEAN * plan.clean_scale[i] + noise * plan.noise_scale[i]
+        assert relative(output, expected.numpy()) < 1e-6
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -333,7 +344,9 @@ def test_flow_latents_with_noise_at_every_step() -> None:
 def test_another_scheduler_takes_from_a_config_what_diffusers_lets_it_take(
     name: str, other: str
 ) -> None:
-    """`Other.from_config(scheduler.config)`, with every option of the first set to something."""
+    """`Other.from_config(scheduler.config)`, with a value for every option of the first
+    scheduler.
+    """
     draw = random.Random(name + other)
     options = {key: draw.choice(values) for key, values in OPTIONS[name].items()}
     for key in (*SPACINGS, "use_lu_lambdas", "use_flow_sigmas", "shift_terminal", "trained_betas"):
@@ -341,18 +354,18 @@ def test_another_scheduler_takes_from_a_config_what_diffusers_lets_it_take(
     options |= {"prediction_type": "epsilon", "algorithm_type": "dpmsolver++", **LOWEST}
     config = {"_class_name": name, **options}
     reference = getattr(diffusers, other).from_config(config)
-    found = for_request(config, {"name": other})
+    scheduler = for_request(config, {"name": other})
     for key in OPTIONS[other]:
-        ours, theirs = getattr(found, key), reference.config[key]
-        assert ours == (tuple(theirs) if isinstance(theirs, list) else theirs), key
+        value, expected = getattr(scheduler, key), reference.config[key]
+        assert value == (tuple(expected) if isinstance(expected, list) else expected), key
 
 
 def test_every_key_of_diffusers_schedulers_is_known() -> None:
-    """Checkpoints carry them along: none may keep a scheduler from being made."""
+    """Checkpoints contain foreign keys, which must not prevent a scheduler's construction."""
     from diffusers.schedulers import KarrasDiffusionSchedulers
 
     names = {entry.name for entry in KarrasDiffusionSchedulers} | set(CLASSES)
-    for name in sorted(names - {"DPMSolverSDEScheduler"}):  # needs a package that is not here
+    for name in sorted(names - {"DPMSolverSDEScheduler"}):  # needs an optional package
         config = dict(getattr(diffusers, name)().config)
         config = {key: value for key, value in config.items() if not key.startswith("_")}
         assert for_request(config, {"name": "euler_ancestral"}).name == "euler_ancestral"
@@ -371,14 +384,14 @@ WRONG: Mapping[str, dict[str, Any]] = {
 @pytest.mark.parametrize("wish", WRONG.values(), ids=WRONG)
 def test_a_wrong_option_is_far_out(wish: dict[str, Any]) -> None:
     case = Case("DPMSolverMultistepScheduler", {**SDXL, "timestep_spacing": "linspace"}, 20)
-    expected = theirs(case)
+    expected = run_diffusers(case)
     assert expected is not None
-    assert distance(ours(case), expected) < 1e-5
-    assert distance(ours(case, for_request(case.config, wish)), expected) > 3e-4
+    assert distance(run_atelier(case), expected) < 1e-5
+    assert distance(run_atelier(case, for_request(case.config, wish)), expected) > 3e-4
 
 
-class Swapped:
-    """A scheduler whose step sees something that it should not."""
+class SwappedScheduler:
+    """A scheduler whose steps read a swapped history or late sigmas."""
 
     def __init__(self, scheduler: Any, what: str) -> None:
         self._scheduler, self._what = scheduler, what
@@ -404,18 +417,23 @@ class Swapped:
 @pytest.mark.parametrize("name", ["DPMSolverMultistepScheduler", "UniPCMultistepScheduler"])
 def test_history_in_the_wrong_order_and_late_sigmas_are_far_out(name: str, what: str) -> None:
     case = Case(name, {**SDXL, "solver_order": 3}, 20)
-    expected = theirs(case)
+    expected = run_diffusers(case)
     assert expected is not None
-    assert distance(ours(case), expected) < 1e-5
-    assert distance(ours(case, Swapped(from_config(case.config), what)), expected) > 1e-2
+    assert distance(run_atelier(case), expected) < 1e-5
+    assert (
+        distance(run_atelier(case, SwappedScheduler(from_config(case.config), what)), expected)
+        > 1e-2
+    )
 
 
 @pytest.mark.parametrize("betas", [SDXL, {}], ids=["scaled linear", "linear"])
 def test_zero_snr_is_torchs_table_but_for_its_square_roots(
     monkeypatch: pytest.MonkeyPatch, betas: dict[str, Any]
 ) -> None:
-    """Torch rounds one of five roots to the neighbour of the nearest number where it has AVX-512,
-    which differences of two of them then magnify; ours are rounded as IEEE 754 says everywhere."""
+    """Torch with AVX-512 rounds one of five roots to the neighbour of the nearest number.
+
+    Differences of two roots magnify this error. Atelier's roots follow IEEE 754 on every machine.
+    """
     options = {"rescale_betas_zero_snr": True, "prediction_type": "v_prediction", **betas}
 
     def rooted(table: torch.Tensor, *_: object) -> torch.Tensor:
@@ -425,6 +443,6 @@ def test_zero_snr_is_torchs_table_but_for_its_square_roots(
     scheduler = diffusers.EulerDiscreteScheduler(**options)
     monkeypatch.undo()
     schedule = NoiseSchedule(**options)
-    found = scheduler.alphas_cumprod.numpy()
-    np.testing.assert_array_equal(schedule.finite_alphas_cumprod(), found)
-    np.testing.assert_array_equal(schedule.train_sigmas(), np.sqrt((1 - found) / found))
+    alphas = scheduler.alphas_cumprod.numpy()
+    np.testing.assert_array_equal(schedule.finite_alphas_cumprod(), alphas)
+    np.testing.assert_array_equal(schedule.train_sigmas(), np.sqrt((1 - alphas) / alphas))

@@ -1,4 +1,6 @@
-"""Sigmas and Euler steps against diffusers' FlowMatchEulerDiscreteScheduler, over its options."""
+"""Sigmas and Euler steps compared with diffusers' FlowMatchEulerDiscreteScheduler, over its
+options.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,8 @@ OPTIONS = {
 @pytest.mark.parametrize("steps", [2, 4, 28])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_sigmas_are_bitwise_diffusers(options: dict, steps: int, tokens: int) -> None:
-    theirs = FlowMatchEulerDiscreteScheduler(**options)
-    config = theirs.config
+    reference = FlowMatchEulerDiscreteScheduler(**options)
+    config = reference.config
     mu = calculate_shift(
         tokens,
         config.base_image_seq_len,
@@ -46,37 +48,37 @@ def test_sigmas_are_bitwise_diffusers(options: dict, steps: int, tokens: int) ->
         config.base_shift,
         config.max_shift,
     )
-    theirs.set_timesteps(sigmas=np.linspace(1.0, 1 / steps, steps), mu=mu)
-    ours = FlowMatchSchedule.from_dict(dict(theirs.config)).sigmas(steps, tokens)
-    np.testing.assert_array_equal(ours, theirs.sigmas.numpy())
+    reference.set_timesteps(sigmas=np.linspace(1.0, 1 / steps, steps), mu=mu)
+    sigmas = FlowMatchSchedule.from_dict(dict(reference.config)).sigmas(steps, tokens)
+    np.testing.assert_array_equal(sigmas, reference.sigmas.numpy())
 
 
 def test_one_step_starts_at_one_and_ends_at_zero() -> None:
-    """Also with a terminal shift, where the reference divides 0 by 0."""
+    """Includes a terminal shift, where the reference divides 0 by 0."""
     for options in OPTIONS.values():
         sigmas = FlowMatchSchedule.from_dict(options).sigmas(1, 256)
         np.testing.assert_array_equal(sigmas, [1.0, 0.0])
 
 
 def test_custom_sigmas_are_shifted_too() -> None:
-    theirs = FlowMatchEulerDiscreteScheduler(shift=3.0)
-    theirs.set_timesteps(sigmas=[1.0, 0.7, 0.2])
-    ours = FlowMatchSchedule(shift=3.0).sigmas(28, 256, [1.0, 0.7, 0.2])
-    np.testing.assert_array_equal(ours, theirs.sigmas.numpy())
+    reference = FlowMatchEulerDiscreteScheduler(shift=3.0)
+    reference.set_timesteps(sigmas=[1.0, 0.7, 0.2])
+    sigmas = FlowMatchSchedule(shift=3.0).sigmas(28, 256, [1.0, 0.7, 0.2])
+    np.testing.assert_array_equal(sigmas, reference.sigmas.numpy())
 
 
 def test_one_euler_step() -> None:
-    theirs = FlowMatchEulerDiscreteScheduler(shift=3.0)
-    theirs.set_timesteps(sigmas=np.linspace(1.0, 0.25, 4))
+    reference = FlowMatchEulerDiscreteScheduler(shift=3.0)
+    reference.set_timesteps(sigmas=np.linspace(1.0, 0.25, 4))
     rng = np.random.default_rng(0)
     latents, velocity = (rng.normal(size=(1, 6, 8)).astype(np.float32) for _ in range(2))
     arrays = jnp.asarray(latents), jnp.asarray(velocity)
-    expected = theirs.step(
-        torch.from_numpy(velocity), theirs.timesteps[0], torch.from_numpy(latents)
+    expected = reference.step(
+        torch.from_numpy(velocity), reference.timesteps[0], torch.from_numpy(latents)
     ).prev_sample.numpy()
-    sigma, sigma_next = (jnp.full((1, 1, 1), theirs.sigmas[i].item()) for i in (0, 1))
+    sigma, sigma_next = (jnp.full((1, 1, 1), reference.sigmas[i].item()) for i in (0, 1))
     np.testing.assert_array_equal(euler(*arrays, sigma, sigma_next), expected)
-    clean = latents - theirs.sigmas[0].item() * velocity
+    clean = latents - reference.sigmas[0].item() * velocity
     np.testing.assert_allclose(denoised(*arrays, sigma), clean, rtol=1e-6)  # an ulp or two
 
 

@@ -1,8 +1,8 @@
-"""SDXL against diffusers' own pipelines, in the same run, on small checkpoints of odd shapes.
+"""SDXL compared with diffusers' pipelines in the same process, on small checkpoints of odd shapes.
 
-Bounds: latents of each step to a relative 1e-4, images to 60 dB and two grey levels; 1e-3 and 55
-dB for v-prediction at zero terminal SNR, which loses that much to rounding alone. On such
-checkpoints rounding (float32 against float64) stays above 80 dB, a wrong term below 50.
+Bounds: latents of each step to a relative 1e-4, images to 60 dB and two grey levels. For
+v-prediction at zero terminal SNR, whose rounding is larger: 1e-3 and 55 dB. On these checkpoints
+rounding (float32 against float64) stays above 80 dB, and a wrong term below 50.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from PIL import Image
 
 from models import registry
 from models.interface import solver_step
-from models.interface.pipeline import Prepared, PyTree, RequestError, denoise
+from models.interface.pipeline import PreparedRow, PyTree, RequestError, denoise
 from models.interface.step_program import StepProgram
 from models.sampling.guidance import of_first_prompt
 from models.sdxl.compatibility import SCORE
@@ -49,36 +49,36 @@ from tests.parity.sdxl_cases import (
     Checkpoint,
 )
 
-# torch and NumPy do not agree on this yet; it is the reference that meets it.
+# diffusers triggers NumPy's deprecation of torch tensors without the new `__array__` signature.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 UNREAD = ("denoised", "history", "clean", "noise")
-"""Of a row, what the UNet is not given."""
+"""Entries of a row that the UNet does not read."""
 TOLD = ("timestep", "input_scale", "guidance_scale", "guidance_rescale")
-"""Of a step's values, what the UNet and guidance are given."""
+"""Values of a step that the UNet and guidance read."""
 
 
 @dataclass(frozen=True)
 class Result:
     latents: list[np.ndarray]
-    """After each step, [h, w, c]."""
+    """Latents after each step, [h, w, c]."""
     picture: np.ndarray
 
 
 AS_USERS = (WORDS["four prompts"], IMAGES["default strength"], MASKS["full strength"])
-"""Whose programs are compiled as users compile; those of all others coarsely."""
+"""Cases whose programs are compiled with production options; all others compile coarsely."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_coarsely() -> None:
-    """By case."""
+    """Override the folder's fixture: compile options depend on the case."""
 
 
-class Ours:
-    """What `Programs` are, in halves.
+class AtelierRunner:
+    """Programs of a pipeline, with UNet and scheduler compiled separately.
 
     Args:
-        options: of the compiler; None: as users compile.
+        options: of the compiler; None for production options.
     """
 
     def __init__(self, pipeline: SdxlPipeline, options: Mapping[str, Any] | None) -> None:
@@ -89,74 +89,81 @@ class Ours:
         self._advance = jit(pipeline.advance, static_argnums=0)
 
     def __call__(
-        self, prepared: Prepared, change: Callable[[PyTree], PyTree] = lambda row: row
+        self, prepared: PreparedRow, change: Callable[[PyTree], PyTree] = lambda row: row
     ) -> Result:
-        """As `models.interface.pipeline.denoise`; `change` is done to the first row."""
+        """Run the loop of `models.interface.pipeline.denoise`; `change` modifies the first row."""
         row = change(self._begin(prepared.inputs))
         latents = []
         for step in prepared.steps:
             values = {name: np.asarray(value)[None] for name, value in step.values.items()}
-            rows = self._step(step.phase, jax.tree.map(lambda leaf: leaf[None], row), values)
+            rows = self._step(step.program, jax.tree.map(lambda leaf: leaf[None], row), values)
             row = jax.tree.map(lambda leaf: leaf[0], rows)
             latents.append(np.asarray(row["latents"]))
         return Result(latents, np.asarray(self._decode(self.pipeline.weights, row)))
 
     def _begin(self, inputs: Mapping[str, np.ndarray]) -> PyTree:
-        """`pipeline.encode`, compiled once whatever the scheduler remembers."""
-        rest = {n: leaf for n, leaf in inputs.items() if not n.startswith(solver_step.HISTORY)}
-        row = self._encode(self.pipeline.weights, rest)
+        """Run `pipeline.encode`, compiled once for all schedulers' histories."""
+        other_inputs = {
+            n: leaf for n, leaf in inputs.items() if not n.startswith(solver_step.HISTORY)
+        }
+        row = self._encode(self.pipeline.weights, other_inputs)
         row["history"] = solver_step.history(inputs)
         return row
 
-    def _step(self, phase: StepProgram, rows: PyTree, values: Mapping[str, np.ndarray]) -> PyTree:
-        """`pipeline.step` by its halves: the UNet is compiled once, whatever the scheduler."""
+    def _step(self, program: StepProgram, rows: PyTree, values: Mapping[str, np.ndarray]) -> PyTree:
+        """Run `pipeline.step` in two halves, so the UNet compiles once for all schedulers."""
         unread = UNREAD if "masked" in rows else (*UNREAD, "mask")
-        seen = {name: leaf for name, leaf in rows.items() if name not in unread}
-        if not phase.guided:
-            seen = of_first_prompt(seen, *SdxlPipeline.PROMPTS)
-        told = {name: value for name, value in values.items() if name in TOLD}
-        output = self._predict(self.pipeline.weights, seen, told)
-        return {**rows, **self._advance(phase, rows, output, values)._asdict()}
+        unet_rows = {name: leaf for name, leaf in rows.items() if name not in unread}
+        if not program.guided:
+            unet_rows = of_first_prompt(unet_rows, *SdxlPipeline.PROMPTS)
+        unet_values = {name: value for name, value in values.items() if name in TOLD}
+        output = self._predict(self.pipeline.weights, unet_rows, unet_values)
+        return {**rows, **self._advance(program, rows, output, values)._asdict()}
 
     def _guided(self, weights: SdxlNetworks, rows: PyTree, values: Mapping[str, Array]) -> Array:
-        """Any program will do: none of what tells them apart is the UNet's."""
+        """Any step program gives the same result: their differences do not affect the UNet."""
         output = self.pipeline.predict(StepProgram("unet"), weights, rows, values, None, None)
         return self.pipeline.guide(output, values)
 
 
 class Pair:
-    """One checkpoint, loaded by diffusers and by us; each of our programs is compiled once."""
+    """One checkpoint, loaded by diffusers and by Atelier. Each of Atelier's programs compiles
+    once.
+    """
 
-    def __init__(self, folder: Path, made: Checkpoint) -> None:
-        self.folder = made.make(folder)
+    def __init__(self, folder: Path, checkpoint: Checkpoint) -> None:
+        self.folder = checkpoint.make(folder)
         self.reference = diffusers.DiffusionPipeline.from_pretrained(self.folder)
         with coarse.compiled():
             loaded = registry.load("tiny", str(self.folder), "float32", {})
         assert isinstance(loaded, SdxlPipeline)
         self.pipeline = loaded
-        self.ours, self.as_users = Ours(loaded, coarse.OPTIONS), Ours(loaded, None)
+        self.atelier, self.as_users = (
+            AtelierRunner(loaded, coarse.OPTIONS),
+            AtelierRunner(loaded, None),
+        )
 
-    def prepare(self, case: Case) -> Prepared:
+    def prepare(self, case: Case) -> PreparedRow:
         pictures = {"image": case.image, "mask_image": case.mask}
-        images = {name: png(picture) for name, picture in pictures.items() if picture is not None}
+        images = {name: png(image) for name, image in pictures.items() if image is not None}
         return self.pipeline.prepare(BASE | dict(case.fields), images)
 
-    def theirs(self, case: Case) -> Result:
-        pipeline = self._their_pipeline(case)
+    def run_diffusers(self, case: Case) -> Result:
+        pipeline = self._diffusers_pipeline(case)
         latents: list[np.ndarray] = []
 
         def keep(_pipe: Any, _step: int, _time: Any, tensors: dict[str, Any]) -> dict[str, Any]:
             latents.append(tensors["latents"][0].numpy().transpose(1, 2, 0).copy())
             return {}
 
-        made = pipeline(
-            **self._their_arguments(case),
+        output = pipeline(
+            **self._diffusers_arguments(case),
             generator=torch.Generator("cpu").manual_seed(SEED),
             callback_on_step_end=keep,
         )
-        return Result(latents, np.asarray(made.images[0]))
+        return Result(latents, np.asarray(output.images[0]))
 
-    def _their_pipeline(self, case: Case) -> Any:
+    def _diffusers_pipeline(self, case: Case) -> Any:
         kind = {
             (False, False): diffusers.StableDiffusionXLPipeline,
             (True, False): diffusers.StableDiffusionXLImg2ImgPipeline,
@@ -177,15 +184,15 @@ class Pair:
         pipeline.set_progress_bar_config(disable=True)
         return pipeline
 
-    def _their_arguments(self, case: Case) -> dict[str, Any]:
-        given = BASE | dict(case.fields)
+    def _diffusers_arguments(self, case: Case) -> dict[str, Any]:
+        fields = BASE | dict(case.fields)
         arguments = {
             name: tuple(value) if name.endswith(("size", "left")) else value
-            for name, value in given.items()
+            for name, value in fields.items()
             if name not in ("seed", "scheduler")
         }
         if case.image is not None and case.mask is None:
-            # This pipeline alone takes the image as large as it is.
+            # Only this pipeline uses the size of its image.
             size = arguments.pop("width"), arguments.pop("height")
             arguments["image"] = case.image.resize(size, Image.Resampling.LANCZOS)
         elif case.image is not None:
@@ -194,7 +201,7 @@ class Pair:
 
 
 class Pairs(dict[str, Pair]):
-    """By checkpoint, each made when a test first asks for it."""
+    """Pairs by checkpoint, each made on first access."""
 
     def __init__(self, root: Path) -> None:
         super().__init__()
@@ -216,29 +223,29 @@ def png(image: Image.Image) -> bytes:
     return file.getvalue()
 
 
-def relative(ours: np.ndarray, theirs: np.ndarray) -> float:
-    return float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))
+def relative(output: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.linalg.norm(output - expected) / np.linalg.norm(expected))
 
 
-def psnr_db(ours: np.ndarray, theirs: np.ndarray) -> float:
-    error = np.mean((ours.astype(np.float64) - theirs) ** 2)
+def psnr_db(output: np.ndarray, expected: np.ndarray) -> float:
+    error = np.mean((output.astype(np.float64) - expected) ** 2)
     return float(np.inf if error == 0 else 10 * np.log10(255**2 / error))
 
 
 def assert_same(pairs: Pairs, case: Case, record: Any) -> None:
     pair = pairs[case.checkpoint]
-    run = pair.as_users if any(case is one for one in AS_USERS) else pair.ours
-    ours, theirs = run(pair.prepare(case)), pair.theirs(case)
-    steps = [relative(a, b) for a, b in zip(ours.latents, theirs.latents, strict=True)]
-    off = np.abs(ours.picture.astype(int) - theirs.picture).max()
-    decibels = psnr_db(ours.picture, theirs.picture)
+    run = pair.as_users if any(case is other for other in AS_USERS) else pair.atelier
+    output, expected = run(pair.prepare(case)), pair.run_diffusers(case)
+    steps = [relative(a, b) for a, b in zip(output.latents, expected.latents, strict=True)]
+    levels = np.abs(output.picture.astype(int) - expected.picture).max()
+    decibels = psnr_db(output.picture, expected.picture)
     record("latents_relative", max(steps))
     record("psnr_db", decibels)
-    print(f"latents {max(steps):.1e}, {decibels:.1f} dB, {off}")
+    print(f"latents {max(steps):.1e}, {decibels:.1f} dB, {levels}")
     assert max(steps) <= case.bounds.relative, steps
     assert decibels >= case.bounds.psnr_db
-    assert off <= case.bounds.grey_levels
-    assert theirs.picture.std() > 10, "a flat image proves nothing"
+    assert levels <= case.bounds.grey_levels
+    assert expected.picture.std() > 10, "a flat image proves nothing"
 
 
 @pytest.mark.parametrize("case", SCHEDULERS.values(), ids=SCHEDULERS)
@@ -270,19 +277,19 @@ def test_refiners(pairs: Pairs, case: Case, record_property: Any) -> None:
 def test_another_score_fails_by_far(pairs: Pairs, name: str) -> None:
     pair, right = pairs["refiner"], REFINED["a refiner, scores and sizes"]
     default = replace(right, fields={n: v for n, v in right.fields.items() if n != name})
-    assert_far(pair.ours(pair.prepare(default)), pair.theirs(right))
+    assert_far(pair.atelier(pair.prepare(default)), pair.run_diffusers(right))
 
 
 def test_a_negative_prompts_crop_that_is_the_prompts_fails_by_far(pairs: Pairs) -> None:
-    """It counts for a refiner, as it does not for a base model with an image."""
-    name, own = "negative_crops_coords_top_left", "crops_coords_top_left"
+    """The crop affects a refiner, but not a base model with an image."""
+    name, of_prompt = "negative_crops_coords_top_left", "crops_coords_top_left"
     pair, right = pairs["refiner"], REFINED["a refiner, scores and sizes"]
-    wrong = replace(right, fields={**right.fields, name: right.fields[own]})
-    assert_far(pair.ours(pair.prepare(wrong)), pair.theirs(right))
+    wrong = replace(right, fields={**right.fields, name: right.fields[of_prompt]})
+    assert_far(pair.atelier(pair.prepare(wrong)), pair.run_diffusers(right))
 
 
 def test_the_plain_loop_over_whole_steps(pairs: Pairs) -> None:
-    """As the engine runs them: history and noise come in with the inputs of `encode`."""
+    """The engine passes history and noise with the inputs of `encode`."""
     case = Case("lcm", {"num_inference_steps": 3, "guidance_scale": 3.0, "width": 16, "height": 16})
     case = replace(
         case,
@@ -293,13 +300,15 @@ def test_the_plain_loop_over_whole_steps(pairs: Pairs) -> None:
     pair = pairs["lcm"]
     with coarse.compiled():
         *_, row = denoise(pair.pipeline, pair.prepare(case))
-    assert relative(np.asarray(row["latents"]), pair.theirs(case).latents[-1]) <= EXACT.relative
+    assert (
+        relative(np.asarray(row["latents"]), pair.run_diffusers(case).latents[-1]) <= EXACT.relative
+    )
 
 
-def assert_far(ours: Result, theirs: Result) -> None:
-    """Ten times out of both bounds: no tolerance that one might settle on would let it pass."""
-    assert max(map(relative, ours.latents, theirs.latents)) > 10 * EXACT.relative
-    assert psnr_db(ours.picture, theirs.picture) < EXACT.psnr_db - 10
+def assert_far(output: Result, expected: Result) -> None:
+    """Assert that both bounds are exceeded tenfold, beyond any plausible tolerance."""
+    assert max(map(relative, output.latents, expected.latents)) > 10 * EXACT.relative
+    assert psnr_db(output.picture, expected.picture) < EXACT.psnr_db - 10
 
 
 def test_the_other_encoders_pooled_text_fails_by_far(pairs: Pairs) -> None:
@@ -313,41 +322,43 @@ def test_the_other_encoders_pooled_text_fails_by_far(pairs: Pairs) -> None:
         right = row["pooled_embeds"]
         return {**row, "pooled_embeds": jnp.asarray(wrong[:, : right.shape[1]]).at[1].set(0)}
 
-    assert_far(pair.ours(prepared, swap), pair.theirs(Case()))
+    assert_far(pair.atelier(prepared, swap), pair.run_diffusers(Case()))
 
 
 def test_the_last_hidden_layer_fails_by_far(pairs: Pairs) -> None:
     pair = pairs["base"]
     prepared = pair.prepare(Case())
     last = {**prepared.inputs, "layers": np.zeros_like(prepared.inputs["layers"])}
-    assert_far(pair.ours(replace(prepared, inputs=last)), pair.theirs(Case()))
+    assert_far(pair.atelier(replace(prepared, inputs=last)), pair.run_diffusers(Case()))
 
 
 @pytest.mark.parametrize("name", ["crops_coords_top_left", "original_size"])
 def test_swapped_coordinates_fail_by_far(pairs: Pairs, name: str) -> None:
     pair, right = pairs["base"], WORDS["sizes"]
     swapped = replace(right, fields={**right.fields, name: right.fields[name][::-1]})
-    assert_far(pair.ours(pair.prepare(swapped)), pair.theirs(right))
+    assert_far(pair.atelier(pair.prepare(swapped)), pair.run_diffusers(right))
 
 
 def test_the_guidance_embedding_is_the_references(pairs: Pairs) -> None:
     for scale in (1.0, 4.4, 7.5, 8.25):
-        theirs = pairs["lcm"].reference.get_guidance_scale_embedding(torch.tensor([scale - 1]), 11)
-        np.testing.assert_allclose(guidance_embedding(scale, 11), theirs[0].numpy(), atol=1e-6)
+        expected = pairs["lcm"].reference.get_guidance_scale_embedding(
+            torch.tensor([scale - 1]), 11
+        )
+        np.testing.assert_allclose(guidance_embedding(scale, 11), expected[0].numpy(), atol=1e-6)
 
 
 def test_pictures_with_alpha_lie_on_white_and_a_palette_is_its_colours(pairs: Pairs) -> None:
-    """Diffusers' `load_image` drops alpha instead, and keeps colours that are never shown."""
+    """diffusers' `load_image` drops alpha instead, and keeps colours that are never visible."""
     pair, right = pairs["base"], MASKS["full strength"]
     alpha = PICTURE.convert("RGBA")
     alpha.putalpha(MASK.convert("L").resize(PICTURE.size))
     assert right.mask is not None
     palette = right.mask.quantize(8)
-    given = pair.prepare(replace(right, image=alpha, mask=palette)).inputs
+    network_inputs = pair.prepare(replace(right, image=alpha, mask=palette)).inputs
     white = Image.alpha_composite(Image.new("RGBA", alpha.size, "white"), alpha).convert("RGB")
     plain = pair.prepare(replace(right, image=white, mask=palette.convert("RGB"))).inputs
     for name in ("image", "mask"):
-        np.testing.assert_array_equal(given[name], plain[name])
+        np.testing.assert_array_equal(network_inputs[name], plain[name])
 
 
 @pytest.mark.parametrize(
@@ -367,6 +378,6 @@ def test_pictures_with_alpha_lie_on_white_and_a_palette_is_its_colours(pairs: Pa
 def test_what_cannot_be_served_is_refused_by_its_field(
     pairs: Pairs, case: Case, named: str
 ) -> None:
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         pairs[case.checkpoint].prepare(case)
-    assert refused.value.field == named
+    assert error.value.field == named

@@ -1,7 +1,7 @@
-"""ControlNets of SDXL against diffusers' ControlNetModel and ControlNetUnionModel, in float32.
+"""SDXL ControlNets compared with diffusers' ControlNetModel and ControlNetUnionModel, in float32.
 
-Bounds: on these networks rounding alone leaves some 1e-6; the mildest wrong variant below is
-measured at more than ten times 1e-5.
+Bounds: on these networks rounding alone leaves about 1e-6. The mildest wrong variant below exceeds
+1e-5 more than tenfold.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 
 
 class Inputs(NamedTuple):
-    """NumPy, channels last, for a batch of two at different times."""
+    """NumPy arrays, channels last, for a batch of two at different times."""
 
     latents: np.ndarray
     timestep: np.ndarray
@@ -90,7 +90,7 @@ class Inputs(NamedTuple):
     pooled_embeds: np.ndarray
     time_ids: np.ndarray
     image: np.ndarray
-    """In [0, 1], one for both: a prompt and its negative one have the same."""
+    """In [0, 1]; one image for both rows, as for a prompt and its negative prompt."""
 
     @classmethod
     def draw(cls, size: tuple[int, int]) -> Inputs:
@@ -110,18 +110,18 @@ class Inputs(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """One ControlNet in diffusers, and as its files make it here."""
+    """One ControlNet in diffusers, and loaded from its files by Atelier."""
 
-    theirs: Any
-    ours: ControlNet
+    diffusers: Any
+    atelier: ControlNet
     folder: Path
 
 
 def make_pair(folder: Path, layout: Mapping[str, Any]) -> Pair:
     kind: Any = ControlNetUnionModel if "num_control_type" in layout else ControlNetModel
-    theirs: Any = randomize(kind(**layout), 3)
-    theirs.save_pretrained(folder)
-    return Pair(theirs, ours_of(folder), folder)
+    original: Any = randomize(kind(**layout), 3)
+    original.save_pretrained(folder)
+    return Pair(original, ours_of(folder), folder)
 
 
 def ours_of(folder: Path, **changes: Any) -> ControlNet:
@@ -130,17 +130,17 @@ def ours_of(folder: Path, **changes: Any) -> ControlNet:
     return load(abstract_module(ControlNet, config), folder, CONTROL_RENAMES, dtype=jnp.float32)
 
 
-def run_theirs(network: Any, inputs: Inputs, kind: int = KIND) -> list[np.ndarray]:
+def run_diffusers(network: Any, inputs: Inputs, kind: int = KIND) -> list[np.ndarray]:
     added = {
         "text_embeds": torch.from_numpy(inputs.pooled_embeds),
         "time_ids": torch.from_numpy(inputs.time_ids),
     }
     image = torch.from_numpy(inputs.image).permute(0, 3, 1, 2)
-    more: dict[str, Any] = {"controlnet_cond": image}
+    control: dict[str, Any] = {"controlnet_cond": image}
     if hasattr(network, "task_embedding"):
         types = torch.zeros(2, network.config.num_control_type)
         types[:, kind] = 1
-        more = {
+        control = {
             "controlnet_cond": [image],
             "control_type": types,
             "control_type_idx": [kind],
@@ -152,31 +152,32 @@ def run_theirs(network: Any, inputs: Inputs, kind: int = KIND) -> list[np.ndarra
             torch.from_numpy(inputs.prompt_embeds),
             added_cond_kwargs=added,
             return_dict=False,
-            **more,
+            **control,
         )
-    return [one.permute(0, 2, 3, 1).numpy() for one in (*down, middle)]
+    return [residual.permute(0, 2, 3, 1).numpy() for residual in (*down, middle)]
 
 
-def run_ours(network: ControlNet, inputs: Inputs, kind: int = KIND) -> list[np.ndarray]:
+def run_atelier(network: ControlNet, inputs: Inputs, kind: int = KIND) -> list[np.ndarray]:
     graph, state = nnx.split(network)
 
     def call(state: nnx.State, inputs: Any) -> tuple[jax.Array, ...]:
         control: Any = nnx.merge(graph, state)
-        *seen, image = inputs
+        *network_inputs, image = inputs
         if control.kinds is None:
-            return control(*seen, control.hint(image))
-        which, whole = jnp.full(len(image), kind), jnp.ones(len(image))
-        return control(*seen, control.hint(image, which, whole), which[:, None])
+            return control(*network_inputs, control.hint(image))
+        kinds, ones = jnp.full(len(image), kind), jnp.ones(len(image))
+        return control(*network_inputs, control.hint(image, kinds, ones), kinds[:, None])
 
     lowered = jax.jit(call).lower(state, inputs)
     options: dict[str, Any] = {"xla_backend_optimization_level": 0}
     return [np.asarray(x) for x in lowered.compile(compiler_options=options)(state, inputs)]
 
 
-def relative(ours: list[np.ndarray], theirs: list[np.ndarray]) -> float:
-    assert [x.shape for x in ours] == [x.shape for x in theirs]
+def relative(outputs: list[np.ndarray], expected: list[np.ndarray]) -> float:
+    assert [x.shape for x in outputs] == [x.shape for x in expected]
     return max(
-        float(np.linalg.norm(a - b) / np.linalg.norm(b)) for a, b in zip(ours, theirs, strict=True)
+        float(np.linalg.norm(a - b) / np.linalg.norm(b))
+        for a, b in zip(outputs, expected, strict=True)
     )
 
 
@@ -185,7 +186,7 @@ Pairs = Callable[[str], Pair]
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
-    """By the layout's name; each is made once."""
+    """Pairs by the layout's name, each made once."""
     root = tmp_path_factory.mktemp("controlnet")
     return cache(lambda name: make_pair(root / name, LAYOUTS[name]))
 
@@ -202,17 +203,17 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
 )
 def test_the_same_residuals(pairs: Pairs, layout: str, size: tuple[int, int]) -> None:
     pair, inputs = pairs(layout), Inputs.draw(size)
-    theirs = run_theirs(pair.theirs, inputs)
-    error = relative(run_ours(pair.ours, inputs), theirs)
+    expected = run_diffusers(pair.diffusers, inputs)
+    error = relative(run_atelier(pair.atelier, inputs), expected)
     print(f"{error:.1e}")
     assert error <= RELATIVE
-    assert min(one.std() for one in theirs) > 0.01, "flat residuals prove nothing"
+    assert min(residual.std() for residual in expected) > 0.01, "flat residuals prove nothing"
 
 
 def test_another_kind_fails_by_far(pairs: Pairs) -> None:
     pair, inputs = pairs("union"), Inputs.draw((4, 4))
-    theirs = run_theirs(pair.theirs, inputs)
-    assert relative(run_ours(pair.ours, inputs, KIND + 1), theirs) > 10 * RELATIVE
+    expected = run_diffusers(pair.diffusers, inputs)
+    assert relative(run_atelier(pair.atelier, inputs, KIND + 1), expected) > 10 * RELATIVE
 
 
 @pytest.mark.parametrize(
@@ -226,18 +227,18 @@ def test_another_kind_fails_by_far(pairs: Pairs) -> None:
 )
 def test_a_wrong_variant_fails_by_far(pairs: Pairs, change: dict[str, Any]) -> None:
     pair, inputs = pairs("sdxl"), Inputs.draw((4, 4))
-    wrong = run_ours(ours_of(pair.folder, **change), inputs)
-    assert relative(wrong, run_theirs(pair.theirs, inputs)) > 10 * RELATIVE
+    wrong = run_atelier(ours_of(pair.folder, **change), inputs)
+    assert relative(wrong, run_diffusers(pair.diffusers, inputs)) > 10 * RELATIVE
 
 
 @pytest.mark.parametrize("key", ["task_embedding", "control_add_embedding.linear_1.weight"])
 def test_a_part_of_the_kind_that_is_left_out_fails_by_far(pairs: Pairs, key: str) -> None:
     pair, inputs = pairs("union"), Inputs.draw((4, 4))
-    ours, kept = run_ours(pair.ours, inputs), pair.theirs.state_dict()[key].clone()
-    pair.theirs.state_dict()[key].zero_()
-    wrong = run_theirs(pair.theirs, inputs)
-    pair.theirs.state_dict()[key].copy_(kept)
-    assert relative(ours, wrong) > 10 * RELATIVE
+    outputs, original = run_atelier(pair.atelier, inputs), pair.diffusers.state_dict()[key].clone()
+    pair.diffusers.state_dict()[key].zero_()
+    wrong = run_diffusers(pair.diffusers, inputs)
+    pair.diffusers.state_dict()[key].copy_(original)
+    assert relative(outputs, wrong) > 10 * RELATIVE
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
-"""SDXL with ControlNets and unions against diffusers' own pipelines, in float32.
+"""SDXL with ControlNets and unions compared with diffusers' pipelines, in float32.
 
 Bounds as in test_sdxl.py: latents of each step to a relative 1e-4, images to 60 dB and two levels.
-diffusers steps a request's unions with each other, and its plain ControlNets, not both; several
-images of one union it runs in one pass, as we do.
+diffusers supports several unions per request, or several plain ControlNets, but no mixture. It runs
+several images of one union in one pass, like Atelier.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.parity.sdxl_cases import (
 from tests.parity.test_sdxl import Result, assert_far, png, psnr_db, relative
 from tests.parity.tiny_sdxl import make_control
 
-# torch and NumPy do not agree on this yet; it is the reference that meets it.
+# diffusers triggers NumPy's deprecation of torch tensors without the new `__array__` signature.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 ODD_UNET = {**CHECKPOINTS["deep"].arguments["unet"], "layers_per_block": 2}
@@ -45,12 +45,12 @@ MADE = {
     **CHECKPOINTS,
     "odd": Checkpoint({**CHECKPOINTS["deep"].arguments, "unet": ODD_UNET}),
 }
-"""diffusers' ControlNets have as many blocks in each level."""
+"""Checkpoints; diffusers' ControlNets have equally many blocks in each level."""
 MODES = {
     **{name: ("union", mode) for name, mode in {"openpose": 0, "hed": 2, "normal": 4}.items()},
     "scribble": ("another", 2),
 }
-"""Names of controls of unions: the checkpoint and the kind."""
+"""Names of unions' controls, with the checkpoint and the kind."""
 HINTS = [noise_picture(90, 70, 1), noise_picture(31, 57, 2), noise_picture(48, 40, 3)]
 NETS: dict[str, dict[str, dict[str, Any]]] = {
     "base": {
@@ -68,7 +68,7 @@ NETS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "inpainting": {"folder": {}, "file": {}, "union": {"num_control_type": 6, "num_trans_head": 4}},
 }
-"""Configs by checkpoint and name: what differs from the smallest."""
+"""Config overrides of ControlNets by checkpoint and name."""
 SHAPES: dict[str, dict[str, Any]] = {
     "base": {},
     "odd": {
@@ -138,7 +138,7 @@ CASES: dict[str, Case] = {
 
 
 class Pair:
-    """A checkpoint with its ControlNets, in diffusers and here."""
+    """A checkpoint with its ControlNets, loaded by diffusers and by Atelier."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder = MADE[name].make(folder / "sdxl")
@@ -148,24 +148,24 @@ class Pair:
         }
         file = folder / "file" / "diffusion_pytorch_model.safetensors"
         places = {net: str(folder / net) for net in self.nets} | {"file": str(file)}
-        self.ours = loaded(self.folder, places)
+        self.atelier = loaded(self.folder, places)
 
     def result(self, case: Case) -> Result:
-        prepared = self.ours.prepare(fields_of(case), images_of(case))
-        _, *rows = denoise(self.ours, prepared)
-        pixels = jax.jit(self.ours.decode)(self.ours.weights, rows[-1])
+        prepared = self.atelier.prepare(fields_of(case), images_of(case))
+        _, *rows = denoise(self.atelier, prepared)
+        pixels = jax.jit(self.atelier.decode)(self.atelier.weights, rows[-1])
         return Result([np.asarray(row["latents"]) for row in rows], np.asarray(pixels))
 
-    def theirs(self, case: Case, *, each_alone: bool = False) -> Result:
-        """Return what diffusers draws.
+    def run_diffusers(self, case: Case, *, each_alone: bool = False) -> Result:
+        """Generate with diffusers.
 
         Args:
-            each_alone: whether images of one union are each in a run of their own.
+            each_alone: run each image of one union separately.
         """
         nets = [self.net(name) for name, *_ in case.control]
-        is_one = len(nets) == 1 or (len({*map(id, nets)}) == 1 and not each_alone)
-        controlnet = nets[0] if case.control[0][0] in MODES and is_one else nets
-        pipeline = their_pipeline(case).from_pretrained(self.folder, controlnet=controlnet)
+        is_single = len(nets) == 1 or (len({*map(id, nets)}) == 1 and not each_alone)
+        controlnet = nets[0] if case.control[0][0] in MODES and is_single else nets
+        pipeline = diffusers_pipeline(case).from_pretrained(self.folder, controlnet=controlnet)
         pipeline.set_progress_bar_config(disable=True)
         latents: list[np.ndarray] = []
 
@@ -173,21 +173,23 @@ class Pair:
             latents.append(tensors["latents"][0].numpy().transpose(1, 2, 0).copy())
             return {}
 
-        made = pipeline(
-            **their_arguments(case),
+        output = pipeline(
+            **diffusers_arguments(case),
             generator=torch.Generator("cpu").manual_seed(SEED),
             callback_on_step_end=keep,
         )
-        return Result(latents, np.asarray(made.images[0]))
+        return Result(latents, np.asarray(output.images[0]))
 
     def net(self, name: str) -> ControlNetModel | ControlNetUnionModel:
         return self.nets[MODES[name][0] if name in MODES else name]
 
 
 def loaded(folder: Path, places: Mapping[str, str]) -> Pipeline:
-    """Read our pipeline: a plain ControlNet has its name, a union those of its modes."""
+    """Load Atelier's pipeline; plain ControlNets have their own name, unions those of their
+    modes.
+    """
     unions = {union for union, _ in MODES.values()}
-    sources = {net: ControlSource(at) for net, at in places.items() if net not in unions}
+    sources = {net: ControlSource(path) for net, path in places.items() if net not in unions}
     sources |= {
         mode: ControlSource(places[union], mode)
         for mode, (union, _) in MODES.items()
@@ -203,27 +205,29 @@ def fields_of(case: Case) -> dict[str, Any]:
 
 
 def images_of(case: Case) -> dict[str, bytes]:
-    pictures = {f"control.{i}.image": one for i, one in enumerate(case.hints[: len(case.control)])}
-    given = {"image": case.image, "mask_image": case.mask, **pictures}
-    return {name: png(picture) for name, picture in given.items() if picture is not None}
+    hints = {f"control.{i}.image": image for i, image in enumerate(case.hints[: len(case.control)])}
+    files = {"image": case.image, "mask_image": case.mask, **hints}
+    return {name: png(source) for name, source in files.items() if source is not None}
 
 
-def their_pipeline(case: Case) -> Any:
+def diffusers_pipeline(case: Case) -> Any:
     union = "Union" if case.control[0][0] in MODES else ""
     task = "" if case.image is None else "Img2Img" if case.mask is None else "Inpaint"
     return getattr(diffusers, f"StableDiffusionXLControlNet{union}{task}Pipeline")
 
 
-def their_arguments(case: Case) -> dict[str, Any]:
-    """Return them; the plain pipeline of words alone names the control images otherwise."""
-    given = {name: value for name, value in {**BASE, **case.fields}.items() if name != "seed"}
+def diffusers_arguments(case: Case) -> dict[str, Any]:
+    """Arguments of diffusers' call; text-to-image with plain ControlNets names control images
+    `image`.
+    """
+    arguments = {name: value for name, value in {**BASE, **case.fields}.items() if name != "seed"}
     images = {"image": case.image, "mask_image": case.mask}
-    given |= {name: image for name, image in images.items() if image is not None}
+    arguments |= {name: image for name, image in images.items() if image is not None}
     names, scales, starts, ends = zip(*case.control, strict=True)
     is_union = names[0] in MODES
     if is_union:
-        given["control_mode"] = [MODES[name][1] for name in names]
-    return given | {
+        arguments["control_mode"] = [MODES[name][1] for name in names]
+    return arguments | {
         "image" if case.image is None and not is_union else "control_image": [
             *case.hints[: len(names)]
         ],
@@ -238,12 +242,12 @@ Pairs = Callable[[str], Pair]
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_coarsely(coarse: None) -> None:
-    """What is computed is asked here, not how fast."""
+    """Compile with coarse options: these tests check results, not speed."""
 
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
-    """By checkpoint; each is made once."""
+    """Pairs by checkpoint, each made once."""
     root = tmp_path_factory.mktemp("controls")
     return cache(lambda name: Pair(root / name, name))
 
@@ -251,16 +255,16 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_controls_draw_diffusers_image(pairs: Pairs, case: Case, record_property: Any) -> None:
     pair = pairs(case.checkpoint)
-    ours, theirs = pair.result(case), pair.theirs(case)
-    worst = max(relative(a, b) for a, b in zip(ours.latents, theirs.latents, strict=True))
-    off = np.abs(ours.picture.astype(int) - theirs.picture).max()
-    decibels = psnr_db(ours.picture, theirs.picture)
+    result, expected = pair.result(case), pair.run_diffusers(case)
+    worst = max(relative(a, b) for a, b in zip(result.latents, expected.latents, strict=True))
+    levels = np.abs(result.picture.astype(int) - expected.picture).max()
+    decibels = psnr_db(result.picture, expected.picture)
     record_property("latents_relative", worst)
     record_property("psnr_db", decibels)
-    print(f"latents {worst:.1e}, {decibels:.1f} dB, {off}")
+    print(f"latents {worst:.1e}, {decibels:.1f} dB, {levels}")
     assert worst <= EXACT.relative
-    assert decibels >= EXACT.psnr_db and off <= EXACT.grey_levels
-    assert theirs.picture.std() > 10, "a flat image proves nothing"
+    assert decibels >= EXACT.psnr_db and levels <= EXACT.grey_levels
+    assert expected.picture.std() > 10, "a flat image proves nothing"
 
 
 @pytest.mark.parametrize(
@@ -288,39 +292,44 @@ def test_controls_draw_diffusers_image(pairs: Pairs, case: Case, record_property
 )
 def test_other_controls_fail_by_far(pairs: Pairs, case: Case, control: Any) -> None:
     pair = pairs(case.checkpoint)
-    assert_far(pair.result(replace(case, control=control)), pair.theirs(case))
+    assert_far(pair.result(replace(case, control=control)), pair.run_diffusers(case))
 
 
 def test_images_of_a_union_beside_another_network(pairs: Pairs) -> None:
-    """diffusers takes no such request: a hook adds the other network's part to the union's."""
+    """diffusers refuses these requests, so a hook adds the other network's output to the
+    union's.
+    """
     pair, other = pairs("base"), ("folder", 0.7, *ALL)
     size = BASE["width"], BASE["height"]
     hint = torch.from_numpy(np.array(HINTS[0].resize(size, Image.Resampling.LANCZOS)))
     hint = hint.permute(2, 0, 1)[None].float() / 255
 
-    def with_others(_: Any, told: Any, named: dict[str, Any], found: Any) -> Any:
-        of_both = {key: named[key] for key in ("encoder_hidden_states", "added_cond_kwargs")}
+    def with_others(_: Any, positional: Any, named: dict[str, Any], union_output: Any) -> Any:
+        shared = {key: named[key] for key in ("encoder_hidden_states", "added_cond_kwargs")}
         both_prompts = hint.repeat(2, 1, 1, 1)
         down, middle = pair.nets[other[0]](
-            *told, controlnet_cond=both_prompts, return_dict=False, **of_both
+            *positional, controlnet_cond=both_prompts, return_dict=False, **shared
         )
-        sums = [one + other[1] * more for one, more in zip(found[0], down, strict=True)]
-        return sums, found[1] + other[1] * middle
+        sums = [
+            residual + other[1] * addend
+            for residual, addend in zip(union_output[0], down, strict=True)
+        ]
+        return sums, union_output[1] + other[1] * middle
 
     hook = pair.nets["union"].register_forward_hook(with_others, with_kwargs=True)
     try:
-        theirs = pair.theirs(Case(UNIONS, hints=HINTS[1:]))
+        expected = pair.run_diffusers(Case(UNIONS, hints=HINTS[1:]))
     finally:
         hook.remove()
-    ours = pair.result(Case((other, *UNIONS)))
-    assert max(map(relative, ours.latents, theirs.latents)) <= EXACT.relative
-    assert psnr_db(ours.picture, theirs.picture) >= EXACT.psnr_db
-    assert_far(pair.result(Case(UNIONS, hints=HINTS[1:])), theirs)
+    result = pair.result(Case((other, *UNIONS)))
+    assert max(map(relative, result.latents, expected.latents)) <= EXACT.relative
+    assert psnr_db(result.picture, expected.picture) >= EXACT.psnr_db
+    assert_far(pair.result(Case(UNIONS, hints=HINTS[1:])), expected)
 
 
 @pytest.mark.parametrize("name", ["two of a union", "three of an odd union"])
 def test_a_run_for_each_image_of_a_union_is_far(pairs: Pairs, name: str) -> None:
-    """Show that diffusers draws another image of a list that has the union several times."""
+    """Control: diffusers gives another image if the union is listed several times."""
     case = CASES[name]
     pair = pairs(case.checkpoint)
-    assert_far(pair.result(case), pair.theirs(case, each_alone=True))
+    assert_far(pair.result(case), pair.run_diffusers(case, each_alone=True))

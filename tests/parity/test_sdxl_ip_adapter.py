@@ -1,4 +1,4 @@
-"""IP-Adapters of SDXL against diffusers' own, in the same run, on small ones of odd shapes.
+"""SDXL IP-Adapters compared with diffusers' in the same process, on small ones of odd shapes.
 
 Bounds as for SDXL: latents of each step to a relative 1e-4, images to 60 dB and two grey levels.
 """
@@ -44,11 +44,11 @@ PROMPTED = [noise_picture(71, 97, 21), noise_picture(40, 33, 22), noise_picture(
 DEEP = CHECKPOINTS["deep"].arguments
 MADE = {
     "base": CHECKPOINTS["base"],
-    # diffusers' scales of adapters want one number of residual blocks for all levels
+    # diffusers' adapter scales require equally many residual blocks in all levels
     "deep": Checkpoint({**DEEP, "unet": {**DEEP["unet"], "layers_per_block": 2}}),
 }
 VARIANTS = {"base": {}, "deep": {"num_hidden_layers": 2, "patch_size": 7, "projection_dim": 17}}
-"""Checkpoints, and how the image encoder of each differs."""
+"""Overrides of the image encoder by checkpoint."""
 FILES = {"plain": "adapters/plain.safetensors", "plus": "adapters/plus.safetensors"}
 ENCODER = "adapters/image_encoder"
 
@@ -60,9 +60,9 @@ class Pair(NamedTuple):
     folder: Path
     reference: Any
     programs: Programs
-    """With both adapters."""
+    """Programs of Atelier's pipeline with both adapters."""
 
-    def ours(
+    def run_atelier(
         self,
         asked: Asked,
         image: Image.Image | None = None,
@@ -72,7 +72,8 @@ class Pair(NamedTuple):
     ) -> tuple[list[np.ndarray], np.ndarray]:
         entries = [{"name": name, "scale": scale} for name, _, scale in asked]
         files = {
-            f"image_prompts.{number}.image": png(one) for number, (_, one, _) in enumerate(asked)
+            f"image_prompts.{number}.image": png(prompt_image)
+            for number, (_, prompt_image, _) in enumerate(asked)
         }
         files |= {"image": png(image)} if image else {}
         files |= {"mask_image": png(mask)} if mask else {}
@@ -80,7 +81,7 @@ class Pair(NamedTuple):
         prepared = self.programs.pipeline.prepare(request, files)
         return self.programs.drawn(prepared, spoil=spoil)
 
-    def theirs(
+    def run_diffusers(
         self,
         asked: Asked,
         image: Image.Image | None = None,
@@ -102,7 +103,7 @@ class Pair(NamedTuple):
             image_encoder_folder="image_encoder",
         )
         pipeline.set_ip_adapter_scale(
-            [next(scale for one, _, scale in asked if one == name) for name in names]
+            [next(scale for adapter, _, scale in asked if adapter == name) for name in names]
         )
         arguments = {name: value for name, value in (BASE | fields).items() if name != "seed"}
         if image is not None and mask is None:
@@ -116,13 +117,16 @@ class Pair(NamedTuple):
             latents.append(tensors["latents"][0].numpy().transpose(1, 2, 0).copy())
             return {}
 
-        made = pipeline(
+        output = pipeline(
             **arguments,
-            ip_adapter_image=[[one for own, one, _ in asked if own == name] for name in names],
+            ip_adapter_image=[
+                [prompt_image for adapter, prompt_image, _ in asked if adapter == name]
+                for name in names
+            ],
             generator=torch.Generator("cpu").manual_seed(SEED),
             callback_on_step_end=keep,
         )
-        return latents, np.asarray(made.images[0])
+        return latents, np.asarray(output.images[0])
 
 
 def sources(folder: Path, *names: str) -> dict[str, ImagePromptSource]:
@@ -145,8 +149,8 @@ class Pairs(dict[str, Pair]):
         encoder = make_encoder(folder / ENCODER, **VARIANTS[name]).config
         make_plain(folder / FILES["plain"], reference.unet, encoder.projection_dim)
         make_plus(folder / FILES["plus"], reference.unet, encoder.hidden_size)
-        ours = loaded(folder, sources(folder, "plain", "plus"))
-        self[name] = Pair(folder, reference, Programs(ours, coarse.OPTIONS))
+        pipeline = loaded(folder, sources(folder, "plain", "plus"))
+        self[name] = Pair(folder, reference, Programs(pipeline, coarse.OPTIONS))
         return self[name]
 
 
@@ -173,65 +177,74 @@ def test_image_prompts(
     pairs: Pairs, checkpoint: str, asked: Asked, fields: Any, record_property: Any
 ) -> None:
     pair = pairs[checkpoint]
-    assert_same(pair.ours(asked, **fields), pair.theirs(asked, **fields), record_property)
+    assert_same(
+        pair.run_atelier(asked, **fields), pair.run_diffusers(asked, **fields), record_property
+    )
 
 
 @pytest.mark.parametrize("mask", [None, MASK], ids=["image to image", "inpainting"])
 def test_beside_an_image(pairs: Pairs, mask: Image.Image | None, record_property: Any) -> None:
-    pair, asked = pairs["base"], [("plus", PROMPTED[0], 0.6)]
-    given: Any = {"image": PICTURE, "mask": mask, "strength": 0.8}
-    assert_same(pair.ours(asked, **given), pair.theirs(asked, **given), record_property)
+    pair, prompts = pairs["base"], [("plus", PROMPTED[0], 0.6)]
+    arguments: Any = {"image": PICTURE, "mask": mask, "strength": 0.8}
+    assert_same(
+        pair.run_atelier(prompts, **arguments),
+        pair.run_diffusers(prompts, **arguments),
+        record_property,
+    )
 
 
-def assert_same(ours: Any, theirs: Any, record: Any) -> None:
-    steps = [relative(a, b) for a, b in zip(ours[0], theirs[0], strict=True)]
-    off, decibels = np.abs(ours[1].astype(int) - theirs[1]).max(), psnr_db(ours[1], theirs[1])
+def assert_same(actual: Any, reference: Any, record: Any) -> None:
+    steps = [relative(a, b) for a, b in zip(actual[0], reference[0], strict=True)]
+    levels, decibels = (
+        np.abs(actual[1].astype(int) - reference[1]).max(),
+        psnr_db(actual[1], reference[1]),
+    )
     record("latents_relative", max(steps))
     record("psnr_db", decibels)
-    print(f"latents {max(steps):.1e}, {decibels:.1f} dB, {off}")
+    print(f"latents {max(steps):.1e}, {decibels:.1f} dB, {levels}")
     assert max(steps) <= EXACT.relative, steps
     assert decibels >= EXACT.psnr_db
-    assert off <= EXACT.grey_levels
-    assert theirs[1].std() > 10, "a flat image proves nothing"
+    assert levels <= EXACT.grey_levels
+    assert reference[1].std() > 10, "a flat image proves nothing"
 
 
-def assert_far(ours: Any, theirs: Any) -> None:
-    """Ten times out of both bounds: no tolerance that one might settle on would let it pass."""
-    assert max(map(relative, ours[0], theirs[0])) > 10 * EXACT.relative
-    assert psnr_db(ours[1], theirs[1]) < EXACT.psnr_db - 10
+def assert_far(actual: Any, reference: Any) -> None:
+    """Assert that both bounds are exceeded tenfold, beyond any plausible tolerance."""
+    assert max(map(relative, actual[0], reference[0])) > 10 * EXACT.relative
+    assert psnr_db(actual[1], reference[1]) < EXACT.psnr_db - 10
 
 
 def test_half_the_scale_fails_by_far(pairs: Pairs) -> None:
     pair = pairs["base"]
-    weaker = pair.ours([("plus", PROMPTED[0], 0.5)])
-    assert_far(weaker, pair.theirs([("plus", PROMPTED[0], 1.0)]))
+    weaker = pair.run_atelier([("plus", PROMPTED[0], 0.5)])
+    assert_far(weaker, pair.run_diffusers([("plus", PROMPTED[0], 1.0)]))
 
 
 def test_the_positive_image_for_both_prompts_fails_by_far(pairs: Pairs) -> None:
     def spoil(row: PyTree) -> PyTree:
-        both = jax.tree.map(lambda leaf: leaf[jnp.array([0, 0])], row["image_prompts"])
-        return {**row, "image_prompts": both}
+        repeated = jax.tree.map(lambda leaf: leaf[jnp.array([0, 0])], row["image_prompts"])
+        return {**row, "image_prompts": repeated}
 
-    pair, asked = pairs["base"], [("plus", PROMPTED[0], 1.0)]
-    assert_far(pair.ours(asked, spoil=spoil), pair.theirs(asked))
+    pair, prompts = pairs["base"], [("plus", PROMPTED[0], 1.0)]
+    assert_far(pair.run_atelier(prompts, spoil=spoil), pair.run_diffusers(prompts))
 
 
 def test_without_image_prompts_it_is_the_model_alone(pairs: Pairs) -> None:
     pair = pairs["base"]
-    alone = Programs(loaded(pair.folder, {}), coarse.OPTIONS)
-    expected = alone.drawn(alone.pipeline.prepare(dict(BASE), {}))
+    plain = Programs(loaded(pair.folder, {}), coarse.OPTIONS)
+    expected = plain.drawn(plain.pipeline.prepare(dict(BASE), {}))
     prepared = pair.programs.pipeline.prepare(dict(BASE), {})
-    assert prepared.bucket == alone.pipeline.prepare(dict(BASE), {}).bucket
+    assert prepared.bucket == plain.pipeline.prepare(dict(BASE), {}).bucket
     np.testing.assert_array_equal(pair.programs.drawn(prepared)[1], expected[1])
 
 
 def test_each_image_has_its_scale(pairs: Pairs) -> None:
-    """The two of one adapter may differ, which diffusers' cannot."""
+    """The two scales of one adapter may differ, unlike in diffusers."""
     pair = pairs["base"]
-    asked = [("plus", PROMPTED[0], 0.7), ("plus", PROMPTED[1], 0.2)]
+    prompts = [("plus", PROMPTED[0], 0.7), ("plus", PROMPTED[1], 0.2)]
     prepared = pair.programs.pipeline.prepare(
-        {**BASE, "image_prompts": [{"name": name, "scale": scale} for name, _, scale in asked]},
-        {f"image_prompts.{n}.image": png(one) for n, (_, one, _) in enumerate(asked)},
+        {**BASE, "image_prompts": [{"name": name, "scale": scale} for name, _, scale in prompts]},
+        {f"image_prompts.{n}.image": png(image) for n, (_, image, _) in enumerate(prompts)},
     )
     np.testing.assert_array_equal(prepared.inputs[f"{SCALES}plus"], np.float32([0.7, 0.2]))
     assert prepared.bucket.endswith(",plus=2")
@@ -303,6 +316,6 @@ def test_one_encoder_of_two_adapters_lies_once(pairs: Pairs) -> None:
 
 def test_a_broken_image_is_named(pairs: Pairs) -> None:
     request = {**BASE, "image_prompts": [{"name": "plus"}]}
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         pairs["base"].programs.pipeline.prepare(request, {"image_prompts.0.image": b"none"})
-    assert refused.value.field == "image_prompts.0.image"
+    assert error.value.field == "image_prompts.0.image"

@@ -1,7 +1,7 @@
-"""SDXL's base and refiner in one job against diffusers' two pipelines, chained by their latents.
+"""SDXL's base and refiner in one job compared with diffusers' two pipelines, chained by latents.
 
-Bounds: latents of each step to a relative 1e-4, images to 60 dB and two grey levels, as of
-tests/parity/test_sdxl.py.
+Bounds as in tests/parity/test_sdxl.py: latents of each step to a relative 1e-4, images to 60 dB and
+two grey levels.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.parity.sdxl_cases import BASE, CHECKPOINTS, EXACT, PICTURE, SCHEDULER
 from tests.parity.test_sdxl import MASK, png, psnr_db, relative
 from tests.parity.tiny_sdxl import make_refiner, make_sdxl
 
-# torch and NumPy do not agree on this yet; it is the reference that meets it.
+# diffusers triggers NumPy's deprecation of torch tensors without the new `__array__` signature.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 Drawn = tuple[list[np.ndarray], np.ndarray]
@@ -52,12 +52,12 @@ MAKERS: Mapping[str, tuple[Callable[[Path], Path], Callable[[Path], Path]]] = {
     ),
     "two bases": (make_sdxl, lambda folder: make_sdxl(folder, seed=20)),
 }
-"""A base and what refines it: another network, and one that predicts otherwise than its base."""
+"""Pairs of base and refiner, some with different networks or prediction types."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """Request; what only diffusers knows otherwise is beside it."""
+    """Request, with the arguments that differ in diffusers."""
 
     checkpoint: str = "plain"
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -108,7 +108,7 @@ OURS_ALONE = ("aesthetic_score", "negative_aesthetic_score")
 
 
 class Pair:
-    """Base and refiner, loaded by diffusers and by us."""
+    """Base and refiner, loaded by diffusers and by Atelier."""
 
     def __init__(self, root: Path, name: str) -> None:
         base, refiner = MAKERS[name]
@@ -120,7 +120,7 @@ class Pair:
             loaded = registry.load("tiny", str(self.base), "float32", {}, refiner=str(self.refiner))
         return Programs(loaded, coarse.OPTIONS)
 
-    def ours(
+    def run_atelier(
         self, case: Case, spoil: Callable[[PyTree], PyTree] = lambda row: row, **more: Any
     ) -> Drawn:
         fields = BASE | STEPS | dict(case.fields) | {"refiner": {"switch": case.switch}} | more
@@ -128,18 +128,18 @@ class Pair:
         prepared = self.programs.pipeline.prepare(fields, images)
         return self.programs.drawn(prepared, spoil=spoil)
 
-    def theirs(self, case: Case) -> Drawn:
-        """Draw by both pipelines, whose autoencoder is the base's and whose generator is one."""
+    def run_diffusers(self, case: Case) -> Drawn:
+        """Run both pipelines with the base's autoencoder and one generator."""
         from_image = diffusers.StableDiffusionXLImg2ImgPipeline
         kind = diffusers.StableDiffusionXLPipeline if case.image is None else from_image
         base = kind.from_pretrained(self.base)
         refiner = from_image.from_pretrained(self.refiner, vae=base.vae)
-        given = {
+        arguments = {
             name: tuple(value) if name.endswith(("size", "left")) else value
             for name, value in (BASE | STEPS | dict(case.fields)).items()
             if name not in ("seed", "scheduler")
         }
-        size = given.pop("width"), given.pop("height")
+        size = arguments.pop("width"), arguments.pop("height")
         latents: list[np.ndarray] = []
 
         def keep(_pipe: Any, _step: int, _time: Any, tensors: dict[str, Any]) -> dict[str, Any]:
@@ -149,22 +149,30 @@ class Pair:
         for pipeline in (base, refiner):
             pipeline.set_progress_bar_config(disable=True)
             if case.scheduler:
-                options = {n: one for n, one in case.fields["scheduler"].items() if n != "name"}
+                options = {
+                    n: option for n, option in case.fields["scheduler"].items() if n != "name"
+                }
                 scheduler = getattr(diffusers, case.scheduler)
                 pipeline.scheduler = scheduler.from_config(pipeline.scheduler.config, **options)
-        how = {
+        common = {
             "generator": torch.Generator("cpu").manual_seed(SEED),
             "callback_on_step_end": keep,
         }
-        first = {name: value for name, value in given.items() if name not in OURS_ALONE}
+        first = {name: value for name, value in arguments.items() if name not in OURS_ALONE}
         if case.image is None:
             first |= dict(zip(("width", "height"), size, strict=True))
         else:
             first["image"] = case.image.resize(size, Image.Resampling.LANCZOS)
-        handed = base(**first, **how, denoising_end=case.switch, output_type="latent").images
-        rest = {name: value for name, value in given.items() if name != "strength"}
-        made = refiner(**rest, **how, image=handed, denoising_start=case.switch)
-        return latents, np.asarray(made.images[0])
+        intermediate = base(
+            **first, **common, denoising_end=case.switch, output_type="latent"
+        ).images
+        arguments_of_refiner = {
+            name: value for name, value in arguments.items() if name != "strength"
+        }
+        output = refiner(
+            **arguments_of_refiner, **common, image=intermediate, denoising_start=case.switch
+        )
+        return latents, np.asarray(output.images[0])
 
 
 @pytest.fixture(scope="module")
@@ -177,59 +185,70 @@ def test_base_and_refiner_draw_what_diffusers_two_pipelines_draw(
     pairs: Callable[[str], Pair], case: Case, record_property: Any
 ) -> None:
     pair = pairs(case.checkpoint)
-    (latents, picture), (their_latents, their_picture) = pair.ours(case), pair.theirs(case)
-    gaps = [relative(a, b) for a, b in zip(latents, their_latents, strict=True)]
-    off = np.abs(picture.astype(int) - their_picture).max()
+    (latents, image), (diffusers_latents, diffusers_picture) = (
+        pair.run_atelier(case),
+        pair.run_diffusers(case),
+    )
+    gaps = [relative(a, b) for a, b in zip(latents, diffusers_latents, strict=True)]
+    levels = np.abs(image.astype(int) - diffusers_picture).max()
     record_property("latents_relative", max(gaps))
-    record_property("psnr_db", psnr_db(picture, their_picture))
-    print(f"latents {max(gaps):.1e}, {psnr_db(picture, their_picture):.1f} dB, {off}")
+    record_property("psnr_db", psnr_db(image, diffusers_picture))
+    print(f"latents {max(gaps):.1e}, {psnr_db(image, diffusers_picture):.1f} dB, {levels}")
     assert max(gaps) <= EXACT.relative, gaps
-    assert psnr_db(picture, their_picture) >= EXACT.psnr_db
-    assert off <= EXACT.grey_levels
-    assert their_picture.std() > 10, "a flat image proves nothing"
+    assert psnr_db(image, diffusers_picture) >= EXACT.psnr_db
+    assert levels <= EXACT.grey_levels
+    assert diffusers_picture.std() > 10, "a flat image proves nothing"
 
 
 def test_each_network_has_its_share_of_the_steps(pairs: Callable[[str], Pair]) -> None:
     pipeline = pairs("plain").programs.pipeline
     fields = BASE | STEPS | {"refiner": {}}
-    named = [step.phase.network for step in pipeline.prepare(fields, {}).steps]
-    assert named == ["unet"] * 5 + ["refiner"] * 2
-    whole = pipeline.prepare(fields | {"refiner": {"switch": 1.0}}, {})
+    networks = [step.program.network for step in pipeline.prepare(fields, {}).steps]
+    assert networks == ["unet"] * 5 + ["refiner"] * 2
+    unrefined = pipeline.prepare(fields | {"refiner": {"switch": 1.0}}, {})
     plain = pipeline.prepare(BASE | STEPS, {})
-    assert {step.phase.network for step in whole.steps} == {"unet"}
-    assert (whole.bucket, whole.inputs.keys()) == (plain.bucket, plain.inputs.keys())
+    assert {step.program.network for step in unrefined.steps} == {"unet"}
+    assert (unrefined.bucket, unrefined.inputs.keys()) == (plain.bucket, plain.inputs.keys())
 
 
-def assert_far(ours: Drawn, theirs: Drawn) -> None:
-    """Ten times out of both bounds."""
-    assert max(map(relative, ours[0], theirs[0])) > 10 * EXACT.relative
-    assert psnr_db(ours[1], theirs[1]) < EXACT.psnr_db - 10
+def assert_far(output: Drawn, expected: Drawn) -> None:
+    """Assert that both bounds are exceeded tenfold."""
+    assert max(map(relative, output[0], expected[0])) > 10 * EXACT.relative
+    assert psnr_db(output[1], expected[1]) < EXACT.psnr_db - 10
 
 
 @pytest.mark.parametrize("other", [0.4, 0.999])
 def test_a_switch_elsewhere_fails_by_far(pairs: Callable[[str], Pair], other: float) -> None:
     pair = pairs("plain")
-    assert_far(pair.ours(CASES["at the default"], refiner={"switch": other}), pair.theirs(Case()))
+    assert_far(
+        pair.run_atelier(CASES["at the default"], refiner={"switch": other}),
+        pair.run_diffusers(Case()),
+    )
 
 
 @pytest.mark.parametrize("leaf", ["prompt_embeds", "pooled_embeds", "time_ids"])
 def test_what_the_refiner_is_told_counts(pairs: Callable[[str], Pair], leaf: str) -> None:
     pair, name, case = pairs("plain"), f"refiner_{leaf}", Case(switch=0.2)
-    spoiled = pair.ours(case, lambda row: {**row, name: row[name][::-1]})
-    assert_far(spoiled, pair.theirs(case))
+    spoiled = pair.run_atelier(case, lambda row: {**row, name: row[name][::-1]})
+    assert_far(spoiled, pair.run_diffusers(case))
 
 
 def test_a_history_that_goes_on_fails(pairs: Callable[[str], Pair]) -> None:
-    """As diffusers' second scheduler, the refiner's first step remembers none of the base's."""
+    """The refiner's first step ignores the base's history, like diffusers' second scheduler."""
     pair, case = pairs("plain"), CASES["multistep"]
     pipeline = pair.programs.pipeline
     fields = BASE | STEPS | dict(case.fields) | {"refiner": {"switch": case.switch}}
-    relayed, plain = (
-        pipeline.prepare(one, {})
-        for one in (fields, {name: of for name, of in fields.items() if name != "refiner"})
+    refined, plain = (
+        pipeline.prepare(request_fields, {})
+        for request_fields in (
+            fields,
+            {name: value for name, value in fields.items() if name != "refiner"},
+        )
     )
-    own = sum(step.phase.network == "unet" for step in relayed.steps)
-    values = [one.steps[own].values["solver.difference_1"] for one in (relayed, plain)]
+    switch_step = sum(step.program.network == "unet" for step in refined.steps)
+    values = [
+        prepared.steps[switch_step].values["solver.difference_1"] for prepared in (refined, plain)
+    ]
     assert values[0] == 0 != values[1]
 
 
@@ -239,8 +258,10 @@ def test_one_file_of_a_refiner_refines(pairs: Callable[[str], Pair], tmp_path: P
     file = write_refiner(pair.refiner, tmp_path / "refiner.safetensors")
     loaded = registry.load("tiny", str(pair.base), "float32", {}, refiner=str(file))
     for name in ("refiner", "refiner_clip_2"):
-        found, expected = (getattr(one.weights, name) for one in (loaded, pair.programs.pipeline))
-        assert _equal(found, expected)
+        output, expected = (
+            getattr(source.weights, name) for source in (loaded, pair.programs.pipeline)
+        )
+        assert _equal(output, expected)
 
 
 def _equal(a: Any, b: Any) -> bool:
@@ -254,7 +275,7 @@ def test_a_mask_leaves_the_refiner_out(pairs: Callable[[str], Pair]) -> None:
     pipeline = pairs("plain").programs.pipeline
     images = {"image": png(PICTURE), "mask_image": png(MASK)}
     prepared = pipeline.prepare(BASE | {"refiner": {}, "strength": 0.9}, images)
-    assert {step.phase.network for step in prepared.steps} == {"unet"}
+    assert {step.program.network for step in prepared.steps} == {"unet"}
     assert pipeline.spec.needs["refiner"][0].among == ("text-to-image", "image-to-image")
 
 
@@ -264,7 +285,7 @@ def test_a_refiner_that_is_not_there_is_asked_for_in_settings(
     plain = registry.load("tiny", str(pairs("plain").base), "float32", {})
     assert "refiner" not in plain.spec.fields
     assert plain.spec.fingerprint != pairs("plain").programs.pipeline.spec.fingerprint
-    with pytest.raises(RequestError, match="refiner: this model has none"):
+    with pytest.raises(RequestError, match="refiner: this model has no refiner"):
         plain.prepare(BASE | {"refiner": {}}, {})
 
 

@@ -1,7 +1,7 @@
-"""The SDXL UNet against diffusers' UNet2DConditionModel, in the same run, in float32.
+"""The SDXL UNet compared with diffusers' UNet2DConditionModel in the same process, in float32.
 
-Bounds: on these networks rounding alone leaves some 1e-6, so 1e-5 is ten times that; the mildest
-wrong variant below (tanh for erf in the gates) is measured at 3e-4.
+Bounds: on these networks rounding alone leaves about 1e-6, so 1e-5 is ten times that. The mildest
+wrong variant below (tanh instead of erf in the gates) has an error of 3e-4.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Inputs:
-    """NumPy, channels last, for a batch of two at different times."""
+    """NumPy arrays, channels last, for a batch of two at different times."""
 
     latents: np.ndarray
     timestep: np.ndarray
@@ -149,17 +149,17 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Pair:
-    """One UNet in diffusers, and as its files make it here."""
+    """One UNet in diffusers, and loaded from its files by Atelier."""
 
-    theirs: UNet2DConditionModel
-    ours: UNet
+    diffusers: UNet2DConditionModel
+    atelier: UNet
     folder: Path
 
 
 def make_pair(folder: Path, layout: Mapping[str, Any]) -> Pair:
-    theirs = randomize(UNet2DConditionModel(**layout), 3)
-    theirs.save_pretrained(folder)
-    return Pair(theirs, ours_of(folder), folder)
+    original = randomize(UNet2DConditionModel(**layout), 3)
+    original.save_pretrained(folder)
+    return Pair(original, ours_of(folder), folder)
 
 
 def ours_of(folder: Path, kind: type[UNet] = UNet, **changes: Any) -> UNet:
@@ -169,23 +169,23 @@ def ours_of(folder: Path, kind: type[UNet] = UNet, **changes: Any) -> UNet:
     return load(abstract, folder, RENAMES, dtype=jnp.float32)
 
 
-def run_theirs(network: UNet2DConditionModel, inputs: Inputs) -> np.ndarray:
+def run_diffusers(network: UNet2DConditionModel, inputs: Inputs) -> np.ndarray:
     def tensor(array: np.ndarray | None) -> torch.Tensor | None:
         return None if array is None else torch.from_numpy(array)
 
     added = {"text_embeds": tensor(inputs.pooled_embeds), "time_ids": tensor(inputs.time_ids)}
     with torch.no_grad():
-        made = network(
+        output = network(
             torch.from_numpy(inputs.latents).permute(0, 3, 1, 2),
             tensor(inputs.timestep),
             tensor(inputs.prompt_embeds),
             timestep_cond=tensor(inputs.timestep_cond),
             added_cond_kwargs=added,
         )
-    return made.sample.permute(0, 2, 3, 1).numpy()
+    return output.sample.permute(0, 2, 3, 1).numpy()
 
 
-def run_ours(network: UNet, inputs: Inputs) -> np.ndarray:
+def run_atelier(network: UNet, inputs: Inputs) -> np.ndarray:
     return np.asarray(compiled(network, inputs)(nnx.state(network), inputs))
 
 
@@ -193,7 +193,7 @@ jax.tree_util.register_dataclass(Inputs)
 
 
 def compiled(network: UNet, inputs: Inputs) -> Callable[..., jax.Array]:
-    """Compiled in a hurry: these networks are small and run once."""
+    """Compile without optimizations: these networks are small and run once."""
     graph = nnx.graphdef(network)
 
     def call(state: nnx.State, inputs: Inputs) -> jax.Array:
@@ -203,8 +203,8 @@ def compiled(network: UNet, inputs: Inputs) -> Callable[..., jax.Array]:
     return lowered.compile(compiler_options={"xla_backend_optimization_level": 0})
 
 
-def relative(ours: np.ndarray, theirs: np.ndarray) -> float:
-    return float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))
+def relative(output: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.linalg.norm(output - expected) / np.linalg.norm(expected))
 
 
 Pairs = Callable[[str], Pair]
@@ -212,7 +212,7 @@ Pairs = Callable[[str], Pair]
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
-    """By the layout's name; each is made once."""
+    """Pairs by the layout's name, each made once."""
     root = tmp_path_factory.mktemp("unet")
     return cache(lambda name: make_pair(root / name, LAYOUTS[name]))
 
@@ -238,13 +238,13 @@ def test_the_same_prediction(
     record_property: Callable[[str, object], None],
 ) -> None:
     pair = pairs(layout)
-    inputs = Inputs.draw(pair.ours.config, size)
-    theirs = run_theirs(pair.theirs, inputs)
-    error = relative(run_ours(pair.ours, inputs), theirs)
+    inputs = Inputs.draw(pair.atelier.config, size)
+    expected = run_diffusers(pair.diffusers, inputs)
+    error = relative(run_atelier(pair.atelier, inputs), expected)
     record_property("relative", error)
     print(f"{error:.1e}")
     assert error <= RELATIVE
-    assert theirs.std() > 0.1, "a flat prediction proves nothing"
+    assert expected.std() > 0.1, "a flat prediction proves nothing"
 
 
 class Bfloat16Time(UNet):
@@ -257,13 +257,13 @@ class Bfloat16Time(UNet):
 
 def test_a_wrong_variant_of_ours_fails_by_far(pairs: Pairs) -> None:
     pair = pairs("sdxl")
-    inputs = Inputs.draw(pair.ours.config, (4, 4))
-    theirs = run_theirs(pair.theirs, inputs)
+    inputs = Inputs.draw(pair.atelier.config, (4, 4))
+    expected = run_diffusers(pair.diffusers, inputs)
     for wrong in (
         ours_of(pair.folder, kind=Bfloat16Time),
         ours_of(pair.folder, attention_head_dim=[2, 3, 6]),
     ):
-        assert relative(run_ours(wrong, inputs), theirs) > 100 * RELATIVE
+        assert relative(run_atelier(wrong, inputs), expected) > 100 * RELATIVE
 
 
 def approximate_gelu(module: torch.nn.Module) -> None:
@@ -288,11 +288,11 @@ def no_time(module: torch.nn.Module) -> None:
 
 def test_a_changed_reference_is_told_apart(pairs: Pairs) -> None:
     pair = pairs("sdxl")
-    inputs = Inputs.draw(pair.ours.config, (4, 4))
-    ours = run_ours(pair.ours, inputs)
+    inputs = Inputs.draw(pair.atelier.config, (4, 4))
+    output = run_atelier(pair.atelier, inputs)
     for change in (approximate_gelu, other_epsilon, other_attention_scale, no_time):
-        changed = copy.deepcopy(pair.theirs)
+        changed = copy.deepcopy(pair.diffusers)
         changed.apply(change)
-        error = relative(ours, run_theirs(changed, inputs))
+        error = relative(output, run_diffusers(changed, inputs))
         print(f"{change.__name__} {error:.1e}")
         assert error > 10 * RELATIVE, change.__name__

@@ -1,4 +1,4 @@
-"""SigLIP's vision tower and its pixels against transformers' own, on random weights, odd sizes."""
+"""SigLIP's vision tower and preprocessing compared with transformers, random weights, odd sizes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from models.weights.loader import load
 from tests.parity.tiny import randomize
 
 TOLERANCE = 1e-5
-"""Of the largest value. Float32 rounds at 6e-8; ours and the reference's sums differ in order."""
+"""Tolerance relative to the largest value. Float32 rounds at 6e-8, and sums differ in order."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "patches that do not divide": {
         "hidden_size": 30,
@@ -54,7 +54,7 @@ def reference(**config: Any) -> Any:
     return randomize(transformers.SiglipVisionModel(transformers.SiglipVisionConfig(**config)), 6)
 
 
-def ours(folder: Path) -> SiglipVisionModel:
+def run_atelier(folder: Path) -> SiglipVisionModel:
     config = SiglipVisionConfig.from_dict(read_config(folder.parent, folder.name))
     return load(abstract_module(SiglipVisionModel, config), folder, RENAMES, dtype=jnp.float32)
 
@@ -63,24 +63,24 @@ def pixels(side: int) -> np.ndarray:
     return np.random.default_rng(1).standard_normal((2, side, side, 3), dtype=np.float32)
 
 
-def expected(theirs: Any, seen: np.ndarray) -> np.ndarray:
+def expected(tower: Any, images: np.ndarray) -> np.ndarray:
     with torch.no_grad():
-        return theirs(torch.tensor(seen).permute(0, 3, 1, 2)).last_hidden_state.numpy()
+        return tower(torch.tensor(images).permute(0, 3, 1, 2)).last_hidden_state.numpy()
 
 
-def gap(found: jax.Array, wanted: np.ndarray) -> float:
-    assert found.shape == wanted.shape
-    largest = float(np.abs(wanted).max())
-    assert largest > 0.1  # a reference of zeros would agree with anything
-    return float(np.abs(np.asarray(found) - wanted).max()) / largest
+def gap(output: jax.Array, reference_output: np.ndarray) -> float:
+    assert output.shape == reference_output.shape
+    largest = float(np.abs(reference_output).max())
+    assert largest > 0.1  # a reference of zeros would accept anything
+    return float(np.abs(np.asarray(output) - reference_output).max()) / largest
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_tower(variant: str, tmp_path: Path) -> None:
-    theirs = reference(**VARIANTS[variant])
-    theirs.save_pretrained(tmp_path)
-    seen = pixels(theirs.config.image_size)
-    assert gap(run(ours(tmp_path), seen), expected(theirs, seen)) < TOLERANCE
+    original = reference(**VARIANTS[variant])
+    original.save_pretrained(tmp_path)
+    images = pixels(original.config.image_size)
+    assert gap(run(run_atelier(tmp_path), images), expected(original, images)) < TOLERANCE
 
 
 def test_the_tower_of_a_whole_siglip(tmp_path: Path) -> None:
@@ -91,10 +91,12 @@ def test_the_tower_of_a_whole_siglip(tmp_path: Path) -> None:
         vision_config=vision, text_config={**text, "num_attention_heads": 2, "bos_token_id": 1,
                                            "eos_token_id": 2},
     )  # fmt: skip
-    whole = randomize(transformers.SiglipModel(config), seed=6)
-    whole.save_pretrained(tmp_path)
-    seen = pixels(23)
-    assert gap(run(ours(tmp_path), seen), expected(whole.vision_model, seen)) < TOLERANCE
+    siglip = randomize(transformers.SiglipModel(config), seed=6)
+    siglip.save_pretrained(tmp_path)
+    images = pixels(23)
+    assert (
+        gap(run(run_atelier(tmp_path), images), expected(siglip.vision_model, images)) < TOLERANCE
+    )
 
 
 def without_positions(tower: SiglipVisionModel) -> None:
@@ -111,17 +113,17 @@ def without_last_norm(tower: SiglipVisionModel) -> None:
 
 @pytest.mark.parametrize("mistake", [without_positions, without_patch_bias, without_last_norm])
 def test_a_mistake_shows(mistake: Callable[[SiglipVisionModel], None], tmp_path: Path) -> None:
-    theirs = reference(**VARIANTS["odd"])
-    theirs.save_pretrained(tmp_path)
-    tower, seen = ours(tmp_path), pixels(24)
+    original = reference(**VARIANTS["odd"])
+    original.save_pretrained(tmp_path)
+    tower, images = run_atelier(tmp_path), pixels(24)
     mistake(tower)
-    assert gap(tower(jnp.asarray(seen)), expected(theirs, seen)) > 1e3 * TOLERANCE
+    assert gap(tower(jnp.asarray(images)), expected(original, images)) > 1e3 * TOLERANCE
 
 
 def test_pixels_of_another_size_are_refused(tmp_path: Path) -> None:
     reference(**VARIANTS["odd"]).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="pixels are 23 x 23, but this SigLIP sees 24 x 24"):
-        ours(tmp_path)(jnp.asarray(pixels(23)))
+        run_atelier(tmp_path)(jnp.asarray(pixels(23)))
 
 
 def test_a_config_that_cannot_be_is_refused() -> None:
@@ -145,11 +147,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("size", [(61, 45), (300, 427)], ids=str)
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_preprocessing(tmp_path: Path, settings: str, size: tuple[int, int]) -> None:
-    """The same pixels to the bit, from the file that transformers writes."""
+    """Exactly equal pixels, with the file that transformers writes."""
     noise = np.random.default_rng(3).integers(0, 256, (5, 7, 3), dtype=np.uint8)
-    picture = Image.fromarray(noise).resize(size, Image.Resampling.BICUBIC)
+    image = Image.fromarray(noise).resize(size, Image.Resampling.BICUBIC)
     processor = SiglipImageProcessorPil(**SETTINGS[settings])
     processor.save_pretrained(tmp_path)
-    theirs = processor(images=picture, return_tensors="np")["pixel_values"][0]
-    found = ClipPreprocessor.read(tmp_path, SIGLIP)(picture)
-    np.testing.assert_array_equal(found, theirs.transpose(1, 2, 0))
+    expected_pixels = processor(images=image, return_tensors="np")["pixel_values"][0]
+    output = ClipPreprocessor.read(tmp_path, SIGLIP)(image)
+    np.testing.assert_array_equal(output, expected_pixels.transpose(1, 2, 0))

@@ -1,4 +1,4 @@
-"""CLIP, T5 and UMT5 against transformers' own, in float32, on random weights and odd sizes."""
+"""CLIP, T5 and UMT5 compared with transformers in float32, on random weights and odd sizes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from models.weights.loader import load
 from tests.parity.tiny import randomize
 
 TOLERANCE = 1e-5
-"""Of the largest value. Float32 rounds at 6e-8; some hundred roundings deep, ours and the
-reference's sums differ in order. Measured: 2e-6 at the most."""
+"""Tolerance relative to the largest value. Float32 rounds at 6e-8; after about a hundred roundings
+the sums differ in order. The largest measured error is 2e-6.
+"""
 
 CLIP = {
     "vocab_size": 97,
@@ -60,11 +61,11 @@ UMT5 = {
 run = nnx.jit(lambda model, *inputs: model(*inputs))
 
 
-def agree(ours: jax.Array, theirs: torch.Tensor) -> None:
-    expected = theirs.numpy()
-    assert ours.shape == expected.shape
-    assert float(np.abs(expected).max()) > 0.1  # a reference of zeros would agree with anything
-    np.testing.assert_allclose(ours, expected, rtol=0, atol=TOLERANCE * np.abs(expected).max())
+def agree(output: jax.Array, reference: torch.Tensor) -> None:
+    expected = reference.numpy()
+    assert output.shape == expected.shape
+    assert float(np.abs(expected).max()) > 0.1  # a reference of zeros would accept anything
+    np.testing.assert_allclose(output, expected, rtol=0, atol=TOLERANCE * np.abs(expected).max())
 
 
 def clip_reference(projection: bool = False, **overrides: Any) -> Any:
@@ -76,14 +77,14 @@ def t5_reference(**overrides: Any) -> Any:
     return randomize(transformers.T5EncoderModel(transformers.T5Config(**(T5 | overrides))), seed=4)
 
 
-def our_clip(folder: Path, projection: bool = False) -> clip.ClipTextModel:
+def atelier_clip(folder: Path, projection: bool = False) -> clip.ClipTextModel:
     kind = clip.ClipTextModelWithProjection if projection else clip.ClipTextModel
     config = clip.ClipConfig.from_dict(read_config(folder.parent, folder.name))
     abstract = abstract_module(kind, config)
     return load(abstract, folder, clip.RENAMES, dtype=jnp.float32)
 
 
-def our_t5(folder: Path) -> t5.T5Encoder:
+def atelier_t5(folder: Path) -> t5.T5Encoder:
     config = t5.T5Config.from_dict(read_config(folder.parent, folder.name))
     abstract = abstract_module(t5.T5Encoder, config)
     return load(abstract, folder, t5.RENAMES, dtype=jnp.float32)
@@ -94,7 +95,7 @@ def umt5_reference(**overrides: Any) -> Any:
     return randomize(transformers.UMT5EncoderModel(config), seed=5)
 
 
-def our_umt5(folder: Path) -> umt5.UMT5Encoder:
+def atelier_umt5(folder: Path) -> umt5.UMT5Encoder:
     config = umt5.UMT5Config.from_dict(read_config(folder.parent, folder.name))
     abstract = abstract_module(umt5.UMT5Encoder, config)
     return load(abstract, folder, umt5.RENAMES, dtype=jnp.float32)
@@ -102,12 +103,12 @@ def our_umt5(folder: Path) -> umt5.UMT5Encoder:
 
 def umt5_features(reference: Any, ids: np.ndarray, mask: np.ndarray | None) -> torch.Tensor:
     with torch.no_grad():
-        told = {} if mask is None else {"attention_mask": torch.tensor(mask)}
-        return reference(torch.tensor(ids), **told).last_hidden_state
+        mask_arguments = {} if mask is None else {"attention_mask": torch.tensor(mask)}
+        return reference(torch.tensor(ids), **mask_arguments).last_hidden_state
 
 
 def rekeyed(folder: Path, rename: Callable[[str], str]) -> None:
-    """Rewrites the one weight file of a folder under other keys, tensors kept."""
+    """Rewrite a folder's only weight file with renamed keys and unchanged tensors."""
     file = folder / "model.safetensors"
     save_file({rename(key): tensor for key, tensor in load_file(file).items()}, file)
 
@@ -117,7 +118,7 @@ def tokens(vocab: int, shape: tuple[int, int], seed: int = 0) -> np.ndarray:
 
 
 def clip_tokens() -> np.ndarray:
-    """Two prompts: an early end of text with padding of the same id behind it, and a late one."""
+    """Two prompts: an early end of text, followed by padding of the same id, and a late one."""
     ids = tokens(94, (2, 19))
     ids[0, 7:] = 96
     ids[1, -1] = 96
@@ -140,23 +141,28 @@ def test_clip(tmp_path: Path, projection: bool, overrides: dict[str, Any]) -> No
     reference.save_pretrained(tmp_path)
     ids = clip_tokens()
     with torch.no_grad():
-        theirs = reference(torch.tensor(ids), output_hidden_states=True)
-    ours = run(our_clip(tmp_path, projection), ids)
-    agree(ours.last_hidden_state, theirs.last_hidden_state)
-    agree(ours.pooled, theirs.text_embeds if projection else theirs.pooler_output)
-    for mine, yours in zip(ours.hidden_states, theirs.hidden_states, strict=True):
-        agree(mine, yours)
+        reference_output = reference(torch.tensor(ids), output_hidden_states=True)
+    output = run(atelier_clip(tmp_path, projection), ids)
+    agree(output.last_hidden_state, reference_output.last_hidden_state)
+    agree(
+        output.pooled,
+        reference_output.text_embeds if projection else reference_output.pooler_output,
+    )
+    for hidden, reference_states in zip(
+        output.hidden_states, reference_output.hidden_states, strict=True
+    ):
+        agree(hidden, reference_states)
 
 
 def test_legacy_clip_pools_at_the_largest_id(tmp_path: Path) -> None:
-    """eos_token_id 2 is not looked for, even where the prompt holds a 2."""
+    """An eos_token_id of 2 is ignored, even if the prompt contains a 2."""
     reference = clip_reference(eos_token_id=2)
     reference.save_pretrained(tmp_path)
     ids = clip_tokens()
     ids[:, 1] = 2
     with torch.no_grad():
-        theirs = reference(torch.tensor(ids)).pooler_output
-    agree(run(our_clip(tmp_path), ids).pooled, theirs)
+        expected = reference(torch.tensor(ids)).pooler_output
+    agree(run(atelier_clip(tmp_path), ids).pooled, expected)
 
 
 def test_fewer_tokens_than_positions(tmp_path: Path) -> None:
@@ -164,8 +170,8 @@ def test_fewer_tokens_than_positions(tmp_path: Path) -> None:
     reference.save_pretrained(tmp_path)
     ids = clip_tokens()[:, :9]
     with torch.no_grad():
-        theirs = reference(torch.tensor(ids)).last_hidden_state
-    agree(run(our_clip(tmp_path), ids).last_hidden_state, theirs)
+        expected = reference(torch.tensor(ids)).last_hidden_state
+    agree(run(atelier_clip(tmp_path), ids).last_hidden_state, expected)
 
 
 @pytest.mark.parametrize(
@@ -185,10 +191,10 @@ def test_t5(tmp_path: Path, masked: bool, overrides: dict[str, Any]) -> None:
     ids = tokens(83, (2, 43))
     mask = np.arange(43)[None] < np.array([[43], [11]]) if masked else None
     with torch.no_grad():
-        theirs = reference(
+        expected = reference(
             torch.tensor(ids), attention_mask=None if mask is None else torch.tensor(mask)
         ).last_hidden_state
-    agree(run(our_t5(tmp_path), ids, mask), theirs)
+    agree(run(atelier_t5(tmp_path), ids, mask), expected)
 
 
 @pytest.mark.parametrize(
@@ -207,37 +213,37 @@ def test_umt5(tmp_path: Path, masked: bool, overrides: dict[str, Any]) -> None:
     reference.save_pretrained(tmp_path)
     ids = tokens(83, (2, 43))
     mask = np.arange(43)[None] < np.array([[43], [11]]) if masked else None
-    agree(run(our_umt5(tmp_path), ids, mask), umt5_features(reference, ids, mask))
+    agree(run(atelier_umt5(tmp_path), ids, mask), umt5_features(reference, ids, mask))
 
 
 def test_every_umt5_layer_has_its_own_bias(tmp_path: Path) -> None:
-    """With the first layer's bias in all layers, as T5 has it, nothing agrees."""
+    """The test requires a mismatch with the first layer's bias in all layers, as in T5."""
     reference = umt5_reference()
     reference.save_pretrained(tmp_path)
-    ours, ids = our_umt5(tmp_path), tokens(83, (2, 43))
-    table = ours.blocks.relative_bias.embedding
+    encoder, ids = atelier_umt5(tmp_path), tokens(83, (2, 43))
+    table = encoder.blocks.relative_bias.embedding
     table[...] = jnp.broadcast_to(table[...][:1], table.shape)
-    theirs = umt5_features(reference, ids, None).numpy()
-    assert np.abs(run(ours, ids) - theirs).max() > 1e4 * TOLERANCE * np.abs(theirs).max()
+    expected = umt5_features(reference, ids, None).numpy()
+    assert np.abs(run(encoder, ids) - expected).max() > 1e4 * TOLERANCE * np.abs(expected).max()
 
 
 def test_the_umt5_mask_bites(tmp_path: Path) -> None:
     reference = umt5_reference()
     reference.save_pretrained(tmp_path)
     ids, mask = tokens(83, (1, 43)), np.arange(43)[None] < 11
-    theirs = umt5_features(reference, ids, mask).numpy()[:, :11]
-    ours = run(our_umt5(tmp_path), ids)[:, :11]
-    assert np.abs(ours - theirs).max() > 1e4 * TOLERANCE * np.abs(theirs).max()
+    expected = umt5_features(reference, ids, mask).numpy()[:, :11]
+    output = run(atelier_umt5(tmp_path), ids)[:, :11]
+    assert np.abs(output - expected).max() > 1e4 * TOLERANCE * np.abs(expected).max()
 
 
 @pytest.mark.parametrize(("buckets", "distance"), [(32, 128), (12, 20), (48, 800), (4, 3)])
 def test_relative_buckets(buckets: int, distance: int) -> None:
     reference = transformers.models.t5.modeling_t5.T5Attention._relative_position_bucket
     positions = torch.arange(700)
-    theirs = reference(
+    expected = reference(
         positions[None, :] - positions[:, None], num_buckets=buckets, max_distance=distance
     )
-    np.testing.assert_array_equal(t5.relative_buckets(700, buckets, distance), theirs.numpy())
+    np.testing.assert_array_equal(t5.relative_buckets(700, buckets, distance), expected.numpy())
 
 
 @pytest.mark.parametrize(("buckets", "distance"), [(32, 128), (12, 20), (48, 800)])
@@ -247,12 +253,14 @@ def test_umt5_has_the_same_buckets(buckets: int, distance: int) -> None:
     )
     reference = transformers.models.umt5.modeling_umt5.UMT5Attention(config)
     positions = torch.arange(700)
-    theirs = reference._relative_position_bucket(positions[None, :] - positions[:, None])
-    np.testing.assert_array_equal(t5.relative_buckets(700, buckets, distance), theirs.numpy())
+    expected = reference._relative_position_bucket(positions[None, :] - positions[:, None])
+    np.testing.assert_array_equal(t5.relative_buckets(700, buckets, distance), expected.numpy())
 
 
 def other_prefix(key: str) -> str:
-    """transformers 4 writes `text_model.`; 5 does for one of the two classes and reads either."""
+    """transformers 4 writes `text_model.`; version 5 writes it for one of the classes and reads
+    both.
+    """
     if "projection" in key:
         return key
     return key.removeprefix("text_model.") if key.startswith("text_model.") else f"text_model.{key}"
@@ -267,8 +275,8 @@ def test_clip_keys_with_and_without_prefix(tmp_path: Path, projection: bool) -> 
     positions = {other_prefix("embeddings.position_ids"): torch.arange(19)[None]}
     save_file(load_file(file) | positions, file)
     with torch.no_grad():
-        theirs = reference(torch.tensor(clip_tokens())).last_hidden_state
-    agree(run(our_clip(tmp_path, projection), clip_tokens()).last_hidden_state, theirs)
+        expected = reference(torch.tensor(clip_tokens())).last_hidden_state
+    agree(run(atelier_clip(tmp_path, projection), clip_tokens()).last_hidden_state, expected)
 
 
 @pytest.mark.parametrize("names", [["shared"], ["encoder.embed_tokens"], None], ids=str)
@@ -279,26 +287,26 @@ def test_t5_embedding_under_either_name(tmp_path: Path, names: list[str] | None)
     arrays = load_file(file)
     table = arrays.pop("shared.weight")
     arrays.pop("encoder.embed_tokens.weight", None)
-    both = names or ["shared", "encoder.embed_tokens"]
-    save_file(arrays | {f"{name}.weight": table.clone() for name in both}, file)
+    stored_names = names or ["shared", "encoder.embed_tokens"]
+    save_file(arrays | {f"{name}.weight": table.clone() for name in stored_names}, file)
     ids = tokens(83, (1, 9))
     with torch.no_grad():
-        theirs = reference(torch.tensor(ids)).last_hidden_state
-    agree(run(our_t5(tmp_path), ids), theirs)
+        expected = reference(torch.tensor(ids)).last_hidden_state
+    agree(run(atelier_t5(tmp_path), ids), expected)
 
 
 @pytest.mark.parametrize("stored", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("shards", ["5GB", "6KB"])
 def test_half_precision_files_and_shards(tmp_path: Path, stored: torch.dtype, shards: str) -> None:
-    """What is stored short and asked for in float32 is exactly what transformers makes of it."""
+    """Half-precision files loaded in float32 equal transformers exactly."""
     t5_reference().to(stored).save_pretrained(tmp_path, max_shard_size=shards)
     sharded = (tmp_path / "model.safetensors.index.json").is_file()
     assert sharded == (shards == "6KB")
     reference = transformers.T5EncoderModel.from_pretrained(tmp_path, dtype=torch.float32).eval()
     ids = tokens(83, (1, 21))
     with torch.no_grad():
-        theirs = reference(torch.tensor(ids)).last_hidden_state
-    agree(run(our_t5(tmp_path), ids), theirs)
+        expected = reference(torch.tensor(ids)).last_hidden_state
+    agree(run(atelier_t5(tmp_path), ids), expected)
 
 
 def test_variant_files(tmp_path: Path) -> None:
@@ -307,17 +315,17 @@ def test_variant_files(tmp_path: Path) -> None:
     index = json.loads((tmp_path / "model.safetensors.index.fp16.json").read_text())
     assert len(set(index["weight_map"].values())) > 1
     with torch.no_grad():
-        theirs = reference(torch.tensor(clip_tokens())).last_hidden_state
-    agree(run(our_clip(tmp_path), clip_tokens()).last_hidden_state, theirs)
+        expected = reference(torch.tensor(clip_tokens())).last_hidden_state
+    agree(run(atelier_clip(tmp_path), clip_tokens()).last_hidden_state, expected)
 
 
 @pytest.mark.parametrize("key", ["mlp.fc2.bias", "layer_norm2.weight", "self_attn.k_proj.weight"])
 def test_the_check_bites(tmp_path: Path, key: str) -> None:
-    """A change of 1 % in one array of one layer is a thousand tolerances away from agreement."""
+    """A change of 1 % in one array of one layer exceeds the tolerance by far."""
     reference = clip_reference()
     reference.save_pretrained(tmp_path)
     with torch.no_grad():
         reference.get_parameter(f"encoder.layers.1.{key}").mul_(1.01)
-        theirs = reference(torch.tensor(clip_tokens())).last_hidden_state.numpy()
-    ours = run(our_clip(tmp_path), clip_tokens()).last_hidden_state
-    assert np.abs(ours - theirs).max() > 30 * TOLERANCE * np.abs(theirs).max()
+        expected = reference(torch.tensor(clip_tokens())).last_hidden_state.numpy()
+    output = run(atelier_clip(tmp_path), clip_tokens()).last_hidden_state
+    assert np.abs(output - expected).max() > 30 * TOLERANCE * np.abs(expected).max()

@@ -1,4 +1,4 @@
-"""AutoencoderKL against diffusers' own, in float32, on random weights."""
+"""AutoencoderKL compared with diffusers' in float32, on random weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from models.vae.image import AutoencoderKL
 from models.vae.key_mapping import RENAMES
 from models.weights.loader import load
 
-TOLERANCE = 2e-5  # relative to the largest value: some forty float32 layers deep
+TOLERANCE = 2e-5  # relative to the largest value: about forty float32 layers deep
 
 VARIANTS = {
     "flux": {
@@ -49,7 +49,7 @@ VARIANTS = {
 
 
 def reference(name: str) -> Reference:
-    """diffusers' model with weights that let every term show: norms and biases too."""
+    """diffusers' model with random norms and biases too, so every term affects the result."""
     depth = len(VARIANTS[name]["block_out_channels"])
     torch.manual_seed(5)
     model = Reference(
@@ -64,49 +64,49 @@ def reference(name: str) -> Reference:
 
 
 def converted(model: Reference, folder: Path) -> AutoencoderKL:
-    """The same through a file: diffusers writes it, the house's loader reads it."""
+    """Save diffusers' model to a file and load it with Atelier's loader."""
     model.save_pretrained(folder)
     config = VaeConfig.from_dict(json.loads((folder / "config.json").read_text()))
     module = abstract_module(AutoencoderKL, config)
     return load(module, folder, RENAMES, dtype=jnp.float32)
 
 
-def agree(ours: jax.Array, theirs: torch.Tensor) -> None:
-    expected = theirs.detach().numpy().transpose(0, 2, 3, 1)
-    assert ours.shape == expected.shape
-    assert np.abs(ours - expected).max() <= TOLERANCE * np.abs(expected).max()
+def agree(output: jax.Array, reference: torch.Tensor) -> None:
+    expected = reference.detach().numpy().transpose(0, 2, 3, 1)
+    assert output.shape == expected.shape
+    assert np.abs(output - expected).max() <= TOLERANCE * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_moments_and_pixels_are_those_of_diffusers(name: str, tmp_path: Path) -> None:
-    theirs = reference(name)
-    ours = converted(theirs, tmp_path)
-    factor = ours.config.downsampling
+    original = reference(name)
+    network = converted(original, tmp_path)
+    factor = network.config.downsampling
     height, width = 5 * factor, 3 * factor
     pixels = torch.rand(2, 3, height, width) * 2 - 1
-    latents = torch.randn(2, ours.config.latent_channels, 5, 3)
+    latents = torch.randn(2, network.config.latent_channels, 5, 3)
 
-    mean, log_variance = nnx.jit(lambda m, x: m.encode(x))(ours, channels_last(pixels))
-    decoded = nnx.jit(lambda m, x: m.decode(x))(ours, channels_last(latents))
+    mean, log_variance = nnx.jit(lambda m, x: m.encode(x))(network, channels_last(pixels))
+    decoded = nnx.jit(lambda m, x: m.decode(x))(network, channels_last(latents))
 
     with torch.no_grad():
-        distribution = theirs.encode(pixels).latent_dist
+        distribution = original.encode(pixels).latent_dist
         agree(mean, distribution.mean)
         agree(log_variance, distribution.logvar)
-        agree(decoded, theirs.decode(latents).sample)
+        agree(decoded, original.decode(latents).sample)
 
 
 def test_the_check_bites(tmp_path: Path) -> None:
-    """Padding on the other side, the likeliest mistake, is far outside the tolerance."""
-    theirs = reference("flux")
-    ours = converted(theirs, tmp_path)
-    for block in ours.encoder.down_blocks:
+    """Padding on the other side, the likeliest mistake, exceeds the tolerance by far."""
+    original = reference("flux")
+    network = converted(original, tmp_path)
+    for block in network.encoder.down_blocks:
         if block.downsample is not None:
             block.downsample.padding = ((1, 0), (1, 0))
     pixels = torch.rand(1, 3, 24, 40) * 2 - 1
     with torch.no_grad():
-        expected = theirs.encode(pixels).latent_dist.mean
-    wrong = np.asarray(ours.encode(channels_last(pixels))[0])
+        expected = original.encode(pixels).latent_dist.mean
+    wrong = np.asarray(network.encode(channels_last(pixels))[0])
     gap = np.abs(wrong - expected.numpy().transpose(0, 2, 3, 1)).max()
     assert gap > 100 * TOLERANCE * float(expected.abs().max())
 
@@ -116,16 +116,16 @@ def channels_last(images: torch.Tensor) -> jax.Array:
 
 
 def test_names_of_old_checkpoints_are_read(tmp_path: Path) -> None:
-    """The mid block's attention as older files call its parts."""
-    theirs = reference("sdxl")
-    ours = converted(theirs, tmp_path)
+    """Older files have other names for the parts of the mid block's attention."""
+    original = reference("sdxl")
+    network = converted(original, tmp_path)
     file = tmp_path / "diffusion_pytorch_model.safetensors"
     save_file({aged(key): value for key, value in load_file(file).items()}, file)
-    again = load(ours, tmp_path, RENAMES, dtype=jnp.float32)
-    for one, other in zip(
-        jax.tree.leaves(nnx.state(ours)), jax.tree.leaves(nnx.state(again)), strict=True
+    reloaded = load(network, tmp_path, RENAMES, dtype=jnp.float32)
+    for expected, output in zip(
+        jax.tree.leaves(nnx.state(network)), jax.tree.leaves(nnx.state(reloaded)), strict=True
     ):
-        assert np.array_equal(one, other)
+        assert np.array_equal(expected, output)
 
 
 def aged(key: str) -> str:

@@ -1,4 +1,4 @@
-"""AutoencoderKLFlux2 against diffusers' own, in float32: pixels, latents, and their statistics."""
+"""AutoencoderKLFlux2 compared with diffusers' in float32: pixels, latents and their statistics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from models.weights.loader import load
 from tests.parity.tiny_flux2 import flux2_vae
 
 TOLERANCE = 2e-5
-"""Of the largest value, as of other autoencoders (test_vae.py)."""
+"""Tolerance relative to the largest value, as for other autoencoders (test_vae.py)."""
 
 VARIANTS: dict[str, Mapping[str, Any]] = {
     "klein": {"block_out_channels": (8, 12, 12, 16), "layers_per_block": 2},
@@ -42,12 +42,14 @@ VARIANTS: dict[str, Mapping[str, Any]] = {
 
 
 def converted(model: AutoencoderKLFlux2, folder: Path) -> BatchNormedAutoencoder:
-    """The same through a file: diffusers writes it, the house's loader reads it."""
+    """Save diffusers' model to a file and load it with Atelier's loader."""
     model.save_pretrained(folder)
     config = BatchNormedVaeConfig.from_dict(json.loads((folder / "config.json").read_text()))
     module = abstract_module(BatchNormedAutoencoder, config, param_dtype=jnp.bfloat16)
     loaded = load(module, folder, (*STATISTICS, *RENAMES))
-    assert loaded.statistics.mean[...].dtype == jnp.float32, "whatever the weights are"
+    assert loaded.statistics.mean[...].dtype == jnp.float32, (
+        "statistics stay float32 for any dtype of the weights"
+    )
     return load(module, folder, (*STATISTICS, *RENAMES), dtype=jnp.float32)
 
 
@@ -59,43 +61,45 @@ def decoded(vae: BatchNormedAutoencoder, packed: jax.Array, h: int, w: int) -> j
     return vae.decode(unpack(vae.statistics.restored(packed), h, w)[None])
 
 
-def their_latents(theirs: AutoencoderKLFlux2, pixels: torch.Tensor) -> np.ndarray:
-    """As the pipeline makes them of an image: [tokens, packed]."""
+def diffusers_latents(reference: AutoencoderKLFlux2, pixels: torch.Tensor) -> np.ndarray:
+    """Latents of an image by diffusers' pipeline: [tokens, packed]."""
     pipeline = Flux2KleinPipeline.__new__(Flux2KleinPipeline)
-    pipeline.vae = theirs
+    pipeline.vae = reference
     with torch.no_grad():
         latents = pipeline._encode_vae_image(pixels, None)
     return pipeline._pack_latents(latents)[0].numpy()
 
 
-def their_pixels(theirs: AutoencoderKLFlux2, packed: torch.Tensor, h: int, w: int) -> np.ndarray:
-    """As the pipeline draws them."""
+def diffusers_pixels(
+    reference: AutoencoderKLFlux2, packed: torch.Tensor, h: int, w: int
+) -> np.ndarray:
+    """Pixels of packed latents, decoded as by diffusers' pipeline."""
     latents = packed.T.reshape(1, -1, h // 2, w // 2)
-    std = torch.sqrt(theirs.bn.running_var.view(1, -1, 1, 1) + theirs.config.batch_norm_eps)
-    latents = latents * std + theirs.bn.running_mean.view(1, -1, 1, 1)
+    std = torch.sqrt(reference.bn.running_var.view(1, -1, 1, 1) + reference.config.batch_norm_eps)
+    latents = latents * std + reference.bn.running_mean.view(1, -1, 1, 1)
     with torch.no_grad():
-        pixels = theirs.decode(Flux2KleinPipeline._unpatchify_latents(latents)).sample
+        pixels = reference.decode(Flux2KleinPipeline._unpatchify_latents(latents)).sample
     return pixels.numpy().transpose(0, 2, 3, 1)
 
 
-def error(ours: Any, theirs: np.ndarray) -> float:
-    """Largest difference, of the largest value."""
-    assert ours.shape == theirs.shape
-    return float(np.abs(ours - theirs).max() / np.abs(theirs).max())
+def error(output: Any, expected: np.ndarray) -> float:
+    """Largest difference relative to the largest value."""
+    assert output.shape == expected.shape
+    return float(np.abs(output - expected).max() / np.abs(expected).max())
 
 
 def errors(
-    theirs: AutoencoderKLFlux2, ours: BatchNormedAutoencoder, h: int = 6, w: int = 4
+    reference: AutoencoderKLFlux2, actual: BatchNormedAutoencoder, h: int = 6, w: int = 4
 ) -> tuple[float, float]:
-    """Of the latents of an image, and of the pixels of latents."""
-    generator, factor = torch.Generator().manual_seed(3), ours.config.downsampling
+    """Errors of an image's latents, and of the pixels of latents."""
+    generator, factor = torch.Generator().manual_seed(3), actual.config.downsampling
     pixels = torch.rand(1, 3, h * factor, w * factor, generator=generator) * 2 - 1
-    packed = torch.randn(h * w // 4, ours.config.packed_channels, generator=generator)
-    found = nnx.jit(encoded)(ours, jnp.asarray(pixels.numpy().transpose(0, 2, 3, 1)))
-    drawn = nnx.jit(decoded, static_argnums=(2, 3))(ours, jnp.asarray(packed.numpy()), h, w)
+    packed = torch.randn(h * w // 4, actual.config.packed_channels, generator=generator)
+    latents = nnx.jit(encoded)(actual, jnp.asarray(pixels.numpy().transpose(0, 2, 3, 1)))
+    images = nnx.jit(decoded, static_argnums=(2, 3))(actual, jnp.asarray(packed.numpy()), h, w)
     return (
-        error(found, their_latents(theirs, pixels)),
-        error(drawn, their_pixels(theirs, packed, h, w)),
+        error(latents, diffusers_latents(reference, pixels)),
+        error(images, diffusers_pixels(reference, packed, h, w)),
     )
 
 
@@ -103,42 +107,44 @@ def errors(
 def test_latents_and_pixels_are_those_of_diffusers(
     variant: Mapping[str, Any], tmp_path: Path, record_property: Any
 ) -> None:
-    theirs = flux2_vae(7, **variant)
-    found = errors(theirs, converted(theirs, tmp_path))
-    record_property("relative", max(found))
-    print("latents {:.1e}, pixels {:.1e}".format(*found))
-    assert max(found) <= TOLERANCE
+    original = flux2_vae(7, **variant)
+    gaps = errors(original, converted(original, tmp_path))
+    record_property("relative", max(gaps))
+    print("latents {:.1e}, pixels {:.1e}".format(*gaps))
+    assert max(gaps) <= TOLERANCE
 
 
 def test_a_wrong_epsilon_bites(tmp_path: Path) -> None:
-    """The network's epsilon, 1e-6 or 1e-5, in place of the statistics' own."""
-    theirs = flux2_vae(7)
-    assert theirs.config.batch_norm_eps == 1e-4
-    theirs.register_to_config(batch_norm_eps=1e-5)
-    ours = converted(theirs, tmp_path)
-    theirs.register_to_config(batch_norm_eps=1e-4)
-    assert min(errors(theirs, ours)) > TOLERANCE
+    """The wrong epsilon is the network's 1e-6 or 1e-5 instead of the statistics' own."""
+    original = flux2_vae(7)
+    assert original.config.batch_norm_eps == 1e-4
+    original.register_to_config(batch_norm_eps=1e-5)
+    network = converted(original, tmp_path)
+    original.register_to_config(batch_norm_eps=1e-4)
+    assert min(errors(original, network)) > TOLERANCE
 
 
 @pytest.mark.parametrize("name", ["mean", "variance"])
 def test_dropped_statistics_bite(tmp_path: Path, name: str) -> None:
-    theirs = flux2_vae(7)
-    ours = converted(theirs, tmp_path)
-    leaf = getattr(ours.statistics, name)
+    original = flux2_vae(7)
+    network = converted(original, tmp_path)
+    leaf = getattr(network.statistics, name)
     leaf[...] = jnp.zeros_like(leaf[...]) if name == "mean" else jnp.ones_like(leaf[...])
-    assert min(errors(theirs, ours)) > 1000 * TOLERANCE
+    assert min(errors(original, network)) > 1000 * TOLERANCE
 
 
 def test_files_without_a_count_of_batches_serve_too(tmp_path: Path) -> None:
-    theirs = flux2_vae(7)
-    theirs.save_pretrained(tmp_path)
+    original = flux2_vae(7)
+    original.save_pretrained(tmp_path)
     file = tmp_path / "diffusion_pytorch_model.safetensors"
-    kept = {name: array for name, array in load_file(file).items() if "num_batches" not in name}
-    save_file(kept, file)
-    config = BatchNormedVaeConfig.from_dict(dict(theirs.config))
+    remaining = {
+        name: array for name, array in load_file(file).items() if "num_batches" not in name
+    }
+    save_file(remaining, file)
+    config = BatchNormedVaeConfig.from_dict(dict(original.config))
     module = abstract_module(BatchNormedAutoencoder, config)
-    ours = load(module, tmp_path, (*STATISTICS, *RENAMES), dtype=jnp.float32)
-    assert max(errors(theirs, ours)) <= TOLERANCE
+    network = load(module, tmp_path, (*STATISTICS, *RENAMES), dtype=jnp.float32)
+    assert max(errors(original, network)) <= TOLERANCE
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Autoencoders in tiles against diffusers' own tiles, in float32, on random weights."""
+"""Autoencoders in tiles compared with diffusers' tiles in float32, on random weights."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from tests.parity import test_vae as images
 from tests.parity import test_video_vae as videos
 
 LEAST_DB = 60.0
-"""Of pixels as bytes and of latents, against their largest; an image that was done as a whole has
-less than 40."""
+"""PSNR of pixels as bytes and of latents, relative to their largest value. An untiled image has
+less than 40 dB.
+"""
 
 
 def ran(vae: nnx.Module, tiling: Tiling | None, call: Callable[..., Any], x: np.ndarray) -> Any:
@@ -43,11 +44,11 @@ def decode(vae: Any, latents: jax.Array) -> jax.Array:
     return vae.decode(latents)
 
 
-def decibels(found: jax.Array, expected: torch.Tensor) -> float:
-    """The worst value's, which is less than the mean's."""
-    theirs = np.moveaxis(expected.numpy(), 1, -1)
-    assert found.shape == theirs.shape
-    return float(20 * np.log10(np.abs(theirs).max() / np.abs(found - theirs).max()))
+def decibels(output: jax.Array, expected: torch.Tensor) -> float:
+    """PSNR by the largest error, which is less than that by the mean."""
+    reference = np.moveaxis(expected.numpy(), 1, -1)
+    assert output.shape == reference.shape
+    return float(20 * np.log10(np.abs(reference).max() / np.abs(output - reference).max()))
 
 
 def channels_last(x: torch.Tensor) -> np.ndarray:
@@ -56,95 +57,97 @@ def channels_last(x: torch.Tensor) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
-    """diffusers' in tiles of 8 latents, a quarter of which are the next one's, too; and ours."""
-    theirs = images.reference("sdxl")
-    ours = images.converted(theirs, tmp_path_factory.mktemp("image"))
-    theirs.enable_tiling()
-    theirs.tile_latent_min_size = 8
-    theirs.tile_sample_min_size = 8 * ours.config.downsampling
-    return ours, theirs
+    """Atelier's and diffusers' autoencoders in tiles of 8 latents that overlap by a quarter."""
+    original = images.reference("sdxl")
+    network = images.converted(original, tmp_path_factory.mktemp("image"))
+    original.enable_tiling()
+    original.tile_latent_min_size = 8
+    original.tile_sample_min_size = 8 * network.config.downsampling
+    return network, original
 
 
 IMAGE = Tiling(32, 24)
 SIDES = (14, 11)
-"""Latents: two rows of whole tiles and one that lies within the last; columns with a rest."""
+"""Sides in latents: two rows of whole tiles and one within the last tile; columns with a rest."""
 
 
 def test_decoded_pictures_are_those_of_diffusers(image: tuple[Any, Any]) -> None:
-    ours, theirs = image
-    latents = torch.randn(1, ours.config.latent_channels, *SIDES)
+    network, original = image
+    latents = torch.randn(1, network.config.latent_channels, *SIDES)
     with torch.no_grad():
-        expected = theirs.decode(latents).sample
-        theirs.disable_tiling()
-        whole = theirs.decode(latents).sample
-        theirs.enable_tiling()
-    found = ran(ours, IMAGE, decode, channels_last(latents))
-    assert decibels(found, expected) > LEAST_DB
-    assert decibels(found, whole) < LEAST_DB - 20, "tiles that see all would show nothing"
+        expected = original.decode(latents).sample
+        original.disable_tiling()
+        untiled = original.decode(latents).sample
+        original.enable_tiling()
+    output = ran(network, IMAGE, decode, channels_last(latents))
+    assert decibels(output, expected) > LEAST_DB
+    assert decibels(output, untiled) < LEAST_DB - 20, "tiling must change the image"
 
 
 def test_encoded_pictures_are_those_of_diffusers(image: tuple[Any, Any]) -> None:
-    ours, theirs = image
-    sides = [side * ours.config.downsampling for side in SIDES]
+    network, original = image
+    sides = [side * network.config.downsampling for side in SIDES]
     pixels = torch.rand(1, 3, *sides) * 2 - 1
     with torch.no_grad():
-        posterior = theirs.encode(pixels).latent_dist
+        posterior = original.encode(pixels).latent_dist
     expected = torch.cat([posterior.mean, posterior.logvar], dim=1)
-    assert decibels(ran(ours, IMAGE, encode, channels_last(pixels)), expected) > LEAST_DB
+    assert decibels(ran(network, IMAGE, encode, channels_last(pixels)), expected) > LEAST_DB
 
 
 CLIPS = {"wan-2.1": Tiling(16, 12), "time first": Tiling(24, 12)}
-"""The latter is made of patches, as 2.2's is."""
+"""The second variant is made of patches, like Wan 2.2's."""
 
 
 def clip_autoencoders(name: str, folder: Path) -> tuple[Any, Any, tuple[int, int]]:
-    """Ours, diffusers' in tiles, and latents' sides: two whole tiles on top of a rest."""
-    theirs = videos.reference(name)
-    ours, tiling = videos.converted(theirs, folder), CLIPS[name]
-    theirs.spatial_compression_ratio = ours.config.downsampling
-    theirs.enable_tiling(tiling.side, tiling.side, tiling.stride, tiling.stride)
-    return ours, theirs, (2 * tiling.stride // ours.config.downsampling + 1, 1)
+    """Atelier's and diffusers' tiled autoencoders, and latents' sides of two whole tiles and a
+    rest.
+    """
+    original = videos.reference(name)
+    network, tiling = videos.converted(original, folder), CLIPS[name]
+    original.spatial_compression_ratio = network.config.downsampling
+    original.enable_tiling(tiling.side, tiling.side, tiling.stride, tiling.stride)
+    return network, original, (2 * tiling.stride // network.config.downsampling + 1, 1)
 
 
 @pytest.mark.parametrize(("name", "frames"), [("wan-2.1", 2), ("time first", 1)])
 def test_decoded_clips_are_those_of_diffusers(name: str, frames: int, tmp_path: Path) -> None:
-    """Each tile has a cache of its own."""
-    ours, theirs, sides = clip_autoencoders(name, tmp_path)
-    latents = torch.randn(1, ours.config.z_dim, frames, *sides)
+    """Each tile has a separate cache."""
+    network, original, sides = clip_autoencoders(name, tmp_path)
+    latents = torch.randn(1, network.config.z_dim, frames, *sides)
     with torch.no_grad():
-        expected = theirs.decode(latents).sample
-    assert decibels(ran(ours, CLIPS[name], decode, channels_last(latents)), expected) > LEAST_DB
+        expected = original.decode(latents).sample
+    assert decibels(ran(network, CLIPS[name], decode, channels_last(latents)), expected) > LEAST_DB
 
 
 def test_encoded_clips_are_those_of_diffusers(tmp_path: Path) -> None:
-    """A tile's side counts patches there."""
-    ours, theirs, (rows, columns) = clip_autoencoders("time first", tmp_path)
-    config = ours.config
+    """A tile's side counts patches in this autoencoder."""
+    network, original, (rows, columns) = clip_autoencoders("time first", tmp_path)
+    config = network.config
     sides = (rows * config.downsampling * config.patch, columns * config.downsampling)
     pixels = torch.rand(1, config.in_channels // config.patch**2, 5, *sides) * 2 - 1
     with torch.no_grad():
-        posterior = theirs.encode(pixels).latent_dist
+        posterior = original.encode(pixels).latent_dist
     expected = torch.cat([posterior.mean, posterior.logvar], dim=1)
-    found = ran(ours, CLIPS["time first"], encode, channels_last(pixels))
-    assert decibels(found, expected) > LEAST_DB
+    output = ran(network, CLIPS["time first"], encode, channels_last(pixels))
+    assert decibels(output, expected) > LEAST_DB
 
 
 def test_what_fits_a_tile_is_done_as_a_whole() -> None:
-    picture = jnp.ones((1, 8, 5, 4))
-    assert in_tiles(lambda x: x, picture, Tiling(8, 6), Tiling(8, 6)) is picture
+    image = jnp.ones((1, 8, 5, 4))
+    assert in_tiles(lambda x: x, image, Tiling(8, 6), Tiling(8, 6)) is image
 
 
 @pytest.mark.parametrize("call", [encode, decode], ids=lambda call: call.__name__)
 def test_tiles_take_less_memory(call: Callable[..., Any], image: tuple[Any, Any]) -> None:
-    """Of eight times their height."""
-    ours, _ = image
-    scale, channels = (ours.config.downsampling, 3) if call is encode else (1, 4)
+    """The input has eight times a tile's height."""
+    network, _ = image
+    scale, channels = (network.config.downsampling, 3) if call is encode else (1, 4)
     x = jax.ShapeDtypeStruct((1, 64 * scale, 6 * scale, channels), jnp.float32)
-    whole, parts = (
-        compiled(ours, tiling, call, x).memory_analysis().temp_size_in_bytes
+    untiled, tiled = (
+        compiled(network, tiling, call, x).memory_analysis().temp_size_in_bytes
         for tiling in (None, IMAGE)
     )
-    assert parts < whole / 4
+    assert tiled < untiled / 4
 
 
 def test_tiles_of_no_whole_latents_are_refused(image: tuple[Any, Any]) -> None:

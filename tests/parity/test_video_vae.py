@@ -1,4 +1,6 @@
-"""The video autoencoder against diffusers' AutoencoderKLWan, in float32, on random weights."""
+"""The video autoencoder compared with diffusers' AutoencoderKLWan, in float32, on random
+weights.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,9 @@ from models.vae.video_key_mapping import RENAMES
 from models.vae.video_resample import from_patches
 from models.weights.loader import flat_parameters, load
 
-TOLERANCE = 2e-5  # relative to the largest value: some fifty float32 layers deep
+TOLERANCE = 2e-5  # relative to the largest value: about fifty float32 layers deep
 PSNR_DB = 60  # of pixels as bytes: rounding alone leaves 80 and more
-FORGETFUL_DB = 35  # a mistake in time leaves less
+FORGETFUL_DB = 35  # upper PSNR of a mistake in time
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "wan-2.1": {
@@ -71,7 +73,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def reference(name: str) -> Reference:
-    """diffusers' model with weights that let every term show: norms and biases too."""
+    """diffusers' model with random norms and biases too, so every term affects the result."""
     config = VARIANTS[name]
     statistics = {"latents_mean": [0.1] * config["z_dim"], "latents_std": [2.0] * config["z_dim"]}
     torch.manual_seed(5)
@@ -84,7 +86,7 @@ def reference(name: str) -> Reference:
 
 
 def converted(model: Reference, folder: Path) -> VideoAutoencoder:
-    """The same through a file: diffusers writes it, the house's loader reads it."""
+    """Save diffusers' model to a file and load it with Atelier's loader."""
     model.save_pretrained(folder)
     config = VideoVaeConfig.from_dict(json.loads((folder / "config.json").read_text()))
     module = abstract_module(VideoAutoencoder, config)
@@ -92,7 +94,7 @@ def converted(model: Reference, folder: Path) -> VideoAutoencoder:
 
 
 def run(method: Callable[..., Any], model: VideoAutoencoder) -> Callable[..., Any]:
-    """Compiled without LLVM's optimisations: three times as soon, and the sums are the same."""
+    """Compile without LLVM's optimizations: three times as fast, with the same sums."""
     graph, state = nnx.split(model)
     compiled = jax.jit(
         lambda state, *inputs: method(nnx.merge(graph, state), *inputs),
@@ -105,33 +107,33 @@ def channels_last(clips: torch.Tensor) -> jax.Array:
     return jnp.asarray(clips.numpy().transpose(0, 2, 3, 4, 1))
 
 
-def relative_gap(ours: jax.Array, theirs: torch.Tensor) -> float:
-    expected = np.asarray(channels_last(theirs))
-    assert ours.shape == expected.shape
-    return float(np.abs(ours - expected).max() / np.abs(expected).max())
+def relative_gap(output: jax.Array, reference: torch.Tensor) -> float:
+    expected = np.asarray(channels_last(reference))
+    assert output.shape == expected.shape
+    return float(np.abs(output - expected).max() / np.abs(expected).max())
 
 
-def psnr(ours: jax.Array, theirs: torch.Tensor) -> float:
-    a, b = (np.rint(np.asarray(x) * 127.5 + 127.5) for x in (ours, channels_last(theirs)))
+def psnr(output: jax.Array, reference: torch.Tensor) -> float:
+    a, b = (np.rint(np.asarray(x) * 127.5 + 127.5) for x in (output, channels_last(reference)))
     return float(10 * np.log10(255**2 / max(np.mean((a - b) ** 2), 1e-12)))
 
 
 @pytest.mark.parametrize(("name", "frames"), [*((name, 9) for name in VARIANTS), ("time first", 1)])
 def test_latents_and_pixels_are_those_of_diffusers(name: str, frames: int, tmp_path: Path) -> None:
-    theirs = reference(name)
-    ours = converted(theirs, tmp_path)
-    config = ours.config
+    original = reference(name)
+    network = converted(original, tmp_path)
+    config = network.config
     side = config.patch * 2**config.halvings
     colours = config.in_channels // config.patch**2
     pixels = torch.rand(2, colours, frames, 3 * side, 2 * side) * 2 - 1
     latents = torch.randn(2, config.z_dim, 1 + frames // 4, 2, 3)
 
-    mean, log_variance = run(VideoAutoencoder.encode, ours)(channels_last(pixels))
-    decoded = run(VideoAutoencoder.decode, ours)(channels_last(latents))
+    mean, log_variance = run(VideoAutoencoder.encode, network)(channels_last(pixels))
+    decoded = run(VideoAutoencoder.decode, network)(channels_last(latents))
 
     with torch.no_grad():
-        distribution = theirs.encode(pixels).latent_dist
-        expected = theirs.decode(latents).sample
+        distribution = original.encode(pixels).latent_dist
+        expected = original.decode(latents).sample
     assert relative_gap(mean, distribution.mean) < TOLERANCE
     assert relative_gap(log_variance, distribution.logvar) < TOLERANCE
     assert relative_gap(decoded, expected) < TOLERANCE
@@ -139,61 +141,67 @@ def test_latents_and_pixels_are_those_of_diffusers(name: str, frames: int, tmp_p
 
 
 def test_sides_and_frames_that_do_not_come_out_even(tmp_path: Path) -> None:
-    """Odd rows are dropped at each halving, and frames behind the last whole four."""
-    theirs = reference("more flags than halvings")
-    ours = converted(theirs, tmp_path)
+    """Odd rows are dropped at each downsampling, and frames after the last whole group of four."""
+    original = reference("more flags than halvings")
+    network = converted(original, tmp_path)
     pixels = torch.rand(1, 3, 7, 7, 5) * 2 - 1
-    mean, _ = run(VideoAutoencoder.encode, ours)(channels_last(pixels))
+    mean, _ = run(VideoAutoencoder.encode, network)(channels_last(pixels))
     with torch.no_grad():
-        expected = theirs.encode(pixels).latent_dist.mean
+        expected = original.encode(pixels).latent_dist.mean
     assert expected.shape[2:] == (5, 3, 2)
     assert relative_gap(mean, expected) < TOLERANCE
 
 
 def test_attention_in_the_encoder(tmp_path: Path) -> None:
-    """At the scales that the config names.
+    """Attention at the scales of the config.
 
-    The reference builds these layers, but hands them its cache, which they do not take; so they
-    are called here without it.
+    The reference builds these layers but passes its cache, which they do not accept. The test calls
+    them without the cache.
     """
     torch.manual_seed(5)
     channels = {"z_dim": 4, "latents_mean": [0.0] * 4, "latents_std": [1.0] * 4}
-    theirs = Reference(
+    original = Reference(
         base_dim=6, dim_mult=[1, 2], num_res_blocks=2, attn_scales=[0.5], **channels
     ).eval()
-    attentions = [m for m in theirs.encoder.down_blocks if type(m).__name__ == "WanAttentionBlock"]
+    attentions = [
+        m for m in original.encoder.down_blocks if type(m).__name__ == "WanAttentionBlock"
+    ]
     assert len(attentions) == 2
     for module in attentions:
         attend = module.forward
         module.forward = lambda x, attend=attend, **_: attend(x)
-    ours = converted(theirs, tmp_path)
+    network = converted(original, tmp_path)
     pixels = torch.rand(1, 3, 5, 6, 4) * 2 - 1
-    mean, _ = run(VideoAutoencoder.encode, ours)(channels_last(pixels))
+    mean, _ = run(VideoAutoencoder.encode, network)(channels_last(pixels))
     with torch.no_grad():
-        assert relative_gap(mean, theirs.encode(pixels).latent_dist.mean) < TOLERANCE
+        assert relative_gap(mean, original.encode(pixels).latent_dist.mean) < TOLERANCE
 
 
 def test_the_check_bites(tmp_path: Path) -> None:
-    """A decoder without its cache, or with a little less of it, is far from the reference."""
-    theirs = reference("time first")
-    ours = converted(theirs, tmp_path)
+    """A decoder without its cache, or with part of the cache, is far from the reference."""
+    original = reference("time first")
+    network = converted(original, tmp_path)
     latents = torch.randn(1, 3, 3, 2, 3)
     with torch.no_grad():
-        expected = theirs.decode(latents).sample
+        expected = original.decode(latents).sample
 
     def decode(
         model: VideoAutoencoder, latents: jax.Array, before: jax.Array, last: jax.Array
     ) -> jax.Array:
-        """What is kept between chunks is multiplied: the last frame's, and those before it."""
-        kept, parts = None, []
+        """Decode with the cached features between chunks scaled: the last frame's, and the earlier
+        ones'.
+        """
+        features, parts = None, []
         for frame in jnp.split(model.post_quant_conv(latents), 3, axis=1):
-            cache = FeatureCache(kept)
+            cache = FeatureCache(features)
             parts.append(model.decoder(frame, cache))
-            kept = tuple(x.at[:, :-1].multiply(before).at[:, -1].multiply(last) for x in cache.kept)
+            features = tuple(
+                x.at[:, :-1].multiply(before).at[:, -1].multiply(last) for x in cache.features
+            )
         pixels = from_patches(jnp.concatenate(parts, axis=1), model.config.patch)
         return jnp.clip(pixels, -1, 1)
 
-    decode_with = partial(run(decode, ours), channels_last(latents))
+    decode_with = partial(run(decode, network), channels_last(latents))
     assert psnr(decode_with(1.0, 1.0), expected) > PSNR_DB
     for before, last in ((0.0, 0.0), (0.0, 1.0), (1.0, 0.0)):
         wrong = decode_with(before, last)
@@ -217,22 +225,22 @@ WAN_2_2 = {
 
 @pytest.mark.parametrize(("config", "count"), [({}, 126_892_531), (WAN_2_2, 704_688_668)])
 def test_published_sizes_have_every_tensor_in_its_place(config: dict, count: int) -> None:
-    """Wan 2.1 and 2.2, as shapes alone."""
+    """Abstract shapes of Wan 2.1 and 2.2."""
     with torch.device("meta"):
         stored = Reference(**config).state_dict()
     module = abstract_module(VideoAutoencoder, VideoVaeConfig.from_dict(config))
     leaves = {path: leaf.shape for path, leaf in flat_parameters(module).items()}
-    found = {}
+    shapes = {}
     for key, tensor in stored.items():
         target = key_mapping.target(key, RENAMES)
         assert target is not None
-        found[target.path] = placed(tuple(tensor.shape), leaves[target.path])
-    assert found == leaves
+        shapes[target.path] = placed(tuple(tensor.shape), leaves[target.path])
+    assert shapes == leaves
     assert sum(np.prod(shape) for shape in leaves.values()) == count
 
 
 def placed(stored: tuple[int, ...], leaf: tuple[int, ...]) -> tuple[int, ...]:
-    """torch's shape of a kernel, (out, in, *window), as the leaf has it."""
+    """Convert torch's shape of a kernel, (out, in, *window), to the leaf's."""
     if len(stored) == 1 or stored == leaf:
         return stored
     return (*stored[2:], *stored[1::-1])[-len(leaf) :]

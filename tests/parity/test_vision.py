@@ -1,4 +1,4 @@
-"""CLIP's vision tower and its pixels against transformers' own, on random weights and odd sizes."""
+"""CLIP's vision tower and preprocessing compared with transformers, random weights, odd sizes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from models.weights.loader import load
 from tests.parity.tiny import randomize
 
 TOLERANCE = 1e-5
-"""Of the largest value. Float32 rounds at 6e-8; ours and the reference's sums differ in order."""
+"""Tolerance relative to the largest value. Float32 rounds at 6e-8, and sums differ in order."""
 
 CLIP = {
     "hidden_size": 30,
@@ -44,7 +44,7 @@ def reference(**overrides: Any) -> Any:
     return randomize(transformers.CLIPVisionModel(config), seed=6)
 
 
-def ours(folder: Path) -> ClipVisionModel:
+def run_atelier(folder: Path) -> ClipVisionModel:
     config = ClipVisionConfig.from_dict(read_config(folder.parent, folder.name))
     abstract = abstract_module(ClipVisionModel, config)
     return load(abstract, folder, RENAMES, dtype=jnp.float32)
@@ -54,21 +54,21 @@ def pixels(side: int = 23, channels: int = 3) -> np.ndarray:
     return np.random.default_rng(1).standard_normal((2, side, side, channels), dtype=np.float32)
 
 
-def agree(ours: jax.Array, theirs: torch.Tensor) -> None:
-    expected = theirs.numpy()
-    assert ours.shape == expected.shape
-    assert float(np.abs(expected).max()) > 0.1  # a reference of zeros would agree with anything
-    np.testing.assert_allclose(ours, expected, rtol=0, atol=TOLERANCE * np.abs(expected).max())
+def agree(output: jax.Array, reference: torch.Tensor) -> None:
+    expected = reference.numpy()
+    assert output.shape == expected.shape
+    assert float(np.abs(expected).max()) > 0.1  # a reference of zeros would accept anything
+    np.testing.assert_allclose(output, expected, rtol=0, atol=TOLERANCE * np.abs(expected).max())
 
 
-def assert_same_tower(folder: Path, theirs: Any, picture: np.ndarray) -> None:
+def assert_same_tower(folder: Path, original: Any, picture: np.ndarray) -> None:
     with torch.no_grad():
-        expected = theirs(torch.tensor(picture).permute(0, 3, 1, 2), output_hidden_states=True)
-    found = run(ours(folder), picture)
-    agree(found.last_hidden_state, expected.last_hidden_state)
-    agree(found.pooled, expected.pooler_output)
-    for mine, yours in zip(found.hidden_states, expected.hidden_states, strict=True):
-        agree(mine, yours)
+        expected = original(torch.tensor(picture).permute(0, 3, 1, 2), output_hidden_states=True)
+    output = run(run_atelier(folder), picture)
+    agree(output.last_hidden_state, expected.last_hidden_state)
+    agree(output.pooled, expected.pooler_output)
+    for hidden, expected_states in zip(output.hidden_states, expected.hidden_states, strict=True):
+        agree(hidden, expected_states)
 
 
 @pytest.mark.parametrize(
@@ -82,10 +82,10 @@ def assert_same_tower(folder: Path, theirs: Any, picture: np.ndarray) -> None:
     ids=str,
 )
 def test_tower(tmp_path: Path, overrides: dict[str, Any]) -> None:
-    theirs = reference(**overrides)
-    theirs.save_pretrained(tmp_path)
-    config = theirs.config
-    assert_same_tower(tmp_path, theirs, pixels(config.image_size, config.num_channels))
+    original = reference(**overrides)
+    original.save_pretrained(tmp_path)
+    config = original.config
+    assert_same_tower(tmp_path, original, pixels(config.image_size, config.num_channels))
 
 
 def old_names(key: str) -> str:
@@ -99,27 +99,27 @@ def new_names(key: str) -> str:
 
 @pytest.mark.parametrize("rename", [old_names, new_names])
 def test_keys_with_and_without_prefix(tmp_path: Path, rename: Callable[[str], str]) -> None:
-    theirs = reference()
-    theirs.save_pretrained(tmp_path)
+    original = reference()
+    original.save_pretrained(tmp_path)
     file = tmp_path / "model.safetensors"
     renamed = {rename(key): tensor for key, tensor in load_file(file).items()}
     positions = {rename("embeddings.position_ids"): torch.arange(17)[None]}
     save_file(renamed | positions, file)
-    assert_same_tower(tmp_path, theirs, pixels())
+    assert_same_tower(tmp_path, original, pixels())
 
 
 def test_the_layer_before_the_last_is_not_the_last(tmp_path: Path) -> None:
-    """Wan reads hidden_states[-2]; the next one would be far off."""
-    theirs = reference()
-    theirs.save_pretrained(tmp_path)
-    found = run(ours(tmp_path), pixels()).hidden_states
-    assert np.abs(found[-1] - found[-2]).max() > 1e4 * TOLERANCE * np.abs(found[-2]).max()
+    """Wan reads hidden_states[-2]. The next state would be far off."""
+    original = reference()
+    original.save_pretrained(tmp_path)
+    hidden = run(run_atelier(tmp_path), pixels()).hidden_states
+    assert np.abs(hidden[-1] - hidden[-2]).max() > 1e4 * TOLERANCE * np.abs(hidden[-2]).max()
 
 
 def test_pixels_of_another_size_are_refused(tmp_path: Path) -> None:
     reference().save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="pixels are 24 x 24, but this CLIP sees 23 x 23"):
-        run(ours(tmp_path), pixels(24))
+        run(run_atelier(tmp_path), pixels(24))
 
 
 def picture(width: int, height: int) -> Image.Image:
@@ -156,10 +156,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("size", [(61, 45), (45, 62), (300, 227), (40, 40)], ids=str)
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_preprocessing(tmp_path: Path, settings: str, size: tuple[int, int]) -> None:
-    """The same pixels to the bit, from the file that transformers writes."""
+    """Exactly equal pixels, with the file that transformers writes."""
     processor = CLIPImageProcessorPil(**SETTINGS[settings])
     processor.save_pretrained(tmp_path)
-    theirs = processor(images=picture(*size), return_tensors="np")["pixel_values"][0]
-    found = ClipPreprocessor.read(tmp_path)(picture(*size))
-    assert found.dtype == np.float32
-    np.testing.assert_array_equal(found, theirs.transpose(1, 2, 0))
+    expected = processor(images=picture(*size), return_tensors="np")["pixel_values"][0]
+    output = ClipPreprocessor.read(tmp_path)(picture(*size))
+    assert output.dtype == np.float32
+    np.testing.assert_array_equal(output, expected.transpose(1, 2, 0))

@@ -1,7 +1,7 @@
-"""Wan against diffusers' own pipelines, in the same run, on small checkpoints of odd shapes.
+"""Wan compared with diffusers' pipelines in the same process, on small checkpoints of odd shapes.
 
-Bounds: latents of each step to a relative 1e-4, frames (cut off to bytes as `export_to_video`
-does) to 60 dB and two grey levels. On such checkpoints rounding alone stays above 70 dB.
+Bounds: latents of each step to a relative 1e-4. Frames (truncated to bytes as by `export_to_video`)
+to 60 dB and two grey levels. On these checkpoints rounding alone stays above 70 dB.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from flax import nnx
 from PIL import Image
 
 from models import registry
-from models.interface.pipeline import Prepared, generate
+from models.interface.pipeline import PreparedRow, generate
 from models.wan.pipeline import WanPipeline
 from tests import coarse
 from tests.parity.programs import Programs
@@ -163,22 +163,22 @@ BASE: dict[str, Any] = {
 
 class Result(NamedTuple):
     latents: list[np.ndarray]
-    """After each step, [f, h, w, c]."""
+    """Latents after each step, [f, h, w, c]."""
     frames: np.ndarray
     """uint8 [frames, height, width, 3]."""
 
 
 AS_USERS = {"t2v 2.1, guided", "i2v 2.1, image among the text"}
-"""Whose programs are compiled as users compile; those of all others coarsely."""
+"""Cases whose programs are compiled with production options; all others compile coarsely."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_coarsely() -> None:
-    """By request."""
+    """Override the folder's fixture: compile options depend on the request."""
 
 
-class Ours:
-    """One loaded checkpoint."""
+class AtelierRunner:
+    """One checkpoint, loaded by Atelier."""
 
     def __init__(self, folder: Path) -> None:
         with coarse.compiled():
@@ -187,26 +187,26 @@ class Ours:
         self.pipeline = loaded
         self.programs, self.as_users = Programs(loaded, coarse.OPTIONS), Programs(loaded)
 
-    def prepare(self, request: Mapping[str, Any]) -> Prepared:
+    def prepare(self, request: Mapping[str, Any]) -> PreparedRow:
         fields, images = split(request)
         return self.pipeline.prepare(fields, {k: png(v) for k, v in images.items()})
 
     def __call__(
         self, request: Mapping[str, Any], spoil: Callable[[Any], Any] = lambda row: row
     ) -> Result:
-        """Args: spoil: what goes wrong with the row after encoding."""
+        """Run a request; `spoil` corrupts the row after encoding."""
         return Result(*self.programs.drawn(self.prepare(request), spoil=spoil))
 
 
 class Pair:
-    """One checkpoint, loaded by us and by diffusers."""
+    """One checkpoint, loaded by Atelier and by diffusers."""
 
     def __init__(self, folder: Path, config: Config) -> None:
         self.folder = make_wan(folder, **config)
-        self.ours = Ours(self.folder)
+        self.atelier = AtelierRunner(self.folder)
         self.base = DiffusionPipeline.from_pretrained(self.folder)
 
-    def theirs(self, request: Mapping[str, Any]) -> Result:
+    def run_diffusers(self, request: Mapping[str, Any]) -> Result:
         fields, images = split(request)
         pipeline = self._pipeline(fields.pop("scheduler", None), from_image=bool(images))
         generator = torch.Generator("cpu").manual_seed(fields.pop("seed"))
@@ -216,16 +216,18 @@ class Pair:
             latents.append(tensors["latents"][0].permute(1, 2, 3, 0).numpy().copy())
             return {}
 
-        made = pipeline(**fields, **images, generator=generator, callback_on_step_end=keep)
-        return Result(latents, (made.frames[0] * 255).astype(np.uint8))
+        output = pipeline(**fields, **images, generator=generator, callback_on_step_end=keep)
+        return Result(latents, (output.frames[0] * 255).astype(np.uint8))
 
     def _pipeline(self, wish: Mapping[str, Any] | None, *, from_image: bool) -> Any:
-        """The checkpoint's own class, or the one for images; under the request's scheduler."""
+        """The checkpoint's own class, or the one for images, with the request's scheduler."""
         parts = dict(self.base.components)
         if wish is not None:
             options = {name: value for name, value in wish.items() if name != "name"}
-            own = self.base.scheduler.config
-            parts["scheduler"] = SCHEDULERS[wish["name"]].from_config(own, **options)
+            config_of_scheduler = self.base.scheduler.config
+            parts["scheduler"] = SCHEDULERS[wish["name"]].from_config(
+                config_of_scheduler, **options
+            )
         kind = WanImageToVideoPipeline if from_image else type(self.base)
         config = self.base.config
         settings = {name: config[name] for name in ("boundary_ratio", "expand_timesteps")}
@@ -242,7 +244,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def split(request: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Image.Image]]:
-    """Fields, and images by field."""
+    """Split a request into fields, and images by field."""
     images = {name: value for name, value in request.items() if isinstance(value, Image.Image)}
     return {name: value for name, value in request.items() if name not in images}, images
 
@@ -253,34 +255,37 @@ def png(image: Image.Image) -> bytes:
     return file.getvalue()
 
 
-def relative(ours: np.ndarray, theirs: np.ndarray) -> float:
-    return float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))
+def relative(output: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.linalg.norm(output - expected) / np.linalg.norm(expected))
 
 
-def psnr_db(ours: np.ndarray, theirs: np.ndarray) -> float:
-    error = np.mean((ours.astype(np.float64) - theirs) ** 2)
+def psnr_db(output: np.ndarray, expected: np.ndarray) -> float:
+    error = np.mean((output.astype(np.float64) - expected) ** 2)
     return float(np.inf if error == 0 else 10 * np.log10(255**2 / error))
 
 
-# diffusers' DPM++ hands NumPy a tensor in a way that NumPy will drop.
+# diffusers' DPM++ passes a tensor to NumPy in a deprecated way.
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 @pytest.mark.parametrize("case", REQUESTS)
 def test_same_clip_as_diffusers(pairs: Any, case: str, record_property: Any) -> None:
-    name, wanted = REQUESTS[case]
-    pair, request = pairs(name), BASE | wanted
-    programs = pair.ours.as_users if case in AS_USERS else pair.ours.programs
-    ours = Result(*programs.drawn(pair.ours.prepare(request)))
-    theirs = pair.theirs(request)
-    steps = [relative(a, b) for a, b in zip(ours.latents, theirs.latents, strict=True)]
-    off = np.abs(ours.frames.astype(int) - theirs.frames)
+    name, more = REQUESTS[case]
+    pair, request = pairs(name), BASE | more
+    programs = pair.atelier.as_users if case in AS_USERS else pair.atelier.programs
+    result = Result(*programs.drawn(pair.atelier.prepare(request)))
+    expected = pair.run_diffusers(request)
+    steps = [relative(a, b) for a, b in zip(result.latents, expected.latents, strict=True)]
+    levels = np.abs(result.frames.astype(int) - expected.frames)
     record_property("latents_relative", max(steps))
-    record_property("psnr_db", psnr_db(ours.frames, theirs.frames))
-    print(f"latents {max(steps):.1e}, {psnr_db(ours.frames, theirs.frames):.1f} dB, {off.max()}")
-    assert ours.frames.shape == theirs.frames.shape
+    record_property("psnr_db", psnr_db(result.frames, expected.frames))
+    print(
+        f"latents {max(steps):.1e}, {psnr_db(result.frames, expected.frames):.1f} dB,"
+        f" {levels.max()}"
+    )
+    assert result.frames.shape == expected.frames.shape
     assert max(steps) <= RELATIVE, steps
-    assert psnr_db(ours.frames, theirs.frames) >= PSNR_DB
-    assert off.max() <= GREY_LEVELS
-    assert theirs.frames.std() > 10, "a flat video proves nothing"
+    assert psnr_db(result.frames, expected.frames) >= PSNR_DB
+    assert levels.max() <= GREY_LEVELS
+    assert expected.frames.std() > 10, "a flat video proves nothing"
 
 
 def test_experts_on_the_host_make_the_same_clip_to_the_bit(pairs: Any) -> None:
@@ -293,24 +298,24 @@ def test_experts_on_the_host_make_the_same_clip_to_the_bit(pairs: Any) -> None:
     }
     assert kinds["transformer"] == kinds["transformer_2"] == {np.ndarray}
     assert all(issubclass(kind, jax.Array) for kind in kinds["t5"] | kinds["vae"])
-    phases = {step.phase for step in hosted.prepare(request, {}).steps}
-    assert {phase.network for phase in phases} == {"transformer", "transformer_2"}
+    programs = {step.program for step in hosted.prepare(request, {}).steps}
+    assert {program.network for program in programs} == {"transformer", "transformer_2"}
     with coarse.compiled():
-        held = generate(pair.ours.pipeline, request, {})
-        np.testing.assert_array_equal(generate(hosted, request, {}), held)
+        expected = generate(pair.atelier.pipeline, request, {})
+        np.testing.assert_array_equal(generate(hosted, request, {}), expected)
 
 
 def test_previews_are_small_clips_of_the_denoised_latents(pairs: Any) -> None:
-    ours, request = pairs("ti2v").ours, BASE | REQUESTS["ti2v, image"][1]
-    pipeline = ours.pipeline
-    row = ours.programs.encode(pipeline.weights, dict(ours.prepare(request).inputs))
+    loaded, request = pairs("ti2v").atelier, BASE | REQUESTS["ti2v, image"][1]
+    pipeline = loaded.pipeline
+    row = loaded.programs.encode(pipeline.weights, dict(loaded.prepare(request).inputs))
     empty = jax.jit(pipeline.preview)(pipeline.weights, row)
     assert (empty.shape, empty.dtype) == ((3, 6, 4, 3), jnp.uint8)
     row["denoised"] = jnp.broadcast_to(row["first_frame"], row["denoised"].shape)
-    picture = jax.jit(pipeline.preview)(pipeline.weights, row)
-    np.testing.assert_array_equal(empty[0], picture[0], "the first frame is known from the start")
-    np.testing.assert_array_equal(picture[0], picture[2])
-    assert (np.asarray(empty[1]) != picture[1]).any()
+    complete = jax.jit(pipeline.preview)(pipeline.weights, row)
+    np.testing.assert_array_equal(empty[0], complete[0], "the first frame is given from the start")
+    np.testing.assert_array_equal(complete[0], complete[2])
+    assert (np.asarray(empty[1]) != complete[1]).any()
 
 
 def test_the_wrong_order_of_experts_fails_by_far(pairs: Any, tmp_path: Path) -> None:
@@ -322,49 +327,49 @@ def test_the_wrong_order_of_experts_fails_by_far(pairs: Any, tmp_path: Path) -> 
         ("t", "transformer_2"),
     ):
         (folder / old).rename(folder / new)
-    assert_far(Ours(folder)(request), pair.theirs(request))
+    assert_far(AtelierRunner(folder)(request), pair.run_diffusers(request))
 
 
 def test_features_of_padding_fail_by_far(pairs: Any) -> None:
     pair, request = pairs("t2v 2.1"), BASE | PROMPTED
-    pipeline, inputs = pair.ours.pipeline, pair.ours.prepare(request).inputs
+    pipeline, inputs = pair.atelier.pipeline, pair.atelier.prepare(request).inputs
 
     def unmasked(row: Any) -> Any:
         t5 = nnx.merge(pipeline.graphs.t5, pipeline.weights.t5)
         ids, mask = (jnp.asarray(inputs[name]) for name in ("text_ids", "text_mask"))
         return row | {"prompt_embeds": t5(ids, mask)}
 
-    assert_far(pair.ours(request, unmasked), pair.theirs(request))
+    assert_far(pair.atelier(request, unmasked), pair.run_diffusers(request))
 
 
 @pytest.mark.parametrize("case", ["i2v 2.1", "first and last"])
 def test_a_turned_mask_fails_by_far(pairs: Any, case: str) -> None:
-    name, wanted = REQUESTS[case]
-    pair, request = pairs(name), BASE | wanted
+    name, more = REQUESTS[case]
+    pair, request = pairs(name), BASE | more
 
     def turned(row: Any) -> Any:
         mask, latents = jnp.split(row["condition"], [4], axis=-1)
         return row | {"condition": jnp.concatenate([1 - mask, latents], axis=-1)}
 
-    assert_far(pair.ours(request, turned), pair.theirs(request))
+    assert_far(pair.atelier(request, turned), pair.run_diffusers(request))
 
 
 def test_pictures_the_other_way_round_fail_by_far(pairs: Any) -> None:
     pair = pairs("first and last")
     request = BASE | REQUESTS["first and last"][1]
-    turned = request | {"image": LAST, "last_image": FIRST}
-    assert_far(pair.ours(turned), pair.theirs(request))
+    swapped = request | {"image": LAST, "last_image": FIRST}
+    assert_far(pair.atelier(swapped), pair.run_diffusers(request))
 
 
 def test_a_first_frame_that_is_noisy_fails_by_far(pairs: Any) -> None:
     pair, request = pairs("ti2v"), BASE | REQUESTS["ti2v, image"][1]
-    spoiled = pair.ours(request, lambda row: row | {"first_frame": row["latents"][:1]})
-    assert_far(spoiled, pair.theirs(request))
+    spoiled = pair.atelier(request, lambda row: row | {"first_frame": row["latents"][:1]})
+    assert_far(spoiled, pair.run_diffusers(request))
 
 
-def assert_far(ours: Result, theirs: Result) -> None:
-    """Ten times out of both bounds: no tolerance that one might settle on would let it pass."""
-    worst = max(map(relative, ours.latents, theirs.latents))
-    print(f"latents {worst:.1e}, {psnr_db(ours.frames, theirs.frames):.1f} dB")
+def assert_far(output: Result, expected: Result) -> None:
+    """Assert that both bounds are exceeded tenfold, beyond any plausible tolerance."""
+    worst = max(map(relative, output.latents, expected.latents))
+    print(f"latents {worst:.1e}, {psnr_db(output.frames, expected.frames):.1f} dB")
     assert worst > 10 * RELATIVE
-    assert psnr_db(ours.frames, theirs.frames) < PSNR_DB - 10
+    assert psnr_db(output.frames, expected.frames) < PSNR_DB - 10

@@ -1,4 +1,4 @@
-"""Animate as it is served against diffusers' whole pipeline, of one segment.
+"""Wan Animate's pipeline compared with diffusers', for one segment.
 
 Bounds as in `tests.parity.test_wan`.
 """
@@ -66,11 +66,11 @@ MASKS = [picture(seed, (51, 90), "L") for seed in range(90, 90 + FRAMES)]
 
 
 class Case(NamedTuple):
-    """Fields, the frames of a request's videos, and those of diffusers' call where they differ."""
+    """Fields, frames of a request's videos, and diffusers' arguments if they differ."""
 
     fields: dict[str, Any]
     videos: dict[str, list[Image.Image]]
-    theirs: dict[str, Any]
+    diffusers: dict[str, Any]
 
 
 BOTH = {"pose_video": POSES, "face_video": FACES}
@@ -98,7 +98,7 @@ CASES = {
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_coarsely() -> None:
-    """By request."""
+    """Override the folder's fixture: compile options depend on the request."""
 
 
 def files_of(case: Case) -> Mapping[str, bytes]:
@@ -109,16 +109,16 @@ def files_of(case: Case) -> Mapping[str, bytes]:
 
 
 class Pair(WanPair):
-    """One checkpoint, loaded by us and by diffusers."""
+    """One checkpoint, loaded by Atelier and by diffusers."""
 
     def drawn(self, case: Case, spoil: Callable[[Any], Any] = lambda row: row) -> Result:
-        """Args: spoil: what goes wrong with the row after encoding."""
-        return self.drawn_by_us(case.fields, files_of(case), spoil)
+        """Run a case; `spoil` corrupts the row after encoding."""
+        return self.drawn_by_atelier(case.fields, files_of(case), spoil)
 
     def expected(self, case: Case) -> Result:
-        given = {**REQUEST, **case.fields, "image": CHARACTER, **case.videos, **case.theirs}
-        given["segment_frame_length"] = given.pop("num_frames")
-        return self.drawn_by_diffusers(given)
+        arguments = {**REQUEST, **case.fields, "image": CHARACTER, **case.videos, **case.diffusers}
+        arguments["segment_frame_length"] = arguments.pop("num_frames")
+        return self.drawn_by_diffusers(arguments)
 
 
 @pytest.fixture(scope="module")
@@ -132,8 +132,8 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_same_clip_as_diffusers(pairs: Any, name: str, case: str) -> None:
-    pair, wanted = pairs(name), CASES[case]
-    assert_the_same_clip(pair.drawn(wanted), pair.expected(wanted), SHAPE)
+    pair, chosen = pairs(name), CASES[case]
+    assert_the_same_clip(pair.drawn(chosen), pair.expected(chosen), SHAPE)
 
 
 @pytest.mark.parametrize("leaf", ["pose", "face_embeds", "image_embeds", "condition"])
@@ -149,14 +149,14 @@ def test_rows_that_do_not_go_together_say_why(pairs: Any) -> None:
         ("image", "image"),
         ("pose_video", "pose_video"),
         ("face_video", "face_video"),
-        ("mask_video", "go together"),
-        ("background_video", "go together"),
+        ("mask_video", "together with its mask"),
+        ("background_video", "together with its mask"),
     ):
         files = {path: of for path, of in files_of(case).items() if path.split(".")[0] != name}
         with pytest.raises(RequestError, match=says):
-            pair.ours.prepare({**REQUEST, **case.fields}, files)
-    with pytest.raises(RequestError, match="9 at least"):
-        pair.ours.prepare({**REQUEST, "num_frames": 5}, files_of(case))
+            pair.atelier.prepare({**REQUEST, **case.fields}, files)
+    with pytest.raises(RequestError, match="at least 9"):
+        pair.atelier.prepare({**REQUEST, "num_frames": 5}, files_of(case))
 
 
 def test_back_and_forth() -> None:

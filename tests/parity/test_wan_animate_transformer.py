@@ -1,4 +1,4 @@
-"""The Animate transformer and its encoder of faces against diffusers' own, in float32."""
+"""The Animate transformer and its face encoder compared with diffusers', in float32."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ FACE: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A network, by what differs from `BASE` and `FACE`, and the shapes of its inputs."""
+    """A network, by its overrides of `BASE` and `FACE`, and the shapes of its inputs."""
 
     config: Mapping[str, Any] = field(default_factory=dict)
     grid: tuple[int, int, int] = (4, 6, 8)
@@ -56,7 +56,7 @@ class Case:
 
     @property
     def frames(self) -> int:
-        """Frames of the video."""
+        """Number of frames of the video."""
         return 4 * (self.grid[0] - 2) + 1
 
 
@@ -102,23 +102,23 @@ def write(network: WanAnimateTransformer3DModel, folder: Path) -> WanAnimateTran
         if name.endswith(("norm_q.weight", "norm_k.weight")):
             parameter.data *= 2.0
         if name.startswith("motion_encoder") and parameter.ndim > 1:
-            parameter.data /= parameter.data.std()  # kernels are scaled where they are used
+            parameter.data /= parameter.data.std()  # kernels are scaled at their use
     network.save_pretrained(folder / "transformer")
     return network
 
 
-def load_ours(folder: Path) -> tuple[AnimateTransformer, FaceEncoder]:
+def load_atelier(folder: Path) -> tuple[AnimateTransformer, FaceEncoder]:
     config = AnimateConfig.from_dict(read_config(folder, "transformer"))
     parts = ((AnimateTransformer, RENAMES), (FaceEncoder, FACE_RENAMES))
-    made = (
+    networks = (
         load(abstract_module(kind, config, param_dtype=jnp.float32), folder / "transformer", names)
         for kind, names in parts
     )
-    return next(made), next(made)
+    return next(networks), next(networks)
 
 
 def inputs(case: Case) -> dict[str, np.ndarray]:
-    """Two rows, each with a timestep, poses and a face of its own."""
+    """Two rows, each with a separate timestep, poses and face."""
     config, random = {**BASE, **FACE, **case.config}, np.random.default_rng(3)
 
     def normal(*shape: int) -> np.ndarray:
@@ -136,87 +136,87 @@ def inputs(case: Case) -> dict[str, np.ndarray]:
     }
 
 
-def theirs(network: WanAnimateTransformer3DModel, case: Case) -> np.ndarray:
+def run_diffusers(network: WanAnimateTransformer3DModel, case: Case) -> np.ndarray:
     """Velocity, channels last; the second row's face is black."""
-    given = {name: torch.tensor(value) for name, value in inputs(case).items()}
-    face = given["face"].float() / 255 * 2 - 1
+    tensors = {name: torch.tensor(value) for name, value in inputs(case).items()}
+    face = tensors["face"].float() / 255 * 2 - 1
     face[1] = -1
     with torch.no_grad():
         velocity = network(
-            given["latents"].permute(0, 4, 1, 2, 3),
-            given["timestep"],
-            given["text"],
-            given["image"],
-            given["pose"].permute(0, 4, 1, 2, 3),
+            tensors["latents"].permute(0, 4, 1, 2, 3),
+            tensors["timestep"],
+            tensors["text"],
+            tensors["image"],
+            tensors["pose"].permute(0, 4, 1, 2, 3),
             face.permute(0, 4, 1, 2, 3),
         ).sample
     return velocity.permute(0, 2, 3, 4, 1).numpy()
 
 
-def guides_of(encoder: FaceEncoder, given: dict[str, np.ndarray]) -> Guides:
-    """Take poses and face out of the inputs."""
-    pose, face = given.pop("pose"), given.pop("face")
+def guides_of(encoder: FaceEncoder, arrays: dict[str, np.ndarray]) -> Guides:
+    """Remove poses and face from the inputs and convert them to guides."""
+    pose, face = arrays.pop("pose"), arrays.pop("face")
     return Guides(jnp.asarray(pose), encode(encoder, jnp.asarray(face[0])))
 
 
-def ours(networks: tuple[AnimateTransformer, FaceEncoder], case: Case) -> np.ndarray:
-    given = inputs(case)
-    guides = guides_of(networks[1], given)
-    return np.asarray(run(networks[0], *given.values(), guides=guides))
+def run_atelier(networks: tuple[AnimateTransformer, FaceEncoder], case: Case) -> np.ndarray:
+    arrays = inputs(case)
+    guides = guides_of(networks[1], arrays)
+    return np.asarray(run(networks[0], *arrays.values(), guides=guides))
 
 
 @pytest.fixture(scope="module", params=CASES)
 def pair(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ...]:
-    """A case, our networks and the velocity of diffusers'."""
+    """A case, Atelier's networks, and the velocity of diffusers'."""
     case, folder = CASES[request.param], tmp_path_factory.mktemp("animate")
-    expected = theirs(make(folder, case), case)
-    return case, load_ours(folder), expected
+    expected = run_diffusers(make(folder, case), case)
+    return case, load_atelier(folder), expected
 
 
 def test_velocity(pair: tuple[Any, ...]) -> None:
     case, networks, expected = pair
-    found = ours(networks, case)
-    print(f"relative {relative(found, expected):.1e}")
-    assert found.shape == expected.shape
+    output = run_atelier(networks, case)
+    print(f"relative {relative(output, expected):.1e}")
+    assert output.shape == expected.shape
     assert expected.std() > 0.3, "a flat velocity proves nothing"
-    assert relative(found, expected) <= RELATIVE
+    assert relative(output, expected) <= RELATIVE
 
 
 @pytest.mark.parametrize("kind", ["first-block", "teacache"])
 def test_a_cached_step_that_runs_whole_draws_the_same(pair: tuple[Any, ...], kind: Any) -> None:
-    """With a residual that is the step's: the face behind the first block is in it."""
+    """The residual is the step's own, and includes the face after the first block."""
     case, networks, expected = pair
-    given, config = inputs(case), networks[0].config
-    guides = guides_of(networks[1], given)
+    arrays, config = inputs(case), networks[0].config
+    guides = guides_of(networks[1], arrays)
     tokens = np.prod(case.grid) // np.prod(config.patch_size)
     blanks = [blank(1, int(tokens), config.width, jnp.float32)] * 2
-    kept = jax.tree.map(lambda *rows: jnp.stack(rows), *blanks)
+    cache = jax.tree.map(lambda *rows: jnp.stack(rows), *blanks)
     values = {THRESHOLD: jnp.asarray([0.0, 0.0]), COEFFICIENTS: np.float32([[1, 0], [1, 0]])}
 
     @nnx.jit
     def twice(network: AnimateTransformer, guides: Guides, *inputs: Any) -> tuple[Any, Any]:
-        whole = CachedStep(kind, kept, values)
-        first = network(*inputs, cache=whole, guides=guides)
-        reused = CachedStep(kind, whole.after, {**values, THRESHOLD: jnp.asarray([9.0, 9.0])})
+        whole_step = CachedStep(kind, cache, values)
+        first = network(*inputs, cache=whole_step, guides=guides)
+        reused = CachedStep(kind, whole_step.after, {**values, THRESHOLD: jnp.asarray([9.0, 9.0])})
         return first, network(*inputs, cache=reused, guides=guides)
 
-    for found in twice(networks[0], guides, *map(jnp.asarray, given.values())):
-        assert relative(np.asarray(found), expected) <= RELATIVE
+    for output in twice(networks[0], guides, *map(jnp.asarray, arrays.values())):
+        assert relative(np.asarray(output), expected) <= RELATIVE
 
 
-def assert_far(found: np.ndarray, expected: np.ndarray) -> None:
-    assert relative(found, expected) > 100 * RELATIVE
+def assert_far(output: np.ndarray, expected: np.ndarray) -> None:
+    assert relative(output, expected) > 100 * RELATIVE
 
 
 @pytest.mark.parametrize("spoilt", ["pose", "face"])
 def test_frames_in_another_order_fail_by_far(pair: tuple[Any, ...], spoilt: str) -> None:
     case, networks, expected = pair
-    given = inputs(case)
-    guides = guides_of(networks[1], given)
+    arrays = inputs(case)
+    guides = guides_of(networks[1], arrays)
     guide = getattr(guides, spoilt)
-    turned = np.flip(guide, 1 if guide.shape[1] > 1 else -1)  # of one frame, its channels
-    wrong = guides._replace(**{spoilt: jnp.asarray(turned)})
-    assert_far(np.asarray(run(networks[0], *given.values(), guides=wrong)), expected)
+    flipped = np.flip(guide, 1 if guide.shape[1] > 1 else -1)  # of a single frame, its channels
+    wrong = guides._replace(**{spoilt: jnp.asarray(flipped)})
+    assert_far(np.asarray(run(networks[0], *arrays.values(), guides=wrong)), expected)
 
 
 @pytest.mark.parametrize("wrong", [("BLUR", (1.0, 1.0, 1.0, 1.0)), ("SLOPE", 0.1), ("GAIN", 1.0)])
@@ -226,9 +226,9 @@ def test_another_formula_of_motion_fails_by_far(
     case, networks, expected = pair
     monkeypatch.setattr(face_encoder, *wrong)
     jax.clear_caches()
-    found = ours(networks, case)
+    output = run_atelier(networks, case)
     jax.clear_caches()
-    assert_far(found, expected)
+    assert_far(output, expected)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The Wan transformer against diffusers' own, in float32, on random weights and odd sizes."""
+"""The Wan transformer compared with diffusers' in float32, on random weights and odd sizes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ from models.weights.loader import flat_parameters, load
 from tests.parity.tiny import randomize
 
 RELATIVE = 1e-5
-"""Of the velocity. Measured: 3e-6 at the most, the timestep's sinusoids most of it (an angle of
-1000 rounds at 6e-5)."""
+"""Relative tolerance of the velocity. The largest measured error is 3e-6, mostly of the timestep's
+sinusoids (an angle of 1000 rounds at 6e-5).
+"""
 
 BASE: Mapping[str, Any] = {
     "patch_size": (1, 2, 2),
@@ -44,7 +45,7 @@ FROM_IMAGE = {"in_channels": 9, "image_dim": 26, "added_kv_proj_dim": 60}
 
 @dataclass(frozen=True)
 class Case:
-    """A network, by what differs from `BASE`, and the shapes of its inputs."""
+    """A network, by its overrides of `BASE`, and the shapes of its inputs."""
 
     config: Mapping[str, Any] = field(default_factory=dict)
     grid: tuple[int, int, int] = (3, 6, 8)
@@ -96,17 +97,17 @@ run = nnx.jit(lambda model, *inputs: model(*inputs))
 
 
 def make(folder: Path, case: Case) -> WanTransformer3DModel:
-    """diffusers' network with weights far from their initial values, written to the folder."""
+    """Write diffusers' network, with weights far from their initial values, to the folder."""
     network = randomize(WanTransformer3DModel(**{**BASE, **case.config}), seed=1)
     for name, parameter in network.named_parameters():
-        # Attention that picks a few keys: near uniform, it hides single words and positions.
+        # Sharpen attention: nearly uniform attention would hide single words and positions.
         if name.endswith(("norm_q.weight", "norm_k.weight", "norm_added_k.weight")):
             parameter.data *= 2.0
     network.save_pretrained(folder / "transformer")
     return network
 
 
-def load_ours(folder: Path, dtype: Any = jnp.float32) -> WanTransformer:
+def load_atelier(folder: Path, dtype: Any = jnp.float32) -> WanTransformer:
     config = WanConfig.from_dict(read_config(folder, "transformer"))
     abstract = abstract_module(WanTransformer, config, param_dtype=dtype)
     return load(abstract, folder / "transformer", RENAMES)
@@ -121,7 +122,7 @@ class Inputs:
 
 
 def inputs(case: Case) -> Inputs:
-    """Two rows, each with a timestep and a length of text of its own."""
+    """Two rows, each with a separate timestep and text length."""
     config, random = {**BASE, **case.config}, np.random.default_rng(3)
 
     def normal(*shape: int) -> np.ndarray:
@@ -136,8 +137,8 @@ def inputs(case: Case) -> Inputs:
     return Inputs(latents, times.astype(np.float32), text, image)
 
 
-def theirs(network: WanTransformer3DModel, given: Inputs) -> np.ndarray:
-    """Channels last. First and last frame are two rows of images there."""
+def run_diffusers(network: WanTransformer3DModel, given: Inputs) -> np.ndarray:
+    """Velocity, channels last. diffusers takes first and last frame as two rows of images."""
     image = None if given.image_embeds is None else torch.tensor(given.image_embeds)
     if network.config.pos_embed_seq_len is not None:
         image = image.reshape(4, -1, image.shape[-1])
@@ -149,50 +150,55 @@ def theirs(network: WanTransformer3DModel, given: Inputs) -> np.ndarray:
     return velocity.permute(0, 2, 3, 4, 1).numpy()
 
 
-def ours(network: WanTransformer, given: Inputs) -> np.ndarray:
+def run_atelier(network: WanTransformer, given: Inputs) -> np.ndarray:
     velocity = run(network, given.latents, given.timestep, given.prompt_embeds, given.image_embeds)
     return np.asarray(velocity)
 
 
-def relative(ours: np.ndarray, theirs: np.ndarray) -> float:
-    return float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))
+def relative(output: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.linalg.norm(output - expected) / np.linalg.norm(expected))
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_velocity(tmp_path: Path, name: str, record_property: Any) -> None:
     case = CASES[name]
-    expected = theirs(make(tmp_path, case), inputs(case))
-    found = ours(load_ours(tmp_path), inputs(case))
-    assert found.shape == expected.shape
+    expected = run_diffusers(make(tmp_path, case), inputs(case))
+    output = run_atelier(load_atelier(tmp_path), inputs(case))
+    assert output.shape == expected.shape
     assert expected.std() > 0.3, "a flat velocity proves nothing"
-    record_property("relative", relative(found, expected))
-    print(f"relative {relative(found, expected):.1e}")
-    assert relative(found, expected) <= RELATIVE
+    record_property("relative", relative(output, expected))
+    print(f"relative {relative(output, expected):.1e}")
+    assert relative(output, expected) <= RELATIVE
 
 
 class TestTheCheckBites:
-    """Wrong variants that look plausible are far out of bounds."""
+    """Plausible wrong variants exceed the bounds by far."""
 
     def test_time_embedding_in_bfloat16(self, tmp_path: Path) -> None:
         case = CASES["text to video"]
-        expected = theirs(make(tmp_path, case), inputs(case))
-        network = load_ours(tmp_path)
+        expected = run_diffusers(make(tmp_path, case), inputs(case))
+        network = load_atelier(tmp_path)
         for layer in (network.time_in.first, network.time_in.second):
             for parameter in (layer.kernel, layer.bias):
                 parameter.set_value(parameter[...].astype(jnp.bfloat16))
-        assert relative(ours(network, inputs(case)), expected) > 100 * RELATIVE
+        assert relative(run_atelier(network, inputs(case)), expected) > 100 * RELATIVE
 
     @pytest.mark.parametrize("axes", [(1, 2), (2, 3)], ids=["frames, rows", "rows, columns"])
     def test_rope_of_swapped_axes(self, tmp_path: Path, axes: tuple[int, int]) -> None:
-        """With one latent a token, only RoPE knows an axis from another."""
+        """Single latents as tokens have the same size in each axis, so only RoPE distinguishes the
+        axes.
+        """
         case = CASES["single latents as tokens"]
-        given = inputs(case)
-        expected = theirs(make(tmp_path, case), given)
-        turned = Inputs(
-            given.latents.swapaxes(*axes), given.timestep, given.prompt_embeds, given.image_embeds
+        arrays = inputs(case)
+        expected = run_diffusers(make(tmp_path, case), arrays)
+        transposed = Inputs(
+            arrays.latents.swapaxes(*axes),
+            arrays.timestep,
+            arrays.prompt_embeds,
+            arrays.image_embeds,
         )
-        found = ours(load_ours(tmp_path), turned).swapaxes(*axes)
-        assert relative(found, expected) > 1000 * RELATIVE
+        output = run_atelier(load_atelier(tmp_path), transposed).swapaxes(*axes)
+        assert relative(output, expected) > 1000 * RELATIVE
 
     @pytest.mark.parametrize(
         "key",
@@ -212,40 +218,48 @@ class TestTheCheckBites:
         network = make(tmp_path, case)
         with torch.no_grad():
             network.get_parameter(key).mul_(1.1)
-        expected = theirs(network, inputs(case))
-        assert relative(ours(load_ours(tmp_path), inputs(case)), expected) > 20 * RELATIVE
+        expected = run_diffusers(network, inputs(case))
+        assert relative(run_atelier(load_atelier(tmp_path), inputs(case)), expected) > 20 * RELATIVE
 
 
 def test_bfloat16_is_as_close_as_theirs(tmp_path: Path) -> None:
-    """Both loaded in bfloat16, ours is no further from float32 than diffusers' own."""
+    """Atelier's bfloat16 error from float32 is comparable to diffusers'."""
     case = CASES["first and last frame"]
-    exact = theirs(make(tmp_path, case), inputs(case))
+    exact = run_diffusers(make(tmp_path, case), inputs(case))
     half = WanTransformer3DModel.from_pretrained(
         tmp_path, subfolder="transformer", torch_dtype=torch.bfloat16
     )
-    given = inputs(case)
-    rounded = [torch.tensor(part).bfloat16() for part in (given.prompt_embeds, given.image_embeds)]
+    arrays = inputs(case)
+    rounded = [
+        torch.tensor(part).bfloat16() for part in (arrays.prompt_embeds, arrays.image_embeds)
+    ]
     with torch.no_grad():
-        latents = torch.tensor(given.latents).permute(0, 4, 1, 2, 3).bfloat16()
+        latents = torch.tensor(arrays.latents).permute(0, 4, 1, 2, 3).bfloat16()
         image = rounded[1].reshape(4, -1, rounded[1].shape[-1])
-        velocity = half(latents, torch.tensor(given.timestep), rounded[0], image).sample
-    theirs_off = relative(velocity.permute(0, 2, 3, 4, 1).float().numpy(), exact)
-    ours_off = relative(ours(load_ours(tmp_path, jnp.bfloat16), given).astype(np.float32), exact)
-    print(f"bfloat16: ours {ours_off:.1e}, theirs {theirs_off:.1e} from float32")
-    assert ours_off < 1.5 * theirs_off  # the roundings differ, and so does their luck
+        velocity = half(latents, torch.tensor(arrays.timestep), rounded[0], image).sample
+    reference_error = relative(velocity.permute(0, 2, 3, 4, 1).float().numpy(), exact)
+    error = relative(
+        run_atelier(load_atelier(tmp_path, jnp.bfloat16), arrays).astype(np.float32), exact
+    )
+    print(f"bfloat16: Atelier {error:.1e}, diffusers {reference_error:.1e} from float32")
+    assert error < 1.5 * reference_error  # roundings differ, and so do the errors
 
 
 def test_every_array_has_the_dtype_of_theirs(tmp_path: Path) -> None:
-    """Loaded in bfloat16, exactly the arrays that diffusers keeps in float32 are so here."""
+    """Loaded in bfloat16, exactly the arrays that diffusers keeps in float32 stay float32."""
     make(tmp_path, CASES["first and last frame"])
     half = WanTransformer3DModel.from_pretrained(
         tmp_path, subfolder="transformer", torch_dtype=torch.bfloat16
     )
-    leaves = flat_parameters(load_ours(tmp_path, jnp.bfloat16))
-    kept = set()
+    leaves = flat_parameters(load_atelier(tmp_path, jnp.bfloat16))
+    in_float32 = set()
     for key, parameter in half.named_parameters():
         goal = target(key, RENAMES)
         assert goal is not None
         assert str(leaves[goal.path].dtype) == str(parameter.dtype).removeprefix("torch."), key
-        kept |= {goal.path} if parameter.dtype == torch.float32 else set()
-    assert {"time_in.first.kernel", "blocks.cross_norm.bias", "image_in.norm_in.scale"} <= kept
+        in_float32 |= {goal.path} if parameter.dtype == torch.float32 else set()
+    assert {
+        "time_in.first.kernel",
+        "blocks.cross_norm.bias",
+        "image_in.norm_in.scale",
+    } <= in_float32

@@ -1,6 +1,7 @@
-"""VACE's parts together against diffusers' pipeline: a guided clip from frames, masks, references.
+"""VACE's parts combined and compared with diffusers' pipeline: a guided video from frames, masks
+and references.
 
-The parts are those that the model will be served by; the loop around them is Euler's.
+The parts are those of the production pipeline; the loop around them is a plain Euler loop.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from tests.parity.test_wan_vace_conditions import (
     VAES,
     in_size,
 )
-from tests.parity.test_wan_vace_transformer import Case, load_ours, make
+from tests.parity.test_wan_vace_transformer import Case, load_atelier, make
 from tests.parity.tiny_wan import video_vae
 
 SEED, GUIDANCE, STEPS = 7, 4.0, 3
@@ -75,10 +76,10 @@ VARIANTS = {
 
 
 class Parts(NamedTuple):
-    """A variant's networks, ours and theirs, and the prompts."""
+    """A variant's networks in both implementations, and the prompts."""
 
     variant: Variant
-    theirs: WanVACEPipeline
+    diffusers: WanVACEPipeline
     transformer: VaceTransformer
     vae: VideoAutoencoder
     prompts: np.ndarray
@@ -95,13 +96,13 @@ def parts(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Parts:
     sizes["vace_in_channels"] = control_channels(latents, pixel)
     transformer = make(folder, Case(sizes))
     scheduler = FlowMatchEulerDiscreteScheduler(shift=3.0)
-    theirs = WanVACEPipeline(None, None, vae, scheduler, transformer)
-    theirs.set_progress_bar_config(disable=True)
+    pipeline = WanVACEPipeline(None, None, vae, scheduler, transformer)
+    pipeline.set_progress_bar_config(disable=True)
     abstract = abstract_module(VideoAutoencoder, config, param_dtype=jnp.float32)
-    ours = load(abstract, folder / "vae", video_key_mapping.RENAMES)
+    vae_of_atelier = load(abstract, folder / "vae", video_key_mapping.RENAMES)
     random = np.random.default_rng(9)
     prompts = random.standard_normal((2, 11, BASE["text_dim"]), dtype=np.float32)
-    return Parts(variant, theirs, load_ours(folder), ours, prompts)
+    return Parts(variant, pipeline, load_atelier(folder), vae_of_atelier, prompts)
 
 
 def drawn_by_diffusers(parts: Parts) -> Drawn:
@@ -111,7 +112,7 @@ def drawn_by_diffusers(parts: Parts) -> Drawn:
         latents.append(tensors["latents"][0].permute(1, 2, 3, 0).numpy().copy())
         return {}
 
-    made = parts.theirs(
+    output = parts.diffusers(
         video=in_size(CLIP),
         mask=in_size(MASKS),
         reference_images=REFERENCES[: parts.variant.references],
@@ -126,14 +127,16 @@ def drawn_by_diffusers(parts: Parts) -> Drawn:
         generator=torch.Generator("cpu").manual_seed(SEED),
         callback_on_step_end=keep,
     )
-    return Drawn(latents, (made.frames[0] * 255).astype(np.uint8))
+    return Drawn(latents, (output.frames[0] * 255).astype(np.uint8))
 
 
-def drawn_by_us(parts: Parts, references: Sequence[Image.Image] | None = None) -> Drawn:
-    """Args: references: others than the variant's."""
-    seen = REFERENCES[: parts.variant.references] if references is None else references
-    given, pixel = read_frames(CLIP, MASKS, SIZE), parts.vae.config.downsampling
-    pixels = [jnp.asarray(read_reference(one, SIZE, pixel, "reference_images")) for one in seen]
+def drawn_by_atelier(parts: Parts, references: Sequence[Image.Image] | None = None) -> Drawn:
+    """Run the parts with Atelier; `references` replaces those of the variant."""
+    images = REFERENCES[: parts.variant.references] if references is None else references
+    control_frames, pixel = read_frames(CLIP, MASKS, SIZE), parts.vae.config.downsampling
+    pixels = [
+        jnp.asarray(read_reference(image, SIZE, pixel, "reference_images")) for image in images
+    ]
     normalisation = Normalisation.of(parts.vae.config)
     scales = jnp.tile(jnp.float32(parts.variant.scales), (2, 1))
 
@@ -142,20 +145,20 @@ def drawn_by_us(parts: Parts, references: Sequence[Image.Image] | None = None) -
         def encode(clip: Any) -> Any:
             return normalisation.apply(vae.encode(clip[None])[0][0])
 
-        first = jnp.concatenate([encode(one[None]) for one in pixels])
+        first = jnp.concatenate([encode(image[None]) for image in pixels])
         return with_references(control_video(encode, frames, masks), first)
 
     @nnx.jit
     def velocity(network: VaceTransformer, x: Any, time: Any, prompts: Any, control: Any) -> Any:
-        both = jnp.stack([x, x])
+        doubled = jnp.stack([x, x])
         video = jnp.stack([control, control])
-        found = network(both, time, prompts, control=Control(video, scales))
-        return found[1] + GUIDANCE * (found[0] - found[1])
+        velocities = network(doubled, time, prompts, control=Control(video, scales))
+        return velocities[1] + GUIDANCE * (velocities[0] - velocities[1])
 
-    control = conditions(parts.vae, *map(jnp.asarray, given), pixels)  # type: ignore[call-arg]
+    control = conditions(parts.vae, *map(jnp.asarray, control_frames), pixels)  # type: ignore[call-arg]
     shape = control.shape[:3]
     x = jnp.asarray(draw_noise(TorchGenerator(SEED), shape, parts.vae.config.z_dim))
-    scheduler, latents = parts.theirs.scheduler, []
+    scheduler, latents = parts.diffusers.scheduler, []
     scheduler.set_timesteps(STEPS)
     sigmas = scheduler.sigmas.numpy()
     for number, time in enumerate(scheduler.timesteps.numpy()):
@@ -164,21 +167,24 @@ def drawn_by_us(parts: Parts, references: Sequence[Image.Image] | None = None) -
         x = x + (sigmas[number + 1] - sigmas[number]) * change
         latents.append(np.asarray(x))
     decode = nnx.jit(lambda vae, x: vae.decode(x[None], finish=to_frames)[0])
-    return Drawn(latents, np.asarray(decode(parts.vae, normalisation.undo(x[len(seen) :]))))
+    return Drawn(latents, np.asarray(decode(parts.vae, normalisation.undo(x[len(images) :]))))
 
 
 def test_a_clip_from_frames_masks_and_references(parts: Parts) -> None:
-    ours, theirs = drawn_by_us(parts), drawn_by_diffusers(parts)
-    steps = [relative(a, b) for a, b in zip(ours.latents, theirs.latents, strict=True)]
-    off = np.abs(ours.frames.astype(int) - theirs.frames)
-    print(f"latents {max(steps):.1e}, {psnr_db(ours.frames, theirs.frames):.1f} dB, {off.max()}")
-    assert ours.frames.shape == theirs.frames.shape == (FRAMES, *SIZE[::-1], 3)
+    result, expected = drawn_by_atelier(parts), drawn_by_diffusers(parts)
+    steps = [relative(a, b) for a, b in zip(result.latents, expected.latents, strict=True)]
+    levels = np.abs(result.frames.astype(int) - expected.frames)
+    print(
+        f"latents {max(steps):.1e}, {psnr_db(result.frames, expected.frames):.1f} dB,"
+        f" {levels.max()}"
+    )
+    assert result.frames.shape == expected.frames.shape == (FRAMES, *SIZE[::-1], 3)
     assert max(steps) <= RELATIVE, steps
-    assert psnr_db(ours.frames, theirs.frames) >= PSNR_DB
-    assert off.max() <= GREY_LEVELS
-    assert theirs.frames.std() > 10, "a flat video proves nothing"
-    turned = [one.transpose(Image.Transpose.FLIP_LEFT_RIGHT) for one in REFERENCES]
-    wrong = drawn_by_us(parts, turned[: parts.variant.references])
-    # A reference moves few grey levels on random weights: 55 dB in the odd variant.
-    assert max(map(relative, wrong.latents, theirs.latents)) > 10 * RELATIVE
-    assert psnr_db(wrong.frames, theirs.frames) < PSNR_DB - 3
+    assert psnr_db(result.frames, expected.frames) >= PSNR_DB
+    assert levels.max() <= GREY_LEVELS
+    assert expected.frames.std() > 10, "a flat video proves nothing"
+    mirrored = [image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) for image in REFERENCES]
+    wrong = drawn_by_atelier(parts, mirrored[: parts.variant.references])
+    # With random weights a reference changes few grey levels: 55 dB in the odd variant.
+    assert max(map(relative, wrong.latents, expected.latents)) > 10 * RELATIVE
+    assert psnr_db(wrong.frames, expected.frames) < PSNR_DB - 3

@@ -1,6 +1,6 @@
-"""What VACE's network sees of frames, masks and references, against diffusers' own preparation.
+"""VACE's network inputs from frames, masks and references, compared with diffusers' preparation.
 
-Latents in relative terms: a reference that is read wrongly hardly shows in the frames drawn.
+The bound is relative error of latents: a misread reference hardly changes the generated frames.
 """
 
 from __future__ import annotations
@@ -26,7 +26,13 @@ from models.vae.video import VideoAutoencoder
 from models.vae.video_config import VideoVaeConfig
 from models.wan import vace_inputs
 from models.wan.vace_conditions import control_channels, control_video, with_references
-from models.wan.vace_inputs import ControlFrames, extended, kept, read_frames, read_reference
+from models.wan.vace_inputs import (
+    ControlFrames,
+    extended,
+    preserved_frame,
+    read_frames,
+    read_reference,
+)
 from models.weights.loader import load
 from tests.parity.test_wan_transformer import BASE, relative
 from tests.parity.tiny_wan import video_vae
@@ -36,13 +42,13 @@ SIZE, FRAMES = (80, 48), 9
 
 
 def picture(seed: int, size: tuple[int, int], mode: str = "RGB") -> Image.Image:
-    """Fields of colour with soft edges."""
+    """Random colour fields with soft edges."""
     fields = np.random.default_rng(seed).integers(0, 256, (5, 7, 3), dtype=np.uint8)
     return Image.fromarray(fields).convert(mode).resize(size)
 
 
 def in_size(frames: list[Image.Image]) -> list[Image.Image]:
-    """Frames as diffusers' pipeline wants them, their proportions kept by diffusers' processor."""
+    """Resize frames to the pipeline's size with diffusers' processor, keeping proportions."""
     width, height = SIZE
     return [
         VaeImageProcessor().resize(frame, height, width, resize_mode="crop") for frame in frames
@@ -57,9 +63,9 @@ REFERENCES = [picture(30, (133, 61)), picture(31, (37, 190)), picture(32, (24, 1
 
 
 class Pair(NamedTuple):
-    """Diffusers' pipeline, and our VAE of the same weights."""
+    """diffusers' pipeline, and Atelier's VAE with the same weights."""
 
-    theirs: WanVACEPipeline
+    diffusers: WanVACEPipeline
     vae: VideoAutoencoder
     pixel: int
 
@@ -81,11 +87,11 @@ def pair(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     vae.save_pretrained(folder / "vae")
     sizes = {**BASE, "num_layers": 1, "vace_layers": (0,), "vace_in_channels": 3}
     transformer = WanVACETransformer3DModel(**sizes)
-    theirs = WanVACEPipeline(None, None, vae, None, transformer)
+    pipeline = WanVACEPipeline(None, None, vae, None, transformer)
     config = VideoVaeConfig.from_dict(read_config(folder, "vae"))
     abstract = abstract_module(VideoAutoencoder, config, param_dtype=jnp.float32)
-    ours = load(abstract, folder / "vae", video_key_mapping.RENAMES)
-    return Pair(theirs, ours, theirs.vae_scale_factor_spatial)
+    network = load(abstract, folder / "vae", video_key_mapping.RENAMES)
+    return Pair(pipeline, network, pipeline.vae_scale_factor_spatial)
 
 
 def by_diffusers(
@@ -94,24 +100,26 @@ def by_diffusers(
     masks: list[Image.Image] | None,
     references: list[Image.Image] | None = None,
 ) -> np.ndarray:
-    """Control latents [f, h, w, channels]."""
-    pipeline = pair.theirs
+    """Control latents [f, h, w, channels] by diffusers."""
+    pipeline = pair.diffusers
     clip, masks = clip and in_size(clip), masks and in_size(masks)
     with torch.no_grad():
-        video, mask, pictures = pipeline.preprocess_conditions(
+        video, mask, images = pipeline.preprocess_conditions(
             clip, masks, references, 1, SIZE[1], SIZE[0], FRAMES, torch.float32, "cpu"
         )
-        latents = pipeline.prepare_video_latents(video, mask, pictures, device="cpu")
-        both = torch.cat([latents, pipeline.prepare_masks(mask, pictures)], dim=1)
-    return both[0].permute(1, 2, 3, 0).numpy()
+        latents = pipeline.prepare_video_latents(video, mask, images, device="cpu")
+        joined = torch.cat([latents, pipeline.prepare_masks(mask, images)], dim=1)
+    return joined[0].permute(1, 2, 3, 0).numpy()
 
 
 def by_us(
     pair: Pair, given: ControlFrames, references: Sequence[Image.Image] = (), *, video: bool = True
 ) -> np.ndarray:
-    """The same, the order of references left to `with_references`."""
+    """Control latents by Atelier; `with_references` orders the references."""
     normalisation = Normalisation.of(pair.vae.config)
-    read = [read_reference(one, SIZE, pair.pixel, "reference_images") for one in references]
+    reference_arrays = [
+        read_reference(reference, SIZE, pair.pixel, "reference_images") for reference in references
+    ]
 
     @nnx.jit
     def run(vae: VideoAutoencoder, frames: Any, masks: Any, pixels: list[Any]) -> Any:
@@ -121,44 +129,50 @@ def by_us(
         control = control_video(encode, frames if video else None, masks)
         if not pixels:
             return control
-        return with_references(control, jnp.concatenate([encode(one[None]) for one in pixels]))
+        return with_references(control, jnp.concatenate([encode(image[None]) for image in pixels]))
 
     frames, masks = map(jnp.asarray, given)
-    return np.asarray(run(pair.vae, frames, masks, [jnp.asarray(one) for one in read]))
+    return np.asarray(
+        run(pair.vae, frames, masks, [jnp.asarray(image) for image in reference_arrays])
+    )
 
 
 def test_a_video_with_masks_and_references(pair: Pair) -> None:
-    theirs = by_diffusers(pair, CLIP, MASKS, REFERENCES)
-    ours = by_us(pair, read_frames(CLIP, MASKS, SIZE), REFERENCES)
-    print(f"relative {relative(ours, theirs):.1e}")
-    assert ours.shape == theirs.shape
-    assert ours.shape[-1] == control_channels(pair.vae.config.z_dim, pair.pixel)
-    assert relative(ours, theirs) <= RELATIVE
-    turned = by_us(pair, read_frames(CLIP, MASKS, SIZE), REFERENCES[::-1])
-    assert relative(turned, theirs) > 1000 * RELATIVE
+    expected = by_diffusers(pair, CLIP, MASKS, REFERENCES)
+    output = by_us(pair, read_frames(CLIP, MASKS, SIZE), REFERENCES)
+    print(f"relative {relative(output, expected):.1e}")
+    assert output.shape == expected.shape
+    assert output.shape[-1] == control_channels(pair.vae.config.z_dim, pair.pixel)
+    assert relative(output, expected) <= RELATIVE
+    reversed_order = by_us(pair, read_frames(CLIP, MASKS, SIZE), REFERENCES[::-1])
+    assert relative(reversed_order, expected) > 1000 * RELATIVE
 
 
 def test_references_alone(pair: Pair) -> None:
-    theirs = by_diffusers(pair, None, None, REFERENCES[:1])
-    given = read_frames([GREY] * FRAMES, [], SIZE)
-    assert relative(by_us(pair, given, REFERENCES[:1], video=False), theirs) <= RELATIVE
-    grey = by_us(pair, given, REFERENCES[:1])
-    assert relative(grey, theirs) > 10 * RELATIVE, "no video is grey between two bytes"
+    expected = by_diffusers(pair, None, None, REFERENCES[:1])
+    control_frames = read_frames([GREY] * FRAMES, [], SIZE)
+    assert relative(by_us(pair, control_frames, REFERENCES[:1], video=False), expected) <= RELATIVE
+    grey = by_us(pair, control_frames, REFERENCES[:1])
+    assert relative(grey, expected) > 10 * RELATIVE, (
+        "the grey of a missing video lies between two bytes"
+    )
 
 
 def test_first_and_last_frame_with_the_rest_to_be_drawn(pair: Pair) -> None:
     clip = [CLIP[0], *[GREY] * (FRAMES - 2), CLIP[1]]
-    theirs = by_diffusers(pair, clip, [BLACK, *[WHITE] * (FRAMES - 2), BLACK])
-    given = extended(kept(CLIP[0], SIZE), FRAMES, kept(CLIP[1], SIZE))
-    assert relative(by_us(pair, given), theirs) <= RELATIVE
-    first_alone = extended(kept(CLIP[0], SIZE), FRAMES)
-    assert relative(by_us(pair, first_alone), theirs) > 100 * RELATIVE
+    expected = by_diffusers(pair, clip, [BLACK, *[WHITE] * (FRAMES - 2), BLACK])
+    control_frames = extended(
+        preserved_frame(CLIP[0], SIZE), FRAMES, preserved_frame(CLIP[1], SIZE)
+    )
+    assert relative(by_us(pair, control_frames), expected) <= RELATIVE
+    only_first = extended(preserved_frame(CLIP[0], SIZE), FRAMES)
+    assert relative(by_us(pair, only_first), expected) > 100 * RELATIVE
 
 
 def test_a_reference_that_is_averaged_fails_by_far(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    theirs = by_diffusers(pair, CLIP, MASKS, REFERENCES)
+    expected = by_diffusers(pair, CLIP, MASKS, REFERENCES)
 
     def averaged(pixels: np.ndarray, size: int, axis: int) -> np.ndarray:
         sides = [size if axis == at else side for at, side in enumerate(pixels.shape[:2])]
@@ -169,33 +183,35 @@ def test_a_reference_that_is_averaged_fails_by_far(
         return np.stack([np.asarray(band) for band in bands], axis=-1)
 
     monkeypatch.setattr(vace_inputs, "_interpolated", averaged)
-    ours = by_us(pair, read_frames(CLIP, MASKS, SIZE), REFERENCES)
-    assert relative(ours, theirs) > 100 * RELATIVE
+    output = by_us(pair, read_frames(CLIP, MASKS, SIZE), REFERENCES)
+    assert relative(output, expected) > 100 * RELATIVE
 
 
 @pytest.mark.parametrize("sides", [(93, 61), (61, 93), (160, 96), (31, 200), (80, 48)])
 def test_frames_keep_their_proportions(sides: tuple[int, int]) -> None:
-    """By the bytes of diffusers' processor; stretched frames are others."""
+    """The bytes equal those of diffusers' processor; stretched frames differ."""
     frame, mask = picture(3, sides), picture(4, sides, "L")
-    given = read_frames([frame], [mask], SIZE)
-    (theirs,), (levels,) = in_size([frame]), in_size([mask.convert("RGB")])
-    np.testing.assert_array_equal(given.frames[0], np.asarray(theirs))
-    np.testing.assert_array_equal(given.masks[0], np.asarray(levels)[..., 0])
-    np.testing.assert_array_equal(kept(frame, SIZE).frames, given.frames)
+    control_frames = read_frames([frame], [mask], SIZE)
+    (expected,), (levels,) = in_size([frame]), in_size([mask.convert("RGB")])
+    np.testing.assert_array_equal(control_frames.frames[0], np.asarray(expected))
+    np.testing.assert_array_equal(control_frames.masks[0], np.asarray(levels)[..., 0])
+    np.testing.assert_array_equal(preserved_frame(frame, SIZE).frames, control_frames.frames)
     stretched = np.asarray(frame.resize(SIZE, Image.Resampling.LANCZOS)).astype(int)
     if sides[0] * SIZE[1] != sides[1] * SIZE[0]:
-        assert np.abs(stretched - given.frames[0]).max() > 20
+        assert np.abs(stretched - control_frames.frames[0]).max() > 20
 
 
 def test_one_mask_is_every_frames() -> None:
-    one = read_frames(CLIP, MASKS[:1], SIZE)
-    np.testing.assert_array_equal(one.masks, read_frames(CLIP, MASKS[:1] * FRAMES, SIZE).masks)
+    control_frames = read_frames(CLIP, MASKS[:1], SIZE)
+    np.testing.assert_array_equal(
+        control_frames.masks, read_frames(CLIP, MASKS[:1] * FRAMES, SIZE).masks
+    )
 
 
 def test_what_cannot_be_laid_out_says_why() -> None:
     with pytest.raises(RequestError, match="2 frames, the video 9"):
         read_frames(CLIP, MASKS[:2], SIZE)
-    with pytest.raises(RequestError, match="10 at least"):
-        extended(read_frames(CLIP, [], SIZE), FRAMES, kept(CLIP[0], SIZE))
+    with pytest.raises(RequestError, match="at least 10"):
+        extended(read_frames(CLIP, [], SIZE), FRAMES, preserved_frame(CLIP[0], SIZE))
     with pytest.raises(RequestError, match="8 pixels on each side"):
         read_reference(picture(1, (40, 7)), SIZE, 8, "reference_images.0")

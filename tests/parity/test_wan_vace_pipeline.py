@@ -1,4 +1,4 @@
-"""VACE as it is served against diffusers' whole pipeline, from prompts, frames and references.
+"""VACE's pipeline compared with diffusers', from prompts, frames and references.
 
 Bounds as in `tests.parity.test_wan`.
 """
@@ -63,11 +63,11 @@ Images = Mapping[str, Image.Image]
 
 
 class Case(NamedTuple):
-    """Fields, files by path, and diffusers' arguments for the same."""
+    """Fields, files by path, and the equivalent arguments of diffusers."""
 
     fields: dict[str, Any]
     files: Images
-    theirs: dict[str, Any]
+    diffusers: dict[str, Any]
 
 
 def listed(field: str, images: list[Image.Image]) -> Images:
@@ -120,21 +120,21 @@ CASES = {
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_coarsely() -> None:
-    """By request."""
+    """Override the folder's fixture: compile options depend on the request."""
 
 
 class Pair(WanPair):
-    """One checkpoint, loaded by us and by diffusers."""
+    """One checkpoint, loaded by Atelier and by diffusers."""
 
     def drawn(
         self, case: Case, spoil: Callable[[Any], Any] = lambda row: row, **changed: Any
     ) -> Result:
-        """Args: spoil: what goes wrong with the row after encoding."""
+        """Run a case; `spoil` corrupts the row after encoding."""
         files = {path: png(image) for path, image in case.files.items()}
-        return self.drawn_by_us({**case.fields, **changed}, files, spoil)
+        return self.drawn_by_atelier({**case.fields, **changed}, files, spoil)
 
     def expected(self, case: Case) -> Result:
-        return self.drawn_by_diffusers({**REQUEST, **case.fields, **case.theirs})
+        return self.drawn_by_diffusers({**REQUEST, **case.fields, **case.diffusers})
 
 
 @pytest.fixture(scope="module")
@@ -146,39 +146,39 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_same_clip_as_diffusers(pairs: Any, name: str, case: str) -> None:
-    pair, wanted = pairs(name), CASES[case]
-    assert_the_same_clip(pair.drawn(wanted), pair.expected(wanted), SHAPE)
+    pair, chosen = pairs(name), CASES[case]
+    assert_the_same_clip(pair.drawn(chosen), pair.expected(chosen), SHAPE)
 
 
 def test_two_experts_take_the_steps_of_the_odd_checkpoint(pairs: Any) -> None:
-    steps = pairs("odd").ours.prepare({**REQUEST, **PROMPTED}, {}).steps
-    assert [step.phase.network for step in steps] == ["transformer"] + ["transformer_2"] * 3
+    steps = pairs("odd").atelier.prepare({**REQUEST, **PROMPTED}, {}).steps
+    assert [step.program.network for step in steps] == ["transformer"] + ["transformer_2"] * 3
 
 
-def assert_far(ours: Result, theirs: Result) -> None:
-    """Latents alone tell a reference apart: it moves few levels on random weights."""
-    assert off(ours, theirs, SHAPE)[0] > 10 * RELATIVE
+def assert_far(output: Result, expected: Result) -> None:
+    """Compare latents only: with random weights, a reference changes few grey levels."""
+    assert off(output, expected, SHAPE)[0] > 10 * RELATIVE
 
 
 def test_references_in_another_order_fail_by_far(pairs: Any) -> None:
     pair, case = pairs("usual"), CASES["references alone"]
-    turned = pair.drawn(case, lambda row: {**row, "references": row["references"][::-1]})
-    assert_far(turned, pair.expected(case))
+    swapped = pair.drawn(case, lambda row: {**row, "references": row["references"][::-1]})
+    assert_far(swapped, pair.expected(case))
 
 
 def test_a_frame_of_references_that_is_not_cut_fails_by_far(pairs: Any) -> None:
-    """The same latents, of which the video is decoded from a frame too early."""
+    """The latents are the same, but decoding starts one frame too early."""
     pair, case = pairs("usual"), CASES["references alone"]
-    prepared = pair.ours.prepare(
+    prepared = pair.atelier.prepare(
         {**REQUEST, **case.fields}, {path: png(image) for path, image in case.files.items()}
     )
-    row = pair.programs.encode(pair.ours.weights, dict(prepared.inputs))
-    decode = jax.jit(pair.ours.decode)
-    right = np.asarray(decode(pair.ours.weights, row))
+    row = pair.programs.encode(pair.atelier.weights, dict(prepared.inputs))
+    decode = jax.jit(pair.atelier.decode)
+    expected = np.asarray(decode(pair.atelier.weights, row))
     early = {**row, "latents": jnp.roll(row["latents"], 1, axis=0)}
-    assert right.shape[0] == FRAMES
-    assert psnr_db(np.asarray(decode(pair.ours.weights, early)), right) < PSNR_DB - 10
-    small = np.asarray(jax.jit(pair.ours.preview)(pair.ours.weights, row))
+    assert expected.shape[0] == FRAMES
+    assert psnr_db(np.asarray(decode(pair.atelier.weights, early)), expected) < PSNR_DB - 10
+    small = np.asarray(jax.jit(pair.atelier.preview)(pair.atelier.weights, row))
     assert small.shape == (3, SIZE[1] // 8, SIZE[0] // 8, 3)
 
 

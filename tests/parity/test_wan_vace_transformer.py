@@ -1,4 +1,4 @@
-"""The VACE transformer against diffusers' own, in float32, on random weights and odd sizes."""
+"""The VACE transformer compared with diffusers' in float32, on random weights and odd sizes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.parity.tiny import randomize
 
 @dataclass(frozen=True)
 class Case:
-    """A network, by what differs from `BASE`, and the shapes of its inputs."""
+    """A network, by its overrides of `BASE`, and the shapes of its inputs."""
 
     config: Mapping[str, Any] = field(default_factory=dict)
     grid: tuple[int, int, int] = (3, 6, 8)
@@ -67,14 +67,14 @@ def make(folder: Path, case: Case) -> WanVACETransformer3DModel:
     return network
 
 
-def load_ours(folder: Path) -> VaceTransformer:
+def load_atelier(folder: Path) -> VaceTransformer:
     config = VaceConfig.from_dict(read_config(folder, "transformer"))
     abstract = abstract_module(VaceTransformer, config, param_dtype=jnp.float32)
     return load(abstract, folder / "transformer", RENAMES)
 
 
 def inputs(case: Case) -> dict[str, np.ndarray]:
-    """Two rows, each with a timestep and a control video of its own."""
+    """Two rows, each with a separate timestep and control video."""
     config, random = {**BASE, **case.config}, np.random.default_rng(3)
 
     def normal(*shape: int) -> np.ndarray:
@@ -88,71 +88,71 @@ def inputs(case: Case) -> dict[str, np.ndarray]:
     }
 
 
-def theirs(network: WanVACETransformer3DModel, case: Case) -> np.ndarray:
+def run_diffusers(network: WanVACETransformer3DModel, case: Case) -> np.ndarray:
     """Velocity, channels last."""
-    given = {name: torch.tensor(value) for name, value in inputs(case).items()}
+    tensors = {name: torch.tensor(value) for name, value in inputs(case).items()}
     with torch.no_grad():
         velocity = network(
-            given["latents"].permute(0, 4, 1, 2, 3),
-            given["timestep"],
-            given["text"],
-            control_hidden_states=given["video"].permute(0, 4, 1, 2, 3),
+            tensors["latents"].permute(0, 4, 1, 2, 3),
+            tensors["timestep"],
+            tensors["text"],
+            control_hidden_states=tensors["video"].permute(0, 4, 1, 2, 3),
             control_hidden_states_scale=torch.tensor(case.scales),
         ).sample
     return velocity.permute(0, 2, 3, 4, 1).numpy()
 
 
-def ours(network: VaceTransformer, case: Case, scales: tuple[float, ...] = ()) -> np.ndarray:
-    given = inputs(case)
+def run_atelier(network: VaceTransformer, case: Case, scales: tuple[float, ...] = ()) -> np.ndarray:
+    arrays = inputs(case)
     factors = np.tile(np.asarray(scales or case.scales, np.float32), (2, 1))
-    control = Control(jnp.asarray(given.pop("video")), jnp.asarray(factors))
-    return np.asarray(run(network, *given.values(), control=control))
+    control = Control(jnp.asarray(arrays.pop("video")), jnp.asarray(factors))
+    return np.asarray(run(network, *arrays.values(), control=control))
 
 
 @pytest.fixture(scope="module", params=CASES)
 def pair(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ...]:
-    """A case, our network and the velocity of diffusers'."""
+    """A case, Atelier's network, and the velocity of diffusers'."""
     case, folder = CASES[request.param], tmp_path_factory.mktemp("vace")
-    expected = theirs(make(folder, case), case)
-    return case, load_ours(folder), expected
+    expected = run_diffusers(make(folder, case), case)
+    return case, load_atelier(folder), expected
 
 
 def test_velocity(pair: tuple[Any, ...]) -> None:
     case, network, expected = pair
-    found = ours(network, case)
-    print(f"relative {relative(found, expected):.1e}")
-    assert found.shape == expected.shape
+    output = run_atelier(network, case)
+    print(f"relative {relative(output, expected):.1e}")
+    assert output.shape == expected.shape
     assert expected.std() > 0.3, "a flat velocity proves nothing"
-    assert relative(found, expected) <= RELATIVE
+    assert relative(output, expected) <= RELATIVE
 
 
 @pytest.mark.parametrize("kind", ["first-block", "teacache"])
 def test_a_cached_step_that_runs_whole_draws_the_same(pair: tuple[Any, ...], kind: Any) -> None:
-    """With a residual that is the step's: the hint of the first block is in it."""
+    """The residual is the step's own, and includes the hint of the first block."""
     case, network, expected = pair
-    given, config = inputs(case), network.config
+    arrays, config = inputs(case), network.config
     tokens = np.prod(case.grid) // np.prod(config.patch_size)
     blanks = [blank(1, int(tokens), config.width, jnp.float32)] * 2
-    kept = jax.tree.map(lambda *rows: jnp.stack(rows), *blanks)
+    cache = jax.tree.map(lambda *rows: jnp.stack(rows), *blanks)
     values = {THRESHOLD: jnp.asarray([0.0, 0.0]), COEFFICIENTS: np.float32([[1, 0], [1, 0]])}
 
     @nnx.jit
     def twice(network: VaceTransformer, video: Any, *inputs: Any) -> tuple[Any, Any]:
         control = Control(video, jnp.tile(jnp.float32(case.scales), (2, 1)))
-        whole = CachedStep(kind, kept, values)
-        first = network(*inputs, cache=whole, control=control)
-        reused = CachedStep(kind, whole.after, {**values, THRESHOLD: jnp.asarray([9.0, 9.0])})
+        whole_step = CachedStep(kind, cache, values)
+        first = network(*inputs, cache=whole_step, control=control)
+        reused = CachedStep(kind, whole_step.after, {**values, THRESHOLD: jnp.asarray([9.0, 9.0])})
         return first, network(*inputs, cache=reused, control=control)
 
-    video = jnp.asarray(given.pop("video"))
-    for found in twice(network, video, *map(jnp.asarray, given.values())):
-        assert relative(np.asarray(found), expected) <= RELATIVE
+    video = jnp.asarray(arrays.pop("video"))
+    for output in twice(network, video, *map(jnp.asarray, arrays.values())):
+        assert relative(np.asarray(output), expected) <= RELATIVE
 
 
 def test_scales_of_other_hints_fail_by_far(pair: tuple[Any, ...]) -> None:
     case, network, expected = pair
-    turned = ours(network, case, case.scales[::-1])
-    assert relative(turned, expected) > 100 * RELATIVE
+    swapped = run_atelier(network, case, case.scales[::-1])
+    assert relative(swapped, expected) > 100 * RELATIVE
 
 
 def test_a_control_stack_that_does_not_see_the_noisy_video_fails_by_far(
@@ -166,9 +166,9 @@ def test_a_control_stack_that_does_not_see_the_noisy_video_fails_by_far(
 
     monkeypatch.setattr(VaceTransformer, "_hints", blind)
     jax.clear_caches()
-    found = ours(network, case)
+    output = run_atelier(network, case)
     jax.clear_caches()
-    assert relative(found, expected) > 100 * RELATIVE
+    assert relative(output, expected) > 100 * RELATIVE
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Z-Image against diffusers' own pipelines, in the same run, on small checkpoints of odd shapes.
+"""Z-Image compared with diffusers' pipelines in the same process, on small odd checkpoints.
 
 Bounds as in test_flux.py: latents of each step to a relative 1e-4, images to 60 dB and two grey
 levels.
@@ -16,7 +16,15 @@ from diffusers import ZImageImg2ImgPipeline, ZImageInpaintPipeline, ZImagePipeli
 from PIL import Image, ImageOps
 
 from models.vae.patches import pack_by_pixel
-from tests.parity.pairs import MASK, Pair, drawn_by, loud_behind_captions, ours, pairs_of, zeroed
+from tests.parity.pairs import (
+    MASK,
+    Pair,
+    drawn_by,
+    loud_behind_captions,
+    pairs_of,
+    run_atelier,
+    zeroed,
+)
 from tests.parity.test_flux import (
     PICTURE,
     RELATIVE,
@@ -83,7 +91,7 @@ def tokens_of(tensors: Mapping[str, Any]) -> np.ndarray:
     return np.asarray(pack_by_pixel(jnp.asarray(tensors["latents"][0].numpy().transpose(1, 2, 0))))
 
 
-def theirs(
+def run_diffusers(
     base: ZImagePipeline,
     request: Mapping[str, Any],
     image: Image.Image | None = None,
@@ -91,7 +99,7 @@ def theirs(
 ) -> Result:
     kind = ZImagePipeline if image is None else ZImageImg2ImgPipeline
     pipeline = (kind if mask is None else ZImageInpaintPipeline)(**base.components)
-    if image is not None:  # the reference takes images of the size asked for alone
+    if image is not None:  # the reference requires images of the requested size
         size = (request["width"], request["height"])
         image = image.resize(size, Image.Resampling.LANCZOS)
     return drawn_by(pipeline, request, tokens_of, image=image, mask_image=mask)
@@ -103,7 +111,9 @@ def test_text_to_image(
     pairs: Mapping[str, Pair], checkpoint: str, request_name: str, record_property: Any
 ) -> None:
     pair, request = pairs[checkpoint], BASE | REQUESTS[request_name]
-    assert_same(ours(pair.ours, request), theirs(pair.theirs, request), record_property)
+    assert_same(
+        run_atelier(pair.atelier, request), run_diffusers(pair.diffusers, request), record_property
+    )
 
 
 @pytest.mark.parametrize("request_name", FROM_IMAGE)
@@ -112,8 +122,8 @@ def test_image_to_image(
     pairs: Mapping[str, Pair], checkpoint: str, request_name: str, record_property: Any
 ) -> None:
     pair, request = pairs[checkpoint], BASE | FROM_IMAGE[request_name]
-    made = ours(pair.ours, request, PICTURE)
-    assert_same(made, theirs(pair.theirs, request, PICTURE), record_property)
+    result = run_atelier(pair.atelier, request, PICTURE)
+    assert_same(result, run_diffusers(pair.diffusers, request, PICTURE), record_property)
 
 
 @pytest.mark.parametrize("strength", [1.0, 0.7])
@@ -122,17 +132,17 @@ def test_inpainting(
     pairs: Mapping[str, Pair], checkpoint: str, strength: float, record_property: Any
 ) -> None:
     pair, request = pairs[checkpoint], BASE | {"guidance_scale": 2.0, "strength": strength}
-    made, expected = (by(pair, request, MASK) for by in (our_part, their_part))
-    assert_same(made, expected, record_property)
-    assert_far(our_part(pair, request, ImageOps.invert(MASK)), expected)
+    result, expected = (by(pair, request, MASK) for by in (atelier_part, diffusers_part))
+    assert_same(result, expected, record_property)
+    assert_far(atelier_part(pair, request, ImageOps.invert(MASK)), expected)
 
 
-def our_part(pair: Pair, request: Mapping[str, Any], mask: Image.Image) -> Result:
-    return ours(pair.ours, request, PICTURE, mask)
+def atelier_part(pair: Pair, request: Mapping[str, Any], mask: Image.Image) -> Result:
+    return run_atelier(pair.atelier, request, PICTURE, mask)
 
 
-def their_part(pair: Pair, request: Mapping[str, Any], mask: Image.Image) -> Result:
-    return theirs(pair.theirs, request, PICTURE, mask)
+def diffusers_part(pair: Pair, request: Mapping[str, Any], mask: Image.Image) -> Result:
+    return run_diffusers(pair.diffusers, request, PICTURE, mask)
 
 
 DROPPED = {
@@ -149,8 +159,10 @@ DROPPED = {
 @pytest.mark.parametrize("path", DROPPED.values(), ids=DROPPED)
 def test_a_dropped_term_fails_by_far(pairs: Mapping[str, Pair], path: tuple[str, ...]) -> None:
     pair, request = pairs["base"], BASE | REQUESTS["prompts of two lengths"]
-    lame = zeroed(pair.ours.pipeline.weights, *path)
-    assert_far(ours(pair.ours, request, weights=lame), theirs(pair.theirs, request))
+    damaged = zeroed(pair.atelier.pipeline.weights, *path)
+    assert_far(
+        run_atelier(pair.atelier, request, weights=damaged), run_diffusers(pair.diffusers, request)
+    )
 
 
 SPOILED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
@@ -167,16 +179,16 @@ def test_a_wrong_row_fails_by_far(
     pairs: Mapping[str, Pair], spoil: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> None:
     pair, request = pairs["base"], BASE | REQUESTS["prompts of two lengths"]
-    made = ours(pair.ours, request, spoil=lambda row: {**row, **spoil(row)})
-    assert_far(made, theirs(pair.theirs, request))
+    result = run_atelier(pair.atelier, request, spoil=lambda row: {**row, **spoil(row)})
+    assert_far(result, run_diffusers(pair.diffusers, request))
 
 
 def test_padding_behind_captions_is_not_seen(pairs: Mapping[str, Pair]) -> None:
-    """Whatever it holds, and however much of it there is."""
+    """Neither the padding's content nor its length affects the latents."""
     pair, request = pairs["base"], BASE | REQUESTS["prompts of two lengths"]
-    plain = ours(pair.ours, request)
+    plain = run_atelier(pair.atelier, request)
 
-    loud = ours(pair.ours, request, spoil=loud_behind_captions)
+    loud = run_atelier(pair.atelier, request, spoil=loud_behind_captions)
     np.testing.assert_array_equal(plain.latents[-1], loud.latents[-1])
-    longer = ours(pair.ours, request | {"max_sequence_length": 256})
+    longer = run_atelier(pair.atelier, request | {"max_sequence_length": 256})
     assert relative(longer.latents[-1], plain.latents[-1]) < RELATIVE

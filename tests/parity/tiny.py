@@ -1,7 +1,7 @@
 """Tiny random Flux checkpoints, built by the reference libraries themselves.
 
 The weights are random but not trivial: every norm, bias, modulation and embedding is far from its
-initial value, and of a size that keeps activations near one, so that a dropped term shows.
+initial value. Their scale keeps activations near 1, so a missing term is detectable.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ WORDS = "a an the red green blue yellow circle square triangle star above below 
 
 
 def randomize(model: torch.nn.Module, seed: int) -> torch.nn.Module:
-    """Draws every parameter anew: matrices keep their input's variance, vectors are far from 0.
+    """Redraw every parameter: matrices keep their input's variance, vectors are far from 0.
 
     Norm scales become 1 ± 0.2, biases ± 0.2; all stay float32, in evaluation mode.
     """
@@ -68,7 +68,7 @@ def _is_norm(module: torch.nn.Module) -> bool:
 
 
 def clip_tokenizer(max_length: int) -> CLIPTokenizer:
-    """A byte-level BPE with the merges of a few words; the end of text has the largest id."""
+    """Byte-level BPE with the merges of a few words; the end of text has the largest id."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     pieces = [*letters, *(f"{letter}</w>" for letter in letters)]
     merges: list[tuple[str, str]] = []
@@ -85,7 +85,7 @@ def clip_tokenizer(max_length: int) -> CLIPTokenizer:
 
 
 def t5_tokenizer(max_length: int) -> T5Tokenizer:
-    """A unigram model of a few words, their pieces and the printable ASCII characters."""
+    """Unigram model of a few words, their pieces and the printable ASCII characters."""
     special = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
     words = [(f"▁{word}", -3.0) for word in WORDS.split()]
     pairs = [("".join(pair), -8.0) for pair in product("aeiou", "lnrst")]
@@ -106,11 +106,11 @@ def make_flux(
     kind: type[DiffusionPipeline] = FluxPipeline,
     **save_kwargs: Any,
 ) -> Path:
-    """Writes a complete Flux checkpoint in diffusers' layout to `folder` and returns it.
+    """Write a complete Flux checkpoint in diffusers' layout to `folder` and return it.
 
-    Each dict overrides single values of that part's small default config; sizes that two parts
-    share follow the part that makes them. `save_kwargs` go to `save_pretrained`
-    (`max_shard_size`, `variant`, …).
+    Each dict overrides single values of that part's small default config; shared sizes follow the
+    part that determines them. `save_kwargs` go to `save_pretrained` (`max_shard_size`, `variant`,
+    …).
 
     Args:
         kind: of pipeline, with the same components.
@@ -132,9 +132,9 @@ def flux_pipeline(
     scheduler: Config | None = None,
     seed: int = 0,
 ) -> FluxPipeline:
-    """The same as a diffusers pipeline in memory, float32."""
+    """The checkpoint of `make_flux` as a diffusers pipeline in memory, float32."""
     image = randomize(AutoencoderKL(**_vae_config(vae or {})), seed + 1)
-    image.decoder.conv_out.weight.data *= 0.5  # most pixels inside [-1, 1]: a clipped one is blind
+    image.decoder.conv_out.weight.data *= 0.5  # most pixels in [-1, 1]; clipping hides errors
     text = randomize(CLIPTextModel(_clip_config(clip or {})), seed + 2)
     text_2 = randomize(T5EncoderModel(_t5_config(t5 or {})), seed + 3)
     sizes = {
@@ -157,7 +157,7 @@ def flux_pipeline(
 
 
 def _sharpen(transformer: FluxTransformer2DModel) -> None:
-    """Attention that picks a few keys: near uniform, it hides single words and positions."""
+    """Sharpen attention: nearly uniform attention would hide single words and positions."""
     for name, parameter in transformer.named_parameters():
         if name.endswith(("norm_q.weight", "norm_k.weight", "added_q.weight", "added_k.weight")):
             parameter.data *= 2.0

@@ -32,7 +32,7 @@ _VAE: Config = {
     "norm_num_groups": 4,
 }
 _TEXT: Config = {"num_hidden_layers": 28, "hidden_size": 12, "intermediate_size": 20}
-"""The pipeline reads states 9, 18 and 27, whatever the model is."""
+"""The pipeline always reads states 9, 18 and 27."""
 SHIFTED: Config = {
     "shift": 3.0,
     "use_dynamic_shifting": True,
@@ -42,29 +42,29 @@ SHIFTED: Config = {
 
 
 def flux2_vae(seed: int, **overrides: Any) -> AutoencoderKLFlux2:
-    """An autoencoder of random weights whose statistics are far from 0 and 1."""
-    given = _VAE | overrides
-    depth = len(given["block_out_channels"])
+    """Autoencoder with random weights and statistics far from 0 and 1."""
+    config = _VAE | overrides
+    depth = len(config["block_out_channels"])
     model = AutoencoderKLFlux2(
         down_block_types=("DownEncoderBlock2D",) * depth,
         up_block_types=("UpDecoderBlock2D",) * depth,
-        **given,
+        **config,
     )
     randomize(model, seed)
     generator = torch.Generator("cpu").manual_seed(seed + 100)
     channels = model.bn.running_mean.shape
     model.bn.running_mean.copy_(0.3 * torch.randn(channels, generator=generator))
     model.bn.running_var.copy_(0.5 + torch.rand(channels, generator=generator))
-    model.decoder.conv_out.weight.data *= 0.5  # most pixels inside [-1, 1]: a clipped one is blind
+    model.decoder.conv_out.weight.data *= 0.5  # most pixels in [-1, 1]; clipping hides errors
     return model
 
 
 def flux2_transformer(seed: int, **overrides: Any) -> Flux2Transformer2DModel:
-    """A transformer of random weights."""
+    """Transformer with random weights."""
     network = randomize(Flux2Transformer2DModel(**(_TRANSFORMER | overrides)), seed)
     for name, parameter in network.named_parameters():
         if name.endswith(("norm_q.weight", "norm_k.weight", "added_q.weight", "added_k.weight")):
-            parameter.data *= 2.0  # attention that picks a few keys: else single words are hidden
+            parameter.data *= 2.0  # sharper attention, so single words matter
     return network  # type: ignore[return-value]
 
 
@@ -79,10 +79,10 @@ def make_flux2(
     seed: int = 0,
     **save_kwargs: Any,
 ) -> Path:
-    """Writes a complete checkpoint in diffusers' layout to `folder` and returns it.
+    """Write a complete checkpoint in diffusers' layout to `folder` and return it.
 
-    Each dict overrides single values of that part's small default config; sizes that two parts
-    share follow the part that makes them.
+    Each dict overrides single values of that part's small default config; shared sizes follow the
+    part that determines them.
     """
     image = flux2_vae(seed + 1, **(vae or {}))
     text = qwen3(seed + 2, **(_TEXT | (text_encoder or {})))

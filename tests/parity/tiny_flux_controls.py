@@ -1,4 +1,4 @@
-"""Tiny random ControlNets of Flux, by the reference library itself."""
+"""Tiny random Flux ControlNets, built by the reference library itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHARED = (
     *("patch_size", "in_channels", "attention_head_dim", "num_attention_heads"),
     *("joint_attention_dim", "pooled_projection_dim", "axes_dims_rope", "guidance_embeds"),
 )
-"""Fields that a ControlNet has of its transformer, where nothing else is said."""
+"""Fields that a ControlNet takes from its transformer by default."""
 
 
 def make_control(folder: Path, checkpoint: Path, seed: int, **overrides: Any) -> Any:

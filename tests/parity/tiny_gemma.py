@@ -37,7 +37,7 @@ _VISION: Config = {
 
 
 def gemma3(seed: int, **overrides: Any) -> Gemma3ForConditionalGeneration:
-    """A whole Gemma 3 of random weights."""
+    """Complete Gemma 3 with random weights."""
     values = {"vocab_size": VOCABULARY, **GEMMA3, **overrides}
     config = Gemma3Config(
         text_config=values,

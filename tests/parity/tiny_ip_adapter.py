@@ -1,4 +1,4 @@
-"""Tiny random IP-Adapters for an SDXL checkpoint, in the names of the published files."""
+"""Tiny random IP-Adapters for an SDXL checkpoint, with the names of the published files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 from tests.parity.tiny import Config, randomize
 
 PLAIN_TOKENS = 4
-"""Tokens of a plain adapter, as diffusers has them."""
+"""Tokens of a plain adapter in diffusers."""
 _ENCODER: Config = {
     "hidden_size": 30,
     "intermediate_size": 44,
@@ -47,15 +47,15 @@ def make_encoder(folder: Path, seed: int = 11, **overrides: Any) -> CLIPVisionMo
 def make_plain(file: Path, unet: UNet2DConditionModel, features: int, seed: int = 12) -> Path:
     """Write an adapter that reads an image's projected class token."""
     text = unet.config.cross_attention_dim
-    drawn = torch.Generator("cpu").manual_seed(seed)
-    weight = torch.randn(PLAIN_TOKENS * text, features, generator=drawn) * features**-0.5
+    generator = torch.Generator("cpu").manual_seed(seed)
+    weight = torch.randn(PLAIN_TOKENS * text, features, generator=generator) * features**-0.5
     projection = {
         "proj.weight": weight,
-        "proj.bias": 0.2 * torch.randn(len(weight), generator=drawn),
-        "norm.weight": 1 + 0.2 * torch.randn(text, generator=drawn),
-        "norm.bias": 0.2 * torch.randn(text, generator=drawn),
+        "proj.bias": 0.2 * torch.randn(len(weight), generator=generator),
+        "norm.weight": 1 + 0.2 * torch.randn(text, generator=generator),
+        "norm.bias": 0.2 * torch.randn(text, generator=generator),
     }
-    return _write(file, projection, unet, drawn)
+    return _write(file, projection, unet, generator)
 
 
 def make_plus(file: Path, unet: UNet2DConditionModel, features: int, seed: int = 13) -> Path:
@@ -66,26 +66,26 @@ def make_plus(file: Path, unet: UNet2DConditionModel, features: int, seed: int =
     state = randomize(module, seed).state_dict()
     named = {_spelled(name): array for name, array in state.items()}
     for layer in range(len(module.layers)):
-        k, v = (named.pop(f"layers.{layer}.0.to_{one}.weight") for one in ("k", "v"))
+        k, v = (named.pop(f"layers.{layer}.0.to_{letter}.weight") for letter in ("k", "v"))
         named[f"layers.{layer}.0.to_kv.weight"] = torch.cat([k, v])
     return _write(file, named, unet, torch.Generator("cpu").manual_seed(seed))
 
 
 def _spelled(name: str) -> str:
-    for theirs, published in _PLUS:
-        name = re.sub(theirs, published, name)
+    for pattern, published in _PLUS:
+        name = re.sub(pattern, published, name)
     return name
 
 
-def _write(file: Path, projection: Config, unet: UNet2DConditionModel, drawn: Any) -> Path:
+def _write(file: Path, projection: Config, unet: UNet2DConditionModel, generator: Any) -> Path:
     arrays = {f"image_proj.{name}": array.contiguous() for name, array in projection.items()}
     text = unet.config.cross_attention_dim
     for number, name in enumerate(unet.attn_processors):
         if ".attn2." in name:
             width = unet.get_submodule(name.removesuffix(".processor")).to_q.out_features
-            for one in ("k", "v"):
-                weight = torch.randn(width, text, generator=drawn) * text**-0.5
-                arrays[f"ip_adapter.{number}.to_{one}_ip.weight"] = weight
+            for letter in ("k", "v"):
+                weight = torch.randn(width, text, generator=generator) * text**-0.5
+                arrays[f"ip_adapter.{number}.to_{letter}_ip.weight"] = weight
     file.parent.mkdir(parents=True, exist_ok=True)
     save_file(arrays, file)
     return file

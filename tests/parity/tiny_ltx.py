@@ -35,7 +35,7 @@ CONNECTORS: Config = {
     "audio_hidden_dim": 20,
     "proj_bias": True,
 }
-"""As in LTX-2.3."""
+"""Structure of LTX-2.3."""
 CONNECTORS_ODD: Config = {
     "caption_channels": 14,
     "text_proj_in_factor": 3,
@@ -49,11 +49,11 @@ CONNECTORS_ODD: Config = {
     "connector_rope_base_seq_len": 17,
     "rope_theta": 300.0,
 }
-"""As in LTX-2.0, one stream without registers."""
+"""Structure of LTX-2.0, with one stream without registers."""
 
 
 def connectors(seed: int, **overrides: Any) -> LTX2TextConnectors:
-    """Connectors of random weights."""
+    """Connectors with random weights."""
     return randomize(LTX2TextConnectors(**overrides), seed)  # type: ignore[return-value]
 
 
@@ -79,7 +79,7 @@ TRANSFORMER: Config = {
     "use_prompt_embeddings": False,
     "perturbed_attn": True,
 }
-"""As in LTX-2.3."""
+"""Structure of LTX-2.3."""
 TRANSFORMER_ODD: Config = {
     "in_channels": 5,
     "out_channels": None,
@@ -109,11 +109,11 @@ TRANSFORMER_ODD: Config = {
     "cross_attn_timestep_scale_multiplier": 300,
     "ff_bias": False,
 }
-"""As in LTX-2.0: text is projected here, and time does not modulate it."""
+"""Structure of LTX-2.0: the transformer projects the text, and time does not modulate it."""
 
 
 def transformer(seed: int, **overrides: Any) -> Any:
-    """A transformer of random weights."""
+    """Transformer with random weights."""
     network: Any = LTX2VideoTransformer3DModel(**overrides)
     return randomize(network, seed)
 
@@ -137,7 +137,7 @@ VIDEO_VAE: Config = {
     "patch_size": 2,
     "decoder_causal": False,
 }
-"""As published; frames and sides are those of a video that it encodes."""
+"""Published structure; frames and sides are those of an encoded video."""
 VIDEO_VAE_ODD: Config = {
     "frames": 5,
     "sides": (12, 18),
@@ -161,11 +161,11 @@ VIDEO_VAE_ODD: Config = {
     "encoder_spatial_padding_mode": "reflect",
     "decoder_spatial_padding_mode": "zeros",
 }
-"""Levels that change their width or do not resample, causal decoding."""
+"""Levels that change their width or do not resample, and causal decoding."""
 
 
 def video_vae(seed: int, frames: int, sides: tuple[int, int], **overrides: Any) -> Any:
-    """A video autoencoder of random weights whose statistics are far from 0 and 1."""
+    """Video autoencoder with random weights and statistics far from 0 and 1."""
     network: Any = AutoencoderKLLTX2Video(**overrides)
     randomize(network, seed)
     _draw_statistics(network, seed)
@@ -182,7 +182,7 @@ AUDIO_VAE: Config = {
     "latent_channels": 3,
     "mel_bins": 16,
 }
-"""As published, narrower."""
+"""Published structure, but narrower."""
 AUDIO_VAE_ODD: Config = {
     "base_channels": 10,
     "output_channels": 1,
@@ -194,11 +194,11 @@ AUDIO_VAE_ODD: Config = {
     "mel_hop_length": 256,
     "mel_bins": 21,
 }
-"""One channel; too few levels for its compression: frames and bins are missing and are zeros."""
+"""One channel, and too few levels for its compression: missing frames and bins are zeros."""
 
 
 def audio_vae(seed: int, **overrides: Any) -> Any:
-    """An audio autoencoder of random weights whose statistics are far from 0 and 1."""
+    """Audio autoencoder with random weights and statistics far from 0 and 1."""
     network: Any = AutoencoderKLLTX2Audio(**overrides)
     randomize(network, seed)
     _draw_statistics(network, seed)
@@ -214,7 +214,7 @@ VOCODER: Config = {
     "resnet_dilations": [[1, 3], [1, 5]],
     "output_sampling_rate": 24000,
 }
-"""As in LTX-2.0."""
+"""Structure of LTX-2.0."""
 VOCODER_ODD: Config = {
     "in_channels": 21,
     "hidden_channels": 12,
@@ -231,7 +231,7 @@ VOCODER_ODD: Config = {
     "final_bias": False,
     "output_sampling_rate": 8000,
 }
-"""One channel, even windows and odd filters, upsampling that leaves a sample over."""
+"""One channel, even windows, odd filters, and upsampling with a remaining sample."""
 EXTENDED: Config = {
     **VOCODER,
     "upsample_kernel_sizes": [11, 4],
@@ -253,7 +253,7 @@ EXTENDED: Config = {
     "input_sampling_rate": 1000,
     "output_sampling_rate": 3000,
 }
-"""As in LTX-2.3."""
+"""Structure of LTX-2.3."""
 EXTENDED_ODD: Config = {
     **VOCODER_ODD,
     "bwe_in_channels": 5,
@@ -275,11 +275,11 @@ EXTENDED_ODD: Config = {
     "input_sampling_rate": 8000,
     "output_sampling_rate": 8000,
 }
-"""The extension adds no rate, and a window steps over samples that do not divide by its step."""
+"""The extension adds no rate, and the window's step does not divide the number of samples."""
 
 
 def vocoder(seed: int, **overrides: Any) -> Any:
-    """A vocoder of random weights, whose filters are not those that it is made with."""
+    """Vocoder with random weights, and filters that differ from the initial ones."""
     kind = LTX2VocoderWithBWE if "filter_length" in overrides else LTX2Vocoder
     network: Any = kind(**overrides)
     randomize(network, seed)
@@ -304,7 +304,7 @@ def _draw_statistics(network: Any, seed: int) -> None:
 
 
 UPSAMPLER: Config = {"in_channels": 6, "mid_channels": 64, "num_blocks_per_stage": 2}
-"""As published."""
+"""Published structure."""
 UPSAMPLER_ODD: Config = {
     "in_channels": 4,
     "mid_channels": 32,
@@ -314,5 +314,5 @@ UPSAMPLER_ODD: Config = {
 
 
 def latent_upsampler(seed: int, **overrides: Any) -> LTX2LatentUpsamplerModel:
-    """Latent upsampler of random weights."""
+    """Latent upsampler with random weights."""
     return randomize(LTX2LatentUpsamplerModel(**overrides), seed)  # type: ignore[return-value]

@@ -34,7 +34,7 @@ VIDEO_VAE: Config = {
     "spatial_compression_ratio": 32,
     "temporal_compression_ratio": 4,
 }
-"""Latents of 32 by 32 pixels and 4 frames."""
+"""One latent per 32 by 32 pixels and 4 frames."""
 LIKE_2_3: dict[str, Config] = {
     "transformer": {
         **tiny_ltx.TRANSFORMER,
@@ -83,11 +83,11 @@ ODD: dict[str, Config] = {
     "scheduler": {**SHIFTED, "shift_terminal": None, "time_shift_type": "linear"},
     "latent_upsampler": tiny_ltx.UPSAMPLER_ODD,
 }
-"""As LTX-2.0: text is projected in the transformer, which knows no perturbed attention."""
+"""Structure of LTX-2.0: the transformer projects the text and has no perturbed attention."""
 
 
 def gemma_tokenizer() -> GemmaTokenizer:
-    """Pieces of a few words."""
+    """Tokenizer with pieces of a few words."""
     letters = [chr(code) for code in range(33, 127)]
     pieces = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "▁", *letters]
     merges: list[tuple[str, str]] = []
@@ -106,21 +106,21 @@ def make_ltx(
 ) -> Path:
     """Write a complete checkpoint in diffusers' layout to `folder` and return it.
 
-    Sizes that the text encoder or the transformer share with the connectors follow from them.
+    Sizes that the text encoder or the transformer share with the connectors follow from the former.
 
     Args:
         like: configs of all parts.
         overrides: single values of parts, by their names.
     """
-    given = {name: {**config, **overrides.get(name, {})} for name, config in like.items()}
-    text = gemma3(seed + 1, **given["text_encoder"])
-    network = tiny_ltx.transformer(seed + 2, **given["transformer"])
+    configs = {name: {**config, **overrides.get(name, {})} for name, config in like.items()}
+    text = gemma3(seed + 1, **configs["text_encoder"])
+    network = tiny_ltx.transformer(seed + 2, **configs["transformer"])
     states, sizes = text.config.text_config, network.config
     shared = {
         "caption_channels": states.hidden_size,
         "text_proj_in_factor": states.num_hidden_layers + 1,
     }
-    if given["connectors"].get("per_modality_projections"):
+    if configs["connectors"].get("per_modality_projections"):
         shared |= {
             "video_connector_num_attention_heads": sizes.num_attention_heads,
             "video_connector_attention_head_dim": sizes.attention_head_dim,
@@ -130,16 +130,16 @@ def make_ltx(
             "audio_hidden_dim": sizes.audio_cross_attention_dim,
         }
     LTX2Pipeline(
-        scheduler=FlowMatchEulerDiscreteScheduler(**given["scheduler"]),
-        vae=tiny_ltx.video_vae(seed + 3, **given["vae"]),
-        audio_vae=tiny_ltx.audio_vae(seed + 4, **given["audio_vae"]),
+        scheduler=FlowMatchEulerDiscreteScheduler(**configs["scheduler"]),
+        vae=tiny_ltx.video_vae(seed + 3, **configs["vae"]),
+        audio_vae=tiny_ltx.audio_vae(seed + 4, **configs["audio_vae"]),
         text_encoder=text,
         tokenizer=gemma_tokenizer(),
-        connectors=tiny_ltx.connectors(seed + 5, **{**given["connectors"], **shared}),
+        connectors=tiny_ltx.connectors(seed + 5, **{**configs["connectors"], **shared}),
         transformer=network,
-        vocoder=tiny_ltx.vocoder(seed + 6, **given["vocoder"]),
+        vocoder=tiny_ltx.vocoder(seed + 6, **configs["vocoder"]),
     ).save_pretrained(folder)
-    if upsampler := given["latent_upsampler"]:
+    if upsampler := configs["latent_upsampler"]:
         network = tiny_ltx.latent_upsampler(seed + 7, **upsampler)
         network.save_pretrained(folder / "latent_upsampler")
     return folder

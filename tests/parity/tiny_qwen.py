@@ -28,7 +28,7 @@ TEMPLATE = (
     "{{- '<think>\\n\\n</think>\\n\\n' }}"
     "{%- endif %}{%- endif %}"
 )
-"""What Qwen3's own template makes of messages of users without tools."""
+"""Reduced form of Qwen3's template, for users' messages without tools."""
 
 QWEN3 = {
     "hidden_size": 30,
@@ -62,7 +62,7 @@ VISION = {
 
 
 def qwen_tokenizer(further: tuple[str, ...] = ()) -> Qwen2TokenizerFast:
-    """Byte pairs of a few words, with the markers of a chat and its template.
+    """Byte-pair tokenizer of a few words, with the markers of a chat and its template.
 
     Args:
         further: markers; a model's vocabulary has room for five.
@@ -89,7 +89,7 @@ def qwen_tokenizer(further: tuple[str, ...] = ()) -> Qwen2TokenizerFast:
 
 
 def qwen3(seed: int, **overrides: Any) -> Qwen3Model:
-    """A model of random weights that reads the tokenizer's vocabulary."""
+    """Qwen3 with random weights and the tokenizer's vocabulary."""
     values = {**QWEN3, "vocab_size": len(qwen_tokenizer()) + 5, **overrides}
     return randomize(Qwen3Model(Qwen3Config(**values)), seed)  # type: ignore[return-value]
 
@@ -97,9 +97,9 @@ def qwen3(seed: int, **overrides: Any) -> Qwen3Model:
 def qwen25(
     seed: int, vision: dict[str, Any] | None = None, **overrides: Any
 ) -> Qwen2_5_VLForConditionalGeneration:
-    """A whole Qwen2.5-VL of random weights that reads the tokenizer's vocabulary."""
+    """Complete Qwen2.5-VL with random weights and the tokenizer's vocabulary."""
     values = {**QWEN25, "vocab_size": len(qwen_tokenizer()) + 5, **overrides}
     values |= {"bos_token_id": None, "eos_token_id": None}
-    eyes = {**VISION, **(vision or {}), "out_hidden_size": values["hidden_size"]}
-    config = Qwen2_5_VLConfig(text_config=values, vision_config=eyes)
+    vision_config = {**VISION, **(vision or {}), "out_hidden_size": values["hidden_size"]}
+    config = Qwen2_5_VLConfig(text_config=values, vision_config=vision_config)
     return randomize(Qwen2_5_VLForConditionalGeneration(config), seed)  # type: ignore[return-value]

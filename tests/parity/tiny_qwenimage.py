@@ -56,24 +56,24 @@ def make_qwenimage(
     markers: tuple[str, ...] = (),
     **save_kwargs: Any,
 ) -> Path:
-    """Writes a complete checkpoint in diffusers' layout to `folder` and returns it.
+    """Write a complete checkpoint in diffusers' layout to `folder` and return it.
 
-    Each dict overrides single values of that part's small default config; sizes that two parts
-    share follow the part that makes them.
+    Each dict overrides single values of that part's small default config; shared sizes follow the
+    part that determines them.
     """
     text = qwen25(seed + 2, **(text_encoder or {}))
     image = make_vae(seed + 1, **(vae or {}))
-    given = _TRANSFORMER | (transformer or {})
+    config = _TRANSFORMER | (transformer or {})
     sizes = {
-        "attention_head_dim": sum(given["axes_dims_rope"]),
+        "attention_head_dim": sum(config["axes_dims_rope"]),
         "in_channels": 4 * image.config.z_dim,
         "out_channels": image.config.z_dim,
         "joint_attention_dim": text.config.text_config.hidden_size,
     }
-    network = randomize(QwenImageTransformer2DModel(**(given | sizes)), seed + 3)
+    network = randomize(QwenImageTransformer2DModel(**(config | sizes)), seed + 3)
     for name, parameter in network.named_parameters():
         if ".norm_" in name and name.endswith("weight"):
-            parameter.data *= 1.5  # attention that picks a few keys: else single words are hidden
+            parameter.data *= 1.5  # sharper attention, so single words matter
     kind(
         scheduler=FlowMatchEulerDiscreteScheduler(**(_SCHEDULER | (scheduler or {}))),
         vae=image,
@@ -89,7 +89,7 @@ _SMALLER: Config = {
     "dim_mult": [1, 1, 2, 2, 2],
     "temperal_downsample": [False, False, True, True],
 }
-"""An autoencoder for images of a megapixel, which every edit has."""
+"""Autoencoder config for images of a megapixel, the size of every edit."""
 
 
 def make_edit(
@@ -102,15 +102,15 @@ def make_edit(
     kind: type[DiffusionPipeline] = QwenImageEditPipeline,
     **how: Any,
 ) -> Path:
-    """Writes a complete checkpoint of Qwen-Image-Edit, whose encoder sees few patches."""
+    """Write a complete Qwen-Image-Edit checkpoint whose encoder reads few patches."""
     text = {**(text_encoder or {}), "vision": vision or {}}
-    made = _SMALLER | (vae or {})
-    make_qwenimage(folder, vae=made, text_encoder=text, markers=OF_IMAGES, **how)
-    eyes = {**VISION, **(vision or {})}
+    vae_config = _SMALLER | (vae or {})
+    make_qwenimage(folder, vae=vae_config, text_encoder=text, markers=OF_IMAGES, **how)
+    vision_config = {**VISION, **(vision or {})}
     sizes = {
-        "patch_size": eyes["patch_size"],
-        "merge_size": eyes.get("spatial_merge_size", 2),
-        "temporal_patch_size": eyes.get("temporal_patch_size", 2),
+        "patch_size": vision_config["patch_size"],
+        "merge_size": vision_config.get("spatial_merge_size", 2),
+        "temporal_patch_size": vision_config.get("temporal_patch_size", 2),
         "size": {"shortest_edge": 256, "longest_edge": 2500},
     }
     Qwen2VLImageProcessorPil(**(sizes | (processor or {}))).save_pretrained(folder / "processor")
@@ -120,20 +120,20 @@ def make_edit(
 
 
 class Processor:
-    """What Qwen2VLProcessor does with texts of images; it is not to be had without torchvision.
+    """Replacement for Qwen2VLProcessor with texts of images.
 
-    A video processor, which needs that, is part of it.
+    The original requires torchvision for its video processor.
     """
 
     def __init__(self, tokenizer: Any, image_processor: Any) -> None:
         self.tokenizer, self.image_processor = tokenizer, image_processor
 
     def __call__(self, text: list[str], images: Any, **how: Any) -> BatchEncoding:
-        seen = self.image_processor(images, return_tensors=how["return_tensors"])
-        patches = seen["image_grid_thw"].prod(dim=-1).tolist()
+        features = self.image_processor(images, return_tensors=how["return_tensors"])
+        patches = features["image_grid_thw"].prod(dim=-1).tolist()
         marks = [OF_IMAGES[2] * (count // self.image_processor.merge_size**2) for count in patches]
-        texts = [_filled(one.split(OF_IMAGES[2]), marks) for one in text]
-        return BatchEncoding({**self.tokenizer(texts, **how), **seen})
+        texts = [_filled(prompt.split(OF_IMAGES[2]), marks) for prompt in text]
+        return BatchEncoding({**self.tokenizer(texts, **how), **features})
 
 
 def _filled(parts: list[str], marks: list[str]) -> str:
@@ -147,39 +147,40 @@ EDITS = {
 
 
 def edits(folder: Path, kind: str | None = None) -> Any:
-    """diffusers' pipeline of a checkpoint, whose encoder is told which tokens are an image's.
+    """diffusers' pipeline of a checkpoint whose encoder gets a mask of the image tokens.
 
-    Without that, transformers 5 places them like words; 4 looked for itself.
+    Without the mask, transformers 5 positions image tokens like words; version 4 computed it
+    itself.
 
     Args:
-        kind: class of the pipeline; None: as the checkpoint's index says.
+        kind: class of the pipeline; None for the class in the checkpoint's index.
     """
     parts = QwenImagePipeline.from_pretrained(folder).components
     patches = Qwen2VLImageProcessorPil.from_pretrained(folder / "processor")
     kind = kind or json.loads((folder / "model_index.json").read_text())["_class_name"]
-    made = EDITS[kind](**parts, processor=Processor(parts["tokenizer"], patches))
-    plain = made.text_encoder.forward
+    pipeline = EDITS[kind](**parts, processor=Processor(parts["tokenizer"], patches))
+    original = pipeline.text_encoder.forward
     pad = parts["tokenizer"].convert_tokens_to_ids(OF_IMAGES[2])
-    made.text_encoder.config.image_token_id = pad
+    pipeline.text_encoder.config.image_token_id = pad
 
-    def told(input_ids: Any, **given: Any) -> Any:
-        return plain(input_ids, mm_token_type_ids=(input_ids == pad).int(), **given)
+    def forward(input_ids: Any, **given: Any) -> Any:
+        return original(input_ids, mm_token_type_ids=(input_ids == pad).int(), **given)
 
-    made.text_encoder.forward = told
-    return made
+    pipeline.text_encoder.forward = forward
+    return pipeline
 
 
 def make_vae(seed: int, **overrides: Any) -> AutoencoderKLQwenImage:
-    """An autoencoder whose latents have means and deviations by channel."""
-    given = _VAE | overrides
-    channels = range(given["z_dim"])
+    """Autoencoder whose latents have means and deviations by channel."""
+    config = _VAE | overrides
+    channels = range(config["z_dim"])
     statistics = {
         "latents_mean": [0.3 * channel - 0.5 for channel in channels],
         "latents_std": [0.8 + 0.2 * channel for channel in channels],
     }
-    made = randomize(AutoencoderKLQwenImage(**given, **statistics), seed)
-    for name, parameter in made.named_parameters():
+    model = randomize(AutoencoderKLQwenImage(**config, **statistics), seed)
+    for name, parameter in model.named_parameters():
         if name.endswith("gamma"):
             parameter.data = 1 + 0.2 * parameter.data
-    made.decoder.conv_out.weight.data *= 1.2  # most pixels inside [-1, 1]: a clipped one is blind
-    return made  # type: ignore[return-value]
+    model.decoder.conv_out.weight.data *= 1.2  # most pixels in [-1, 1]; clipping hides errors
+    return model  # type: ignore[return-value]

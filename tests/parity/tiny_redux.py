@@ -36,7 +36,7 @@ def make_redux(
     config = SIGLIP | (siglip or {})
     encoder = randomize(SiglipVisionModel(SiglipVisionConfig(**config)), seed)
     embedder = randomize(ReduxImageEncoder(config["hidden_size"], joint), seed + 1)
-    with torch.no_grad():  # as large as T5's tokens: weaker ones would hide
+    with torch.no_grad():  # as large as T5's tokens; smaller ones would have no visible effect
         embedder.redux_down.weight *= 2
     side = config["image_size"]
     pipeline = FluxPriorReduxPipeline(

@@ -1,7 +1,7 @@
 """Tiny random SDXL checkpoints, built by the reference libraries themselves.
 
-As those of `tiny.py`: no parameter is trivial, so that a dropped term shows. The two text encoders
-differ in everything they can differ in.
+No parameter is trivial, so a missing term is detectable, as in `tiny.py`. The two text encoders
+differ in as many ways as possible.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ def make_sdxl(
     pipeline: Config | None = None,
     **save_kwargs: Any,
 ) -> Path:
-    """Writes a complete SDXL checkpoint in diffusers' layout to `folder` and returns it.
+    """Write a complete SDXL checkpoint in diffusers' layout to `folder` and return it.
 
-    Each dict overrides single values of that part's small default config; sizes that two parts
-    share follow the part that makes them.
+    Each dict overrides single values of that part's small default config; shared sizes follow the
+    part that determines them.
 
     Args:
         kind: the pipeline class that the checkpoint is saved as.
-        scheduler: a diffusers scheduler; left out: Euler with SDXL's own values.
+        scheduler: a diffusers scheduler; by default Euler with SDXL's own values.
         pipeline: further arguments of the class (`force_zeros_for_empty_prompt`, …).
         save_kwargs: go to `save_pretrained` (`max_shard_size`, `variant`, …).
     """
     image = randomize(AutoencoderKL(**_vae_config(vae or {})), seed + 1)
-    image.decoder.conv_out.weight.data *= 0.5  # most pixels inside [-1, 1]: a clipped one is blind
+    image.decoder.conv_out.weight.data *= 0.5  # most pixels in [-1, 1]; clipping hides errors
     text = randomize(CLIPTextModel(_clip_config(_CLIP | (clip or {}))), seed + 2)
     text_2 = randomize(
         CLIPTextModelWithProjection(_clip_config(_CLIP_2 | (clip_2 or {}))), seed + 3
@@ -61,7 +61,7 @@ def make_sdxl(
     network = randomize(
         UNet2DConditionModel(**_unet_config(unet or {}, image, text, text_2)), seed + 4
     )
-    network.add_embedding.linear_1.weight.data *= 2.0  # sizes and pooled text that show
+    network.add_embedding.linear_1.weight.data *= 2.0  # larger effect of sizes and pooled text
     kind(
         vae=image,
         text_encoder=text,
@@ -85,7 +85,7 @@ def make_refiner(
     seed: int = 10,
     pipeline: Config | None = None,
 ) -> Path:
-    """Writes a complete refiner to `folder` and returns it: one text encoder, no target size.
+    """Write a complete refiner to `folder` and return it: one text encoder, no target size.
 
     Arguments are those of `make_sdxl`.
     """
@@ -143,8 +143,9 @@ _REFINER: Config = {
     "transformer_layers_per_block": 2,
     "attention_head_dim": (1, 3, 5),
 }
-"""Like the refiner's UNet: an outer level without attention below the inner ones, and in the middle
-some."""
+"""Structure of the refiner's UNet: an outer level without attention below the inner ones, and
+attention in the middle.
+"""
 
 
 def _unet_config(overrides: Config, vae: Any, *towers: Any, numbers: int = 6) -> Config:
@@ -195,7 +196,7 @@ def _clip_config(values: Config) -> CLIPTextConfig:
 
 
 def _exclaiming(max_length: int) -> CLIPTokenizer:
-    """A tokenizer that pads with "!", as SDXL's second one does."""
+    """Tokenizer that pads with "!", like SDXL's second tokenizer."""
     tokenizer = clip_tokenizer(max_length)
     tokenizer.pad_token = "!"
     return tokenizer
@@ -211,7 +212,7 @@ def make_control(folder: Path, checkpoint: Path, seed: int, **overrides: Any) ->
         config |= {"num_trans_channel": first, "num_proj_channel": first}
     network: Any = randomize(kind(**config), seed)
     if "num_control_type" in config:
-        network.controlnet_cond_embedding.conv_out.weight.data *= 4.0  # images that show
+        network.controlnet_cond_embedding.conv_out.weight.data *= 4.0  # larger effect of the images
     network.save_pretrained(folder)
     return network
 
@@ -221,11 +222,11 @@ SHARED = (
     "addition_time_embed_dim",
     "projection_class_embeddings_input_dim",
 )
-"""Sizes that a ControlNet has of its UNet."""
+"""Sizes that a ControlNet takes from its UNet."""
 
 
 def control_config(**overrides: Any) -> Config:
-    """Config of a small ControlNet; sizes that it shares with a UNet are to be given."""
+    """Config of a small ControlNet; the caller passes the sizes that it shares with a UNet."""
     return {
         "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
         "block_out_channels": (12, 24),

@@ -1,6 +1,6 @@
 """Tiny random Wan checkpoints of odd shapes, built by the reference libraries themselves.
 
-As in `tests.parity.tiny`: nothing is near its initial value, activations keep near one.
+Parameters are far from their initial values and keep activations near 1, as in `tests.parity.tiny`.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ Network = WanTransformer3DModel | WanVACETransformer3DModel | WanAnimateTransfor
 
 
 def make_wan(folder: Path, **parts: Any) -> Path:
-    """Writes a complete Wan checkpoint in diffusers' layout to `folder` and returns it.
+    """Write a complete Wan checkpoint in diffusers' layout to `folder` and return it.
 
-    Takes what `wan_pipeline` takes.
+    Arguments are those of `wan_pipeline`.
     """
     wan_pipeline(**parts).save_pretrained(folder)
     return folder
@@ -65,16 +65,16 @@ def wan_pipeline(
 ) -> WanPipeline | WanImageToVideoPipeline | WanVACEPipeline | WanAnimatePipeline:
     """A diffusers pipeline in memory, float32.
 
-    Each dict overrides single values of that part's small default config; sizes that two parts
-    share follow the part that makes them.
+    Each dict overrides single values of that part's small default config; shared sizes follow the
+    part that determines them.
 
     Args:
         from_image: the image-to-video class.
-        vace: of the transformers, where they are VACE's; None: they are not.
-        animate: of the transformer, where it is Animate's; None: it is not.
-        transformer: of the (high-noise) network; None where only `transformer_2` is given: none.
-        transformer_2: of the low-noise network; None: there is none.
-        vision: of the image encoder; None: there is none.
+        vace: of VACE's transformers; None for other models.
+        animate: of Animate's transformer; None for other models.
+        transformer: of the (high-noise) network; None with only `transformer_2`: no such network.
+        transformer_2: of the low-noise network; None: no such network.
+        vision: of the image encoder; None: no image encoder.
     """
     video = video_vae(seed + 1, **(vae or {}))
     text = randomize(UMT5EncoderModel(UMT5Config(**(_T5 | (t5 or {})))), seed + 2)
@@ -114,16 +114,16 @@ def _from_image(
     parts: Config, encoder: CLIPVisionModel | None, animates: bool
 ) -> WanImageToVideoPipeline | WanAnimatePipeline:
     processor = image_processor(encoder.config.image_size) if encoder else None
-    seeing = {"image_encoder": encoder, "image_processor": processor}
+    vision_parts = {"image_encoder": encoder, "image_processor": processor}
     if not animates:
-        return WanImageToVideoPipeline(**parts, **seeing)
-    others = ("transformer_2", "boundary_ratio", "expand_timesteps")
-    own = {name: part for name, part in parts.items() if name not in others}
-    return WanAnimatePipeline(**own, **seeing)
+        return WanImageToVideoPipeline(**parts, **vision_parts)
+    excluded = ("transformer_2", "boundary_ratio", "expand_timesteps")
+    remaining = {name: part for name, part in parts.items() if name not in excluded}
+    return WanAnimatePipeline(**remaining, **vision_parts)
 
 
 def _sizes_of_kind(video: AutoencoderKLWan, vace: Config | None, animate: Config | None) -> Config:
-    """Return what VACE's and Animate's transformers have besides."""
+    """Return the additional sizes of VACE's and Animate's transformers."""
     if vace is not None:
         return {"vace_layers": (0, 2), "vace_in_channels": _control_channels(video), **vace}
     if animate is not None:
@@ -136,7 +136,7 @@ def _control_channels(vae: AutoencoderKLWan) -> int:
 
 
 def video_vae(seed: int, **overrides: Any) -> AutoencoderKLWan:
-    """A video autoencoder whose latents have means and deviations of their own by channel."""
+    """Video autoencoder whose latents have means and deviations by channel."""
     config = _VAE | overrides
     generator = torch.Generator("cpu").manual_seed(seed)
     statistics = {
@@ -147,7 +147,7 @@ def video_vae(seed: int, **overrides: Any) -> AutoencoderKLWan:
     for name, parameter in vae.named_parameters():
         if name.endswith("gamma"):
             parameter.data.mul_(0.2).add_(1.0)
-    vae.decoder.conv_out.weight.data *= 0.5  # most pixels inside [-1, 1]: a clipped one is blind
+    vae.decoder.conv_out.weight.data *= 0.5  # most pixels in [-1, 1]; clipping hides errors
     return vae
 
 
@@ -162,17 +162,17 @@ def image_processor(size: int) -> CLIPImageProcessor:
 
 
 def make_scheduler(**overrides: Any) -> UniPCMultistepScheduler | FlowMatchEulerDiscreteScheduler:
-    """UniPC for flow, or what `kind` names, with these options."""
+    """UniPC for flow, or the class that `kind` names, with these options."""
     kind = overrides.pop("kind", "UniPCMultistepScheduler")
-    own = _SCHEDULER if kind == "UniPCMultistepScheduler" else {}
-    return SCHEDULERS[kind](**(own | overrides))
+    defaults = _SCHEDULER if kind == "UniPCMultistepScheduler" else {}
+    return SCHEDULERS[kind](**(defaults | overrides))
 
 
 def _network(seed: int, sizes: Config, overrides: Config | None) -> Network | None:
     if overrides is None:
         return None
-    own = {"added_kv_proj_dim": None}
-    config = _TRANSFORMER | sizes | own | overrides
+    defaults = {"added_kv_proj_dim": None}
+    config = _TRANSFORMER | sizes | defaults | overrides
     if sizes["image_dim"] and "added_kv_proj_dim" not in overrides:
         width = config["num_attention_heads"] * config["attention_head_dim"]
         config["added_kv_proj_dim"] = width
@@ -184,12 +184,12 @@ def _network(seed: int, sizes: Config, overrides: Config | None) -> Network | No
 
 
 def _sharpen(transformer: Network) -> None:
-    """Attention that picks a few keys: near uniform, it hides single words and positions."""
+    """Sharpen attention: nearly uniform attention would hide single words and positions."""
     for name, parameter in transformer.named_parameters():
         if name.endswith(("norm_q.weight", "norm_k.weight", "norm_added_k.weight")):
             parameter.data *= 2.0
         if name.startswith("motion_encoder") and parameter.ndim > 1:
-            parameter.data /= parameter.data.std()  # kernels are scaled where they are used
+            parameter.data /= parameter.data.std()  # kernels are scaled at their use
 
 
 _ANIMATE: Config = {
@@ -233,7 +233,7 @@ VAE_2_2: Config = {
     "out_channels": 12,
     "scale_factor_spatial": 16,
 }
-"""2.2's kind: shortcuts around the resampling, patches of 2 x 2 pixels."""
+"""Structure of Wan 2.2's VAE: shortcuts around the resampling, patches of 2 x 2 pixels."""
 
 _T5: Config = {
     "vocab_size": len(t5_tokenizer(512)) + 3,

@@ -36,25 +36,25 @@ def make_zimage(
     kind: type[DiffusionPipeline] = ZImagePipeline,
     **save_kwargs: Any,
 ) -> Path:
-    """Writes a complete checkpoint in diffusers' layout to `folder` and returns it.
+    """Write a complete checkpoint in diffusers' layout to `folder` and return it.
 
-    Each dict overrides single values of that part's small default config; sizes that two parts
-    share follow the part that makes them.
+    Each dict overrides single values of that part's small default config; shared sizes follow the
+    part that determines them.
     """
     image = randomize(AutoencoderKL(**_vae_config(vae or {})), seed + 1)
-    image.decoder.conv_out.weight.data *= 0.5  # most pixels inside [-1, 1]: a clipped one is blind
+    image.decoder.conv_out.weight.data *= 0.5  # most pixels in [-1, 1]; clipping hides errors
     text = qwen3(seed + 2, **(text_encoder or {}))
-    given = _TRANSFORMER | (transformer or {})
+    config = _TRANSFORMER | (transformer or {})
     sizes = {
-        "dim": given["n_heads"] * sum(given["axes_dims"]),
-        "n_kv_heads": given["n_heads"],
+        "dim": config["n_heads"] * sum(config["axes_dims"]),
+        "n_kv_heads": config["n_heads"],
         "in_channels": image.config.latent_channels,
         "cap_feat_dim": text.config.hidden_size,
     }
-    network = randomize(ZImageTransformer2DModel(**(given | sizes)), seed + 3)
+    network = randomize(ZImageTransformer2DModel(**(config | sizes)), seed + 3)
     for name, parameter in network.named_parameters():
         if name.endswith(("norm_q.weight", "norm_k.weight")):
-            parameter.data *= 1.5  # attention that picks a few keys: else single words are hidden
+            parameter.data *= 1.5  # sharper attention, so single words matter
         if name.endswith("pad_token"):
             parameter.data *= parameter.shape[-1] ** 0.5
     kind(

@@ -1,4 +1,4 @@
-"""RRDBNet in torch, as BasicSR has it: the reference, and what writes files of it."""
+"""RRDBNet in torch with BasicSR's structure, as the reference, and a writer of its files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Block(nn.Module):
 
 
 class TorchRrdbNet(nn.Module):
-    """With BasicSR's names."""
+    """RRDBNet with BasicSR's parameter names."""
 
     def __init__(self, config: RrdbConfig) -> None:
         super().__init__()
@@ -67,37 +67,37 @@ class TorchRrdbNet(nn.Module):
 
 
 def net(config: RrdbConfig, seed: int = 0) -> TorchRrdbNet:
-    """Build a random network whose layers keep the size of what they read."""
+    """Build a random network whose layers keep their input's scale."""
     torch.manual_seed(seed)
-    made = TorchRrdbNet(config).eval()
+    network = TorchRrdbNet(config).eval()
     with torch.no_grad():
-        for parameter in made.parameters():
+        for parameter in network.parameters():
             if parameter.ndim == 1:
                 parameter.normal_(std=0.02)
             else:
                 nn.init.kaiming_normal_(parameter, a=0.2)
-        made.conv_last.weight.mul_(0.1)
-        made.conv_last.bias.fill_(0.5)
-    return made
+        network.conv_last.weight.mul_(0.1)
+        network.conv_last.bias.fill_(0.5)
+    return network
 
 
 def drawn(network: TorchRrdbNet, pixels: np.ndarray) -> np.ndarray:
-    """uint8 [height, width, 3] → float32 of 0 to 1 and beyond, as a whole."""
+    """Enlarge the whole image: uint8 [height, width, 3] → float32 of 0 to 1 and beyond."""
     image = torch.from_numpy(pixels.astype(np.float32) / 255).permute(2, 0, 1)[None]
     with torch.no_grad():
         return np.asarray(network(image)[0].permute(1, 2, 0))
 
 
 def write(network: TorchRrdbNet, file: Path, names: Mapping[str, str] | None = None) -> Path:
-    """Write its arrays.
+    """Write the network's arrays to a file.
 
     Args:
-        names: parts of BasicSR's names and what stands for them; None: those names.
+        names: replacements for parts of BasicSR's names; None keeps those names.
     """
     arrays = {}
     for key, array in network.state_dict().items():
-        for ours, theirs in (names or {}).items():
-            key = key.replace(ours, theirs)
+        for part, replacement in (names or {}).items():
+            key = key.replace(part, replacement)
         arrays[key] = array.contiguous()
     save_file(arrays, file)
     return file

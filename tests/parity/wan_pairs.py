@@ -1,4 +1,4 @@
-"""Wan's pipelines for clips after other videos, ours beside diffusers'. Bounds as in `test_wan`."""
+"""Wan's video-conditioned pipelines by Atelier and by diffusers. Bounds as in `test_wan`."""
 
 from __future__ import annotations
 
@@ -21,32 +21,34 @@ Fields = Mapping[str, Any]
 
 
 class WanPair:
-    """One checkpoint, loaded by us and by diffusers.
+    """One checkpoint, loaded by Atelier and by diffusers.
 
     Args:
         config: of the checkpoint, for `make_wan`.
-        kind: the pipeline that it must be.
-        theirs: diffusers' class of the same.
+        kind: the expected pipeline class.
+        reference: diffusers' equivalent class.
     """
 
-    def __init__(self, folder: Path, config: Config, kind: type[WanPipeline], theirs: Any) -> None:
+    def __init__(
+        self, folder: Path, config: Config, kind: type[WanPipeline], reference: Any
+    ) -> None:
         make_wan(folder, **config)
         with coarse.compiled():
             loaded = load("tiny", folder, "float32")
         assert isinstance(loaded, kind)
-        self.ours, self.programs = loaded, Programs(loaded, coarse.OPTIONS)
-        self.theirs = theirs.from_pretrained(folder)
-        self.theirs.set_progress_bar_config(disable=True)
+        self.atelier, self.programs = loaded, Programs(loaded, coarse.OPTIONS)
+        self.diffusers = reference.from_pretrained(folder)
+        self.diffusers.set_progress_bar_config(disable=True)
 
-    def drawn_by_us(
+    def drawn_by_atelier(
         self, fields: Fields, files: Mapping[str, bytes], spoil: Callable[[Any], Any]
     ) -> Result:
-        """Draw a request; `spoil` is what goes wrong with the row after encoding."""
-        prepared = self.ours.prepare({**BASE, **fields}, files)
+        """Run a request with Atelier; `spoil` corrupts the row after encoding."""
+        prepared = self.atelier.prepare({**BASE, **fields}, files)
         return Result(*self.programs.drawn(prepared, spoil=spoil))
 
     def drawn_by_diffusers(self, given: Fields) -> Result:
-        """Draw with diffusers' own arguments, and those that a request has, too."""
+        """Run diffusers with its own arguments and those of a request."""
         arguments = {**given}
         generator = torch.Generator("cpu").manual_seed(arguments.pop("seed"))
         latents: list[np.ndarray] = []
@@ -55,28 +57,28 @@ class WanPair:
             latents.append(tensors["latents"][0].permute(1, 2, 3, 0).numpy().copy())
             return {}
 
-        made = self.theirs(**arguments, generator=generator, callback_on_step_end=keep)
-        return Result(latents, (made.frames[0] * 255).astype(np.uint8))
+        output = self.diffusers(**arguments, generator=generator, callback_on_step_end=keep)
+        return Result(latents, (output.frames[0] * 255).astype(np.uint8))
 
 
-def off(ours: Result, theirs: Result, shape: tuple[int, ...]) -> tuple[float, float, int]:
+def off(output: Result, expected: Result, shape: tuple[int, ...]) -> tuple[float, float, int]:
     """Return the latents' largest relative difference, the frames' PSNR and levels.
 
     Args:
         shape: of the frames.
     """
-    assert ours.frames.shape == theirs.frames.shape == shape
-    assert len(ours.latents) == len(theirs.latents)
-    worst = max(map(relative, ours.latents, theirs.latents))
-    levels = int(np.abs(ours.frames.astype(int) - theirs.frames).max())
-    return worst, psnr_db(ours.frames, theirs.frames), levels
+    assert output.frames.shape == expected.frames.shape == shape
+    assert len(output.latents) == len(expected.latents)
+    worst = max(map(relative, output.latents, expected.latents))
+    levels = int(np.abs(output.frames.astype(int) - expected.frames).max())
+    return worst, psnr_db(output.frames, expected.frames), levels
 
 
-def assert_the_same_clip(ours: Result, theirs: Result, shape: tuple[int, ...]) -> None:
-    """But for rounding, and of a clip that is not flat."""
-    latents, decibels, levels = off(ours, theirs, shape)
+def assert_the_same_clip(output: Result, expected: Result, shape: tuple[int, ...]) -> None:
+    """Assert that two videos are equal up to rounding, and not flat."""
+    latents, decibels, levels = off(output, expected, shape)
     print(f"latents {latents:.1e}, {decibels:.1f} dB, {levels}")
     assert latents <= RELATIVE
     assert decibels >= PSNR_DB
     assert levels <= GREY_LEVELS
-    assert theirs.frames.std() > 10, "a flat video proves nothing"
+    assert expected.frames.std() > 10, "a flat video proves nothing"

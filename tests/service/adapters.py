@@ -1,4 +1,5 @@
-"""A model that takes adapters, and files for it; some are wrong in one way."""
+"""A model that accepts LoRA adapters, and adapter files for it: valid files, and files with one
+defect each."""
 
 from __future__ import annotations
 
@@ -7,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from models.adapters.files.adapter import KernelShape, Place
+from models.adapters.files.adapter import KernelShape, LayerPosition
 from models.adapters.files.names import Names, NetworkNames, packed
 from models.spec.lora import Lora
 from tests.service.standin import MODEL, SPEC
 
 WIDTH = 8
 LAYERS = {
-    f"blocks.{number}.q": {Place(f"blocks.{number}.q"): KernelShape(WIDTH, WIDTH)}
+    f"blocks.{number}.q": {LayerPosition(f"blocks.{number}.q"): KernelShape(WIDTH, WIDTH)}
     for number in range(2)
 }
 NAMES = Names((NetworkNames("transformer", LAYERS, ("transformer.", ""), ("lora_unet_",)),))
@@ -31,7 +32,7 @@ INK = Lora(
 SECRET = INK.model_copy(update={"name": "secret", "tenants": ("acme",)})
 BROKEN = INK.model_copy(update={"name": "broken", "error": "NaN in blocks.0.q", "digest": ""})
 OIL = INK.model_copy(update={"name": "oil", "rank": 100, "digest": "22" * 32, "trigger": ""})
-SPECS_LORAS = {one.name: one for one in (INK, SECRET, BROKEN, OIL)}
+SPECS_LORAS = {lora.name: lora for lora in (INK, SECRET, BROKEN, OIL)}
 
 TAKING = SPEC.model_copy(
     update={
@@ -41,7 +42,7 @@ TAKING = SPEC.model_copy(
         "loras": SPECS_LORAS,
     }
 )
-"""The stand-in's model with adapters of the operator's, and room for rank 128."""
+"""Stand-in model with the operator's LoRA adapters and memory for rank 128."""
 OTHER = TAKING.model_copy(
     update={
         "name": "other",
@@ -51,7 +52,7 @@ OTHER = TAKING.model_copy(
 
 
 def arrays(rank: int = 4, seed: int = 0) -> dict[str, np.ndarray]:
-    """The layers of an adapter, by PEFT's names."""
+    """LoRA tensors of every layer, under PEFT's names."""
     random = np.random.default_rng(seed)
     shapes = {"lora_A": (rank, WIDTH), "lora_B": (WIDTH, rank)}
     return {
@@ -62,7 +63,7 @@ def arrays(rank: int = 4, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def file_of(tensors: dict[str, np.ndarray], **header: Any) -> bytes:
-    """A safetensors file; `header` replaces entries of it."""
+    """A safetensors file of these tensors; `header` replaces entries of its header."""
     entries: dict[str, Any] = {}
     data = b""
     for name, array in tensors.items():
@@ -74,5 +75,5 @@ def file_of(tensors: dict[str, np.ndarray], **header: Any) -> bytes:
 
 
 def adapter(rank: int = 4, seed: int = 0) -> bytes:
-    """A whole adapter's file."""
+    """A complete, valid adapter file."""
     return file_of(arrays(rank, seed))

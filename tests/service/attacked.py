@@ -1,4 +1,4 @@
-"""A real server process under attack: how it answers, how long `/healthz` takes, what it holds."""
+"""A real server process under attack: its responses, the latency of `/healthz`, its memory."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from pathlib import Path
 
 START_S = TIMEOUT_S = 60.0
 HEALTHY_S = 0.5
-"""Limit of the server's processor time until /healthz has answered, beside any attack."""
+"""Limit of the server's processor time until /healthz has responded during an attack."""
 CALLBACK_S = 0.1
-"""Limit of the event loop's own: no callback takes longer."""
+"""Limit of the event loop's processor time: no callback takes longer."""
 PAUSE_S = 0.02
 ERRORS = "errors.txt"
-"""What the server logs, in its state folder."""
+"""File in the state folder with the server's log."""
 
 
 class Attacked:
-    """`atelier serve` in a process of its own."""
+    """An `atelier serve` process, and the measurements that tests limit."""
 
     def __init__(self, process: subprocess.Popen[bytes], port: int, folder: Path) -> None:
         self.process = process
@@ -39,19 +39,19 @@ class Attacked:
         return socket.create_connection(("127.0.0.1", self.port), timeout=TIMEOUT_S)
 
     def send(self, data: bytes, *, until_closed: bool = False) -> bytes:
-        """What comes back for these bytes: one answer, or all until the server closes."""
+        """Send bytes on a new connection. Return one response, or all data until it closes."""
         with self.connect() as client:
             with contextlib.suppress(ConnectionError):
                 client.sendall(data)
             return received(client, until_closed)
 
     def memory(self) -> int:
-        """Resident bytes now."""
+        """Current resident memory in bytes."""
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         return pages * resource.getpagesize()
 
     def logs(self, text: str) -> bool:
-        """Whether its log has that text, now or soon."""
+        """Return whether the server's log contains the text within `START_S` seconds."""
         deadline = time.monotonic() + START_S
         while (
             is_missing := text not in (self.folder / ERRORS).read_text()
@@ -60,19 +60,20 @@ class Attacked:
         return not is_missing
 
     def cpu_s(self) -> float:
-        """Processor time that all its threads have taken: the clock of clock_getcpuclockid(3)."""
+        """Processor time of all the server's threads: the clock of clock_getcpuclockid(3)."""
         return time.clock_gettime(~self.process.pid << 3 | 2)
 
     def loop_s(self) -> float:
-        """Processor time of its event loop, which runs in the first thread."""
+        """Processor time of the server's event loop, which runs in the first thread."""
         first = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/schedstat")
         return int(first.read_text().split()[0]) / 1e9
 
     def health_cpu_s(self) -> tuple[float, float]:
-        """Processor time until /healthz has answered on a new connection: the server's, the loop's.
+        """Processor time until /healthz responds on a new connection: the server's, the event
+        loop's.
 
-        A callback that blocks the event loop takes both, a thread that holds the interpreter's
-        lock the first; other programs of this machine take neither.
+        A callback that blocks the event loop adds to both, a thread that holds the interpreter lock
+        to the first only; other programs add to neither.
         """
         began, loop_began = self.cpu_s(), self.loop_s()
         client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT_S)
@@ -84,10 +85,10 @@ class Attacked:
         return self.cpu_s() - began, self.loop_s() - loop_began
 
     def stays_well(self, attack: Callable[[], object], grows: int) -> None:
-        """Hold the server to its bounds while an attack runs.
+        """Assert the limits of latency and memory while an attack runs.
 
         Args:
-            grows: bytes by which its memory may grow at any moment.
+            grows: bytes by which the server's memory may grow at any moment.
         """
         before = self.memory()
         with Watch(self) as watch:
@@ -98,7 +99,7 @@ class Attacked:
 
 
 class Watch:
-    """Asks for /healthz, and reads the memory, as long as it is entered."""
+    """Context manager: a thread that requests /healthz and records the highest times and memory."""
 
     def __init__(self, server: Attacked) -> None:
         self._server = server
@@ -132,7 +133,7 @@ class Watch:
 
 
 def received(client: socket.socket, until_closed: bool = False) -> bytes:
-    """An answer with its body, or whatever comes until the server closes."""
+    """Read one complete response from a connection, or all data until the server closes."""
     data = b""
     with contextlib.suppress(ConnectionError):
         while until_closed or not _is_whole(data):
@@ -144,18 +145,18 @@ def received(client: socket.socket, until_closed: bool = False) -> bytes:
 
 
 def _is_whole(data: bytes) -> bool:
-    head, found, body = data.partition(b"\r\n\r\n")
+    head, separator, body = data.partition(b"\r\n\r\n")
     lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")]
-    return bool(found) and bool(lengths) and len(body) >= int(lengths[0].partition(b":")[2])
+    return bool(separator) and bool(lengths) and len(body) >= int(lengths[0].partition(b":")[2])
 
 
 def status_of(answer: bytes) -> int:
-    """The status of the first answer; 0 for none."""
+    """HTTP status of the first response; 0 without a response."""
     return int(answer.split(b" ", 2)[1]) if answer.startswith(b"HTTP/1.1 ") else 0
 
 
 def is_closed(client: socket.socket, within_s: float = START_S) -> bool:
-    """Whether the server closes that connection in time, whatever it says before."""
+    """Return whether the server closes the connection in time, after any data."""
     deadline = time.monotonic() + within_s
     while (left := deadline - time.monotonic()) > 0:
         if select.select([client], [], [], left)[0]:
@@ -171,7 +172,7 @@ def is_closed(client: socket.socket, within_s: float = START_S) -> bool:
 def attacked(
     redis_url: str, folder: Path, *, descriptors: int | None = None, **variables: str
 ) -> Iterator[Attacked]:
-    """A server of these settings; with a limit of file descriptors, if one is given."""
+    """Run a server with these settings, and optionally with a limit of file descriptors."""
     environment = {name: v for name, v in os.environ.items() if not name.startswith("ATELIER_")}
     environment |= {"ATELIER_REDIS__URL": redis_url, "ATELIER_STATE_DIR": str(folder)} | variables
     limit = ("prlimit", f"--nofile={descriptors}") if descriptors else ()
@@ -184,7 +185,7 @@ def attacked(
         process = subprocess.Popen(command, env=environment, pass_fds=[fd], stderr=out)
     server = Attacked(process, port, folder)
     try:
-        server.health_cpu_s()  # the listener takes connections before the server does
+        server.health_cpu_s()  # the socket accepts connections before the server does
         yield server
     finally:
         process.send_signal(signal.SIGKILL)

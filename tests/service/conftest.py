@@ -1,4 +1,4 @@
-"""The real front end over the real queue; only the pool is a stand-in."""
+"""Fixtures of the real front end and the real queue. Only the worker is a stand-in."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from tests.service.standin import StandIn
 
 @pytest.fixture(scope="module", autouse=True)
 def leaks_are_found() -> Iterator[None]:
-    """Collect garbage at a module's end: what it left open fails it and no later one.
+    """Collect garbage after each module, so that a leaked resource fails the module that leaked it.
 
-    What was there before, most of it imported, is not looked through again and again.
+    `gc.freeze` excludes older objects, mostly imported modules, from each collection.
     """
     gc.freeze()
     yield
@@ -37,14 +37,14 @@ def leaks_are_found() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_child_is_left() -> Iterator[None]:
-    """Whoever checks images ends its processes."""
+    """Fail a test after which a process that checks images still runs."""
     yield
     assert not children()
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Small limits, so that the tests can reach them."""
+    """Settings with limits that are small enough to exceed in a test."""
     return Settings(
         state_dir=tmp_path,
         limits=LimitSettings(max_body_bytes=200_000, max_image_pixels=100_000, max_wait_s=20),
@@ -66,7 +66,7 @@ async def app(settings: Settings, queue: Queue, store: Store) -> AsyncIterator[F
 
 @pytest.fixture
 async def http(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
-    """A client that calls the app in this process; answers come whole."""
+    """HTTP client that calls the app in this process; each response arrives complete."""
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         yield http
@@ -80,9 +80,9 @@ async def pool(queue: Queue, store: Store) -> AsyncIterator[StandIn]:
 
 @asynccontextmanager
 async def served(app: FastAPI, settings: Settings) -> AsyncIterator[str]:
-    """The app behind a real uvicorn on a free port of this machine: its address."""
+    """Serve the app by a real uvicorn on a free port of this machine; yield its URL."""
     server = make_server(app, settings)
-    # Made from a number, it knows its protocol: asyncio sends parts of answers at once then.
+    # `fileno=` detects the socket's protocol. Then asyncio sends each part of a response at once.
     with socket.socket(fileno=socket.create_server(("127.0.0.1", 0)).detach()) as listener:
         running = asyncio.create_task(server.serve(sockets=[listener]))
         while not server.started:
@@ -97,7 +97,7 @@ async def served(app: FastAPI, settings: Settings) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def wire(settings: Settings, queue: Queue, store: Store) -> AsyncIterator[httpx.AsyncClient]:
-    """A client that reaches the app through real sockets."""
+    """HTTP client that reaches the app through real sockets."""
     async with (
         served(create_app(settings, queue, store), settings) as address,
         httpx.AsyncClient(base_url=address, timeout=30, trust_env=False) as http,

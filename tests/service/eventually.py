@@ -1,4 +1,4 @@
-"""Waiting in tests: for a condition, with a deadline."""
+"""Poll a condition in tests, with a deadline."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 DEADLINE_S = 60.0
-"""Far more than anything here takes, even on a machine that is busy with other things."""
+"""Far longer than any awaited condition takes, even on a busy machine."""
 
 
 async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Returns when the condition holds. Raises: TimeoutError: it never did."""
+    """Poll until the condition holds. Raises: TimeoutError: it did not hold in time."""
     async with asyncio.timeout(DEADLINE_S):
-        while not await condition():  # noqa: ASYNC110 - what is awaited is in another process
+        while not await condition():  # noqa: ASYNC110 - the awaited state is in another process
             await asyncio.sleep(0.01)

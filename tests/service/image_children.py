@@ -1,4 +1,4 @@
-"""The children that check images, as this machine has them."""
+"""Child processes that check images, listed from /proc."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from service.http.image_checks import PROGRAM
 
 
 def children() -> set[int]:
-    """Ids of this process's children that run."""
+    """Ids of this process's running image-check processes."""
     return {pid for pid in map(int, _listed()) if _is_ours(pid)}
 
 
@@ -19,7 +19,7 @@ def _listed() -> list[str]:
 def _words(path: Path) -> list[str]:
     try:
         return path.read_text().split()
-    except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+    except (FileNotFoundError, ProcessLookupError):  # the process has exited meanwhile
         return []
 
 

@@ -1,11 +1,11 @@
-"""The openai SDK's client with the limits of tests."""
+"""The OpenAI SDK's client with timeouts for tests."""
 
 from __future__ import annotations
 
 from openai import AsyncOpenAI
 
 TIMEOUT_S = 300.0
-"""For connecting too, for which the SDK's own limit is 5 s."""
+"""Applies to connecting too, where the SDK's default is 5 s."""
 
 
 def openai_client(address: str, key: str = "none", max_retries: int = 0) -> AsyncOpenAI:

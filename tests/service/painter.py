@@ -1,5 +1,5 @@
-"""A stand-in pool that draws: pixels by seed and prompt, files with their recipe as workers write
-them."""
+"""Stand-in worker that generates pixels from seed and prompt, and writes files with recipes as real
+workers do."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ CPU = MadeBy(
 )
 TPU = CPU.model_copy(update={"platform": "tpu", "chip": "v6e", "programs": "b" * 64})
 BLOCK_PX = 8
-"""Squares of one colour, so that lossy files stay near."""
+"""Side of the squares of one color, so that lossy compression changes them little."""
 
 
 @dataclass
 class Brush:
-    """How images come out now."""
+    """Current properties of the generated images."""
 
     made_by: MadeBy | None = CPU
     off_by: int = 0
-    """Levels by which each subpixel of the upper left square is off."""
+    """Levels added to each subpixel of the upper left square."""
     marking: Marking = field(default_factory=Marking)
 
 
 class Painter(StandIn):
-    """A pool that draws what it is asked for, by its brush."""
+    """Stand-in worker that generates the requested images with the current `Brush`."""
 
     def __init__(self, *arguments: object, **rest: object) -> None:
         super().__init__(*arguments, **rest)
@@ -57,7 +57,7 @@ class Painter(StandIn):
         file = list(made)[frame]
         key = output_key(claim.job.id, claim.fence, index, file.content_type)
         await self.store.put(key, file.data, file.content_type)
-        for name, small in file.beside.items():
+        for name, small in file.small_images.items():
             await self.store.put(beside_key(key, name), small, "image/webp")
         return file.described(index, key, seed, self.brush.made_by)
 
@@ -66,9 +66,9 @@ class Painter(StandIn):
 
     def _pixels(self, request: dict[str, object], seed: int, frames: int) -> np.ndarray:
         height, width = int(request["height"]), int(request["width"])
-        said = hashlib.sha256(f"{request['prompt']} {seed}".encode()).digest()
+        digest = hashlib.sha256(f"{request['prompt']} {seed}".encode()).digest()
         shape = (frames, height // BLOCK_PX, width // BLOCK_PX, 3)
-        random = np.random.default_rng(int.from_bytes(said[:8], "big"))
+        random = np.random.default_rng(int.from_bytes(digest[:8], "big"))
         blocks = random.integers(32, 224, shape, np.uint8)
         pixels = blocks.repeat(BLOCK_PX, 1).repeat(BLOCK_PX, 2)
         pixels[:, :BLOCK_PX, :BLOCK_PX] += self.brush.off_by

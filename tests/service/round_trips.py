@@ -1,4 +1,4 @@
-"""Commands that clients send to Redis, counted by the server itself."""
+"""Commands that clients send to Redis, counted by MONITOR."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from redis.asyncio import Redis
 
 BEGIN, END = "round-trips-begin", "round-trips-end"
 OF_SCRIPTS = "lua"
-"""Kind of client that calls from inside a script."""
+"""Client type of commands that a script runs."""
 
 
 async def fewest_commands(url: str, times: int, ask: Callable[[], Awaitable[object]]) -> list[str]:
-    """Return the commands of the shortest of several askings, in their order.
+    """Return the commands of the run that sent fewest, in order.
 
-    What a process sends on its own meanwhile (chores, copies that have become old) counts, too,
-    but not with each of them. What scripts call inside the server is no round trip.
+    Background commands of the process (chores, refreshed caches) count too, but not in every run.
+    Commands that scripts run do not count.
 
     Args:
-        ask: has the commands sent that are counted.
+        ask: sends the commands to count.
     """
     return min([await commands_of(url, ask) for _ in range(times)], key=len)
 
 
 async def commands_of(url: str, ask: Callable[[], Awaitable[object]]) -> list[str]:
-    """Return the commands that all clients have sent during one asking, in their order."""
+    """Return the commands that all clients send during one call of `ask`, in order."""
     async with Redis.from_url(url, decode_responses=True) as redis, redis.monitor() as monitor:
         await redis.echo(BEGIN)
         await ask()
         await redis.echo(END)
         lines = []
-        while END not in (told := await monitor.next_command())["command"]:
-            if told["client_type"] != OF_SCRIPTS:
-                lines.append(told["command"])
+        while END not in (event := await monitor.next_command())["command"]:
+            if event["client_type"] != OF_SCRIPTS:
+                lines.append(event["command"])
     return list(_between(lines))
 
 
 def _between(lines: list[str]) -> Iterator[str]:
-    """Yield the names of the commands after the beginning."""
+    """Yield the names of the commands after the `BEGIN` marker."""
     start = next(number for number, line in enumerate(lines) if BEGIN in line)
     yield from (line.split(" ", 1)[0].lower() for line in lines[start + 1 :])

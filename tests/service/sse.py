@@ -1,4 +1,4 @@
-"""Reads an event stream as a client does."""
+"""Minimal reader of server-sent events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import httpx
 
 @dataclass(frozen=True)
 class Message:
-    """One server-sent event; a comment has the name ':'."""
+    """One server-sent event. A comment has the name ':'."""
 
     id: str
     name: str
@@ -20,7 +20,7 @@ class Message:
 
 
 async def messages(response: httpx.Response) -> AsyncIterator[Message]:
-    """The stream's events and comments as they come in."""
+    """Yield the stream's events and comments as they arrive."""
     fields: dict[str, str] = {}
     async for line in response.aiter_lines():
         if line.startswith(":"):

@@ -1,4 +1,5 @@
-"""A pool without a model: it claims from the real queue and finishes with a small image."""
+"""Stand-in worker without a model: it claims jobs from the real queue and stores a small image for
+each."""
 
 from __future__ import annotations
 
@@ -101,7 +102,7 @@ VIDEO = SPEC.model_copy(
 
 
 def clip(file_format: str, frames: int, fps: int = VIDEO.defaults["fps"]) -> bytes:
-    """A small video: a red square that goes right, on blue."""
+    """A small video: a red square that moves right on blue."""
     return encode_video(_frames(frames), file_format, fps)
 
 
@@ -123,9 +124,9 @@ def picture(file_format: str = "PNG", size: tuple[int, int] = (SIZE_PX, SIZE_PX)
 
 
 class StandIn:
-    """Serves one job after the other while it is entered.
+    """Context manager that runs claimed jobs one after the other.
 
-    `may_finish` holds every job back before its end; `failure` ends them all with an error.
+    Every job waits for `may_finish` after its last step. `failure`, if set, fails every job.
     """
 
     def __init__(self, queue: Queue, store: Store, spec: ModelSpec = SPEC) -> None:
@@ -186,7 +187,7 @@ class StandIn:
             await self.store.delete([f"outputs/{claim.job.id}/"])
 
     async def stepped(self) -> None:
-        """Return when the job may go on after a step: at once."""
+        """Hook after each step, which may delay the job. This implementation returns at once."""
 
     async def _keep_drafts(self, claim: Claim) -> None:
         job, step, drafts = claim.job, claim.job.stop_at_step or 0, []
@@ -207,8 +208,8 @@ class StandIn:
         content_type = MEDIA_TYPES[chosen]
         key = output_key(claim.job.id, claim.fence, index, content_type)
         await self.store.put(key, data, content_type)
-        beside = sheets_of(_frames(frames)) if moves else {}
-        for name, small in beside.items():
+        previews = sheets_of(_frames(frames)) if moves else {}
+        for name, small in previews.items():
             await self.store.put(beside_key(key, name), small, "image/webp")
         return Output(
             index=index,
@@ -219,7 +220,7 @@ class StandIn:
             seed=request["seed"] + index,
             sha256=hashlib.sha256(data).hexdigest(),
             bytes=len(data),
-            beside_bytes=sum(map(len, beside.values())),
+            beside_bytes=sum(map(len, previews.values())),
             num_frames=frames,
             fps=request["fps"] if moves else None,
             duration_s=frames / request["fps"] if moves else None,

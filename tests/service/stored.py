@@ -1,4 +1,4 @@
-"""Bytes that tenants have in the store: those that are there, and those that quotas count."""
+"""Check of stored bytes: the tenants' files in the store against the bytes that quotas count."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from service.jobs.storage.object_store import Store, job_folders
 async def stored_bytes_are_counted(
     request: pytest.FixtureRequest, queue: Queue, store: Store
 ) -> AsyncIterator[None]:
-    """Fails a test after which a quota counts other bytes than the store has."""
+    """Fail a test after which quotas and store disagree about a tenant's bytes."""
     yield
     if request.node.get_closest_marker("changes_files"):
         return
     names = await _names(queue.redis)
     in_quotas = await counted(queue.redis, names["stored"])
-    in_store = await there(queue.redis, names, store)
+    in_store = await stored_sizes(queue.redis, names, store)
     assert in_quotas == in_store, f"quotas count {in_quotas}, the store has {in_store}"
 
 
 async def _names(redis: Redis) -> Mapping[str, list[str]]:
-    """Return the names of records by their kind."""
+    """Return the names of the queue's Redis keys, grouped by kind."""
     names = defaultdict(list)
     for key in await redis.keys(f"{PREFIX}*"):
         kind, _, name = key.removeprefix(PREFIX).partition(":")
@@ -42,8 +42,10 @@ async def counted(redis: Redis, tenants: Iterable[str]) -> dict[str, int]:
     return {tenant: int(await redis.get(f"{PREFIX}stored:{tenant}")) for tenant in tenants}
 
 
-async def there(redis: Redis, names: Mapping[str, list[str]], store: Store) -> dict[str, int]:
-    """Return the bytes of each tenant's files: those of its jobs, batches and adapters."""
+async def stored_sizes(
+    redis: Redis, names: Mapping[str, list[str]], store: Store
+) -> dict[str, int]:
+    """Return the bytes of each tenant's files in the store: files of jobs, batches and adapters."""
     sizes: Counter[str] = Counter()
     trash = tuple(await redis.smembers(f"{PREFIX}trash"))
 
@@ -53,10 +55,10 @@ async def there(redis: Redis, names: Mapping[str, list[str]], store: Store) -> d
 
     for job in names["job"]:
         inputs, outputs, snapshots = job_folders(job)
-        kept = {"succeeded": (outputs, snapshots), "paused": (outputs, snapshots)}
-        kept |= {"queued": (snapshots,), "running": (snapshots,)}  # what it goes on from
+        counted_of = {"succeeded": (outputs, snapshots), "paused": (outputs, snapshots)}
+        counted_of |= {"queued": (snapshots,), "running": (snapshots,)}  # to resume from
         state = str(await redis.hget(f"{PREFIX}job:{job}", "state"))
-        sizes[await _owner(redis, f"job:{job}")] += await below(inputs, *kept.get(state, ()))
+        sizes[await _owner(redis, f"job:{job}")] += await below(inputs, *counted_of.get(state, ()))
     for file in names["file"]:
         sizes[await _owner(redis, f"file:{file}")] += await below(f"inputs/{file}/")
     for batch in names["batch"]:
@@ -76,4 +78,4 @@ async def _size(store: Store, key: str) -> int:
     try:
         return (await store.stat(key)).bytes
     except NotStored:
-        return 0  # it is just being deleted
+        return 0  # concurrently deleted

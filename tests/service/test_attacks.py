@@ -1,4 +1,4 @@
-"""Every limit, attacked: a problem+json each time, and a server that still answers."""
+"""Hostile input against every limit: the response is problem+json, and the server still works."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ def is_problem(answer: httpx.Response, *statuses: int) -> dict[str, Any]:
     assert answer.headers["content-type"] == "application/problem+json"
     problem: dict[str, Any] = answer.json()
     assert problem["status"] == answer.status_code and problem["title"] and problem["detail"]
-    assert len(answer.content) < 10_000, "the attack came back"
+    assert len(answer.content) < 10_000, "the response repeats the attack"
     return problem
 
 
 @pytest.fixture
 async def target(wire: httpx.AsyncClient, pool: StandIn) -> AsyncIterator[httpx.AsyncClient]:
-    """The server, which has to serve a plain request after each attack."""
+    """HTTP client over sockets; afterwards the server must still serve a plain request."""
     yield wire
     await still_serves(wire)
 
 
 @pytest.fixture
 async def near(http: httpx.AsyncClient, pool: StandIn) -> AsyncIterator[httpx.AsyncClient]:
-    """The same without sockets, for what lies behind them."""
+    """HTTP client without sockets; afterwards the app must still serve a plain request."""
     yield http
     await still_serves(http)
 
@@ -227,7 +227,7 @@ async def test_a_body_that_never_ends_is_cut_off(
             sent += 10_000
             yield b"x" * 10_000
 
-    with contextlib.suppress(httpx.TransportError):  # it may hang up before we look for the answer
+    with contextlib.suppress(httpx.TransportError):  # the server may close the connection
         is_problem(await target.post("/v1/generate", content=endless(), headers=JSON), 413)
     assert sent < 100 * settings.limits.max_body_bytes
 

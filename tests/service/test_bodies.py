@@ -1,4 +1,4 @@
-"""Bodies and answers that cost much, against a real server process: it stays well beside each."""
+"""Expensive request and response bodies against a real server process, which stays responsive."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from service.errors.problems import Problem
-from service.http.inflight_limits import Shared
+from service.http.inflight_limits import SharedLimit
 from service.jobs.model.job import Output
 from service.jobs.queue import Claim, Queue
 from service.jobs.storage.object_store import Store
@@ -27,7 +27,7 @@ from tests.service.standin import MODEL, StandIn
 
 MIB = 2**20
 MOST = 31 * MIB
-"""A body that is not refused for its length alone."""
+"""Size of a body that is not rejected for its length alone."""
 CAT = {"prompt": "a cat", "model": MODEL}
 SIZE = 24 * MIB
 CLIENTS = 40
@@ -51,7 +51,7 @@ PARTS: dict[str, tuple[bytes, bytes, bytes]] = {
     "an image of percents": (b'{"prompt": "a", "image": "data:;base64,AAAA', b"%2B", b'"}'),
     "an image of line ends": (b'{"prompt": "a", "image": "AAAA', b"\\n", b'"}'),
 }
-"""Beginning, what is repeated, and end."""
+"""Beginning, repeated part and end of each hostile body."""
 
 
 @pytest.fixture(scope="module")
@@ -77,13 +77,13 @@ def request(body: bytes, length: int | None = None) -> bytes:
 def test_a_legal_body_blocks_nobody(server: Attacked, parts: tuple[bytes, bytes, bytes]) -> None:
     begin, repeated, end = parts
     body = begin + repeated * ((MOST - len(begin) - len(end)) // len(repeated)) + end
-    found = []
+    statuses = []
 
     def attack() -> None:
-        found.append(status_of(server.send(request(body))))
+        statuses.append(status_of(server.send(request(body))))
 
     server.stays_well(attack, grows=5 * MOST)
-    assert set(found) <= {400, 404, 422, 503}, found
+    assert set(statuses) <= {400, 404, 422, 503}, statuses
 
 
 def test_thousands_of_wrong_fields_block_nobody(server: Attacked) -> None:
@@ -101,7 +101,7 @@ def test_thousands_of_wrong_fields_block_nobody(server: Attacked) -> None:
 
 
 def unfinished(server: Attacked, stack: ExitStack, count: int = CLIENTS) -> list[socket.socket]:
-    """Clients that have sent most of their body, or were refused."""
+    """Clients that have sent most of their body, or were rejected."""
     data = request(b'{"prompt": "a", "image": "' + b"A" * (8 * MIB), length=9 * MIB)
     clients = [stack.enter_context(server.connect()) for _ in range(count)]
     for client in clients:
@@ -114,30 +114,30 @@ def test_unfinished_bodies_hold_no_more_than_their_share(server: Attacked) -> No
     with ExitStack() as stack:
         server.stays_well(lambda: unfinished(server, stack), INFLIGHT + 2 * CLIENTS * MIB)
     while (status := status_of(server.send(request(b"{}")))) in (429, 503):
-        time.sleep(PAUSE_S)  # the clients have left, and the server hears of it
+        time.sleep(PAUSE_S)  # until the server notices that the clients have disconnected
     assert status == 422
 
 
 def test_a_client_is_told_of_its_share() -> None:
-    shared = Shared("bytes", "too_many_bytes", total=10, each=5)
+    shared = SharedLimit("bytes", "too_many_bytes", total=10, each=5)
     with shared.holding("a", 7), shared.holding("b", 2):
         for client, amount, code in (("a", 1, 429), ("b", 4, 503), ("c", 2, 503)):
             with pytest.raises(Problem) as error, shared.holding(client, amount):
                 pass
             assert error.value.status == code, client
-        with shared.holding("a", 0):  # an answer without files asks for none
+        with shared.holding("a", 0):  # a response without files reserves no bytes
             pass
         with shared.holding("b", 1):
             assert shared.all == 10
-    assert shared.all == shared.of("a") == shared.of("b") == 0
+    assert shared.all == shared.held_by("a") == shared.held_by("b") == 0
     hold = shared.hold("a")
     hold.add(3)
-    del hold  # of an answer that was never sent
+    del hold  # the share of a response that was never sent
     assert shared.all == 0
 
 
 class LargeOutputs(StandIn):
-    """A pool whose outputs have `SIZE` bytes."""
+    """Stand-in worker whose outputs have `SIZE` bytes."""
 
     async def _output(self, claim: Claim, index: int) -> Output:
         output = await super()._output(claim, index)
@@ -158,7 +158,7 @@ async def pool(server: Attacked, queue: Queue) -> AsyncIterator[StandIn]:
 
 
 def slow_reader(server: Attacked, stack: ExitStack, path: str) -> socket.socket:
-    """A client that asks for an output and takes next to nothing of it."""
+    """A client that requests an output and reads almost none of it."""
     client = stack.enter_context(socket.socket())
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.settimeout(TIMEOUT_S)
@@ -167,8 +167,8 @@ def slow_reader(server: Attacked, stack: ExitStack, path: str) -> socket.socket:
     return client
 
 
-async def made(http: httpx.AsyncClient) -> str:
-    """The path of a new output."""
+async def output_path(http: httpx.AsyncClient) -> str:
+    """Path of a newly generated output."""
     job = (await http.post("/v1/generate", json=CAT, headers={"Prefer": "wait"})).json()
     assert "outputs" in job, job
     path: str = job["outputs"][0]["url"]
@@ -177,7 +177,7 @@ async def made(http: httpx.AsyncClient) -> str:
 
 async def test_slow_readers_hold_no_more_than_their_share(server: Attacked, pool: StandIn) -> None:
     async with httpx.AsyncClient(base_url=server.url, timeout=60, trust_env=False) as http:
-        path = await made(http)
+        path = await output_path(http)
 
         def attack() -> None:
             with ExitStack() as stack:
@@ -188,9 +188,9 @@ async def test_slow_readers_hold_no_more_than_their_share(server: Attacked, pool
         await asyncio.to_thread(server.stays_well, attack, 2 * INFLIGHT)
 
         async def is_given_whole() -> bool:
-            whole = await http.get(path)
-            assert whole.status_code in (200, 429)
-            return whole.status_code == 200 and len(whole.content) == SIZE
+            response = await http.get(path)
+            assert response.status_code in (200, 429)
+            return response.status_code == 200 and len(response.content) == SIZE
 
         await eventually(is_given_whole)
 
@@ -204,7 +204,7 @@ async def test_an_unfinished_body_and_an_unread_answer_end(
             large_outputs(server, queue),
             httpx.AsyncClient(base_url=server.url, timeout=60, trust_env=False) as http,
         ):
-            slow_reader(server, stack, await made(http)).recv(20)
+            slow_reader(server, stack, await output_path(http)).recv(20)
             (client,) = unfinished(server, stack, 1)
             assert await asyncio.to_thread(is_closed, client)
             for reason in ("body_overdue", "answer_unread"):
@@ -258,9 +258,9 @@ def test_a_long_message_of_an_agent_blocks_nobody(server: Attacked, place: str) 
         b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         b"Accept: application/json, text/event-stream\r\nContent-Length: %d\r\n\r\n" % len(body)
     )
-    found = []
-    server.stays_well(lambda: found.append(status_of(server.send(head + body))), grows=5 * MOST)
-    assert set(found) <= {200, 400}, found
+    statuses = []
+    server.stays_well(lambda: statuses.append(status_of(server.send(head + body))), grows=5 * MOST)
+    assert set(statuses) <= {200, 400}, statuses
 
 
 @pytest.mark.parametrize(("lines", "size"), [(100_000, 500), (1, 60 * MIB)], ids=["small", "one"])
@@ -273,8 +273,8 @@ def test_lines_of_a_batch_block_nobody(server: Attacked, lines: int, size: int) 
         with httpx.Client(base_url=server.url, timeout=TIMEOUT_S, trust_env=False) as http:
             sent = {"file": ("lines.jsonl", data)}
             file = http.post("/v1/files", files=sent, data={"purpose": "batch"}).json()["id"]
-            asked = {"endpoint": line["url"], "completion_window": "24h", "input_file_id": file}
-            batch = http.post("/v1/batches", json=asked).json()
+            request = {"endpoint": line["url"], "completion_window": "24h", "input_file_id": file}
+            batch = http.post("/v1/batches", json=request).json()
             while batch["status"] == "validating":
                 time.sleep(PAUSE_S)
                 batch = http.get(f"/v1/batches/{batch['id']}").json()

@@ -1,4 +1,4 @@
-"""The client's reading of event streams."""
+"""Python client: parsing of event streams and of problem responses."""
 
 from __future__ import annotations
 

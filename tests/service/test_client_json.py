@@ -1,4 +1,4 @@
-"""Which JSON the front end reads without the bounds of `service.http.json_reader`: its own."""
+"""Static check: front end code parses clients' JSON only by `service.http.json_reader`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ OURS = {
     "confined/file_packing.py": "what the front end tells a child",
     "routes/documented_examples.py": "examples of our own",
 }
-"""Files with `json.loads` or `model_validate_json`, and what they read."""
+"""Files that call `json.loads` or `model_validate_json`, and the trusted JSON that each parses."""
 STORED = ("auth", "jobs", "operators", "recipes", "webhooks")
-"""Folders that read what we have written ourselves, from Redis, the store and our files."""
+"""Folders that parse only JSON written by the server: in Redis, the store and local files."""
 
 
 def readers() -> set[str]:
-    found = set()
+    parsers = set()
     for path in ROOT.rglob("*.py"):
         names = {
             node.attr
@@ -30,11 +30,11 @@ def readers() -> set[str]:
             if isinstance(node, ast.Attribute)
         }
         if names & {"loads", "model_validate_json"}:
-            found.add(path.relative_to(ROOT).as_posix())
-    return found
+            parsers.add(path.relative_to(ROOT).as_posix())
+    return parsers
 
 
 def test_clients_json_is_read_with_bounds() -> None:
-    """A file that is not in the table has to use `parse_object` or `JsonReader`."""
+    """A file that is missing in the table must use `parse_object` or `JsonReader`."""
     unknown = {name for name in readers() if name.partition("/")[0] not in STORED}
     assert unknown == OURS.keys()

@@ -1,4 +1,4 @@
-"""The running server against its own description: schemathesis, all checks on."""
+"""The running server against its OpenAPI document: schemathesis with all checks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastapi.routing import APIRoute
 
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
-from service.routing import DOORS, operation_id
+from service.routing import COMPATIBLE_ENDPOINTS, operation_id
 from service.settings.settings import Settings
 from service.settings.webhooks import WebhookSettings
 from tests.service.adapters import INK, TAKING
@@ -46,20 +46,20 @@ checks.positive_data_acceptance.expected-statuses = ["2xx", "304", "400", "404",
 # sends doors such ones.
 phases.coverage.enabled = {is_long}
 """
-DOOR_ROUTES = [
+COMPATIBLE_ROUTES = [
     operation_id(route)
-    for door in DOORS
+    for door in COMPATIBLE_ENDPOINTS
     for route in door.router.routes
     if isinstance(route, APIRoute)
 ]
 
 GATE = 3
-"""Examples of each operation in the gate."""
+"""Examples of each operation when the gate runs the test."""
 
 
 @pytest.fixture
 def settings(settings: Settings) -> Settings:
-    """With all that a server may be allowed to do."""
+    """Settings with every optional feature of the server allowed."""
     server = settings.server.model_copy(update={"allow_image_urls": True})
     webhooks = WebhookSettings(secret="whsec_" + "c2VjcmV0" * 4)
     return settings.model_copy(update={"server": server, "webhooks": webhooks})
@@ -67,7 +67,7 @@ def settings(settings: Settings) -> Settings:
 
 @pytest.fixture
 async def pool(queue: Queue, store: Store) -> AsyncIterator[StandIn]:
-    """Of a model that takes adapters; one of them has a preview."""
+    """Stand-in worker whose model accepts adapters; the adapter `ink` has a preview."""
     key = "loras/previews/ink"
     await store.put(key, picture(), "image/png")
     ink = INK.model_copy(update={"preview": key})
@@ -76,23 +76,24 @@ async def pool(queue: Queue, store: Store) -> AsyncIterator[StandIn]:
         yield pool
 
 
-@pytest.mark.timeout(1800)  # 72 operations, four minutes on two busy cores
+@pytest.mark.timeout(1800)  # 72 operations take four minutes on two busy cores
 @pytest.mark.parametrize("examples", [GATE, 20])
 async def test_the_server_does_what_its_description_says(
     app: FastAPI, settings: Settings, pool: StandIn, tmp_path: Path, examples: int
 ) -> None:
-    config = CONFIG.replace("{doors}", json.dumps(DOOR_ROUTES))
+    config = CONFIG.replace("{doors}", json.dumps(COMPATIBLE_ROUTES))
     config = config.replace("{is_long}", json.dumps(examples > GATE))
     (tmp_path / "schemathesis.toml").write_text(config)
+    (tmp_path / "openapi.json").write_text(json.dumps(app.openapi()))
     async with served(app, settings) as address:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "schemathesis.cli"),
             *("--config-file", str(tmp_path / "schemathesis.toml")),
-            *("run", f"{address}/openapi.json", "--seed", "1"),
+            *("run", "openapi.json", "--url", address, "--seed", "1"),
             *("--max-examples", str(examples), "--no-color", "--generation-database", "none"),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             cwd=tmp_path,
         )
-        said, _ = await process.communicate()
-    assert process.returncode == 0, said.decode()
+        output, _ = await process.communicate()
+    assert process.returncode == 0, output.decode()

@@ -1,17 +1,18 @@
-"""openapi.yaml says what everything is: a walk over all operations, of every door too."""
+"""Completeness of the OpenAPI document: descriptions and examples of all operations, those of
+compatible endpoints included."""
 
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
 import pytest
-import yaml
 from jsonschema import Draft202012Validator
 
-from service.openapi import as_yaml
+from service.openapi import document_of_all
 
 Document = dict[str, Any]
 SCHEMAS = "#/components/schemas/"
@@ -20,8 +21,9 @@ EXAMPLES = "#/components/examples/"
 
 @cache
 def described() -> Document:
-    """Return the document that the code describes."""
-    return yaml.load(as_yaml(), yaml.CSafeLoader)
+    """Return the OpenAPI document of all endpoints, as JSON has it."""
+    document: Document = json.loads(json.dumps(document_of_all()))
+    return document
 
 
 def operations(document: Document) -> Iterator[tuple[str, Document]]:
@@ -31,10 +33,10 @@ def operations(document: Document) -> Iterator[tuple[str, Document]]:
 
 
 def contents(document: Document) -> Iterator[tuple[str, Document]]:
-    """Every body of a request or an answer, with where it is."""
+    """Yield the body of every request and response, with its location."""
     for name, operation in operations(document):
-        asked = operation.get("requestBody", {}).get("content", {})
-        yield from ((f"{name}, body, {kind}", content) for kind, content in asked.items())
+        bodies = operation.get("requestBody", {}).get("content", {})
+        yield from ((f"{name}, body, {kind}", content) for kind, content in bodies.items())
         for status, answer in operation["responses"].items():
             for kind, content in answer.get("content", {}).items():
                 yield f"{name}, {status}, {kind}", content
@@ -42,54 +44,56 @@ def contents(document: Document) -> Iterator[tuple[str, Document]]:
 
 def examples(document: Document, content: Document) -> list[Any]:
     named = list(content.get("examples", {}).values())
-    found = [
-        document["components"]["examples"][one["$ref"].removeprefix(EXAMPLES)]
-        if "$ref" in one
-        else one
-        for one in named
+    resolved = [
+        document["components"]["examples"][example["$ref"].removeprefix(EXAMPLES)]
+        if "$ref" in example
+        else example
+        for example in named
     ]
-    values = [one["value"] for one in found]
+    values = [example["value"] for example in resolved]
     return [*values, content["example"]] if "example" in content else values
 
 
 def needs_no_example(content: Document) -> bool:
-    """Whether it is a file, or nothing."""
+    """Return whether the body is a file or empty."""
     schema = content["schema"]
     return schema.get("format") == "binary" or schema in ({}, {"type": "null"})
 
 
-def properties(schema: Any, where: str) -> Iterator[tuple[str, Document]]:
-    """Every property below a schema, with where it is."""
+def properties(schema: Any, location: str) -> Iterator[tuple[str, Document]]:
+    """Yield every property below a schema, with its location."""
     if isinstance(schema, list):
         for item in schema:
-            yield from properties(item, where)
+            yield from properties(item, location)
     elif isinstance(schema, dict):
         for name, field in schema.get("properties", {}).items():
-            yield f"{where}.{name}", field
-            yield from properties(field, f"{where}.{name}")
+            yield f"{location}.{name}", field
+            yield from properties(field, f"{location}.{name}")
         for name in ("items", "additionalProperties", "anyOf", "oneOf", "allOf", "prefixItems"):
-            yield from properties(schema.get(name), where)
+            yield from properties(schema.get(name), location)
 
 
 def undescribed_fields(document: Document) -> list[str]:
-    """Remedy: a docstring below the field, in a class with `use_attribute_docstrings`."""
+    """Fields without a description. Remedy: a docstring below the field, in a class with
+    `use_attribute_docstrings`."""
     schemas = document["components"]["schemas"].items()
     return [
-        where
+        location
         for name, schema in schemas
-        for where, field in properties(schema, name)
+        for location, field in properties(schema, name)
         if not field.get("description")
     ]
 
 
 def undescribed_schemas(document: Document) -> list[str]:
-    """Remedy: a docstring of the class."""
+    """Schemas without a description. Remedy: a docstring of the class."""
     schemas = document["components"]["schemas"].items()
     return [name for name, schema in schemas if not schema.get("description")]
 
 
 def undescribed_parameters(document: Document) -> list[str]:
-    """Remedy: `Query(description=…)`, `Path(description=…)`, or in `documented_responses`."""
+    """Parameters without a description. Remedy: `Query(description=…)`, `Path(description=…)`, or
+    `documented_responses`."""
     return [
         f"{name}, {parameter['name']}"
         for name, operation in operations(document)
@@ -99,7 +103,7 @@ def undescribed_parameters(document: Document) -> list[str]:
 
 
 def undescribed_operations(document: Document) -> list[str]:
-    """Remedy: a docstring of the route's function."""
+    """Operations without a description. Remedy: a docstring of the route's function."""
     return [
         name
         for name, operation in operations(document)
@@ -112,27 +116,28 @@ def undescribed_headers(document: Document) -> list[str]:
         f"{name}, {status}, {header}"
         for name, operation in operations(document)
         for status, answer in operation["responses"].items()
-        for header, said in answer.get("headers", {}).items()
-        if not said.get("description")
+        for header, description in answer.get("headers", {}).items()
+        if not description.get("description")
     ]
 
 
 def bodies_without_example(document: Document) -> list[str]:
-    """Remedy: `model_config = ConfigDict(json_schema_extra=shown(EXAMPLE))` in the body's class,
-    or `example` beside the schema in the route's description."""
+    """Bodies without an example. Remedy: `model_config =
+    ConfigDict(json_schema_extra=shown(EXAMPLE))` in the body's class, or `example` next to the
+    schema in the route's description."""
     return [
-        where
-        for where, content in contents(document)
+        location
+        for location, content in contents(document)
         if not needs_no_example(content) and not examples(document, content)
     ]
 
 
 def wrong_examples(document: Document) -> list[str]:
-    """Remedy: an example that its schema allows."""
+    """Examples that violate their schema. Remedy: a valid example."""
     root = {"components": document["components"]}
     return [
-        f"{where}: {error.json_path} {error.message}"
-        for where, content in contents(document)
+        f"{location}: {error.json_path} {error.message}"
+        for location, content in contents(document)
         for example in examples(document, content)
         if isinstance(example, dict)
         for error in Draft202012Validator(content["schema"] | root).iter_errors(example)
@@ -167,8 +172,8 @@ def test_what_is_left_unsaid_is_found() -> None:
     document["components"]["examples"]["JobView"]["value"]["state"] = "done"
     generate = document["paths"]["/v1/generate"]["post"]
     del generate["responses"]["202"]["headers"]["Location"]["description"]
-    found = [rule(document) for rule in RULES]
-    assert found[:-1] == [
+    problems = [rule(document) for rule in RULES]
+    assert problems[:-1] == [
         ["JobView.state"],
         ["Usage"],
         ["GET /v1/jobs, limit"],
@@ -176,4 +181,4 @@ def test_what_is_left_unsaid_is_found() -> None:
         ["POST /v1/generate, 202, Location"],
         ["GET /v1/jobs, 200, application/json"],
     ]
-    assert "'done' is not one of" in found[-1][0]
+    assert "'done' is not one of" in problems[-1][0]

@@ -1,4 +1,4 @@
-"""Hostile images over real sockets: they cost their own tenant time, and nobody else."""
+"""Hostile images over real sockets: they delay only their own tenant."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.service.test_keys import bearer, keys, with_keys
 __all__ = ["keys"]
 
 HEALTHY_S = 0.25
-"""Limit of the processor time of this process, clients included, while /healthz is answered."""
+"""Limit of this process's time, clients included, until /healthz responds."""
 ATTACKS = 6
 
 
@@ -64,9 +64,10 @@ async def client(address: str, keys: ApiKeys, tenant: str) -> httpx.AsyncClient:
 async def test_a_tenant_s_slow_pictures_are_its_own(
     app: FastAPI, address: str, keys: ApiKeys, empty_redis: Redis
 ) -> None:
-    """As many scans as may be, of ten million pixels: each takes its share of a processor.
+    """Images of ten million pixels with the most scans allowed: each takes its share of a
+    processor.
 
-    The child that decodes the first one stands still until the others are served.
+    The process that decodes the first image is stopped until the other requests are served.
     """
     good, slow = asking(picture()), asking(jpeg_of_scans(MAX_SCANS, (3150, 3150)))
     async with await client(address, keys, "acme") as acme, await client(address, keys, "zoo") as z:
@@ -102,7 +103,7 @@ async def test_a_client_that_leaves_frees_its_place(
 
 @asynccontextmanager
 async def asking_by_hand(address: str, key: str, body: Mapping[str, Any]) -> AsyncIterator[None]:
-    """Send a whole request, and hang up in the end without reading."""
+    """Send a complete request, and close the connection at exit without reading the response."""
     url, content = httpx.URL(address), json.dumps(body).encode()
     _, writer = await asyncio.open_connection(url.host, url.port)
     head = (
@@ -117,11 +118,11 @@ async def asking_by_hand(address: str, key: str, body: Mapping[str, Any]) -> Asy
 
 
 async def is_checking(app: FastAPI, tenant: str) -> bool:
-    return bool(app.state.front.images.places.tenants[tenant])
+    return bool(app.state.front.images.slots.tenants[tenant])
 
 
 async def healthz_cpu_s(http: httpx.AsyncClient) -> float:
-    """Processor time that passes here until /healthz has answered."""
+    """Processor time of this process until /healthz responds."""
     began = time.process_time()
     assert (await http.get("/healthz")).status_code == 200
     return time.process_time() - began

@@ -1,4 +1,4 @@
-"""A server that wants keys: who is let in, and that tenants see nothing of each other."""
+"""A server that requires API keys: authentication, and isolation between tenants."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from service.errors.problems import Unauthorized
 from service.jobs.queue import Queue
 from service.jobs.redis.keys import LEDGER
 from service.jobs.storage.object_store import Store
-from service.routing import DOORS
+from service.routing import COMPATIBLE_ENDPOINTS
 from service.settings.redis import RedisSettings
 from service.settings.settings import Settings
 from tests.service.eventually import eventually
 from tests.service.standin import MODEL, SPEC, StandIn
 
 Call = tuple[str, str]
-"""Method and path."""
+"""HTTP method and path of an operation."""
 CAT = {"prompt": "a cat", "model": MODEL}
 OPEN_PATHS = ["/", "/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"]
 CLOSED = [
@@ -96,9 +96,9 @@ CLOSED = [
     ("GET", "/v1/videos/CLIP/content"),
 ]
 OPERATORS = "/v1/admin/"
-"""Paths that want another kind of key (`routes/test_admin.py`)."""
+"""Paths that require an operator's key (`routes/test_admin.py`)."""
 PASSWORDS = "/sdapi/v1/"
-"""Paths where a key may also be the password of `Basic`."""
+"""Paths where the key may also be the password of `Basic` authentication."""
 PARAMETERS = (
     ("CLIP", "{video_id}"),
     ("PREDICTION", "{prediction_id}"),
@@ -113,12 +113,12 @@ PARAMETERS = (
     ("NAME", "{name}"),
     ("/0", "/{index}"),
 )
-"""What stands in those paths for which parameter."""
+"""Placeholders of path parameters in the paths of `CLOSED`."""
 OF_A_JOB = [call for call in CLOSED if "ID" in call[1]]
-AT_DOORS = ("CLIP", "PREDICTION", "REQUEST")
-"""What stands for a job's id in paths of other APIs."""
-OF_A_JOB_THERE = [
-    (method, path, word) for method, path in CLOSED for word in AT_DOORS if word in path
+COMPATIBLE_WORDS = ("CLIP", "PREDICTION", "REQUEST")
+"""Placeholders of a job's id in the paths of compatible endpoints."""
+COMPATIBLE_JOB_CALLS = [
+    (method, path, word) for method, path in CLOSED for word in COMPATIBLE_WORDS if word in path
 ]
 
 
@@ -167,23 +167,23 @@ async def zoo(app: FastAPI, keys: ApiKeys) -> AsyncIterator[httpx.AsyncClient]:
 
 
 def routes(app: FastAPI) -> set[tuple[str, str]]:
-    """Every method and path of the API as its description has them."""
+    """Every method and path in the app's OpenAPI document."""
     paths = app.openapi()["paths"]
     return {(method.upper(), path) for path, methods in paths.items() for method in methods}
 
 
 def test_no_route_is_left_out(app: FastAPI) -> None:
     named = {
-        (method, functools.reduce(lambda text, one: text.replace(*one), PARAMETERS, path))
+        (method, functools.reduce(lambda text, entry: text.replace(*entry), PARAMETERS, path))
         for method, path in CLOSED
     }
-    prefixes = tuple(prefix for door in DOORS for prefix in door.error_forms)
+    prefixes = tuple(prefix for door in COMPATIBLE_ENDPOINTS for prefix in door.error_forms)
     closed = ("/v1", *prefixes)
     of_tenants = {route for route in routes(app) if not route[1].startswith(OPERATORS)}
     assert named == {route for route in of_tenants if route[1].startswith(closed)}
     for path, methods in app.openapi()["paths"].items():
         for operation in methods.values():
-            schemes = [name for one in operation.get("security", []) for name in one]
+            schemes = [name for entry in operation.get("security", []) for name in entry]
             assert bool(schemes) == path.startswith(closed), path
 
 
@@ -233,19 +233,19 @@ async def test_a_job_is_its_keys_tenants(
     acme: httpx.AsyncClient, pool: StandIn, queue: Queue
 ) -> None:
     job_id = (await acme.post("/v1/generate", json=CAT)).json()["id"]
-    kept = await queue.get(job_id)
-    assert kept is not None and kept.tenant == "acme"
+    stored = await queue.get(job_id)
+    assert stored is not None and stored.tenant == "acme"
 
 
 async def test_only_a_tenant_verifies_its_jobs_outputs(
     acme: httpx.AsyncClient, zoo: httpx.AsyncClient, pool: StandIn
 ) -> None:
     job = (await acme.post("/v1/generate", json=CAT, headers={"Prefer": "wait"})).json()
-    asked = {"job": job["id"]}
-    answer = await zoo.post("/v1/verify", json=asked)
+    request = {"job": job["id"]}
+    answer = await zoo.post("/v1/verify", json=request)
     assert answer.status_code == 404 and "job_not_found" in answer.json()["type"]
-    found = (await acme.post("/v1/verify", json=asked)).json()
-    assert found["verdict"] == "identical"
+    report = (await acme.post("/v1/verify", json=request)).json()
+    assert report["verdict"] == "identical"
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ async def test_the_ledger_names_the_key_and_never_its_secret(
 
 
 def lasting(answer: httpx.Response) -> dict[str, str]:
-    """The headers of an answer that another request may have, too."""
+    """Headers of a response without its request id, for comparison with another response."""
     return {name: value for name, value in answer.headers.items() if name != "x-request-id"}
 
 
@@ -294,7 +294,7 @@ async def test_anothers_job_is_as_if_it_never_was(
     assert (await acme.get(job["outputs"][0]["url"])).status_code == 200
 
 
-@pytest.mark.parametrize("call", OF_A_JOB_THERE)
+@pytest.mark.parametrize("call", COMPATIBLE_JOB_CALLS)
 async def test_anothers_job_is_none_at_any_door(
     acme: httpx.AsyncClient, zoo: httpx.AsyncClient, pool: StandIn, call: tuple[str, str, str]
 ) -> None:
@@ -315,11 +315,11 @@ async def test_a_copy_of_an_output_is_for_its_key_alone(
 ) -> None:
     job = (await acme.post("/v1/generate", json=CAT, headers={"Prefer": "wait"})).json()
     url = job["outputs"][0]["url"]
-    whole = await acme.get(url)
+    full = await acme.get(url)
     part = await acme.get(url, headers={"Range": "bytes=0-3"})
-    same = await acme.get(url, headers={"If-None-Match": whole.headers["etag"]})
-    assert [answer.status_code for answer in (whole, part, same)] == [200, 206, 304]
-    for answer in (whole, part, same):
+    same = await acme.get(url, headers={"If-None-Match": full.headers["etag"]})
+    assert [answer.status_code for answer in (full, part, same)] == [200, 206, 304]
+    for answer in (full, part, same):
         assert answer.headers["cache-control"].startswith("private, ")
         assert answer.headers["vary"] == "Authorization"
 
@@ -397,7 +397,7 @@ async def test_a_revoked_key_is_refused_within_its_age(
             return (await http.get("/v1/jobs")).status_code == 401
 
         await eventually(is_refused)
-        # Half a second is its age; the rest is a busy machine's.
+        # Half a second is the cache's age; the rest allows for a busy machine.
         assert loop.time() - revoked_at < 5
         _, new = await keys.create("acme")
         assert (await http.get("/v1/jobs", headers=bearer(new))).status_code == 200
@@ -424,8 +424,8 @@ async def test_where_no_key_is_wanted_none_matters(
         httpx.AsyncClient(transport=transport, base_url="http://localhost") as http,
     ):
         answer = await http.post("/v1/generate", json=CAT, headers=bearer("nonsense"))
-        kept = await queue.get(answer.json()["id"])
-        assert kept is not None and kept.tenant == "default"
+        stored = await queue.get(answer.json()["id"])
+        assert stored is not None and stored.tenant == "default"
         security = app.openapi()["paths"]["/v1/jobs"]["get"]["security"]
         assert security == [{"ApiKey": []}, {}]
 

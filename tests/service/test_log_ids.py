@@ -1,4 +1,4 @@
-"""Lines of log, of pools too, name the request and the key that they are about."""
+"""Log lines of server and workers name the request id and the key id."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 from service.auth.api_keys import id_of
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
-from service.tracing.log_context import about
+from service.tracing.log_context import log_fields
 from service.tracing.log_format import JsonFormatter
-from tests.service.doors import ASKED, spec_of
+from tests.service.compatible_requests import EXAMPLE_REQUESTS, spec_of
 from tests.service.standin import MODEL, StandIn
 from tests.service.test_keys import acme, keys, settings  # noqa: F401 - fixtures
 
@@ -26,13 +26,13 @@ NO_JOB = {"/sdapi/v1/options", "/sdapi/v1/png-info"}
 async def pool(
     request: pytest.FixtureRequest, queue: Queue, store: Store
 ) -> AsyncIterator[StandIn]:
-    """Of the model that the door is asked for."""
+    """Stand-in worker of the model that the compatible endpoint's request uses."""
     async with StandIn(queue, store, spec_of(request.node.callspec.params["door"])) as pool:
         yield pool
 
 
 class Lines(logging.Handler):
-    """Keeps lines as JSON has them."""
+    """Log handler that stores each line as parsed JSON."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ async def test_all_lines_of_a_request_have_its_id_and_its_keys(
     logged: list[dict[str, str]],
 ) -> None:
     key_id = id_of(acme.headers["Authorization"].partition(" ")[2])
-    with about():
+    with log_fields():
         answer = await acme.post(door, json=CAT, headers={"X-Request-Id": "mine"})
     ids = {(line["request_id"], line["key_id"], line["tenant"]) for line in logged}
     assert ids == {("mine", key_id, "acme")}
@@ -74,17 +74,21 @@ async def test_all_lines_of_a_request_have_its_id_and_its_keys(
     assert acme.headers["Authorization"][-40:] not in json.dumps(logged)
 
 
-@pytest.mark.parametrize("door", sorted(ASKED.keys() - NO_JOB - {"/v1/videos/{video_id}/remix"}))
+@pytest.mark.parametrize(
+    "door", sorted(EXAMPLE_REQUESTS.keys() - NO_JOB - {"/v1/videos/{video_id}/remix"})
+)
 async def test_jobs_of_all_doors_have_both(
     acme: httpx.AsyncClient,  # noqa: F811
     queue: Queue,
     pool: StandIn,
     door: str,
 ) -> None:
-    asked, key_id = ASKED[door], id_of(acme.headers["Authorization"].partition(" ")[2])
-    files = {name: (f"{name}.png", data, "image/png") for name, data in asked.files.items()}
-    sent = {"json": asked.json} if asked.json else {"data": asked.form, "files": files or None}
+    example, key_id = EXAMPLE_REQUESTS[door], id_of(acme.headers["Authorization"].partition(" ")[2])
+    files = {name: (f"{name}.png", data, "image/png") for name, data in example.files.items()}
+    sent = (
+        {"json": example.json} if example.json else {"data": example.form, "files": files or None}
+    )
     headers = {"X-Request-Id": "mine", "Accept": "application/json, text/event-stream, image/png"}
-    answer = await acme.post(asked.path, headers=headers, **sent)  # type: ignore[arg-type]
+    answer = await acme.post(example.path, headers=headers, **sent)  # type: ignore[arg-type]
     jobs = await queue.list(tenant="acme", limit=9)
     assert [(job.request_id, job.key_id) for job in jobs] == [("mine", key_id)], answer.text

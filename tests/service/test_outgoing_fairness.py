@@ -1,4 +1,5 @@
-"""What one tenant's addresses do to others: nothing, though they hang; and whose secret signs."""
+"""Isolation of tenants in outgoing requests: hanging receivers delay only their tenant, and each
+tenant's secrets sign its webhooks."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from service.errors.problems import Problem
 from service.front_end.front_end import FETCHES_EACH
 from service.http import fetch
 from service.http.fair_limiter import FairLimiter
-from service.http.inflight_limits import Shared
+from service.http.inflight_limits import SharedLimit
 from service.jobs.queue import Queue
 from service.jobs.redis.tasks import cancel
 from service.settings.settings import Settings
@@ -44,7 +45,7 @@ HANGING = 80
 
 @dataclass
 class Site:
-    """A server that holds every request to /hang, and answers others with an image."""
+    """HTTP server that holds requests to /hang, and answers others with an image."""
 
     url: str = ""
     held: int = 0
@@ -108,7 +109,7 @@ def asking(url: str) -> dict[str, object]:
 
 def signatures(secrets: list[WebhookSecret], headers: dict[str, str], body: bytes) -> str:
     signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
-    digests = (hmac.digest(secret_bytes(one.text), signed, hashlib.sha256) for one in secrets)
+    digests = (hmac.digest(secret_bytes(secret.text), signed, hashlib.sha256) for secret in secrets)
     return " ".join(f"v1,{base64.b64encode(digest).decode()}" for digest in digests)
 
 
@@ -149,7 +150,7 @@ async def test_two_secrets_of_a_tenant_are_valid_at_most(secrets: WebhookSecrets
         await secrets.create("acme")
     assert await secrets.all() == [first, second] and await secrets.of("zoo") == []
     assert first.text not in repr(first)
-    with pytest.raises(ValueError, match="can't be a tenant"):
+    with pytest.raises(ValueError, match="is not a valid tenant name"):
         await secrets.create("a b")
 
 
@@ -203,20 +204,20 @@ async def test_a_tenant_s_hanging_pictures_delay_nobody_else(
 
 
 async def test_places_go_to_the_tenants_by_turns() -> None:
-    limiter, came = FairLimiter(total=2, each=2), []
-    places = [await limiter.take(tenant) for tenant in "xy"]
-    assert not limiter.enter("b")
+    limiter, order = FairLimiter(total=2, each=2), []
+    places = [await limiter.acquire(tenant) for tenant in "xy"]
+    assert not limiter.try_acquire("b")
 
-    async def one(tenant: str) -> None:
-        async with limiter.place(tenant):
-            came.append(tenant)
+    async def take(tenant: str) -> None:
+        async with limiter.slot(tenant):
+            order.append(tenant)
 
-    waiting = [asyncio.create_task(one(tenant)) for tenant in "aaaabbc"]
+    waiting = [asyncio.create_task(take(tenant)) for tenant in "aaaabbc"]
     await asyncio.sleep(0)
     for place in places:
         place.close()
     await asyncio.gather(*waiting)
-    assert came == ["a", "b", "c", "a", "b", "a", "a"]
+    assert order == ["a", "b", "c", "a", "b", "a", "a"]
     assert limiter.free == 2 and not limiter.tenants
 
 
@@ -224,8 +225,8 @@ async def test_no_host_and_no_tenant_has_more_than_its_places() -> None:
     limiter, most = FairLimiter(total=4, each=3, per_host=2), Counter[str]()
     now: Counter[str] = Counter()
 
-    async def one(tenant: str, host: str) -> None:
-        async with limiter.place(tenant, host):
+    async def take(tenant: str, host: str) -> None:
+        async with limiter.slot(tenant, host):
             for name in (tenant, host, "all"):
                 now[name] += 1
                 most[name] = max(most[name], now[name])
@@ -233,14 +234,14 @@ async def test_no_host_and_no_tenant_has_more_than_its_places() -> None:
             for name in (tenant, host, "all"):
                 now[name] -= 1
 
-    await asyncio.gather(*(one("ab"[n % 2], "xyz"[n % 3]) for n in range(60)))
+    await asyncio.gather(*(take("ab"[n % 2], "xyz"[n % 3]) for n in range(60)))
     assert most == {"a": 3, "b": 3, "x": 2, "y": 2, "z": 2, "all": 4} or most["all"] == 4
     assert max(most["a"], most["b"]) <= 3 and max(most["x"], most["y"], most["z"]) <= 2
 
 
 async def test_who_waits_no_longer_takes_no_place() -> None:
     limiter = FairLimiter(total=1, each=1)
-    place = limiter.enter("a")
+    place = limiter.try_acquire("a")
     assert place
     waiting = [asyncio.create_task(_hold(limiter, tenant)) for tenant in "bc"]
     await asyncio.sleep(0)
@@ -252,14 +253,15 @@ async def test_who_waits_no_longer_takes_no_place() -> None:
 
 
 async def _hold(limiter: FairLimiter, tenant: str) -> None:
-    async with limiter.place(tenant):
+    async with limiter.slot(tenant):
         pass
 
 
 async def calls_of(waiting: int) -> int:
-    """Number of function calls in which that many tasks of a tenant wait, leave and are served."""
+    """Count the function calls in which that many tasks of a tenant wait, are canceled and are
+    served."""
     limiter, calls = FairLimiter(total=2, each=1), 0
-    place = await limiter.take("a")
+    place = await limiter.acquire("a")
 
     def count(frame: FrameType, event: str, argument: object) -> None:
         nonlocal calls
@@ -280,32 +282,32 @@ async def calls_of(waiting: int) -> int:
 
 
 async def test_a_place_costs_the_same_however_many_wait() -> None:
-    assert await calls_of(800) < 5 * await calls_of(200)  # 4, and what begins and ends it
+    assert await calls_of(800) < 5 * await calls_of(200)  # 4, and a constant part
 
 
 async def test_who_waits_is_bounded() -> None:
-    limiter = FairLimiter(1, 1, line=Shared("places", "too_many_places", total=3, each=2))
-    place = await limiter.take("a")
+    limiter = FairLimiter(1, 1, line=SharedLimit("places", "too_many_places", total=3, each=2))
+    place = await limiter.acquire("a")
     waiting = [asyncio.create_task(_hold(limiter, tenant)) for tenant in "ab"]
     await asyncio.sleep(0)
     for tenant, status in (("a", 503), ("b", 503)):
         with pytest.raises(Problem) as error:
-            await limiter.take(tenant)
+            await limiter.acquire(tenant)
         assert error.value.status == status and "Retry-After" in error.value.headers
     await cancel(waiting[1])
     with pytest.raises(Problem) as error:
-        await limiter.take("a")
+        await limiter.acquire("a")
     assert error.value.status == 429
     place.close()
     await waiting[0]
-    (await limiter.take("a")).close()
+    (await limiter.acquire("a")).close()
 
 
 async def test_images_that_wait_to_be_fetched_are_bounded(
     app: FastAPI, acme: httpx.AsyncClient, zoo: httpx.AsyncClient, site: Site, pool: StandIn
 ) -> None:
     fetches = app.state.front.fetches
-    waiting = [asyncio.create_task(fetches.take("acme")) for _ in range(fetch.WAITING_EACH)]
+    waiting = [asyncio.create_task(fetches.acquire("acme")) for _ in range(fetch.WAITING_EACH)]
     await asyncio.sleep(0)
     image = CAT | {"image": f"{site.url}/good"}
     refused = await acme.post("/v1/generate", json=image)
@@ -321,10 +323,10 @@ async def test_a_webhook_is_sent_while_every_lookup_of_requests_hangs(
     await secrets.create("acme")
     pool.may_finish.clear()
     assert (await acme.post("/v1/generate", json=asking(site.url))).status_code == 202
-    lookups = app.state.front.resolver.places
+    lookups = app.state.front.resolver.slots
     with ExitStack() as stack:
         for number in range(fetch.LOOKUPS):
-            stack.enter_context(await lookups.take(f"tenant {number}"))
+            stack.enter_context(await lookups.acquire(f"tenant {number}"))
         pool.may_finish.set()
         await site.next()
 
@@ -337,10 +339,10 @@ async def test_a_client_that_leaves_waits_for_no_lookup(
     pool: StandIn,
 ) -> None:
     await secrets.create("acme")
-    lookups = app.state.front.resolver.places
+    lookups = app.state.front.resolver.slots
     with ExitStack() as stack:
         for number in range(fetch.LOOKUPS):
-            stack.enter_context(await lookups.take(f"tenant {number}"))
+            stack.enter_context(await lookups.acquire(f"tenant {number}"))
 
         async def waits() -> bool:
             return bool(lookups.tenants["acme"])

@@ -1,4 +1,4 @@
-"""Regular expressions that meet clients' text: each takes time that is linear in it."""
+"""Regular expressions that match clients' text take time linear in its length."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SIZE = 2**20
 LIMIT_S = 10.0
-"""Processor time for a megabyte: the slowest one takes a second, a quadratic one takes hours."""
+"""Processor time for a megabyte. The slowest pattern takes a second; a quadratic one takes hours.
+"""
 WORST: Mapping[str, tuple[str, ...]] = {
     "models.spec.prompt_syntax:_AND": ("AND", "a", " AND"),
     "models.spec.prompt_syntax:_BREAK": ("BREAK", "a", " BREAK"),
@@ -38,27 +39,28 @@ WORST: Mapping[str, tuple[str, ...]] = {
     "service.routes.compat.openai.sizes:_SIZE": ("1", "1x", "x"),
     "service.schemas.request_parts:_BAD_CHARACTER": ("a", "\x00"),
     "service.settings.tenants:NAME": ("a", "."),
-    "service.tracing.spans:_CURRENT": ("0", "00-", "-"),
+    "service.tracing.spans:_TRACEPARENT": ("0", "00-", "-"),
     "service.validation.ineffective_fields:_LORA_TAG": ("<", "<lora:", "<lora:a"),
 }
-"""Patterns by their modules and names, and what is repeated to try them."""
+"""Patterns by module and name, and the strings that the test repeats as their input."""
 OURS = {
     "service.jobs.scripts.composition": "our own scripts",
     "service.jobs.storage.object_store": "our own keys",
+    "service.routes.documented_components": "our own OpenAPI document",
 }
-"""Modules whose patterns meet no text of clients."""
+"""Modules whose patterns never match clients' text."""
 
 
 def patterns() -> set[str]:
     """Return the names of compiled patterns in modules that a front end loads."""
-    found = set()
+    names = set()
     for folder in (ROOT / "service", ROOT / "models" / "spec"):
         for path in folder.rglob("*.py"):
             module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
             for node in ast.parse(path.read_text("utf-8")).body:
                 if isinstance(node, ast.Assign) and _compiles(node.value) and module not in OURS:
-                    found |= {f"{module}:{ast.unparse(target)}" for target in node.targets}
-    return found
+                    names |= {f"{module}:{ast.unparse(target)}" for target in node.targets}
+    return names
 
 
 def _compiles(node: ast.expr) -> bool:
@@ -87,11 +89,11 @@ def uses(
     module: str, attribute: str, pattern: re.Pattern[Any]
 ) -> Sequence[Callable[[Any], object]]:
     """Return the methods of a pattern that are called on clients' text."""
-    own = ROOT / f"{module.replace('.', '/')}.py"
-    files = [own] if attribute.startswith("_") else [*(ROOT / "service").rglob("*.py")]
+    source = ROOT / f"{module.replace('.', '/')}.py"
+    files = [source] if attribute.startswith("_") else [*(ROOT / "service").rglob("*.py")]
     calls = rf"\b{attribute}\.(fullmatch|match|search|split|findall|finditer|sub)\("
     names = {name for file in files for name in re.findall(calls, file.read_text("utf-8"))}
-    assert names, "it is not used by its name"
+    assert names, "no call of the pattern"
     every: Mapping[str, Callable[[Any], object]] = {
         "finditer": lambda data: [*pattern.finditer(data)],
         "sub": lambda data: pattern.sub(data[:0], data),

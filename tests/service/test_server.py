@@ -1,4 +1,4 @@
-"""The front end as a process of its own: it starts, drains and exits."""
+"""The front end as a separate process: start, drain and exit."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from tests.service.standin import MODEL, SPEC, StandIn
 
 CAT = {"prompt": "a cat", "model": MODEL}
 GRACE_S = 30.0
-"""Far more than a clean exit takes."""
+"""Far longer than a clean exit takes."""
 
 
 @asynccontextmanager
 async def process(
     redis_url: str, state: Path, host: str = "127.0.0.1", **variables: str
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    """`atelier serve` on a socket that listens already, and its address."""
+    """Run `atelier serve` on an open socket; yield the process and its URL."""
     environment = {name: v for name, v in os.environ.items() if not name.startswith("ATELIER_")}
     environment |= {
         "ATELIER_REDIS__URL": redis_url,
@@ -129,7 +129,8 @@ async def test_it_ends_when_the_redis_that_it_waited_for_is_unfit(tmp_path: Path
         with embedded(tmp_path):
             _, errors = await server.communicate()
     assert server.returncode == 78
-    assert "answered with 503 until Redis is there: redis.url: no Redis answers" in errors.decode()
+    waiting = "requests get 503 until Redis is reachable: redis.url: no Redis answers"
+    assert waiting in errors.decode()
     assert "server.keys" in errors.decode()
 
 
@@ -157,9 +158,9 @@ async def test_it_opens_to_others_only_when_somebody_has_a_key(
 async def test_it_opens_to_everybody_when_told_so(
     redis_url: str, pool: StandIn, tmp_path: Path
 ) -> None:
-    told = {"ATELIER_SERVER__KEYS": "false"}
+    variables = {"ATELIER_SERVER__KEYS": "false"}
     async with (
-        process(redis_url, tmp_path, "0.0.0.0", **told) as (_, address),
+        process(redis_url, tmp_path, "0.0.0.0", **variables) as (_, address),
         httpx.AsyncClient(base_url=address, timeout=GRACE_S, trust_env=False) as http,
     ):
         assert (await http.get("/v1/models")).status_code == 200
@@ -200,7 +201,7 @@ async def test_it_says_so_where_it_may_not_look_for_keys(
         "ATELIER_SERVER__HOST": "0.0.0.0",
     }
     try:
-        await test_what_it_cannot_start_with_is_named(variables, "what its ACL grants", tmp_path)
+        await test_what_it_cannot_start_with_is_named(variables, "the rights in its ACL", tmp_path)
     finally:
         await empty_redis.acl_deluser("blind")
 

@@ -1,4 +1,4 @@
-"""Settings from file and environment; a wrong one stops the start with its name."""
+"""Loading of settings from file and environment; an error names the wrong key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workers.loading.model import image_prompts_of
 
 @pytest.fixture(autouse=True)
 def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No settings file, and none of the runner's own variables."""
+    """Remove the settings file and the runner's own ATELIER_ variables."""
     import os
 
     monkeypatch.chdir(tmp_path)
@@ -54,9 +54,9 @@ def test_a_network_for_image_prompts_is_a_source_or_a_table() -> None:
         '[models.flux.image_prompts]\nredux = "/redux"\n'
         'other = {source = "o/r", file = "r.safetensors", encoder = "/siglip"}\n'
     )
-    found = load_settings().models["flux"].image_prompts
-    assert found["redux"].model_dump(exclude_none=True) == {"source": "/redux"}
-    assert found["other"].encoder == "/siglip"
+    networks = load_settings().models["flux"].image_prompts
+    assert networks["redux"].model_dump(exclude_none=True) == {"source": "/redux"}
+    assert networks["other"].encoder == "/siglip"
     assert image_prompts_of(load_settings().models["flux"]) == {
         "redux": ImagePromptSource("/redux"),
         "other": ImagePromptSource("o/r", "r.safetensors", "/siglip"),
@@ -73,21 +73,21 @@ def test_a_network_for_image_prompts_is_a_source_or_a_table() -> None:
         ("[models.flux]\ndtype = 'float32'", "models.flux.source: "),
         ('[server]\nallow_networks = ["here"]', "server.allow_networks.0"),
         ("[server\n", "atelier.toml: "),
-        ("[redis]\npassword = 'p'", "redis: Value error, username and password need url"),
+        ("[redis]\npassword = 'p'", "redis: Value error, username and password require url"),
         (
             "[redis]\nurl = 'redis://:p@h'\npassword = 'p'",
-            "redis: Value error, there is a password",
+            "redis: Value error, url also contains a password",
         ),
-        ("[redis]\nurl = 'redis://h'\nnext_password = 'p'", "next_password needs password"),
-        ("[redis]\nurl = 'redis://h'\nsentinel_password = 'p'", "needs a url redis+sentinel://"),
+        ("[redis]\nurl = 'redis://h'\nnext_password = 'p'", "next_password requires password"),
+        ("[redis]\nurl = 'redis://h'\nsentinel_password = 'p'", "require a url redis+sentinel://"),
         ("[redis]\nurl = 'redis+sentinel://a,b:2'", "must be like redis+sentinel://HOST"),
         ("[redis]\nurl = 'redis+sentinel://a:x/n'", "must be like redis+sentinel://HOST"),
         ("[redis]\nurl = 'redis+sentinel://a,/n'", "must be like redis+sentinel://HOST"),
         ("[redis]\nurl = 'redis+sentinel://a/n?dbb=1'", "must be like redis+sentinel://HOST"),
         ("[redis]\nurl = 'redis://h'\nca_file = 'atelier.toml'", "rediss://"),
         ("[redis]\nurl = 'rediss://h'\nca_file = 'nowhere.pem'", "redis.ca_file: "),
-        ("[redis]\nurl = 'rediss://h'\ncert_file = 'atelier.toml'", "belong together"),
-        ("[redis]\nurl = 'rediss://h'\ncheck_name = false", "check_name = false needs ca_file"),
+        ("[redis]\nurl = 'rediss://h'\ncert_file = 'atelier.toml'", "go together"),
+        ("[redis]\nurl = 'rediss://h'\ncheck_name = false", "check_name = false requires ca_file"),
         (
             "[redis]\nurl = 'redis://h'\npassword = 'p'\npassword_file = 'atelier.toml'",
             "exclude each other",
@@ -96,16 +96,16 @@ def test_a_network_for_image_prompts_is_a_source_or_a_table() -> None:
         ("[tenants.a]\nweight = inf", "tenants.a.weight: "),
         ("[tenants.a]\nqueued = 1", "tenants.a.queued: unknown key"),
         ("[server]\nkeys = 'yes please'", "server.keys"),
-        ("[pools.a]\nmodel = 'm'\nhosts = {count = 2, index = 0}", "belong together"),
+        ("[pools.a]\nmodel = 'm'\nhosts = {count = 2, index = 0}", "go together"),
         (
             "[models.a]\nsource = 'x'\nbatching = 'fast'\nexact_rows = 2",
-            'models.a: Value error, exact_rows goes with batching = "exact"',
+            'models.a: Value error, exact_rows requires batching = "exact"',
         ),
         ("[tenants.a]\ndevice_seconds_per_hour = inf", "tenants.a.device_seconds_per_hour: "),
         ("[tenants.a]\nweight = inf", "tenants.a.weight: "),
         (
             "[pools.a]\nmodel = 'm'\nhosts = {count = 2, coordinator = 'h:1', index = 2}",
-            "pools.a.hosts: Value error, index 2 is none of 2",
+            "pools.a.hosts: Value error, index 2 is not one of 2",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""What a client's `traceparent` may be, and that nothing of tracing is there while it is off."""
+"""Parsing of a client's `traceparent`, and tracing that is switched off loads nothing."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from service.jobs.model.serialization import from_hash, to_hash
 from service.settings.section import ConfigError
 from service.settings.tracing import TracingSettings
 from service.tracing import spans
-from service.tracing.log_context import about, context_fields, note
-from service.tracing.opentelemetry import Seldom
+from service.tracing.log_context import context_fields, log_fields, note
+from service.tracing.opentelemetry import RateLimitFilter
 from service.tracing.span import NOTHING
 from tests.collector import collecting
 from tests.test_arrows import ROOT
@@ -35,8 +35,8 @@ GOOD = f"00-{TRACE}-{SPAN}-01"
     [
         (GOOD, GOOD),
         (f"00-{TRACE}-{SPAN}-00", f"00-{TRACE}-{SPAN}-00"),
-        (f"00-{TRACE}-{SPAN}-03", GOOD),  # the second flag is no business of ours
-        (f"cc-{TRACE}-{SPAN}-01", GOOD),  # a later version begins like this one
+        (f"00-{TRACE}-{SPAN}-03", GOOD),  # other flags are ignored
+        (f"cc-{TRACE}-{SPAN}-01", GOOD),  # a later version begins with the same fields
         (f"cc-{TRACE}-{SPAN}-01-what-the-future-brings", GOOD),
         (f"00-{TRACE}-{SPAN}-01-more", None),
         (f"ff-{TRACE}-{SPAN}-01", None),
@@ -63,7 +63,7 @@ def test_no_text_does_harm(text: str) -> None:
 
 def test_while_off_a_span_is_nothing() -> None:
     with spans.exporting(TracingSettings(), "atelier-test"), spans.span("a") as a:
-        assert a is NOTHING and spans.here() is NOTHING and a.traceparent is None
+        assert a is NOTHING and spans.current() is NOTHING and a.traceparent is None
         assert spans.begin("b") is NOTHING
 
 
@@ -78,12 +78,12 @@ with spans.exporting(TracingSettings(endpoint={endpoint!r}), "x"), spans.span("a
 
 
 def loaded(module: str, endpoint: str | None, *hidden: str) -> str:
-    """OpenTelemetry's modules in a process that has imported that one, or its last complaint."""
+    """OpenTelemetry's modules in a process that has imported `module`, or its last error line."""
     return loaded_after(LOOK.format(module=module, endpoint=endpoint), *hidden)
 
 
 def loaded_after(program: str, *hidden: str) -> str:
-    """OpenTelemetry's modules in a process that has run that, or its last complaint."""
+    """OpenTelemetry's modules in a process that has run `program`, or its last error line."""
     hide = "".join(f"import sys; sys.modules[{name!r}] = None\n" for name in hidden)
     show = "import sys\nprint([name for name in sys.modules if name.startswith('opentelemetry')])"
     look = f"{hide}{program}\n{show}"
@@ -92,19 +92,19 @@ def loaded_after(program: str, *hidden: str) -> str:
 
 
 def test_while_off_nothing_of_it_is_loaded() -> None:
-    """FastAPI and redis-py have modules of OpenTelemetry's for themselves, where it is installed;
-    what records and sends spans is not there."""
-    there = loaded("service.server, workers.pool.process", None)
-    assert there.startswith("[")
-    assert "opentelemetry.sdk.trace" not in there and "opentelemetry.exporter" not in there
+    """FastAPI and redis-py import modules of an installed OpenTelemetry. The modules that record
+    and export spans are not loaded."""
+    modules = loaded("service.server, workers.pool.process", None)
+    assert modules.startswith("[")
+    assert "opentelemetry.sdk.trace" not in modules and "opentelemetry.exporter" not in modules
 
 
 def test_what_is_missing_is_named_at_the_start() -> None:
-    there = loaded("service.tracing", "http://127.0.0.1:9")
-    assert "opentelemetry.sdk.trace" in there
-    said = loaded("service.tracing", "http://127.0.0.1:9", "opentelemetry.sdk")
-    assert said.startswith(f"{ConfigError.__module__}.{ConfigError.__name__}")
-    assert "pip install -e '.[otel]'" in said and "opentelemetry.sdk" in said
+    modules = loaded("service.tracing", "http://127.0.0.1:9")
+    assert "opentelemetry.sdk.trace" in modules
+    message = loaded("service.tracing", "http://127.0.0.1:9", "opentelemetry.sdk")
+    assert message.startswith(f"{ConfigError.__module__}.{ConfigError.__name__}")
+    assert "pip install -e '.[otel]'" in message and "opentelemetry.sdk" in message
 
 
 def test_a_job_of_before_has_no_trace() -> None:
@@ -136,14 +136,14 @@ def test_an_endpoint_that_cannot_be_is_refused(endpoint: str) -> None:
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """The address of a collector that takes connections and never answers."""
+    """Address of a collector that accepts connections and never responds."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
 def test_a_collector_that_hangs_keeps_nobody(silent: str) -> None:
-    """More spans than there is room for are begun and ended; whoever leaves does not wait for the
-    answer that never comes. The one that sends them waits still: for ten seconds in all."""
+    """Begin and end more spans than the buffer holds. The exit does not wait for the missing
+    response; only the exporting thread waits, for ten seconds in all."""
     with spans.exporting(TracingSettings(endpoint=silent), "atelier-test"):
         for _ in range(10_000):
             with spans.span("a"):
@@ -166,22 +166,22 @@ def test_a_span_is_where_it_was_begun() -> None:
         collecting() as collector,
         spans.exporting(TracingSettings(endpoint=collector.url), "atelier-test"),
     ):
-        with about():
-            with spans.span("outer") as outer, spans.saying({"a": 1}):
+        with log_fields():
+            with spans.span("outer") as outer, spans.with_attributes({"a": 1}):
                 note(job="job_1")
                 with spans.span("inner") as inner:
                     assert context_fields()["span_id"] == inner.names["span_id"]
                     note(tenant="acme")
-                assert spans.here() is outer
+                assert spans.current() is outer
                 assert context_fields()["span_id"] == outer.names["span_id"]
-            known = context_fields()
-            assert (known["job"], known["tenant"]) == ("job_1", "acme")
-            assert not known.keys() & {"trace_id", "span_id"}
-        assert spans.here() is NOTHING
+            fields = context_fields()
+            assert (fields["job"], fields["tenant"]) == ("job_1", "acme")
+            assert not fields.keys() & {"trace_id", "span_id"}
+        assert spans.current() is NOTHING
 
 
 def test_what_has_ended_can_be_sent_at_once() -> None:
-    """For a process that may not come to its tidy end; by itself it is sent once a second."""
+    """`flush` is for processes that may exit abruptly; otherwise spans are sent once a second."""
     with (
         collecting() as collector,
         spans.exporting(TracingSettings(endpoint=collector.url), "atelier-test"),
@@ -200,12 +200,12 @@ async def test_who_logs_what_broke_a_request_knows_its_trace() -> None:
     scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
     with collecting() as collector:
         settings = TracingSettings(endpoint=collector.url)
-        with spans.exporting(settings, "atelier-test"), about():
+        with spans.exporting(settings, "atelier-test"), log_fields():
             with pytest.raises(ValueError):
                 await TraceRequests(broken, follows=True)(scope, broken, broken)
-            known = context_fields()
+            fields = context_fields()
         (span,) = collector.spans
-    assert (span.trace, span.id) == (known["trace_id"], known["span_id"])
+    assert (span.trace, span.id) == (fields["trace_id"], fields["span_id"])
     assert (span.name, span.error) == ("GET", "ValueError")
 
 
@@ -230,6 +230,6 @@ def test_a_collector_that_is_away_is_complained_of_seldom() -> None:
     def line(created: float) -> logging.LogRecord:
         return logging.makeLogRecord({"created": created})
 
-    seldom = Seldom()
-    taken = [at for at in (1000, 1001, 1059, 1060, 1061) if seldom.filter(line(at))]
-    assert taken == [1000, 1060]
+    seldom = RateLimitFilter()
+    logged = [second for second in (1000, 1001, 1059, 1060, 1061) if seldom.filter(line(second))]
+    assert logged == [1000, 1060]

@@ -1,5 +1,5 @@
-"""Texts in files that cost much to read, against a real server process: it stays well beside each,
-and its log stays short."""
+"""Texts in image files that are expensive to parse, against a real server process: it stays
+responsive, and its log stays short."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.service.standin import picture
 
 MIB = 2**20
 LOG_BYTES = 4_000
-"""That an attack may add to the log."""
+"""Bytes that an attack may add to the log."""
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def server(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def inflating() -> bytes:
-    """1.5 KB that are 1 MB of text."""
+    """1.5 KB that inflate to 1 MB of text."""
     return with_text(b"zTXt", b"parameters\0\0" + zlib.compress(b"a" * MIB))
 
 
@@ -44,13 +44,13 @@ def many_texts() -> bytes:
 
 
 def xmp(size: int) -> bytes:
-    """A JPEG with a packet of so many bytes behind its end."""
+    """A JPEG followed by an XMP packet of `size` bytes."""
     properties = b"<a>b</a>" * (size // 8)
     return picture("JPEG", (8, 8)) + b"<x:xmpmeta xmlns:x='x'>" + properties + b"</x:xmpmeta>"
 
 
 def many_tags() -> bytes:
-    """A JPEG whose EXIF has tags with values beyond its end."""
+    """A JPEG whose EXIF tags have values beyond its end."""
     count = 1_500
     tags = (struct.pack("<HHII", 0x9000 + n, 2, 1000, 10**6) for n in range(count))
     inner = struct.pack("<H", count) + b"".join(tags) + bytes(4)
@@ -61,7 +61,7 @@ def many_tags() -> bytes:
 
 
 def of_parameters(text: bytes) -> bytes:
-    """A text of the most bytes that are read, of repeats of this one."""
+    """A PNG with the longest text that is parsed, of repeats of `text`."""
     return with_text(b"tEXt", b"parameters\0" + (text * MAX_TEXT_BYTES)[:MAX_TEXT_BYTES])
 
 
@@ -75,7 +75,7 @@ FILES: Mapping[str, tuple[Callable[[], bytes], int]] = {
     "names without a value": (lambda: of_parameters(b"a: "), 200),
     "texts without an end": (lambda: of_parameters(b'a:"\\"'), 200),
 }
-"""Files, and the status of the answer unless the file takes too long: then it is 422."""
+"""Files, and the status of the response. A file that takes too long gets 422."""
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -1,4 +1,4 @@
-"""Whose word counts about a client's address: of listed proxies alone, read from the header's end.
+"""A client's address behind proxies: only listed proxies are trusted, from the header's end.
 
 Clients connect from several addresses of this machine's 127.0.0.0/8.
 """
@@ -31,7 +31,7 @@ Headers = list[tuple[str, str]]
 async def connected(
     settings: Settings, queue: Queue, store: Store, peer: str, trusted: list[str]
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """A client at an address, of a server that trusts some."""
+    """Connect a client from address `peer` to a server that trusts the `trusted` networks."""
     server = settings.server.model_copy(
         update={"trusted_proxies": ServerSettings(trusted_proxies=trusted).trusted_proxies}
     )
@@ -119,7 +119,7 @@ async def test_the_scheme_of_links(
 async def test_the_environment_trusts_nobody(
     settings: Settings, queue: Queue, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Variables that uvicorn reads by itself."""
+    """Set variables that uvicorn reads on its own; the server ignores them."""
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
     for trusted in ([], ["10.0.0.0/8"]):
         async with connected(settings, queue, store, OTHER, trusted) as http:
@@ -131,6 +131,6 @@ async def test_the_environment_trusts_nobody(
 
 @pytest.mark.parametrize("wrong", ["*", "proxy.example", "10.0.0.1/8", "10.0.0.256"])
 def test_networks_are_spelled_out(wrong: str) -> None:
-    given: dict[str, Any] = {"trusted_proxies": [wrong]}
+    options: dict[str, Any] = {"trusted_proxies": [wrong]}
     with pytest.raises(ValidationError, match="trusted_proxies"):
-        ServerSettings(**given)
+        ServerSettings(**options)

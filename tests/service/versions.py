@@ -1,4 +1,4 @@
-"""Versions of a model as stand-in pools, and aliases of them."""
+"""Versions of a model as specifications of stand-in workers, and aliases of the versions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def set_alias(queue: Queue, weights: Mapping[str, float], **options: Any) 
 
 
 async def generate(http: httpx.AsyncClient, model: str = ALIAS, **options: Any) -> dict[str, Any]:
-    """The accepted job."""
+    """Submit a job and return it."""
     headers = options.pop("headers", {})
     body = {"prompt": "a cat", "model": model, **options}
     answer = await http.post("/v1/generate", json=body, headers=headers)
@@ -37,7 +37,7 @@ async def generate(http: httpx.AsyncClient, model: str = ALIAS, **options: Any) 
 
 
 async def ended(http: httpx.AsyncClient, job_id: str) -> dict[str, Any]:
-    """The job when it has succeeded."""
+    """Wait until the job has succeeded, and return it."""
     job: dict[str, Any] = {}
 
     async def has_ended() -> bool:

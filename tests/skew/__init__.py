@@ -1,1 +1,1 @@
-"""This version's processes beside the last release's, at one Redis and one store."""
+"""Processes of this version next to processes of the last release, on one Redis and one store."""

@@ -1,4 +1,4 @@
-"""An installation in the middle of an upgrade, for the tests here that start processes."""
+"""An installation in the middle of an upgrade, for tests that start processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def new() -> Version:
 
 @pytest.fixture(scope="module")
 def old(tmp_path_factory: pytest.TempPathFactory) -> Version:
-    """The last release; without its code these tests are skipped, and say why."""
+    """The last release; tests are skipped with a reason if its code is missing."""
     try:
         folder = last_release.extract(tmp_path_factory.mktemp("last-release"))
     except last_release.NotHere as error:
@@ -36,8 +36,8 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Version:
 def installation(
     tmp_path_factory: pytest.TempPathFactory, old: Version, new: Version
 ) -> Iterator[Installation]:
-    """Front ends of both versions; pools come and go."""
-    from tests.parity.tiny import make_flux  # torch: only where it is needed
+    """Front ends of both versions; tests start the pools."""
+    from tests.parity.tiny import make_flux  # imports torch
 
     folder = tmp_path_factory.mktemp("skew")
     checkpoint = make_flux(
@@ -53,7 +53,7 @@ def installation(
 
 @pytest.fixture(scope="module")
 def key(installation: Installation) -> str:
-    """Key of a tenant."""
+    """API key of a tenant."""
     return asyncio.run(_made(installation.redis_url, "acme"))
 
 

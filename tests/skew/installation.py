@@ -1,4 +1,4 @@
-"""One installation whose front ends and pools are of two versions: processes at one Redis."""
+"""An installation whose front ends and pools have two versions: processes on one Redis."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from tests.e2e.system import START_S, environment, until
 
 MODEL = "tiny"
 POOL = {"model": MODEL, "slots": 2, "drain_s": 1, "snapshot_share": 0.3}
-"""So little time to drain that a long job is put aside, and snapshots from the first steps on."""
+"""The short drain makes pools suspend long jobs; snapshots start with the first steps."""
 SETTINGS: Mapping[str, Any] = {
     "server": {"keys": True, "port": 0},
     "queue": {"lease_s": 2, "reap_every_s": 0.5, "affinity_s": 0, "max_events": 4096},
     "limits": {"max_steps": 1000},
     "pools": {MODEL: POOL},
 }
-"""Known to both versions: a process refuses settings that it does not know."""
+"""Settings known to both versions; a process rejects unknown settings."""
 
 
 @dataclass(frozen=True)
 class Version:
-    """Code of a version, in a folder."""
+    """Folder with a version's code."""
 
     name: str
     folder: Path
 
 
 class Process:
-    """Front end or pool of a version, with its log."""
+    """A front end or pool of a version, with its log."""
 
     def __init__(
         self, version: Version, log: Path, env: Mapping[str, str], *words: str, fds: tuple[int, ...]
@@ -63,13 +63,13 @@ class Process:
 
     @property
     def said(self) -> str:
-        """Return its log. Raises: AssertionError: it has ended by itself."""
+        """Return the log. Raises: AssertionError: the process ended by itself."""
         text = self._log.read_text(errors="replace")
         assert self._process.poll() is None, text
         return text
 
     def end(self, by: signal.Signals) -> None:
-        """End it, and wait for that."""
+        """End the process and wait for its exit."""
         self._process.send_signal(by)
         try:
             self._process.wait(START_S)
@@ -78,7 +78,7 @@ class Process:
 
 
 class Installation:
-    """Redis, a store, front ends by the name of their version, and one pool or none."""
+    """Redis, a store, a front end of each started version, and at most one pool."""
 
     def __init__(self, folder: Path, checkpoint: Path, started: ExitStack) -> None:
         self._folder, self._started = folder, started
@@ -95,14 +95,14 @@ class Installation:
             }
         )
         self.fronts: dict[str, str] = {}
-        """Addresses."""
+        """Addresses of front ends by version."""
         self.pool: Process | None = None
         self._pool_version: Version | None = None
         self._count = 0
         started.callback(self.end_pool)
 
     def start_front(self, version: Version) -> None:
-        """Start a front end, and wait until it answers."""
+        """Start a front end and wait until it answers."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             process = self._start(version, "serve", "--fd", str(fd := listener.fileno()), fds=(fd,))
             self.fronts[version.name] = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -110,7 +110,7 @@ class Installation:
         until(lambda: _answers(self.fronts[version.name], process), "a front end", START_S)
 
     def serve_by(self, version: Version) -> Process:
-        """Return a pool of this version that is ready; one of the other drains before."""
+        """Return a ready pool of this version; a pool of the other version drains first."""
         if self.pool is None or self._pool_version != version:
             self.end_pool(signal.SIGTERM)
             self.pool = pool = self._start(version, "worker", "--pool", MODEL)
@@ -119,7 +119,7 @@ class Installation:
         return self.pool
 
     def end_pool(self, by: signal.Signals = signal.SIGKILL) -> None:
-        """End the pool, if there is one."""
+        """End the pool if it exists."""
         if self.pool is not None:
             self.pool.end(by)
             self.pool = None
@@ -148,7 +148,7 @@ def _environment(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _answers(url: str, process: Process) -> bool:
-    """Raises: AssertionError: it has ended."""
+    """Whether a front end answers. Raises: AssertionError: it has ended."""
     assert process.said is not None
     try:
         return httpx.get(f"{url}/healthz", trust_env=False).is_success

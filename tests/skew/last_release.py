@@ -1,6 +1,6 @@
-"""Code of the last release, out of the repository's own history.
+"""Code of the last release from the repository's history.
 
-`last_release.txt` names its commit. It runs with the packages that are installed here.
+`last_release.txt` names its commit. It runs with the packages installed here.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ NAMED = Path(__file__).with_name("last_release.txt")
 
 
 class NotHere(Exception):
-    """The history is not there: a source archive or a shallow clone; says what to do."""
+    """The history is missing, as in a source archive or shallow clone; the message has the
+    remedy."""
 
 
 class WrongCommit(Exception):
-    """`last_release.txt` names no commit of this history."""
+    """`last_release.txt` does not name a commit of this history."""
 
 
 def extract(folder: Path, root: Path = ROOT, commit: str | None = None) -> Path:
-    """Write the last release's files into a folder, and return it.
+    """Write the last release's files to a folder and return it.
 
     Args:
-        root: of the repository.
-        commit: the release's; None: the one in `last_release.txt`.
-
+        root: folder of the repository.
+        commit: commit of the release; None: the one in `last_release.txt`.
     Raises: NotHere, WrongCommit.
     """
     commit = NAMED.read_text().strip() if commit is None else commit
@@ -56,7 +56,7 @@ def _check(root: Path, commit: str) -> None:
 
 
 def _says(root: Path, *words: str) -> str:
-    """Return what git prints; empty: it refuses."""
+    """Return git's output; empty if it fails."""
     try:
         return _git(root, *words).decode().strip()
     except subprocess.CalledProcessError:
@@ -64,14 +64,14 @@ def _says(root: Path, *words: str) -> str:
 
 
 def _git(root: Path, *words: str) -> bytes:
-    """Run git there, whatever repository the variables of a hook name.
+    """Run git in a folder, ignoring a hook's GIT_ variables.
 
-    Raises: NotHere: there is no git. CalledProcessError.
+    Raises: NotHere: git is not installed. CalledProcessError.
     """
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    # The clone may be another user's, as a container's is.
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    # The clone may belong to another user, as in a container.
     command = ["git", "-c", f"safe.directory={root}", "-C", str(root), *words]
     try:
-        return subprocess.run(command, env=plain, check=True, capture_output=True).stdout
+        return subprocess.run(command, env=variables, check=True, capture_output=True).stdout
     except FileNotFoundError:
         raise NotHere("git is not installed, which has the last release's code") from None

@@ -1,4 +1,4 @@
-"""Where the last release's code comes from, and what is said where it cannot come."""
+"""Source of the last release's code, and messages if it is missing."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_shallow_clone_lacks_it(repository: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", ["", "HEAD", "v1.0.0", "0" * 12])
 def test_a_commit_has_its_whole_name(tmp_path: Path, wrong: str) -> None:
-    """Wherever that is: also where there is no history."""
+    """The name is checked first, even without a history."""
     with pytest.raises(WrongCommit, match="40 digits"):
         extract(tmp_path / "code", tmp_path, wrong)
 

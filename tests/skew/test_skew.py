@@ -1,4 +1,4 @@
-"""Front ends and pools of this version and the last release work on the same jobs."""
+"""Front ends and pools of this version and the last release process the same jobs."""
 
 from __future__ import annotations
 
@@ -33,17 +33,20 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "hires": BODY | {"hires": {"scale": 1.5, "upscaler": "latent", "strength": 0.5}},
 }
 REDRAWN: frozenset[str] = frozenset()
-"""Of these, what the changelog says that this version draws otherwise than the last release."""
+"""Requests whose output differs from the last release, according to the changelog."""
 LONG = BODY | {"num_images": 4, "num_inference_steps": 1000}
-"""Long enough to be met in the middle, and for no pool to end it while it drains."""
-pytestmark = pytest.mark.timeout(900)  # pools of two versions start, one after the other
-RESUMED = re.compile(r"image \d of (\w+) (?:goes on after step|begins anew: version is)")
-"""What a pool says of a snapshot that it takes up, or that is of another format than its own."""
+"""Long enough to interrupt midway, and to outlast a drain."""
+pytestmark = pytest.mark.timeout(900)  # seconds; pools of two versions start in sequence
+RESUMED = re.compile(
+    r"image \d of (\w+) "
+    r"(?:(?:goes on|resumes) after step|(?:begins anew|starts over): version is)"
+)
+"""Log of a pool that resumes a snapshot, or restarts for a snapshot of another format."""
 
 
 @pytest.fixture(params=[False, True], ids=["upgraded", "rolled back"])
 def from_to(request: pytest.FixtureRequest, old: Version, new: Version) -> tuple[Version, Version]:
-    """The version before a change, and the one after it."""
+    """The versions before and after a change."""
     return (new, old) if request.param else (old, new)
 
 
@@ -53,41 +56,41 @@ def pixels(job: dict[str, Any]) -> list[str]:
 
 
 def submit(http: httpx.Client, body: dict[str, Any], **headers: str) -> str:
-    answer = http.post("/v1/generate", json=body, headers=headers)
-    assert answer.status_code == 202, answer.text
-    return str(answer.json()["id"])
+    response = http.post("/v1/generate", json=body, headers=headers)
+    assert response.status_code == 202, response.text
+    return str(response.json()["id"])
 
 
 def submit_too_late(http: httpx.Client) -> str:
-    """A job of a size that nothing is known of, or little, with the shortest deadline it may have,
-    while there is no pool."""
+    """Submit a job of an unmeasured size with the shortest accepted deadline, while no pool
+    runs."""
     for deadline_s in (1, 2, 4, 8, 16, 32, 64, 128):
         body = BODY | {"width": 48, "deadline_s": deadline_s}
-        if (answer := http.post("/v1/generate", json=body)).status_code == 202:
+        if (response := http.post("/v1/generate", json=body)).status_code == 202:
             break
-    return str(answer.raise_for_status().json()["id"])
+    return str(response.raise_for_status().json()["id"])
 
 
 def look(http: httpx.Client, job_id: str) -> dict[str, Any]:
-    found: dict[str, Any] = http.get(f"/v1/jobs/{job_id}").raise_for_status().json()
-    return found
+    job: dict[str, Any] = http.get(f"/v1/jobs/{job_id}").raise_for_status().json()
+    return job
 
 
 def events(http: httpx.Client, job_id: str) -> list[tuple[str, str]]:
-    """Ids and names of a job's events; it has ended then."""
+    """Ids and names of a job's events, after its end."""
     path, headers = f"/v1/jobs/{job_id}/events", {"Accept": "text/event-stream"}
-    with http.stream("GET", path, headers=headers) as answer:
-        return [(event.id, event.name) for event in parse_events(answer.iter_lines())]
+    with http.stream("GET", path, headers=headers) as response:
+        return [(event.id, event.name) for event in parse_events(response.iter_lines())]
 
 
 def ended(http: httpx.Client, job_id: str) -> dict[str, Any]:
-    """The job, when its stream of events says that it has ended."""
+    """The job once its event stream has ended."""
     events(http, job_id)
     return look(http, job_id)
 
 
 def ledger_jobs(installation: Installation) -> int:
-    """How many jobs the ledger has."""
+    """Number of jobs in the ledger."""
     totals = installation.redis.hgetall(keys.PREFIX + "totals")
     return sum(int(count) for name, count in totals.items() if json.loads(name)[0] == "jobs")
 
@@ -116,57 +119,57 @@ def test_what_waits_and_what_runs_goes_on_with_the_other_version(
     installation: Installation, key: str, from_to: tuple[Version, Version], new: Version
 ) -> None:
     before, after = from_to
-    mine, others = (installation.http(version, key) for version in from_to)
+    own_front, other_front = (installation.http(version, key) for version in from_to)
     installation.serve_by(before)
-    running = submit(mine, LONG)
+    running = submit(own_front, LONG)
     until(lambda: installation.redis.hget(keys.job(running), "snapshots"), "a snapshot")
-    queued = [submit(http, BODY | {"deadline_s": 600}) for http in (mine, others)]
-    # A pool that is rolled back is the one that fails.
+    queued = [submit(http, BODY | {"deadline_s": 600}) for http in (own_front, other_front)]
+    # A rollback replaces a failing pool, which does not drain.
     installation.end_pool(signal.SIGTERM if after is new else signal.SIGKILL)
-    assert ended(mine, submit_too_late(others))["state"] == "expired"
+    assert ended(own_front, submit_too_late(other_front))["state"] == "expired"
 
     pool = installation.serve_by(after)
-    job = ended(others, running)
+    job = ended(other_front, running)
     assert {*RESUMED.findall(pool.said)} == {running}
-    assert [ended(http, one)["state"] for http in (mine, others) for one in queued] == [
-        "succeeded"
-    ] * 4
-    assert pixels(job) == pixels(ended(mine, submit(mine, LONG)))
-    told = events(mine, running)
-    assert told == events(others, running)
-    assert [name for _, name in told].count("running") == 2
+    assert [
+        ended(http, job_id)["state"] for http in (own_front, other_front) for job_id in queued
+    ] == ["succeeded"] * 4
+    assert pixels(job) == pixels(ended(own_front, submit(own_front, LONG)))
+    own_events = events(own_front, running)
+    assert own_events == events(other_front, running)
+    assert [name for _, name in own_events].count("running") == 2
 
 
 def test_either_front_end_knows_what_the_other_accepted(
     installation: Installation, key: str, from_to: tuple[Version, Version], new: Version
 ) -> None:
-    mine, others = (installation.http(version, key) for version in from_to)
+    own_front, other_front = (installation.http(version, key) for version in from_to)
     installation.serve_by(new)
-    running = submit(mine, LONG)
-    until(lambda: look(others, running)["progress"]["step"], "a step")
-    assert others.post(f"/v1/jobs/{running}/cancel").is_success
-    assert look(mine, running)["state"] == "canceled"
+    running = submit(own_front, LONG)
+    until(lambda: look(other_front, running)["progress"]["step"], "a step")
+    assert other_front.post(f"/v1/jobs/{running}/cancel").is_success
+    assert look(own_front, running)["state"] == "canceled"
 
-    once = {"Idempotency-Key": f"of {mine.base_url}"}
-    first = submit(mine, BODY, **once)
-    assert submit(others, BODY, **once) == first
-    assert others.post("/v1/generate", json=LONG, headers=once).status_code == 409
+    idempotency = {"Idempotency-Key": f"of {own_front.base_url}"}
+    first = submit(own_front, BODY, **idempotency)
+    assert submit(other_front, BODY, **idempotency) == first
+    assert other_front.post("/v1/generate", json=LONG, headers=idempotency).status_code == 409
 
     image = {"model": MODEL, "prompt": "a star", "response_format": "url"}
-    made = mine.post("/v1/images/generations", json=image).raise_for_status().json()
-    link = httpx.URL(made["data"][0]["url"]).raw_path.decode()
-    assert others.get(link).content == mine.get(link).content != b""
+    created = own_front.post("/v1/images/generations", json=image).raise_for_status().json()
+    link = httpx.URL(created["data"][0]["url"]).raw_path.decode()
+    assert other_front.get(link).content == own_front.get(link).content != b""
 
     line = {"custom_id": "a", "method": "POST", "url": "/v1/images/generations", "body": image}
-    file = mine.post(
+    file = own_front.post(
         "/v1/files", files={"file": ("a.jsonl", json.dumps(line))}, data={"purpose": "batch"}
     )
     batch = {"input_file_id": file.json()["id"], "endpoint": line["url"]}
-    sent = others.post("/v1/batches", json=batch | {"completion_window": "24h"}).json()["id"]
+    sent = other_front.post("/v1/batches", json=batch | {"completion_window": "24h"}).json()["id"]
 
     def batch_now() -> dict[str, Any]:
-        found: dict[str, Any] = mine.get(f"/v1/batches/{sent}").json()
-        return found
+        batch_view: dict[str, Any] = own_front.get(f"/v1/batches/{sent}").json()
+        return batch_view
 
     until(lambda: batch_now()["status"] == "completed", "the end of a batch")
     assert batch_now()["request_counts"] == {"total": 1, "completed": 1, "failed": 0}
@@ -176,5 +179,5 @@ def test_an_operators_key_acts_for_no_tenant(
     installation: Installation, operators_key: str, old: Version, new: Version
 ) -> None:
     for front in (old, new):
-        answer = installation.http(front, operators_key).post("/v1/generate", json=BODY)
-        assert answer.status_code in (401, 403), answer.text
+        response = installation.http(front, operators_key).post("/v1/generate", json=BODY)
+        assert response.status_code in (401, 403), response.text

@@ -1,4 +1,5 @@
-"""The images' locks are true to pyproject.toml, whole, and free of what an image must not have."""
+"""The images' locks match pyproject.toml, are complete, and lack packages that an image must not
+have."""
 
 from __future__ import annotations
 
@@ -9,13 +10,13 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.deploy.docker.dockerfile import FOLDER
-from tests.deploy.docker.locks import Pin, asked, faults, read
+from tests.deploy.docker.locks import Pin, faults, project_requirements, read
 from tests.test_arrows import HEAVY
 from tools.image_locks import LOCKS, PYTHON, build_requirements, lock_file
 
 LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "extra": ""}
 IMAGE = {**LINUX, "python_version": PYTHON, "python_full_version": f"{PYTHON}.0"}
-"""What markers are asked about. The patch level is the least: a package more does no harm."""
+"""Marker environment of the image. The patch level is the lowest; an extra package does no harm."""
 
 
 def pins_of(name: str) -> dict[str, Pin]:
@@ -24,7 +25,7 @@ def pins_of(name: str) -> dict[str, Pin]:
 
 def wanted_of(name: str) -> list[Requirement]:
     extras, _ = LOCKS[name]
-    return list(asked(extras) if extras else map(Requirement, build_requirements()))
+    return list(project_requirements(extras) if extras else map(Requirement, build_requirements()))
 
 
 def test_every_lock_is_known() -> None:
@@ -37,37 +38,39 @@ def test_a_lock_is_what_pyproject_asks_for(name: str) -> None:
 
 
 def test_a_lock_that_is_not_is_told() -> None:
-    pins, wanted = pins_of("frontend"), wanted_of("frontend")
-    assert faults(pins, [*wanted, Requirement("torch")]) == ["torch is missing"]
-    assert faults(pins, wanted[1:]) == ["fastapi is not asked for any more"]
-    newer = [Requirement("redis[hiredis]>=99") if each.name == "redis" else each for each in wanted]
+    pins, requirements = pins_of("frontend"), wanted_of("frontend")
+    assert faults(pins, [*requirements, Requirement("torch")]) == ["torch is missing"]
+    assert faults(pins, requirements[1:]) == ["fastapi is not asked for any more"]
+    newer = [
+        Requirement("redis[hiredis]>=99") if each.name == "redis" else each for each in requirements
+    ]
     assert len(faults(pins, newer)) == 1
     text = lock_file("frontend").read_text("utf-8")
-    assert faults(read(text.replace("sha256", "md5")), wanted)
+    assert faults(read(text.replace("sha256", "md5")), requirements)
     with pytest.raises(ValueError, match="no pin"):
         read(text.replace("uvicorn==", "uvicorn>="))
 
 
 @pytest.mark.parametrize("name", LOCKS)
 def test_what_a_package_needs_is_there(name: str) -> None:
-    """As far as the same version is installed here, whose metadata says what it needs. The rest is
-    `pip check`'s, where images are built."""
+    """Checked for packages installed here in the locked version, whose metadata is available. `pip
+    check` covers the rest when images are built."""
     pins = pins_of(name)
     for pin in pins.values():
         for need in _needs(pin):
-            found = pins.get(canonicalize_name(need.name))
-            assert found, f"{pin.name} needs {need}"
-            assert need.specifier.contains(found.version), f"{pin.name} needs {need}"
+            dependency = pins.get(canonicalize_name(need.name))
+            assert dependency, f"{pin.name} needs {need}"
+            assert need.specifier.contains(dependency.version), f"{pin.name} needs {need}"
 
 
 def _needs(pin: Pin) -> list[Requirement]:
     try:
-        found = distribution(pin.name)
+        installed = distribution(pin.name)
     except PackageNotFoundError:
         return []
-    if found.version != str(pin.version):
+    if installed.version != str(pin.version):
         return []
-    needs = map(Requirement, found.requires or ())
+    needs = map(Requirement, installed.requires or ())
     return [need for need in needs if need.marker is None or need.marker.evaluate(IMAGE)]
 
 
@@ -76,7 +79,7 @@ def test_front_end_and_pools_are_of_the_same_versions() -> None:
     for name in LOCKS:
         for pin in pins_of(name).values():
             versions.setdefault(pin.name, set()).add(str(pin.version))
-    assert {name: found for name, found in versions.items() if len(found) > 1} == {}
+    assert {name: versions_ for name, versions_ in versions.items() if len(versions_) > 1} == {}
 
 
 def test_a_front_end_has_no_jax() -> None:

@@ -1,4 +1,4 @@
-"""What `make install` takes is locked: in step with pyproject.toml, whole, by hashes."""
+"""The lock of `make install` matches pyproject.toml, is complete and has hashes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.deploy.docker.locks import asked, read
+from tests.deploy.docker.locks import project_requirements, read
 from tests.test_arrows import HEAVY, ROOT
 from tools.image_locks import LOCKS, PYTHON, lock_file
 from tools.locks import EXTRAS, MACHINES, PROJECT, PYTHONS, digest, merged, written
@@ -23,7 +23,7 @@ from tools.packages import BUILD, CORE, LOCK, Entry, chosen, entries, main
 TEXT = LOCK.read_text("utf-8")
 ENTRIES = tuple(entries(TEXT))
 UNLOCKED = "torch"
-"""Its build is chosen by the Makefile."""
+"""The Makefile chooses its build."""
 WHERE = [
     (extra, python, machine)
     for extra in EXTRAS
@@ -33,27 +33,27 @@ WHERE = [
 
 
 def environment(python: str, machine: str) -> dict[str, str]:
-    """What markers are asked about."""
+    """Marker environment of a Python version and machine."""
     linux = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "extra": ""}
     version = {"python_version": python, "python_full_version": f"{python}.4"}
     return {**linux, **version, "platform_machine": machine}
 
 
 def installed(extra: str, python: str, machine: str) -> dict[str, Requirement]:
-    """What pip installs of the lock there, by canonical name."""
-    here = environment(python, machine)
+    """Packages that pip installs from the lock, by canonical name."""
+    markers = environment(python, machine)
     pins = [Requirement(entry.pin) for entry in chosen(ENTRIES, [extra])]
-    found = [pin for pin in pins if pin.marker is None or pin.marker.evaluate(here)]
-    versions = {(canonicalize_name(pin.name), str(pin.specifier)) for pin in found}
-    by_name = {canonicalize_name(pin.name): pin for pin in found}
+    applicable = [pin for pin in pins if pin.marker is None or pin.marker.evaluate(markers)]
+    versions = {(canonicalize_name(pin.name), str(pin.specifier)) for pin in applicable}
+    by_name = {canonicalize_name(pin.name): pin for pin in applicable}
     assert len(versions) == len(by_name), "two versions of one package"
     return by_name
 
 
 def version_of(pin: Requirement) -> str:
-    (one,) = pin.specifier
-    assert one.operator == "=="
-    return one.version
+    (specifier,) = pin.specifier
+    assert specifier.operator == "=="
+    return specifier.version
 
 
 def test_the_lock_is_of_this_pyproject() -> None:
@@ -70,11 +70,13 @@ def test_another_pyproject_is_noticed(table: str) -> None:
 
 @pytest.mark.parametrize(("extra", "python", "machine"), WHERE)
 def test_all_that_is_asked_for_is_there(extra: str, python: str, machine: str) -> None:
-    pins, here = installed(extra, python, machine), environment(python, machine)
-    for wanted in asked((extra,)):
-        if wanted.name == UNLOCKED or (wanted.marker and not wanted.marker.evaluate(here)):
+    pins, markers = installed(extra, python, machine), environment(python, machine)
+    for requirement in project_requirements((extra,)):
+        if requirement.name == UNLOCKED or (
+            requirement.marker and not requirement.marker.evaluate(markers)
+        ):
             continue
-        assert wanted.specifier.contains(version_of(pins[canonicalize_name(wanted.name)]))
+        assert requirement.specifier.contains(version_of(pins[canonicalize_name(requirement.name)]))
 
 
 def test_every_file_has_a_hash() -> None:
@@ -85,21 +87,24 @@ def test_every_file_has_a_hash() -> None:
 
 
 def needs(name: str, version: str, here: dict[str, str]) -> Iterator[Requirement]:
-    """By the metadata of what is installed here, if it is that version."""
+    """Requirements by the metadata of the package installed here, if it has that version."""
     try:
-        found = distribution(name)
+        installed_package = distribution(name)
     except PackageNotFoundError:
         return
-    for need in map(Requirement, found.requires or () if found.version == version else ()):
+    for need in map(
+        Requirement,
+        installed_package.requires or () if installed_package.version == version else (),
+    ):
         if need.marker is None or need.marker.evaluate(here):
             yield need
 
 
 @pytest.mark.parametrize("python", PYTHONS)
 def test_what_a_package_needs_is_there(python: str) -> None:
-    pins, here = installed("test", python, "x86_64"), environment(python, "x86_64")
+    pins, markers = installed("test", python, "x86_64"), environment(python, "x86_64")
     for name, pin in pins.items():
-        for need in needs(name, version_of(pin), here):
+        for need in needs(name, version_of(pin), markers):
             assert need.name == UNLOCKED or need.specifier.contains(
                 version_of(pins[canonicalize_name(need.name)])
             ), f"{name} needs {need}"
@@ -157,9 +162,9 @@ def test_a_lock_is_read_as_it_is_written() -> None:
 
 
 def made(folder: Path, *arguments: str) -> str:
-    """What make would run in a fresh environment."""
+    """Commands that make would run in a fresh environment."""
     command = ["make", "--dry-run", "test", f"VENV={folder}", *arguments]
-    plain = {"PATH": os.environ["PATH"]}  # what these tests were started with is not for it
+    plain = {"PATH": os.environ["PATH"]}  # without the variables of the test run
     return subprocess.run(
         command, cwd=ROOT, env=plain, capture_output=True, text=True, check=True
     ).stdout

@@ -1,4 +1,4 @@
-"""Selectors: each series that is asked for is found, and nothing else is."""
+"""PromQL selectors are all found, without false matches."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.deploy.watching.files import asked_by_dashboards, asked_by_rules
+from tests.deploy.watching.files import dashboard_queries, rule_queries
 from tools.promql import SELECTOR, scoped
 
 LABELS = re.compile(r"\b(?:by|on|without|ignoring)\s*\([^)]*\)")
@@ -34,8 +34,8 @@ def test_every_selector_is_narrowed(expr: str, expected: str) -> None:
 
 
 def test_rules_and_dashboards_ask_for_no_series_of_another_name() -> None:
-    """Which nobody would narrow."""
-    for one in [*asked_by_dashboards("1m", "1h"), *asked_by_rules()]:
-        rest = LABELS.sub(" ", SELECTOR.sub(" ", one.expr))
-        assert "{" not in rest, (one.by, rest)
-        assert set(WORD.findall(rest)) <= OPERATORS, (one.by, rest)
+    """A bare name would not be narrowed to a scope."""
+    for query in [*dashboard_queries("1m", "1h"), *rule_queries()]:
+        rest = LABELS.sub(" ", SELECTOR.sub(" ", query.expr))
+        assert "{" not in rest, (query.by, rest)
+        assert set(WORD.findall(rest)) <= OPERATORS, (query.by, rest)

@@ -1,5 +1,5 @@
-"""Rules and alerts: Prometheus takes them, each alert fires where it should and only there, and
-leads to its entry in the runbook and to the panel that shows it."""
+"""Rules and alerts are valid, each alert fires exactly in its cases, and links to its runbook entry
+and panel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from service.jobs import scripts
-from service.jobs.model.job import CLIENTS_FAULT
+from service.jobs.model.job import CLIENT_ERRORS
 from tests.deploy.watching.files import (
     CONFIG,
     PANEL_LINK,
@@ -34,9 +34,9 @@ GRAFANA = "{{ $externalLabels.grafana }}"
 
 @pytest.fixture(scope="module")
 def entries() -> dict[str, tuple[str, str]]:
-    """Of the runbook, by alert: the severity and the text."""
-    found = ENTRY.findall(RUNBOOK.read_text())
-    return {name: (severity, text) for name, severity, text in found}
+    """Severity and text of the runbook's entries, by alert."""
+    matches = ENTRY.findall(RUNBOOK.read_text())
+    return {name: (severity, text) for name, severity, text in matches}
 
 
 def test_prometheus_takes_them() -> None:
@@ -46,16 +46,16 @@ def test_prometheus_takes_them() -> None:
 
 @pytest.mark.parametrize("kind", API)
 def test_a_cluster_gets_the_same(kind: str) -> None:
-    made = yaml.safe_load(manifest(kind))
+    resource = yaml.safe_load(manifest(kind))
     groups = [group for file in RULES for group in yaml.safe_load(file.read_text())["groups"]]
-    assert (made["kind"], made["apiVersion"]) == (kind, API[kind])
-    assert made["spec"]["groups"] == [group | {"interval": EVERY} for group in groups]
+    assert (resource["kind"], resource["apiVersion"]) == (kind, API[kind])
+    assert resource["spec"]["groups"] == [group | {"interval": EVERY} for group in groups]
 
 
 def test_the_clusters_file_is_what_the_code_writes() -> None:
-    said = "deploy/prometheus/kubernetes/rules.yaml differs: run `make rules`"
+    hint = "deploy/prometheus/kubernetes/rules.yaml differs: run `make rules`"
     file = CONFIG.parent / "kubernetes" / "rules.yaml"
-    assert file.read_text() == manifest("Rules"), said
+    assert file.read_text() == manifest("Rules"), hint
 
 
 @pytest.mark.parametrize("file", RULE_TESTS, ids=lambda file: file.stem)
@@ -64,11 +64,11 @@ def test_they_fire_where_they_should(file: Path) -> None:
 
 
 def test_rules_and_the_ledger_have_the_codes_list_of_clients_faults() -> None:
-    asked = [text for file in RULES for text in re.findall(r'reason!~"(.*?)"', file.read_text())]
-    told = re.search(r"CLIENTS_FAULT = {(.*?)}", LEDGER.read_text())
-    assert len(asked) > 5 and told
-    assert {frozenset(text.split("|")) for text in asked} == {CLIENTS_FAULT}
-    assert set(re.findall(r"(\w+) = true", told[1])) == CLIENTS_FAULT
+    patterns = [text for file in RULES for text in re.findall(r'reason!~"(.*?)"', file.read_text())]
+    match = re.search(r"CLIENTS_FAULT = {(.*?)}", LEDGER.read_text())
+    assert len(patterns) > 5 and match
+    assert {frozenset(text.split("|")) for text in patterns} == {CLIENT_ERRORS}
+    assert set(re.findall(r"(\w+) = true", match[1])) == CLIENT_ERRORS
 
 
 @pytest.mark.parametrize("scope", SCOPES)
@@ -76,7 +76,7 @@ def test_rules_and_the_ledger_have_the_codes_list_of_clients_faults() -> None:
 def test_they_fire_there_as_well_where_an_operator_scopes_them(
     file: Path, scope: str, tmp_path: Path
 ) -> None:
-    """Google's, and the Prometheus Operator with an enforced label."""
+    """Scopes of Google's operator, and of the Prometheus Operator with an enforced label."""
     promtool("test", "rules", write_cases(file, SCOPES[scope], tmp_path))
 
 
@@ -90,32 +90,32 @@ def test_each_alert_has_a_case_that_fires_and_one_that_does_not() -> None:
 
 
 def test_each_recorded_series_has_a_case() -> None:
-    asked = " ".join(
+    expressions = " ".join(
         case["expr"]
         for file in RULE_TESTS
         for group in yaml.safe_load(file.read_text())["tests"]
         for case in group.get("promql_expr_test", ())
     )
-    assert set(re.findall(r"[a-z]\w*(?::\w+)+", asked)) == set(rules("record"))
+    assert set(re.findall(r"[a-z]\w*(?::\w+)+", expressions)) == set(rules("record"))
 
 
 def test_the_runbook_has_an_entry_for_each(entries: dict[str, tuple[str, str]]) -> None:
-    said = {name: severity for name, (severity, _) in entries.items()}
-    assert said == {name: rule["labels"]["severity"] for name, rule in ALERTS.items()}
-    assert set(said.values()) == SEVERITIES
+    severities = {name: severity for name, (severity, _) in entries.items()}
+    assert severities == {name: rule["labels"]["severity"] for name, rule in ALERTS.items()}
+    assert set(severities.values()) == SEVERITIES
 
 
 @pytest.mark.parametrize("name", ALERTS)
 def test_an_alert_says_what_it_is_about_and_leads_on(
     name: str, entries: dict[str, tuple[str, str]]
 ) -> None:
-    told = ALERTS[name]["annotations"]
-    assert set(told) == {"summary", "description", "runbook_url", "dashboard_url"}
-    assert told["summary"].endswith(".")
-    assert told["description"].endswith(".")
-    assert told["runbook_url"] == f"{BASE}#{name.lower()}"
-    address = told["dashboard_url"].removeprefix(GRAFANA).partition("&")[0]
-    looked_at = PANEL_LINK.search(entries[name][1])
-    assert looked_at, "its entry says nothing to look at"
-    assert looked_at[2] == address, "the runbook begins with another panel"
-    assert looked_at[1] == titles()[address]
+    texts = ALERTS[name]["annotations"]
+    assert set(texts) == {"summary", "description", "runbook_url", "dashboard_url"}
+    assert texts["summary"].endswith(".")
+    assert texts["description"].endswith(".")
+    assert texts["runbook_url"] == f"{BASE}#{name.lower()}"
+    address = texts["dashboard_url"].removeprefix(GRAFANA).partition("&")[0]
+    link = PANEL_LINK.search(entries[name][1])
+    assert link, "its entry says nothing to look at"
+    assert link[2] == address, "the runbook begins with another panel"
+    assert link[1] == titles()[address]

@@ -1,4 +1,4 @@
-"""A pool in the test's process, at the real queue."""
+"""Worker of the toy model in the test's process, at the real queue."""
 
 from __future__ import annotations
 
@@ -40,25 +40,27 @@ async def at_work(
     expected_s: Sequence[float] = (),
     **settings: Any,
 ) -> AsyncIterator[tuple[Worker, asyncio.Task[int]]]:
-    """A pool that runs, and its task; whatever the test does, it has ended afterwards.
+    """Run a worker and yield it with its task. It has ended when the context exits.
 
     Args:
-        lease_s: that the pool believes its claims to last, and renews them by.
-        expected_s: of the warm-up request's trial, by estimate.
+        lease_s: Duration of the worker's leases, by which it renews them.
+        expected_s: Estimated seconds of each warm-up request's trial.
     """
-    wanted = PoolSettings(**{"model": SPEC.name, "slots": 4, "preview_every_s": 0, **settings})
+    pool_settings = PoolSettings(
+        **{"model": SPEC.name, "slots": 4, "preview_every_s": 0, **settings}
+    )
     if upscalers:
-        specs = {name: one.spec for name, one in upscalers.items()}
+        specs = {name: upscaler.spec for name, upscaler in upscalers.items()}
         pipeline.spec = with_upscalers(pipeline.spec, specs)
-    engine = Engine(pipeline, layout, wanted.slots, batching, upscalers=upscalers)
-    pool = Worker("toy", engine, queue, store, wanted, lease_s, check=check)
-    task = asyncio.create_task(pool.run([warmup], expected_s))
+    engine = Engine(pipeline, layout, pool_settings.slots, batching, upscalers=upscalers)
+    worker = Worker("toy", engine, queue, store, pool_settings, lease_s, check=check)
+    task = asyncio.create_task(worker.run([warmup], expected_s))
     try:
-        yield pool, task
-        pool.stop_now()
+        yield worker, task
+        worker.stop_now()
         pipeline.gate.open()
         await asyncio.wait_for(task, DEADLINE_S)
-        assert pool._capacity.is_whole, "a job that has left holds a slot"
+        assert worker._capacity.is_unused, "a job that has left holds a slot"
     finally:
         pipeline.gate.open()
         pipeline.compile_gate.set()
@@ -67,7 +69,7 @@ async def at_work(
 
 
 async def status(queue: Queue) -> tuple[int, bool]:
-    """How many pools serve the toy, and whether it is ready."""
+    """Return the number of workers that serve the toy model, and whether it is ready."""
     models = await queue.models()
     return (len(models[SPEC.name].pools), models[SPEC.name].ready) if models else (0, False)
 
@@ -85,7 +87,7 @@ async def has_step(queue: Queue, job_id: str, step: int) -> bool:
 
 
 async def swept(queue: Queue, store: Store) -> bool:
-    """As the front end does."""
+    """Delete ended jobs' files as the front end does. Return whether none is left."""
     files = await queue.reap()
     await store.delete(files)
     return not await queue.reap(files)

@@ -20,14 +20,14 @@ from workers.slice.mesh import one_device
 
 @pytest.fixture(scope="module", autouse=True)
 def leaks_are_found() -> Iterator[None]:
-    """Collect garbage at a module's end: what it left open fails it and no later one."""
+    """Collect garbage when a module ends, so that a leak fails the module that caused it."""
     yield
     gc.collect()
 
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_coarsely(coarse: None) -> None:
-    """Nothing here asks how fast a program is."""
+    """Compile with few optimizations: no test here measures speed."""
 
 
 @pytest.fixture
@@ -37,11 +37,13 @@ def pipeline() -> ToyPipeline:
 
 @pytest.fixture
 def put_aside_at_once(monkeypatch: pytest.MonkeyPatch) -> float:
-    """Let drains wait for no job's end and hardly for a step, and keep all else as long as it
-    takes. The time of such a drain."""
-    put_aside = Snapshots.put_aside
+    """Make drains put jobs aside without waiting for an end, and for a step only 0.1 s.
+
+    Returns the `drain_s` of such a drain, long enough for everything else.
+    """
+    suspend = Snapshots.suspend
     monkeypatch.setattr(worker, "ENDING", 0)
-    monkeypatch.setattr(Snapshots, "put_aside", lambda self, _: put_aside(self, 0.1))
+    monkeypatch.setattr(Snapshots, "suspend", lambda self, _: suspend(self, 0.1))
     return 1000
 
 
@@ -57,13 +59,13 @@ def store() -> Store:
 
 @pytest.fixture(scope="session")
 def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of all pools of the tests, so that they share what they compile."""
+    """Return the state folder of all workers of the tests, so that they share compiled programs."""
     return tmp_path_factory.mktemp("state")
 
 
 @pytest.fixture(scope="package", autouse=True)
 def compile_cache(state_dir: Path) -> Iterator[None]:
-    """Keep what one test has compiled for the others, in further runs too."""
+    """Share one compile cache between all tests of the package, also in later runs."""
     use_compile_cache(kept_programs.folder_of_systems() or state_dir / "compile-cache")
     yield
     set_compile_cache(None)
@@ -71,7 +73,7 @@ def compile_cache(state_dir: Path) -> Iterator[None]:
 
 @pytest.fixture
 def no_compile_cache(compile_cache: None) -> Iterator[None]:
-    """Nothing is read from what other tests have compiled, nor written there."""
+    """Disable JAX's compile cache for a test."""
     folder = jax.config.values["jax_compilation_cache_dir"]
     set_compile_cache(None)
     yield
@@ -79,15 +81,15 @@ def no_compile_cache(compile_cache: None) -> Iterator[None]:
 
 
 def set_compile_cache(folder: str | None) -> None:
-    """JAX opens a folder once, and keeps to it until it is told to open another."""
+    """Set the folder of JAX's compile cache. JAX opens a folder once, until the cache is reset."""
     jax.config.update("jax_compilation_cache_dir", folder)
     jax_internals.reset_cache()
 
 
 @pytest.fixture(scope="session")
 def flux_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The smallest complete Flux checkpoint."""
-    from tests.parity.tiny import make_flux  # torch: only where it is needed
+    """Write the smallest complete Flux checkpoint."""
+    from tests.parity.tiny import make_flux  # imports torch
 
-    one = {"num_layers": 1, "num_single_layers": 1}
-    return make_flux(tmp_path_factory.mktemp("flux"), transformer=one)
+    layers = {"num_layers": 1, "num_single_layers": 1}
+    return make_flux(tmp_path_factory.mktemp("flux"), transformer=layers)

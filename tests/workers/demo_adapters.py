@@ -1,4 +1,4 @@
-"""Random adapters of the demo Flux: files, and requests for them."""
+"""Random adapters of the demo Flux: their files, and their entries in requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCALE = 0.8
 
 
 def adapter(path: Path, seed: int, rank: int = 4) -> Path:
-    """A file whose numbers change the demo's images."""
+    """Write an adapter whose random weights change the demo's images."""
     draw = np.random.default_rng(seed).standard_normal
     arrays = {}
     for block in range(4):
@@ -30,7 +30,7 @@ def adapter(path: Path, seed: int, rank: int = 4) -> Path:
 
 
 def requested(name: str, path: Path, rank: int = 4) -> RequestedLora:
-    """Return what a request for it is resolved to."""
+    """Return the resolved request entry of an adapter's file."""
     return RequestedLora(
         name=name,
         digest=digest_of(path),

@@ -1,4 +1,4 @@
-"""The toy with two experts that lie on the host."""
+"""Toy pipeline with two experts in host memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from models.interface.step_program import StepProgram
 from tests.workers.toy import DIM, ToyPipeline
 
 SIDE = 512
-"""Of an expert's matrix: 1 MiB."""
+"""Side of an expert's float32 matrix, which has 1 MiB."""
 
 
 class Expert(NamedTuple):
@@ -22,9 +22,10 @@ class Expert(NamedTuple):
 
 
 class TwoExperts(ToyPipeline):
-    """The first half of the steps is the expert `high`'s, the second `low`'s. Both are NumPy.
+    """Toy pipeline that uses the expert `high` in the first half of its steps, then `low`.
 
-    Every step waits at the gate, which is open unless the test closes it.
+    Both experts are NumPy arrays. Every step waits at the gate, which is open unless a test closes
+    it.
     """
 
     def __init__(self) -> None:
@@ -41,9 +42,9 @@ class TwoExperts(ToyPipeline):
         weights: PyTree,
         rows: PyTree,
         values: Mapping[str, jax.Array],
-        conditions: PyTree = None,
+        modulations: PyTree = None,
     ) -> PyTree:
-        rows = super().step(StepProgram("gated"), weights, rows, values, conditions)
+        rows = super().step(StepProgram("gated"), weights, rows, values, modulations)
         if program.network in ("high", "low"):
             expert = weights[program.network]
             gain = expert.gain + expert.ballast[:DIM, 0] - expert.ballast[-DIM:, 1]

@@ -1,4 +1,4 @@
-"""The one shape of a tiny random Flux that these tests compile, and keep compiled."""
+"""Request for a tiny random Flux. Its size is the only one that these tests compile."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SLOTS = 2
 
 
 def tuned(base: Path, folder: Path) -> Path:
-    """Write a checkpoint of which one array is other than its base's, in files of its own."""
+    """Write a checkpoint that differs from its base in one array."""
     shutil.copytree(base, folder)
     (file,) = (folder / "transformer").glob("*.safetensors")
     tensors = load_file(file)

@@ -1,7 +1,7 @@
-"""A pool of the toy pipeline whose files may have no more than a few bytes.
+"""Program that runs a worker of the toy pipeline whose files cannot exceed a few bytes.
 
-`python -m tests.workers.full_store REDIS FOLDER BYTES`. The kernel refuses to write more of a file,
-as a full disk does. It needs no privilege, and can be lifted from outside (prlimit).
+`python -m tests.workers.full_store REDIS FOLDER BYTES`. The kernel rejects longer writes, as on a
+full disk. The limit needs no privilege, and another process can lift it (prlimit).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ SETTINGS = QueueSettings(max_attempts=2)
 async def main(url: str, folder: Path, most_bytes: int) -> None:
     queue = await Queue.connect(url, SETTINGS)
     engine = Engine(ToyPipeline(), one_device(jax.devices()[0]), slots=2)
-    wanted = PoolSettings(model=SPEC.name, preview_every_s=0, store_patience_s=0.5)
-    pool = Worker("toy", engine, queue, Store(str(folder)), wanted, SETTINGS.lease_s)
-    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most))
-    await pool.run([{}])
+    pool_settings = PoolSettings(model=SPEC.name, preview_every_s=0, store_patience_s=0.5)
+    worker = Worker("toy", engine, queue, Store(str(folder)), pool_settings, SETTINGS.lease_s)
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, hard_limit))
+    await worker.run([{}])
 
 
 if __name__ == "__main__":

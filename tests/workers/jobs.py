@@ -1,4 +1,4 @@
-"""Jobs for the tests of a pool, and what has become of them."""
+"""Helpers for jobs in tests of workers: create, await, expire leases, read images."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.workers.toy import SPEC
 
 
 def toy_job(**fields: Any) -> Job:
-    """A job for the toy pipeline, as the front end would put it."""
+    """Return a job for the toy pipeline, as the front end creates it."""
     request = {**SPEC.defaults, "num_images": 1, "output": {"format": "png"}, **fields}
     images = request["num_images"]
     return Job(
@@ -31,12 +31,12 @@ def toy_job(**fields: Any) -> Job:
 
 
 async def ended(queue: Queue, job: Job) -> Job:
-    """The job after its end."""
+    """Wait for the job's end, and return it."""
     return await reached(queue, job, *(state for state in JobState if state.ended))
 
 
 async def reached(queue: Queue, job: Job, *states: JobState) -> Job:
-    """The job as soon as it is in one of these states."""
+    """Wait for one of these states, and return the job."""
 
     async def is_there() -> bool:
         nonlocal job
@@ -48,22 +48,22 @@ async def reached(queue: Queue, job: Job, *states: JobState) -> Job:
 
 
 async def lapse(queue: Queue, job: Job) -> None:
-    """Let the lease of a running job's pool lapse now, as if the pool were not heard any more."""
+    """Expire the lease of a running job, as if its worker no longer responded."""
     before = await queue.get(job.id) or job
     await queue.redis.hset(keys.pools(job.model), before.pool, "ready 0")
 
     async def is_lost() -> bool:
         await queue.redis.zadd(keys.LEASES, {job.id: 0}, xx=True)
-        await queue.redis.delete(f"{keys.PREFIX}reaped")  # or the time since would excuse the pool
+        await queue.redis.delete(f"{keys.PREFIX}reaped")  # or the pause excuses the worker
         await queue.reap()
         now = await queue.get(job.id) or before
         return now.state != JobState.RUNNING or len(now.deaths) > len(before.deaths)
 
-    await until(is_lost)  # a pool that lives may renew it in between
+    await until(is_lost)  # a live worker may renew the lease in between
 
 
 async def lapsed(queue: Queue, job: Job) -> Job:
-    """The job after that; its pool does not answer, and no other one takes it."""
+    """Expire the job's lease and return the queued job. No live worker may be able to claim it."""
     await lapse(queue, job)
     job = await queue.get(job.id) or job
     assert job.state == JobState.QUEUED
@@ -71,7 +71,7 @@ async def lapsed(queue: Queue, job: Job) -> Job:
 
 
 async def pixels(store: Store, job: Job) -> list[np.ndarray]:
-    """The job's images, read from the store."""
+    """Read the job's images from the store."""
     assert job.state == JobState.SUCCEEDED, job.error
     files = [await store.get(output.key) for output in job.outputs]
     return [np.asarray(Image.open(io.BytesIO(data)).convert("RGB")) for data in files]

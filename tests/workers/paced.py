@@ -1,5 +1,5 @@
-"""A pool's process whose images a test can hold at a step, where it meets them however late it
-comes. It is `atelier` in all else."""
+"""Program that runs `atelier` with images that a test can hold at a step, however late it
+begins."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from pathlib import Path
 from typing import Any
 
 PACE_S = 0.1
-"""Least time of a step meanwhile; the rest of very many steps takes longer than any drain."""
+"""Least time of a step while images are held.
+
+Many remaining steps then take longer than any drain.
+"""
 
 
 @contextmanager
 def held(config: Path, step: int) -> Iterator[None]:
-    """Hold all images of these settings' pools at that step, and upscaled ones before a tile.
+    """Hold all images of this configuration's workers at that step, and upscaled images before a
+    tile.
 
-    Each is kept as it is then, whatever keeping it costs.
+    Each image has a snapshot of that step, whatever it costs.
     """
     file = _file(config)
     written = file.with_suffix(".new")
@@ -32,13 +36,13 @@ def held(config: Path, step: int) -> Iterator[None]:
 
 
 def pace() -> None:
-    """Let this process be held."""
-    from workers.engine.step_loop import Sent, StepLoop
+    """Patch this process for `held`."""
+    from workers.engine.step_loop import StepInFlight, StepLoop
     from workers.engine.upscaling import Upscaling
     from workers.pool.snapshot_budget import Account
 
     file = _file(Path(os.environ["ATELIER_CONFIG"]))
-    settle, draw, pays = StepLoop._settle, Upscaling._draw, Account.pays
+    settle, draw, pays = StepLoop._settle, Upscaling._upscale_tile, Account.pays
 
     def last_step() -> int | None:
         try:
@@ -46,14 +50,16 @@ def pace() -> None:
         except FileNotFoundError:
             return None
 
-    def held_settle(loop: StepLoop, sent: Sent) -> None:
+    def held_settle(loop: StepLoop, sent: StepInFlight) -> None:
         if file.exists():
             time.sleep(PACE_S)
         while (last := last_step()) is not None:
-            there = [row for row in sent.batch.rows if row.image_done >= last and not row.canceled]
-            if not there:
+            waiting = [
+                row for row in sent.batch.rows if row.image_done >= last and not row.canceled
+            ]
+            if not waiting:
                 break
-            for row in there:
+            for row in waiting:
                 row.on_step(row)  # once more: a snapshot may have been under way the first time
             time.sleep(PACE_S)
         settle(loop, sent)
@@ -66,12 +72,12 @@ def pace() -> None:
     def held_pays(*args: Any) -> bool:
         return file.exists() or pays(*args)
 
-    for of, name, method in (
+    for owner, name, method in (
         (StepLoop, "_settle", held_settle),
         (Upscaling, "_draw", held_draw),
         (Account, "pays", held_pays),
     ):
-        setattr(of, name, method)
+        setattr(owner, name, method)
 
 
 def _file(config: Path) -> Path:

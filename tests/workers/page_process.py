@@ -1,4 +1,7 @@
-"""A pool's process whose model waits for signals: SIGUSR1 lets it compile, SIGUSR2 lets it step."""
+"""Program of a worker whose model waits for signals:
+
+SIGUSR1 lets it compile, SIGUSR2 lets it step.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from workers.health import http
 from workers.health.liveness import Liveness
 from workers.loading.layout import ChosenLayout
 from workers.loading.model import MeshSlice
-from workers.loading.together import Loaded
+from workers.loading.together import LoadedModel
 from workers.media.outputs import PLAIN_MARKING
 from workers.plan.offload import ALL_ON_DEVICE
 from workers.pool import metrics
@@ -35,15 +38,15 @@ def main() -> int:
     signal.signal(signal.SIGUSR2, lambda *_: pipeline.gate.open())
     liveness = Liveness()
     pool = settings.pools["toy"]
-    with http.shown("toy", pool.metrics_port, liveness) as shown:
-        assert shown
-        print(shown.server_address[1], flush=True)
+    with http.health_server("toy", pool.metrics_port, liveness) as page:
+        assert page
+        print(page.server_address[1], flush=True)
         sys.stdin.readline()  # the model is being loaded
         metrics.expect(SPEC.name, classes_of(settings.tenants.values()), 300.0)
         slots = pool.slots or 1
         chosen = ChosenLayout(MeshShape().over(1), slots, ALL_ON_DEVICE, "it is small")
         layout = one_device(jax.devices()[0])
-        loaded = Loaded(pool, settings.models["toy"], pipeline, MeshSlice(layout, chosen))
+        loaded = LoadedModel(pool, settings.models["toy"], pipeline, MeshSlice(layout, chosen))
         marking = PLAIN_MARKING
         serving = serve(settings, "toy", [loaded], OneHost(), liveness, marking, time.time())
         return asyncio.run(serving)

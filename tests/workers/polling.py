@@ -1,4 +1,4 @@
-"""Waiting for what another thread or process does: a condition and a deadline, never a pause."""
+"""Waiting for another thread or process: by a condition and a deadline, never by a fixed pause."""
 
 from __future__ import annotations
 
@@ -7,15 +7,21 @@ import inspect
 from collections.abc import Awaitable, Callable
 
 DEADLINE_S = 240
-"""Of any wait, also for what is compiled first, on two cores that have ten times as much to do. A
-test's own time (`pyproject.toml`) is little more."""
+"""Deadline of any wait, including compilation on two cores with ten times as much work.
+
+A test's own timeout (`pyproject.toml`) is slightly longer.
+"""
 POLL_S = 0.005
 
 
 async def until(
     condition: Callable[[], bool | Awaitable[bool]], deadline_s: float = DEADLINE_S
 ) -> None:
-    """Raises: TimeoutError."""
+    """Wait for a condition.
+
+    Raises:
+        TimeoutError: The condition is still false at the deadline.
+    """
     async with asyncio.timeout(deadline_s):
         while True:
             result = condition()

@@ -1,4 +1,4 @@
-"""A pool in a process of its own, to be killed, stopped and drained."""
+"""Worker in a process of its own, to be killed, stopped and drained."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pace()
 sys.exit(run_pool(Settings(), sys.argv[1]))
 """
 START_S = 240
-"""JAX, a checkpoint and its programs, on a loaded machine of two cores."""
+"""Timeout of a start: JAX, a checkpoint and its programs, on a busy machine of two cores."""
 
 
 class PoolProcess:
@@ -47,14 +47,14 @@ class PoolProcess:
 
     @property
     def said(self) -> str:
-        said = self._log.read_text()
-        assert self._process.poll() in (None, 0, -signal.SIGKILL), said
-        return said
+        log = self._log.read_text()
+        assert self._process.poll() in (None, 0, -signal.SIGKILL), log
+        return log
 
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
     def end(self) -> None:
-        """For good, in whatever state it is."""
+        """Kill the process, whatever its state."""
         self._process.kill()
         self._process.wait()

@@ -1,4 +1,4 @@
-"""A toy whose videos have sound: two tones, of what its first latents are."""
+"""Toy pipeline whose videos have sound: two tones that depend on the latents."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from models.interface.pipeline import Clip, PyTree, parted
+from models.interface.pipeline import Clip, PyTree, split_sound
 from tests.workers.toy import SPEC, ToyPipeline
 
 RATE_HZ = 24000
 SAMPLES = 5 * RATE_HZ // 8
-"""Of five frames at the toy's rate."""
+"""Samples of five frames at the toy's frame rate."""
 
 
 class SoundingToy(ToyPipeline):
-    """Toy of videos alone."""
+    """Toy pipeline of videos with sound."""
 
     spec = SPEC.model_copy(update={"sound_hz": RATE_HZ})
 
@@ -27,5 +27,5 @@ class SoundingToy(ToyPipeline):
         return Clip(super().decode(weights, row), tones)
 
     def preview(self, weights: PyTree, row: PyTree) -> jax.Array:
-        pixels, _ = parted(self.decode(weights, row))
+        pixels, _ = split_sound(self.decode(weights, row))
         return pixels[..., ::8, ::8, :]

@@ -1,6 +1,6 @@
-"""A pool of the toy pipeline in which steps, decoding and compiling may never end.
+"""Program that runs a worker of the toy pipeline whose steps, decoding and compiling may never end.
 
-`python -m tests.workers.stuck_pool REDIS FOLDER DRAIN_S`. It tells when it has come there.
+`python -m tests.workers.stuck_pool REDIS FOLDER DRAIN_S`. It prints the stage that blocks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.workers.toy import SPEC, ToyPipeline
 from workers.health.liveness import Liveness
 from workers.loading.layout import ChosenLayout
 from workers.loading.model import MeshSlice
-from workers.loading.together import Loaded
+from workers.loading.together import LoadedModel
 from workers.media.outputs import PLAIN_MARKING
 from workers.plan.offload import Residency
 from workers.pool.process import serve
@@ -41,7 +41,7 @@ def for_ever(stage: str, value: Any) -> Any:
 
 
 class StuckPipeline(ToyPipeline):
-    """A request says where by its `phase`, or by `decode`."""
+    """Toy pipeline that blocks in the stage that a request names by its `phase` or `decode`."""
 
     def step(
         self,
@@ -49,11 +49,11 @@ class StuckPipeline(ToyPipeline):
         weights: PyTree,
         rows: PyTree,
         values: Mapping[str, jax.Array],
-        conditions: PyTree = None,
+        modulations: PyTree = None,
     ) -> PyTree:
         if program.network == "compile":
             for_ever("compile", None)
-        rows = super().step(StepProgram("plain"), weights, rows, values, conditions)
+        rows = super().step(StepProgram("plain"), weights, rows, values, modulations)
         if program.network == "step":
             return {**rows, "latents": stuck("step", rows["latents"])}
         return rows
@@ -79,7 +79,7 @@ async def main(url: str, folder: Path, drain_s: float) -> int:
     )
     mesh_slice = MeshSlice(one_device(jax.devices()[0]), chosen)
     pool, model = settings.pools["toy"], settings.models[SPEC.name]
-    loaded = Loaded(pool, model, StuckPipeline(), mesh_slice)
+    loaded = LoadedModel(pool, model, StuckPipeline(), mesh_slice)
     return await serve(
         settings, "toy", [loaded], OneHost(), Liveness(), PLAIN_MARKING, loaded_at=time.time()
     )

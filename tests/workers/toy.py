@@ -1,8 +1,8 @@
-"""A pipeline small enough to see through, and one that can be told to misbehave.
+"""Small pipeline with injectable faults.
 
-It fulfils the real protocol with real device programs: the engine cannot tell it from a model.
-What goes wrong goes wrong as it would in earnest: memory that is not there, NaN in the latents, a
-step that takes long, a compile that does.
+It implements the real protocol with real device programs: the engine cannot distinguish it from a
+model. Its faults are genuine: too little memory, NaN in the latents, a slow step, a slow
+compilation.
 """
 
 from __future__ import annotations
@@ -16,17 +16,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models.interface.pipeline import Fields, Prepared, PyTree, RequestError, RequestWarning, Step
+from models.interface.pipeline import (
+    Fields,
+    PreparedRow,
+    PyTree,
+    RequestError,
+    RequestWarning,
+    Step,
+)
 from models.interface.step_program import StepProgram
 from models.spec.model_spec import Limits, ModelSpec
 from tests.workers.polling import DEADLINE_S
 
 DIM = 16
 IMPOSSIBLE = 1 << 22
-"""Squared, in float32: 64 TiB, more than any address space gives."""
+"""Side of a float32 matrix of 64 TiB, more than any address space."""
 
 NOISE = np.float32(0.5)
-"""Of a noisy step, in proportion to the first one."""
+"""Scale of a noisy step's noise, relative to the initial noise."""
 
 DEFAULTS = {
     "prompt": "",
@@ -65,7 +72,7 @@ SPEC = ModelSpec(
 
 
 class Gate:
-    """Steps of the phase "gated" wait here, in the device's time, until they are let through."""
+    """Gate where steps of the phase "gated" wait, in the device's time, until they may pass."""
 
     def __init__(self) -> None:
         self.entered = threading.Semaphore(0)
@@ -86,34 +93,44 @@ class Gate:
             pass
 
     def wait(self) -> None:
-        """Until one more step has come to the gate."""
+        """Wait until one more step has reached the gate."""
         assert self.entered.acquire(timeout=DEADLINE_S), "no step came to the gate"
 
 
 class ToyPipeline:
-    """Phases of a step, by the network that its program names: plain; noisy (adds noise of its
-    own); double (two evaluations); gated; told (by conditions that were computed before);
-    greedy (more than one row does not fit into memory); hopeless (not even one does); single
-    (compiles for one row only); flawed (does not compile the first time); slow-to-compile (waits
-    for `compile_gate`), slow-together (so do larger batches)."""
+    """Toy pipeline with these phases of a step, named by the network of its program.
+
+    Phases:
+        plain: no fault.
+        noisy: adds its own noise.
+        double: evaluates twice.
+        gated: waits at `gate`.
+        told: uses modulations computed in advance.
+        greedy: has no memory for more than one row.
+        hopeless: has no memory for any row.
+        single: compiles for one row only.
+        flawed: does not compile the first time.
+        slow-to-compile: waits for `compile_gate`.
+        slow-together: does so for larger batches.
+    """
 
     spec = SPEC
 
     def __init__(self) -> None:
-        # NumPy's: those of JAX are compiled, and what compiles them may change between two toys.
+        # NumPy's numbers: JAX compiles its generators, and XLA's options may change between toys.
         random = np.random.RandomState(0).randn(3, DIM, DIM).astype(np.float32)
         into, back, out = jnp.asarray(random / DIM**0.5)
         self.weights = {"in": into, "back": back, "out": out[:, :3]}
         self.flaws = 0
         self.gate = Gate()
         self.images: Mapping[str, bytes] = {}
-        """Of the last request."""
+        """Images of the last request."""
         self.compile_gate = threading.Event()
-        """An image of the phase "slow-to-compile" waits for it when it is traced."""
+        """Gate where the phase "slow-to-compile" waits when it is traced."""
         self.waits_to_compile = threading.Event()
-        """Set when such an image has come so far."""
+        """Set when a trace waits at `compile_gate`."""
 
-    def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
+    def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> PreparedRow:
         self.images = images
         fields = {**DEFAULTS, **fields}
         if fields["width"] % 8:
@@ -132,7 +149,7 @@ class ToyPipeline:
         unread = fields["prompt"][DIM:]
         warnings = (RequestWarning("prompt", f"not read: {unread!r}"),) if unread else ()
         size_px = fields["width"], fields["height"]
-        return Prepared(size, inputs, steps, *size_px, fields["seed"], warnings)
+        return PreparedRow(size, inputs, steps, *size_px, fields["seed"], warnings)
 
     def _steps(self, fields: Fields, shape: tuple[int, ...]) -> tuple[Step, ...]:
         count = fields["num_inference_steps"]
@@ -165,10 +182,10 @@ class ToyPipeline:
         row = {"latents": latents, "prompt": jnp.tanh(inputs["text"] / 64) @ weights["in"]}
         return row | {name: inputs[name] for name in ("hopeless_decode", "clock") if name in inputs}
 
-    def conditions(
+    def modulations(
         self, program: StepProgram, weights: PyTree, row: PyTree, values: Mapping[str, jax.Array]
     ) -> PyTree:
-        """What the phase "told" adds to the hidden layer."""
+        """Return the term that the phase "told" adds to the hidden layer."""
         if program.network != "told":
             return None
         return {"hint": values["guidance"][:, None] * row["prompt"]}
@@ -179,7 +196,7 @@ class ToyPipeline:
         weights: PyTree,
         rows: PyTree,
         values: Mapping[str, jax.Array],
-        conditions: PyTree = None,
+        modulations: PyTree = None,
     ) -> PyTree:
         phase = program.network
         column = {name: values[name][:, None, None] for name in values if name != "noise"}
@@ -198,10 +215,10 @@ class ToyPipeline:
             latents = jax.pure_callback(self.gate, jax.typeof(latents), latents)
         if phase == "hopeless" or (phase == "greedy" and len(latents) > 1):
             latents = latents + impossible(latents[0, 0, 0])
-        if conditions is None:
+        if modulations is None:
             velocity = self._velocity(weights, latents, rows["prompt"], column["guidance"])
         else:
-            velocity = self._velocity(weights, latents, conditions["hint"], 1.0)
+            velocity = self._velocity(weights, latents, modulations["hint"], 1.0)
         if phase == "double":
             velocity = 2 * velocity - self._velocity(weights, latents, -rows["prompt"], 1.0)
         latents = latents + (column["sigma_next"] - column["sigma"]) * velocity
@@ -212,7 +229,10 @@ class ToyPipeline:
         return hidden @ weights["back"]
 
     def decode(self, weights: PyTree, row: PyTree) -> jax.Array:
-        """Each token becomes 8 x 8 pixels of one colour, in one long strip; in a video it moves."""
+        """Return each token as 8 x 8 pixels of one colour, in one strip.
+
+        In a video the strip moves.
+        """
         colours = jax.nn.sigmoid(row["latents"] @ weights["out"]) * 255
         if "hopeless_decode" in row:
             colours = colours + impossible(row["hopeless_decode"])
@@ -220,6 +240,9 @@ class ToyPipeline:
         if "clock" not in row:
             return strip
         return jnp.stack([jnp.roll(strip, 8 * i, axis=1) for i in range(len(row["clock"]))])
+
+    def spatial(self, row: PyTree) -> jax.Array:
+        return jnp.asarray(row["latents"])
 
     def preview(self, weights: PyTree, row: PyTree) -> jax.Array:
         return self.decode(weights, row)[..., ::8, ::8, :]
@@ -232,10 +255,10 @@ def _noise(random: np.random.RandomState, shape: tuple[int, ...]) -> np.ndarray:
 def reference(
     pipeline: ToyPipeline, fields: Fields, later: tuple[int, Fields] | None = None
 ) -> np.ndarray:
-    """The same in plain NumPy, one at a time: uint8 [8, 8 tokens, 3]; of a video frames of that.
+    """Generate an image in plain NumPy: uint8 [8, 8 tokens, 3], for a video with frames in front.
 
     Args:
-        later: a step, and what is other from it on.
+        later: A step, and the fields that change from that step on.
     """
     fields = {**DEFAULTS, **fields}
     prepared = pipeline.prepare(fields, {})
@@ -252,10 +275,10 @@ def reference(
         guidance, sigma, sigma_next = (
             step.values[name] for name in ("guidance", "sigma", "sigma_next")
         )
-        if step.phase.network == "noisy":
+        if step.program.network == "noisy":
             latents = latents + NOISE * step.values["noise"]
         velocity = np.tanh(latents @ into + guidance * prompt) @ back
-        if step.phase.network == "double":
+        if step.program.network == "double":
             velocity = 2 * velocity - np.tanh(latents @ into - prompt) @ back
         latents = latents + (sigma_next - sigma) * velocity
     colours = 255 / (1 + np.exp(-latents @ out))
@@ -266,16 +289,16 @@ def reference(
 
 
 def impossible(value: jax.Array) -> jax.Array:
-    """Zero, computed from 64 TiB."""
+    """Return zero, computed from 64 TiB."""
     index = jax.lax.broadcasted_iota(jnp.float32, (IMPOSSIBLE, IMPOSSIBLE), 0)
     return 0 * jnp.sort(index * value, axis=1)[0, 0]
 
 
 class SharingToy(ToyPipeline):
-    """Rows of every seed are of another bucket, and have steps in common, as sizes of one bucket of
-    tokens do."""
+    """Toy pipeline whose seeds have different buckets with common steps, like sizes of one token
+    bucket."""
 
-    def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
+    def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> PreparedRow:
         prepared = super().prepare(fields, images)
-        own = f"{prepared.bucket},{prepared.seed}"
-        return replace(prepared, bucket=own, step_bucket=prepared.bucket)
+        bucket = f"{prepared.bucket},{prepared.seed}"
+        return replace(prepared, bucket=bucket, step_bucket=prepared.bucket)

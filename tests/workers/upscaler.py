@@ -1,4 +1,4 @@
-"""An upscaler of a few layers, and one whose tiles wait at a gate."""
+"""Upscaler of a few layers, whose tiles may wait at a gate."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TILE = 8
 
 
 class GatedNet(RrdbNet):
-    """Draws as its base does, when the gate lets it."""
+    """Upscaler network that waits at a gate before it runs."""
 
     def __init__(self, gate: Gate) -> None:
         super().__init__(CONFIG, rngs=nnx.Rngs(0))
@@ -29,7 +29,7 @@ class GatedNet(RrdbNet):
 
 
 def upscalers(gate: Gate | None = None) -> dict[str, LoadedUpscaler]:
-    """Upscaler `twice`, of random weights."""
+    """Return the upscaler `twice`, with random weights."""
     network = GatedNet(gate) if gate else RrdbNet(CONFIG, rngs=nnx.Rngs(0))
     spec = Upscaler(scale=CONFIG.scale, tile=TILE, digest="ab" * 32)
     return {"twice": LoadedUpscaler(spec, network, jax.devices()[0])}

@@ -1,5 +1,5 @@
-"""A cluster's models as one list: a file of values, and what kustomize and Helm make of it.
+"""Kubernetes manifests from one file of values: kustomize overlays and the Helm chart.
 
-It may import: nothing of other rooms of tools but files that lie in none (`rules`); of the other
-packages the planner (`workers.plan`) and settings.
+It may import: nothing of other rooms of tools but top-level files (`rules`); of the other packages
+the planner (`workers.plan`) and settings.
 """

@@ -1,6 +1,6 @@
-"""`python -m tools.cluster VALUES…`: overlays of deploy/k8s from files of values.
+"""`python -m tools.cluster VALUES…`: write overlays of deploy/k8s from files of values.
 
-`--helm` prints the values with every share of work filled in, as the chart wants them.
+`--helm` prints the values for the chart, with every model's objective filled in.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from tools.cluster.values import ValuesError, read
 
 
 def main() -> int:
-    """Return 0, or 78 for values that cannot be used."""
+    """Write overlays or print chart values; return 0, or 78 for invalid values."""
     parser = argparse.ArgumentParser(prog="python -m tools.cluster", description=__doc__)
     parser.add_argument("values", nargs="+", type=Path, help="files of values")
     parser.add_argument("--helm", action="store_true", help="print values for the chart instead")
     parser.add_argument("--k8s", type=Path, default=K8S, help="manifests (default: %(default)s)")
-    asked = parser.parse_args()
-    if asked.helm and len(asked.values) > 1:
+    args = parser.parse_args()
+    if args.helm and len(args.values) > 1:
         parser.error("--helm prints the values of one file")
-    for file in asked.values:
+    for file in args.values:
         try:
             values = filled(read(file))
-            if asked.helm:
-                told = values.model_dump(mode="json", exclude_defaults=True)
-                sys.stdout.write(plain(told))
+            if args.helm:
+                dumped = values.model_dump(mode="json", exclude_defaults=True)
+                sys.stdout.write(plain(dumped))
             else:
-                print(f"kubectl apply --kustomize {write(values, file.stem, asked.k8s)}")
+                print(f"kubectl apply --kustomize {write(values, file.stem, args.k8s)}")
         except ValuesError as error:
-            said = str(error)
-            print(said if str(file) in said else f"{file}: {said}", file=sys.stderr)
+            message = str(error)
+            print(message if str(file) in message else f"{file}: {message}", file=sys.stderr)
             return 78
     return 0
 

@@ -1,8 +1,9 @@
-"""The Helm chart, from the same manifests as the overlays: `make chart` writes what is generated.
+"""Helm chart generated from the manifests of the overlays (`make chart`).
 
-The manifests are rendered by kustomize once for each choice that values leave open, with a token in
-place of each value; where renderings differ the template has a condition, and where a token stands
-an expression. `_helpers.tpl`, the ConfigMaps, the ComputeClass and the test are written by hand.
+kustomize renders the manifests once for each combination of choices that the values leave open,
+with tokens in place of values. The template has a condition where renderings differ, and an
+expression in place of each token. `_helpers.tpl`, the ConfigMaps, the ComputeClass and the test are
+written by hand.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ EXPRESSIONS: Mapping[str, str] = {
     "serviceaccount": "{{ $site.service_account }}",
     "prometheus": "{{ $site.prometheus }}",
 }
-"""Expression of the template by the name of its token."""
+"""Template expression of each token."""
 HEAD = """\
 {{- /* Written by `make chart` from deploy/k8s. */ -}}
 {{- $site := include "atelier.site" $ | fromYaml -}}
@@ -90,11 +91,11 @@ EACH_POOL = f"""\
 Object = dict[str, Any]
 
 NUMBERS = ("zz-min-zz", "zz-max-zz", "zz-hosts-zz")
-"""Tokens of what is a number in YAML, too."""
+"""Tokens of values that are numbers in YAML, too."""
 
 
 class _Quoting(Dumper):
-    """YAML in which tokens stand between quotation marks, but for numbers."""
+    """YAML dumper that quotes tokens, except for numbers."""
 
 
 def _quoted(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
@@ -107,18 +108,18 @@ _Quoting.add_representer(str, _quoted)
 
 
 def quoting(value: Any) -> str:
-    """Return YAML with tokens in quotation marks."""
+    """Return YAML with quoted tokens."""
     return yaml.dump(value, Dumper=_Quoting, sort_keys=False, width=10**6, allow_unicode=True)
 
 
 def token(name: str, number: int | None = None) -> str:
-    """Return what stands for a value while manifests are rendered."""
+    """Return the placeholder of a value for rendering."""
     return f"zz-{name}-zz" if number is None else f"zz-{name}-{number}-zz"
 
 
 @dataclass(frozen=True)
 class _Machine:
-    """Tokens of a machine; its form alone is real."""
+    """Machine made of tokens; only its form is real."""
 
     form: str
     kind: str
@@ -135,7 +136,7 @@ class _Machine:
 
 @dataclass(frozen=True)
 class _Model:
-    """Tokens of a model."""
+    """Model in the values, made of tokens."""
 
     pool_name: str
     machine: Any
@@ -155,7 +156,7 @@ class _Model:
 
 @dataclass(frozen=True)
 class _Values:
-    """Tokens of a cluster, for one case of the choices."""
+    """Values of a cluster made of tokens, for one combination of choices."""
 
     weights: str
     redis: str
@@ -180,27 +181,27 @@ EXAMPLES = {"some": ("on-demand",), "spot": ("spot", "on-demand"), "none": ()}
 
 
 def _models() -> Iterator[_Model]:
-    """Yield a model for each case of a pool, numbered in its pool's name."""
+    """Yield a model for each combination of a pool's choices, numbered in its pool's name."""
     for number, (form, capacity) in enumerate(POOLS):
         machine = _Machine(form, "cuda" if form.startswith("gpu") else "tpu")
         yield _Model(token("pool", number), machine, EXAMPLES[capacity])
 
 
 def renderings() -> Mapping[Case, Sequence[Object]]:
-    """Render the manifests in each case of the whole cluster."""
+    """Render the manifests for each combination of the cluster's choices."""
     with TemporaryDirectory() as folder:
         k8s = Path(shutil.copytree(K8S, Path(folder) / "k8s"))
         _tokens_for_places(k8s)
-        found = {}
+        rendered = {}
         for case in product(*(choice.values for choice in WHERE)):
             weights, in_redis, traced = case
             values = cast(Values, _Values(weights, in_redis, traced, [*_models()]))
-            found[case] = [*_rendered(write(values, "chart", k8s))]
-        return found
+            rendered[case] = [*_rendered(write(values, "chart", k8s))]
+        return rendered
 
 
 def _tokens_for_places(k8s: Path) -> None:
-    """Put tokens where manifests have places for a site to fill in."""
+    """Replace the placeholders that a site fills in by tokens."""
     site = k8s / "site" / "site.env"
     names = [line.split("=")[0] for line in site.read_text().splitlines() if "=" in line]
     lines = [f"{name}={token(name.replace('_', ''))}\n" for name in names if name.islower()]
@@ -214,69 +215,69 @@ def _tokens_for_places(k8s: Path) -> None:
 
 
 def _rendered(folder: Path) -> Iterator[Object]:
-    """Yield what kustomize makes of a folder, without what is read by kustomize alone."""
+    """Yield kustomize's rendering of a folder, without local configuration."""
     text = subprocess.run([*renderer(), str(folder)], check=True, capture_output=True, text=True)
     objects = [*yaml.load_all(text.stdout, yaml.CSafeLoader)]
     for name in _hashed(objects):
         objects = json.loads(json.dumps(objects).replace(f'"{name}"', f'"{name[:-11]}"'))
-    for one in objects:
-        if LOCAL not in one["metadata"].get("annotations", {}):
-            yield one
+    for item in objects:
+        if LOCAL not in item["metadata"].get("annotations", {}):
+            yield item
 
 
 def _hashed(objects: Iterable[Object]) -> Iterator[str]:
-    """Yield names that end with a hash of what a ConfigMap has."""
-    for one in objects:
-        if one["kind"] == "ConfigMap" and re.search(r"-[a-z0-9]{10}$", one["metadata"]["name"]):
-            yield one["metadata"]["name"]
+    """Yield ConfigMap names that end with kustomize's hash."""
+    for item in objects:
+        if item["kind"] == "ConfigMap" and re.search(r"-[a-z0-9]{10}$", item["metadata"]["name"]):
+            yield item["metadata"]["name"]
 
 
 def _digest(objects: Iterable[Object], name: str) -> str:
-    """Return a digest of a ConfigMap that is the same everywhere."""
+    """Return a digest of a ConfigMap that is equal in all renderings."""
     (data,) = (
-        one["data"]
-        for one in objects
-        if one["kind"] == "ConfigMap" and one["metadata"]["name"] == name
+        item["data"]
+        for item in objects
+        if item["kind"] == "ConfigMap" and item["metadata"]["name"] == name
     )
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
-def _summed(one: Object, digest: str) -> Object:
-    """Return a workload whose pods start anew with other settings, as by a hash in a name."""
-    spec = one["spec"]
+def _summed(workload: Object, digest: str) -> Object:
+    """Annotate a workload's pods with a digest of their settings, so that changes restart them."""
+    spec = workload["spec"]
     templates = [spec["template"]] if "template" in spec else [*_of_slice(spec)]
     for template in templates:
         annotations = template["metadata"].get("annotations", {})
         metadata = {**template["metadata"], "annotations": {SUM: digest, **annotations}}
         template["metadata"] = dict(sorted(metadata.items()))
-    return one
+    return workload
 
 
 def _of_slice(spec: Object) -> Iterator[Object]:
-    """Yield the templates of a LeaderWorkerSet."""
+    """Yield the pod templates of a LeaderWorkerSet."""
     for role in ("leader", "worker"):
         yield spec["leaderWorkerTemplate"][f"{role}Template"]
 
 
 def generated() -> Mapping[str, str]:
-    """Return the generated files of the chart, by their paths in it."""
+    """Return the generated files of the chart, by path."""
     cluster: dict[tuple[str, str], dict[Case, Object]] = {}
     pools: dict[tuple[str, str], dict[Case, Object]] = {}
     for case, objects in renderings().items():
-        for one in objects:
-            name = one["metadata"]["name"]
+        for item in objects:
+            name = item["metadata"]["name"]
             match = re.search(r"zz-pool-(\d+)-zz", name)
             if match is None:
-                if one["kind"] == "Deployment":
-                    one = _summed(one, token("frontendsum"))
-                if one["kind"] == "StatefulSet":
-                    one = _summed(one, _digest(objects, "atelier-redis"))
-                cluster.setdefault((one["kind"], name), {})[case] = one
+                if item["kind"] == "Deployment":
+                    item = _summed(item, token("frontendsum"))
+                if item["kind"] == "StatefulSet":
+                    item = _summed(item, _digest(objects, "atelier-redis"))
+                cluster.setdefault((item["kind"], name), {})[case] = item
                 continue
-            if one["kind"] in ("Deployment", "LeaderWorkerSet"):
-                one = _summed(one, token("poolsum"))
-            text = json.dumps(one).replace(match[0], token("pool"))
-            key = (one["kind"], name.replace(match[0], token("pool")))
+            if item["kind"] in ("Deployment", "LeaderWorkerSet"):
+                item = _summed(item, token("poolsum"))
+            text = json.dumps(item).replace(match[0], token("pool"))
+            key = (item["kind"], name.replace(match[0], token("pool")))
             pools.setdefault(key, {})[(*case, *POOLS[int(match[1])])] = json.loads(text)
     where = [*product(*(choice.values for choice in WHERE))]
     everywhere = [(*case, *pool) for case in where for pool in POOLS]
@@ -308,33 +309,33 @@ def generated() -> Mapping[str, str]:
 
 
 def _env(variants: Mapping[Case, Object], cases: Iterable[Case]) -> str:
-    """Return the named template of what all pods read."""
-    data = {case: one["data"] for case, one in variants.items()}
+    """Return the named template of the environment of all pods."""
+    data = {case: item["data"] for case, item in variants.items()}
     body = filled_in(Merger(WHERE, quoting).document(data, cases, head=""))
     return f'{{{{- define "atelier.env-base" -}}}}\n{HEAD}{body}{{{{- end -}}}}\n'
 
 
 def filled_in(text: str) -> str:
-    """Put expressions in place of tokens; braces round one would be taken for an expression's."""
+    """Replace tokens by expressions; escape braces around a token."""
     text = re.sub(r"\{(zz-(\w+)-zz)\}", r'{{ "{" }}\1{{ "}" }}', text)
     return TOKEN.sub(lambda match: EXPRESSIONS[match[1]], text)
 
 
 def _machines() -> Object:
-    """Return the table of machines as the template reads it."""
+    """Return the table of machines for the template."""
     return {
-        chip: {topology: _row(one) for topology, one in by_topology.items()}
+        chip: {topology: _row(machine) for topology, machine in by_topology.items()}
         for chip, by_topology in MACHINES.items()
     }
 
 
 def _row(machine: Machine) -> Object:
-    """Return a row of the table."""
+    """Return a machine's row of the chart's table."""
     return {**asdict(machine), "cpu_limit": machine.cpu_limit, "form": machine.form}
 
 
 def _chart() -> str:
-    """Return the chart's own description."""
+    """Return the text of the Helm chart's Chart.yaml."""
     project = tomllib.loads((K8S.parents[1] / "pyproject.toml").read_text())["project"]
     return plain(
         {
@@ -350,19 +351,22 @@ def _chart() -> str:
 
 
 def schema() -> str:
-    """Return what Helm holds values to: the same as `tools.cluster.values`."""
-    found = Values.model_json_schema()
-    model = found["$defs"]["Model"]["properties"]
+    """Return the values' JSON schema for Helm, from `tools.cluster.values`."""
+    document = Values.model_json_schema()
+    model = document["$defs"]["Model"]["properties"]
     model["chip"]["enum"] = [*MACHINES]
-    model["topology"]["enum"] = sorted({one for chip in MACHINES.values() for one in chip})
-    found["properties"]["global"] = {"type": "object"}
+    model["topology"]["enum"] = sorted(
+        {topology for chip in MACHINES.values() for topology in chip}
+    )
+    document["properties"]["global"] = {"type": "object"}
     return (
-        json.dumps({"$schema": "http://json-schema.org/draft-07/schema#", **found}, indent=2) + "\n"
+        json.dumps({"$schema": "http://json-schema.org/draft-07/schema#", **document}, indent=2)
+        + "\n"
     )
 
 
 def main() -> None:
-    """Write the generated files."""
+    """Write the generated files of the Helm chart."""
     for path, content in generated().items():
         file = CHART / path
         file.parent.mkdir(parents=True, exist_ok=True)

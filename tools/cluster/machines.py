@@ -1,4 +1,4 @@
-"""Machines of GKE that pools run on, by chip and topology.
+"""GKE machines of pools, by chip and topology.
 
 Source: docs.cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus, and of GPUs
 docs.cloud.google.com/compute/docs/accelerator-optimized-machines.
@@ -14,7 +14,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Machine:
-    """Share of a machine that one pod takes, and how a node of that kind is found."""
+    """Share of a machine that one pod takes, and the selectors of its nodes."""
 
     type: str
     """Machine type of Compute Engine."""
@@ -23,26 +23,26 @@ class Machine:
     accelerator: str
     """GKE's name of the chip."""
     topology: str
-    """Topology of a TPU slice; of GPUs their number."""
+    """Topology of a TPU slice, or the number of GPUs."""
     chips: int
     """Chips of a pod."""
     hosts: int
-    """Pods of a pool."""
+    """Pods of a worker."""
     cpu: int
-    """Processors that a pod asks for."""
+    """CPU request of a pod."""
     memory_gib: int
-    """Memory that a pod asks for."""
+    """Memory request of a pod."""
     memory_limit_gib: int
-    """Memory that it may use, before what GCS FUSE has beside it."""
+    """Memory limit of a pod, without the GCS FUSE sidecar."""
 
     @property
     def cpu_limit(self) -> int:
-        """Processors that a pod may use."""
+        """CPU limit of a pod: twice its request."""
         return 2 * self.cpu
 
     @property
     def form(self) -> Literal["tpu", "slice", "gpu", "gpus"]:
-        """Kind of pod: alone or one of several hosts, one GPU or some that exchange."""
+        """Kind of pod: TPUs of one host, a slice of several hosts, one GPU, or several GPUs."""
         if self.kind == "cuda":
             return "gpus" if self.chips > 1 else "gpu"
         return "slice" if self.hosts > 1 else "tpu"

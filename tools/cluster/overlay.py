@@ -1,4 +1,4 @@
-"""Values → an overlay of deploy/k8s, one folder a pool."""
+"""kustomize overlay generated from values, with one folder per pool."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ API = "kustomize.config.k8s.io/v1beta1"
 COMPONENTS = "../../components"
 TEMPLATES = "/spec/leaderWorkerTemplate"
 GPU_ENV = [
-    # Where GKE puts the driver's libraries.
+    # GKE mounts the driver's libraries here.
     {"name": "LD_LIBRARY_PATH", "value": "/usr/local/nvidia/lib64"},
-    # As the planner reckons (workers/slice/chips.py); JAX by itself takes 0.75 of the memory.
+    # Same share as the planner (workers/slice/chips.py); JAX's default is 0.75 of the memory.
     {"name": "XLA_CLIENT_MEM_FRACTION", "value": "0.92"},
 ]
 SPOT_GRACE_S = 15
@@ -56,20 +56,22 @@ SHARED_MEMORY: Object = {
         }
     },
 }
-"""NCCL's, where GPUs speak to each other; a container's own /dev/shm has 64 MiB."""
+"""Shared memory for NCCL between GPUs; a container's default /dev/shm has 64 MiB."""
 
 
 def write(values: Values, name: str, k8s: Path = K8S) -> Path:
-    """Write an overlay, in place of one of that name, and return its folder.
+    """Write an overlay, replacing a generated one of that name, and return its folder.
 
-    Every model has its `objective_s` (`shares.filled`).
+    Every model must have `objective_s` (`shares.filled`).
 
-    Raises: ValuesError: there is another one, or values say what kustomize has from elsewhere.
+    Raises: ValuesError: a handwritten overlay exists, or a value belongs in a kustomize file.
     """
     folder = k8s / "overlays" / name
-    own = folder / "kustomization.yaml"
-    if folder.exists() and not (own.exists() and own.read_text().startswith(WRITTEN)):
-        raise ValuesError(f"{folder} is an overlay that was written by hand; rename the values")
+    kustomization = folder / "kustomization.yaml"
+    if folder.exists() and not (
+        kustomization.exists() and kustomization.read_text().startswith(WRITTEN)
+    ):
+        raise ValuesError(f"{folder} is an overlay that was not generated; rename the values")
     if values.site != Site():
         raise ValuesError("site: kustomize has these names from deploy/k8s/site/site.env")
     if values.redis_host:
@@ -83,30 +85,32 @@ def write(values: Values, name: str, k8s: Path = K8S) -> Path:
 
 
 def renderer() -> tuple[str, str]:
-    """Return the command that renders a folder. Raises: FileNotFoundError: there is none."""
+    """Return the command that renders a folder. Raises: FileNotFoundError: none."""
     for program, command in RENDERERS:
         if shutil.which(program):
             return program, command
-    raise FileNotFoundError("neither kubectl (1.27 or later) nor kustomize (5 or later) is here")
+    raise FileNotFoundError(
+        "neither kubectl (1.27 or later) nor kustomize (5 or later) is installed"
+    )
 
 
 def files(values: Values, name: str) -> Mapping[str, str]:
-    """Return the overlay's files by their paths in it."""
+    """Return the files of a kustomize overlay, by path."""
     head = f"{WRITTEN} from {name}.yaml."
-    found = {"kustomization.yaml": f"{head}\n# {values.about}\n{plain(_overlay(values))}"}
+    contents = {"kustomization.yaml": f"{head}\n# {values.about}\n{plain(_overlay(values))}"}
     if values.frontend:
-        found["frontend.toml"] = values.frontend
+        contents["frontend.toml"] = values.frontend
     if values.env:
-        found["atelier.env"] = "".join(f"{key}={value}\n" for key, value in values.env.items())
+        contents["atelier.env"] = "".join(f"{key}={value}\n" for key, value in values.env.items())
     for model in values.models:
         folder = f"pools/{model.pool_name}"
-        found[f"{folder}/kustomization.yaml"] = f"{head}\n{plain(_pool(values, model))}"
-        found[f"{folder}/pool.toml"] = model.toml()
+        contents[f"{folder}/kustomization.yaml"] = f"{head}\n{plain(_pool(values, model))}"
+        contents[f"{folder}/pool.toml"] = model.toml()
         if model.capacity:
-            found[f"{folder}/{CLASS}"] = plain(compute_class(values, model))
+            contents[f"{folder}/{CLASS}"] = plain(compute_class(values, model))
     if values.rules != "none":
-        found["rules.yaml"] = rules.manifest(RULES[values.rules])
-    return found
+        contents["rules.yaml"] = rules.manifest(RULES[values.rules])
+    return contents
 
 
 @cache
@@ -116,20 +120,20 @@ def _question() -> str:
 
 
 def query(values: Values, model: Model) -> str:
-    """Return the question by which KEDA counts the pools of a model."""
+    """Return the Prometheus query with which KEDA scales a model's pool."""
     text = _question().replace('model="MODEL"', f'model="{model.name}", {values.place}')
     return text.replace("atelier_queue_up", f"atelier_queue_up{{{values.place}}}")
 
 
 def compute_class(values: Values, model: Model) -> Object:
-    """Return the ways to get machines for a model, in the order of its `capacity`."""
+    """Return the ComputeClass of a model, with priorities in the order of its `capacity`."""
     return {
         "apiVersion": "cloud.google.com/v1",
         "kind": "ComputeClass",
         "metadata": {"name": _class_name(values, model)},
         "spec": {
-            "priorities": [{**_way(one), **_nodes(model.machine)} for one in model.capacity],
-            # No machine of another kind, which no pool could use.
+            "priorities": [{**_way(source), **_nodes(model.machine)} for source in model.capacity],
+            # Never another kind of machine, which no pool could use.
             "whenUnsatisfiable": "DoNotScaleUp",
             "nodePoolAutoCreation": {"enabled": True},
         },
@@ -137,29 +141,29 @@ def compute_class(values: Values, model: Model) -> Object:
 
 
 def _class_name(values: Values, model: Model) -> str:
-    """Return the name of a model's ComputeClass, which is the cluster's."""
+    """Return the name of a model's ComputeClass, which is a cluster-wide object."""
     return f"{values.namespace}.{model.pool_name}"
 
 
-def _way(one: str | Reservation) -> Object:
-    """Return how one rule of a ComputeClass gets its machines."""
-    if isinstance(one, Reservation):
-        return {"reservations": {"affinity": "Specific", "specific": [_reserved(one)]}}
+def _way(source: str | Reservation) -> Object:
+    """Return the capacity type of one ComputeClass priority."""
+    if isinstance(source, Reservation):
+        return {"reservations": {"affinity": "Specific", "specific": [_reserved(source)]}}
     return {"spot": {"spot": True}, "on-demand": {"spot": False}}.get(
-        one, {"flexStart": {"enabled": True}}
+        source, {"flexStart": {"enabled": True}}
     )
 
 
-def _reserved(one: Reservation) -> Object:
-    """Return a reservation's name, and its project where it is another one's."""
-    match one.reservation.split("/"):
+def _reserved(source: Reservation) -> Object:
+    """Return a reservation's name, and its project if it has one."""
+    match source.reservation.split("/"):
         case ["projects", project, "reservations", name]:
             return {"name": name, "project": project}
-    return {"name": one.reservation}
+    return {"name": source.reservation}
 
 
 def _nodes(machine: Machine) -> Object:
-    """Return which machines a rule of a ComputeClass makes."""
+    """Return the machines of a ComputeClass priority."""
     if machine.kind == "tpu":
         topology = {"count": machine.chips, "topology": machine.topology}
         return {"tpu": {"type": machine.accelerator, **topology}}
@@ -168,13 +172,13 @@ def _nodes(machine: Machine) -> Object:
 
 
 def _overlay(values: Values) -> Object:
-    """Return the kustomization of a cluster."""
+    """Return the kustomization of a cluster's overlay."""
     components = ["../../site", f"{COMPONENTS}/gke", f"{COMPONENTS}/weights-{values.weights}"]
     components += [f"{COMPONENTS}/compile-cache"]
     components += [f"{COMPONENTS}/memorystore"] if values.redis == "memorystore" else []
     components += [f"{COMPONENTS}/tracing"] if values.tracing else []
     generators: list[Object] = []
-    transformers = [plain(ANYWHERE)] if any(one.capacity for one in values.models) else []
+    transformers = [plain(ANYWHERE)] if any(model.capacity for model in values.models) else []
     if values.weights == "hyperdisk-ml":
         transformers.append(f"{COMPONENTS}/weights-hyperdisk-ml/by-namespace")
     if values.env:
@@ -194,11 +198,12 @@ def _overlay(values: Values) -> Object:
 
 
 def _resources(values: Values) -> Iterator[str]:
-    """Yield what an overlay has beside the base."""
+    """Yield an overlay's resources in addition to the base."""
     for model in values.models:
         yield f"pools/{model.pool_name}"
         if model.capacity:
-            yield f"pools/{model.pool_name}/{CLASS}"  # of the cluster: without a pool's name suffix
+            # cluster-wide, so without the pool's name suffix
+            yield f"pools/{model.pool_name}/{CLASS}"
     if values.rules != "none":
         yield "rules.yaml"
 
@@ -210,11 +215,11 @@ ANYWHERE: Object = {
     "target": {"kind": "ComputeClass"},
     "patch": '[{"op": "remove", "path": "/metadata/namespace"}]',
 }
-"""kustomize gives every kind that it does not know a namespace; a ComputeClass is the cluster's."""
+"""Patch for kustomize, which adds a namespace to unknown kinds; a ComputeClass is cluster-wide."""
 
 
 def _pool(values: Values, model: Model) -> Object:
-    """Return the kustomization of a pool."""
+    """Return the kustomization of a pool in an overlay."""
     machine = model.machine
     components = [f"../../{COMPONENTS}/keda"]
     components += [f"../../{COMPONENTS}/tpu"] if machine.kind == "tpu" else []
@@ -241,7 +246,7 @@ def _pool(values: Values, model: Model) -> Object:
 
 
 def _scaled(values: Values, model: Model) -> Object:
-    """Return the patch of a pool's scaling."""
+    """Return the kustomize patch of a pool's KEDA scaling."""
     ops = [
         _replace("/spec/triggers/0/metadata/query", query(values, model)),
         _replace("/spec/triggers/0/metadata/threshold", model.share),
@@ -259,7 +264,7 @@ def _scaled(values: Values, model: Model) -> Object:
 
 
 def _patches(values: Values, model: Model) -> Iterator[Object]:
-    """Yield the patches of a pool's workload."""
+    """Yield the kustomize patches of a pool's workload."""
     if model.machine.form != "slice":
         ops = [*_pod_ops(values, model, "/spec/template/spec")]
         yield {"target": {"kind": "Deployment", "name": "atelier-pool"}, "patch": plain(ops)}
@@ -276,7 +281,7 @@ def _patches(values: Values, model: Model) -> Iterator[Object]:
 
 
 def _pod_ops(values: Values, model: Model, pod: str) -> Iterator[Object]:
-    """Yield what a pod of the model has of its own."""
+    """Yield the patch operations of a model's pod."""
     machine = model.machine
     container = f"{pod}/containers/0"
     yield _add(f"{pod}/nodeSelector", _selector(values, model))
@@ -285,13 +290,13 @@ def _pod_ops(values: Values, model: Model, pod: str) -> Iterator[Object]:
     yield _replace(f"{container}/command/3", model.pool_name)
     yield _replace(f"{container}/resources", resources(machine))
     if machine.kind == "cuda":
-        yield from (_add(f"{container}/env/-", one) for one in GPU_ENV)
+        yield from (_add(f"{container}/env/-", variable) for variable in GPU_ENV)
     if model.on_spot:
         yield _replace(f"{pod}/terminationGracePeriodSeconds", SPOT_GRACE_S)
 
 
 def _selector(values: Values, model: Model) -> Object:
-    """Return the labels of the nodes that a pod may be on."""
+    """Return the node selector of a pod."""
     if model.capacity:
         return {"cloud.google.com/compute-class": _class_name(values, model)}
     machine = model.machine
@@ -304,7 +309,7 @@ def _selector(values: Values, model: Model) -> Object:
 
 
 def _tolerations(model: Model) -> Iterator[Object]:
-    """Yield what keeps other pods off such nodes."""
+    """Yield the tolerations for taints of accelerator nodes."""
     yield {"key": _chips(model.machine), "operator": "Exists", "effect": "NoSchedule"}
     if model.on_spot:
         spot = {"key": "cloud.google.com/gke-spot", "operator": "Equal", "value": "true"}
@@ -312,12 +317,12 @@ def _tolerations(model: Model) -> Iterator[Object]:
 
 
 def _chips(machine: Machine) -> str:
-    """Return the resource that chips are."""
+    """Return the Kubernetes resource name of a machine's chips."""
     return {"tpu": "google.com/tpu", "cuda": "nvidia.com/gpu"}[machine.kind]
 
 
 def resources(machine: Machine) -> Object:
-    """Return what a pod asks for, and what it may use."""
+    """Return the resource requests and limits of a pod."""
     chips = {_chips(machine): str(machine.chips)}
     requests = {"cpu": str(machine.cpu), "memory": f"{machine.memory_gib}Gi"}
     limits = {"cpu": str(machine.cpu_limit), "memory": f"{machine.memory_limit_gib}Gi"}

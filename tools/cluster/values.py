@@ -1,4 +1,4 @@
-"""The file of values: which models a cluster serves, on what, and how many pools of each."""
+"""Schema of the file of values: models of a cluster, their machines, and number of pools."""
 
 from __future__ import annotations
 
@@ -28,35 +28,36 @@ from tools.cluster.machines import MACHINES, Machine
 SLUG = re.compile(r"[^a-z0-9]+")
 BARE = re.compile(r"[A-Za-z0-9_-]+")
 DRAIN_S = 30
-"""Time to drain that fits into the grace of pods."""
+"""Drain time that fits into a pod's grace period."""
 SPOT_DRAIN_S = 10
-"""Time to drain on a Spot machine: of the 30 s from its notice GKE leaves 15 to pods like these."""
+"""Drain time on a Spot machine: of the 30 s notice, GKE leaves 15 s to these pods."""
 QUOTABLE = r'^[^"\\\x00-\x1f\x7f]+$'
-"""Pattern of texts that stand between quotation marks in PromQL and YAML."""
+"""Pattern of texts that can be quoted in PromQL and YAML."""
 LINE = r"^[^\n\r]*$"
-"""Pattern of texts of one line."""
+"""Pattern of single-line texts."""
 LABEL = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
-"""Pattern of Kubernetes' names and labels."""
+"""Pattern of Kubernetes names and labels."""
 LONGEST_LABEL = 63
-"""Characters of a label's value."""
+"""Maximum characters of a label's value."""
 LONGEST_POOL = 36
-"""Characters of a pool's name: pods of a LeaderWorkerSet have a label of it with a hash."""
+"""Maximum characters of a pool's name, which becomes a label of a LeaderWorkerSet's pods, with a
+hash."""
 OF_MODEL = ("source", "dtype", "objective_s", "cold_start_s", "warmup")
 OF_POOL = ("model", "mesh", "slots", "hosts", "metrics_port")
-"""Settings that the list has keys of its own for."""
+"""Settings that have keys of their own in an entry."""
 OF_SEVERAL = ("also", "by_turns")
-"""Settings of a pool that serves several models, where an entry is one."""
+"""Pool settings for several models; an entry has only one."""
 
 
 Quotable = Annotated[str, Field(pattern=f"^$|{QUOTABLE}")]
 
 
 class ValuesError(Exception):
-    """The file cannot be used; the message names the key and says what is wrong."""
+    """Error of an invalid values file; the message names the key."""
 
 
 class Part(BaseModel):
-    """Base of the parts: frozen, without unknown keys."""
+    """Base of the sections: frozen, rejects unknown keys."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, use_attribute_docstrings=True, populate_by_name=True
@@ -64,10 +65,10 @@ class Part(BaseModel):
 
 
 class Reservation(Part):
-    """Machines of a reservation."""
+    """Machines of a Compute Engine reservation."""
 
     reservation: str = Field(pattern=r"^(projects/[a-z0-9:.-]+/reservations/)?[a-z0-9-]+$")
-    """The reservation's name, or projects/PROJECT/reservations/NAME of another project's."""
+    """The reservation's name, or projects/PROJECT/reservations/NAME in another project."""
 
 
 Section = Literal["loras", "upscalers", "output", "safety"]
@@ -75,52 +76,52 @@ Capacity = Literal["spot", "on-demand", "flex-start"] | Reservation
 
 
 class Plan(Part):
-    """Question to `atelier plan`, for a share of waiting work that nobody has written down."""
+    """Input of `atelier plan`, which computes a missing `objective_s`."""
 
     model: str
-    """Name of the architecture, as `atelier plan --model` has it."""
+    """Name of the architecture, as in `atelier plan --model`."""
     request: dict[str, int] = Field(default_factory=dict)
-    """Size of a usual request: width, height, num_frames."""
+    """Size of a typical request: width, height, num_frames."""
 
 
 class Model(Part):
-    """A model, and the pools that serve it."""
+    """A model, and the pool that serves it."""
 
     name: str = Field(pattern=QUOTABLE)
-    """Name by which clients ask for it."""
+    """Name of the model in requests."""
     source: str = Field(min_length=1)
     """Checkpoint: a folder below /weights, or a hub id."""
     chip: str
-    """Kind of chip, as `atelier plan` has it."""
+    """Kind of chip, as in `atelier plan`."""
     topology: Annotated[str, Field(pattern=r"^\d+(x\d+)*$", coerce_numbers_to_str=True)]
-    """Chips of one pool: the topology of a TPU slice, or the number of GPUs."""
+    """Chips of one worker: the topology of a TPU slice, or the number of GPUs."""
     pool: str = Field("", pattern=f"^$|{LABEL}", max_length=LONGEST_POOL)
-    """Name of its pool. Left out: the model's, as Kubernetes takes names."""
+    """Name of its pool. Default: the model's name as a Kubernetes label."""
     layout: Literal["auto"] | Annotated[dict[str, int | dict[str, int]], Field(min_length=1)] = (
         "auto"
     )
-    """Layout of the model on these chips (`pools.NAME.mesh`); "auto": the pool chooses it."""
+    """Layout of the model on these chips (`pools.NAME.mesh`); "auto": chosen by the worker."""
     dtype: str = Field("bfloat16", min_length=1)
-    """Type of its weights and of what is calculated."""
+    """Data type of weights and activations."""
     slots: int | None = Field(None, gt=0)
-    """Images that one pool denoises together. Left out: as memory allows."""
+    """Images that one worker denoises together. Default: limited by memory."""
     warmup: list[dict[str, int]] = Field(default_factory=list)
-    """Sizes that a pool is ready for. Left out: the model's own."""
+    """Sizes compiled before a worker is ready. Default: the model's own."""
     min: int = Field(0, ge=0)
-    """Pools that are always there."""
+    """Minimum number of workers."""
     max: int = Field(4, gt=0)
-    """Pools at the most."""
+    """Maximum number of workers."""
     objective_s: float | None = Field(None, gt=0)
-    """Seconds of waiting work that one more pool comes for, and the aim of alerts. Left out: by
-    `plan`."""
+    """Seconds of waiting work per worker above which another is added; also the objective of
+    alerts. Default: computed from `plan`."""
     plan: Plan | None = None
-    """Request that the share is reckoned from where `objective_s` is left out."""
+    """Typical request for computing a missing `objective_s`."""
     cold_start_s: float = Field(2700, gt=0)
-    """Time that a first pool may take to be ready: a machine, its weights, and programs that no
-    cache has yet."""
+    """Maximum time until a first worker is ready: provisioning a machine, loading weights, and
+    compiling without a cache."""
     capacity: list[Capacity] = Field(default_factory=list)
-    """Ways to get machines, in the order in which they are tried, by a ComputeClass: spot,
-    on-demand, flex-start, {reservation: NAME}. Left out: node pools that somebody has made."""
+    """Machine sources for a ComputeClass, in order of preference: spot, on-demand, flex-start,
+    {reservation: NAME}. Default: existing node pools."""
     model_settings: dict[str, JsonValue] = Field(
         default_factory=dict, json_schema_extra={"propertyNames": {"not": {"enum": [*OF_MODEL]}}}
     )
@@ -129,28 +130,28 @@ class Model(Part):
         default_factory=dict,
         json_schema_extra={"propertyNames": {"not": {"enum": [*OF_POOL, *OF_SEVERAL]}}},
     )
-    """Further settings of `[pools.NAME]`, but for those of several models (`also`, `by_turns`):
-    such a pool wants a settings file and manifests of its own."""
+    """Further settings of `[pools.NAME]`. Pools of several models (`also`, `by_turns`) are
+    excluded: they need a handwritten settings file and manifests."""
     sections: dict[Section, dict[str, JsonValue]] = Field(default_factory=dict)
     """Further sections of the pool's settings."""
 
     @model_validator(mode="after")
     def _known(self) -> Model:
-        there = MACHINES.get(self.chip)
-        if there is None:
-            raise ValueError(f"chip {self.chip!r} is none of {', '.join(MACHINES)}")
-        if self.topology not in there:
-            raise ValueError(f"topology {self.topology!r} is none of {', '.join(there)}")
+        topologies = MACHINES.get(self.chip)
+        if topologies is None:
+            raise ValueError(f"chip {self.chip!r} must be one of {', '.join(MACHINES)}")
+        if self.topology not in topologies:
+            raise ValueError(f"topology {self.topology!r} must be one of {', '.join(topologies)}")
         if not self.pool_name:
             raise ValueError(f"name {self.name!r} has neither a letter nor a digit; give it a pool")
         if len(self.pool_name) > LONGEST_POOL:
             raise ValueError(f"name {self.name!r} is too long for a pool's; give it a pool")
         if self.min > self.max:
             raise ValueError(f"min {self.min} is above max {self.max}")
-        own = [f"model_settings.{key}" for key in OF_MODEL if key in self.model_settings]
-        own += [f"pool_settings.{key}" for key in OF_POOL if key in self.pool_settings]
-        if own:
-            raise ValueError(f"{', '.join(own)}: the model itself has a key for it")
+        duplicates = [f"model_settings.{key}" for key in OF_MODEL if key in self.model_settings]
+        duplicates += [f"pool_settings.{key}" for key in OF_POOL if key in self.pool_settings]
+        if duplicates:
+            raise ValueError(f"{', '.join(duplicates)}: the model itself has a key for it")
         if several := [key for key in OF_SEVERAL if key in self.pool_settings]:
             raise ValueError(
                 f"pool_settings.{several[0]}: an entry is a pool of one model, and has settings of "
@@ -160,19 +161,19 @@ class Model(Part):
         drain_s = self.pool_settings.get("drain_s", 0)
         most_s = SPOT_DRAIN_S if self.on_spot else DRAIN_S
         if not isinstance(drain_s, int | float) or drain_s > most_s:
-            raise ValueError(f"pool_settings.drain_s: pods have time for {most_s} s at the most")
+            raise ValueError(f"pool_settings.drain_s: pods have time for at most {most_s} s")
         if self.objective_s:
             self._check_settings()
         return self
 
     def _check_settings(self) -> None:
-        """Read what comes of it as a pool does. Raises: ValueError, ValidationError."""
-        told = tomllib.loads(self.toml())
-        ModelSettings.model_validate(told["models"][self.name])
-        PoolSettings.model_validate(told["pools"][self.pool_name])
+        """Validate the resulting settings like a worker. Raises: ValueError, ValidationError."""
+        settings = tomllib.loads(self.toml())
+        ModelSettings.model_validate(settings["models"][self.name])
+        PoolSettings.model_validate(settings["pools"][self.pool_name])
         for name in self.sections:
             kind: Any = Settings.model_fields[name].annotation
-            TypeAdapter(kind).validate_python(told[name])
+            TypeAdapter(kind).validate_python(settings[name])
 
     @property
     def pool_name(self) -> str:
@@ -181,21 +182,21 @@ class Model(Part):
 
     @property
     def share(self) -> str:
-        """A pool's share of waiting work in seconds, as KEDA takes numbers."""
+        """Objective of the model in seconds, formatted for KEDA."""
         return as_text(self.objective_s)
 
     @property
     def machine(self) -> Machine:
-        """Machine that a pod of it is on."""
+        """GKE machine of the model's pods."""
         return MACHINES[self.chip][self.topology]
 
     @property
     def on_spot(self) -> bool:
-        """True if its machines may be taken away."""
+        """True if the model's machines may be preempted."""
         return "spot" in self.capacity
 
     def toml(self) -> str:
-        """Return the pool's settings."""
+        """Return the pool's settings as TOML."""
         model = {
             "source": self.source,
             "dtype": self.dtype,
@@ -226,14 +227,14 @@ class Model(Part):
 
 
 class Site(Part):
-    """Names of a site; those that are left out are after the project."""
+    """Names of a site; missing ones are derived from the project."""
 
     project: Quotable = ""
     """Google Cloud project."""
     region: Quotable = ""
     """Region of the registry."""
     tag: Quotable = ""
-    """Tag of the images. Left out: the chart's version."""
+    """Tag of the images. Default: the chart's version."""
     registry: Quotable = ""
     """Registry of the images."""
     bucket: Quotable = ""
@@ -241,53 +242,53 @@ class Site(Part):
     weights_bucket: Quotable = ""
     """Bucket of the weights."""
     store: Quotable = ""
-    """Address of the store. Left out: in the bucket."""
+    """Address of the object store. Default: in the bucket."""
     service_account: Quotable = ""
-    """Google service account that front ends and pools act as."""
+    """Google service account of front ends and workers."""
     prometheus: Quotable = ""
-    """Address at which KEDA asks Prometheus."""
+    """Address of Prometheus for KEDA."""
     zone: Quotable = ""
-    """Zone of a Hyperdisk ML with the weights."""
+    """Zone of the Hyperdisk ML volume with the weights."""
     weights_disk: Quotable = ""
-    """Hyperdisk ML with the weights."""
+    """Hyperdisk ML volume with the weights."""
     load_balancer: Quotable = ""
-    """Address of the Gateway, which its load balancer writes behind the client's. Left out: one of
+    """Address of the Gateway, which its load balancer appends to the client's. Default: one of
     Google's networks."""
 
 
 class Values(Part):
-    """All of a cluster."""
+    """Values of a cluster: models, storage, Redis, monitoring and site."""
 
     about: str = Field("", pattern=LINE)
-    """Line that says what this is."""
+    """One-line description of the cluster."""
     namespace: str = Field("atelier", pattern=LABEL, max_length=LONGEST_LABEL)
-    """Namespace of everything. Helm's own goes before it."""
+    """Namespace of all objects. Helm's own namespace takes precedence."""
     cluster: Quotable = ""
-    """Name of the cluster, by which its series are told from those of others in one project of
-    Google's Prometheus. Left out: there is one."""
+    """Name of the cluster, which distinguishes its series in Google's Prometheus from those of
+    other clusters of the project. Default: the project has one cluster."""
     models: list[Model] = Field(min_length=1)
-    """Models, each with pools of its own."""
+    """Models, each with a pool of its own."""
     weights: Literal["gcs-fuse", "hyperdisk-ml", "pvc"] = "gcs-fuse"
-    """Place that weights are read from: a bucket, a disk that many machines read, or a volume that
-    a snapshot `atelier-weights` makes."""
+    """Source of the weights: a bucket, a disk that many machines read, or a volume from the
+    snapshot `atelier-weights`."""
     redis: Literal["pod", "memorystore"] = "pod"
-    """Place of the queue: a pod with a disk, or a Memorystore."""
+    """Redis of the queue: a pod with a disk, or Memorystore."""
     redis_host: Quotable = ""
-    """Address of the Memorystore; kustomize has it from components/memorystore."""
+    """Address of the Memorystore; kustomize reads it from components/memorystore."""
     tracing: bool = False
-    """Whether spans are sent to Managed OpenTelemetry for GKE."""
+    """Whether to send spans to Managed OpenTelemetry for GKE."""
     rules: Literal["managed", "operator", "none"] = "none"
     """Recording rules and alerts: for Google's Prometheus, for the Prometheus Operator, or none."""
     site: Site = Site()
-    """Names of the site; kustomize has them from site/site.env."""
+    """Names of the site; kustomize reads them from site/site.env."""
     env: dict[str, Annotated[str, Field(pattern=LINE)]] = Field(default_factory=dict)
-    """Further settings of front ends and pools alike, as environment variables."""
+    """Further settings of front ends and workers, as environment variables."""
     frontend: str = ""
-    """Settings of front ends, TOML, in place of base/frontend.toml."""
+    """Settings of front ends in TOML, in place of base/frontend.toml."""
 
     @property
     def place(self) -> str:
-        """Matchers of this cluster's series, beside those of others."""
+        """PromQL matchers of this cluster's series."""
         cluster = f', cluster="{self.cluster}"' if self.cluster else ""
         return f'namespace="{self.namespace}"{cluster}'
 
@@ -309,30 +310,30 @@ def read(file: Path) -> Values:
     except (OSError, yaml.YAMLError) as error:
         raise ValuesError(f"{file}: {error}") from error
     except ValidationError as error:
-        lines = [_said(dict(one)) for one in error.errors()]
+        lines = [_problem(dict(item)) for item in error.errors()]
         raise ValuesError("\n".join(f"{file}: {line}" for line in lines)) from error
 
 
-def _said(error: Mapping[str, Any]) -> str:
-    """Return one of Pydantic's errors in a line, with the key first."""
+def _problem(error: Mapping[str, Any]) -> str:
+    """Format a Pydantic error on a line, with the key first."""
     key = ".".join(str(part) for part in error["loc"])
     message = str(error["msg"]).removeprefix("Value error, ")
     return f"{key}: {message}" if key else message
 
 
 def _table(name: str, settings: Mapping[str, Any]) -> str:
-    """Return a table of TOML; the chart's template `atelier.table` writes the same."""
+    """Return a TOML table; the chart's template `atelier.table` writes the same."""
     lines = [f"{_key(key)} = {as_text(settings[key])}" for key in sorted(settings)]
     return "\n".join([f"[{name}]", *lines, ""])
 
 
 def _key(name: str) -> str:
-    """Return a key of TOML, in quotes where it wants them."""
+    """Return a TOML key, quoted if necessary."""
     return name if BARE.fullmatch(name) else _as_json(name)
 
 
 def as_text(value: Any) -> str:
-    """Return a value of TOML: JSON, but for the sign between a key and its value."""
+    """Return a TOML value: JSON, with `=` between keys and values."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, Mapping):
@@ -346,6 +347,6 @@ def as_text(value: Any) -> str:
 
 
 def _as_json(value: Any) -> str:
-    """Return a text, number or boolean as Helm writes it: two line ends of Unicode are escapes."""
+    """Return JSON as Helm writes it, with U+2028 and U+2029 escaped."""
     text = json.dumps(value, ensure_ascii=False)
     return text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")

@@ -17,12 +17,12 @@ DASHBOARDS = {"service": SERVICE, "pools": POOLS, "path": PATH, "cost": COSTS}
 
 
 def text(dashboard: Dashboard) -> str:
-    """The file that Grafana reads."""
+    """Return the JSON file of a dashboard for Grafana."""
     return json.dumps(dashboard.json(), indent=1, ensure_ascii=False) + "\n"
 
 
 def main() -> None:
-    """Write the dashboards."""
+    """Write the JSON files of all Grafana dashboards."""
     for name, dashboard in DASHBOARDS.items():
         (FOLDER / f"{name}.json").write_text(text(dashboard))
 

@@ -1,4 +1,4 @@
-"""Dashboard of cost: what is paid, what comes of it, and how much is left of what was allowed."""
+"""Grafana dashboard of costs: spending, results, capacity and the ledger."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from tools.dashboards.panels import Dashboard, Panel, Query, Row
 from tools.dashboards.queries import CHOSEN, MODEL
 
 LATEST = "last_over_time({}[2m])"
-"""Over a scrape that failed."""
+"""Last value within 2 minutes, to bridge a failed scrape."""
 
 
-def told(metric: str, by: str, where: str = CHOSEN, over: str = "$__rate_interval") -> str:
-    """A second, of a sum that Redis keeps: each front end tells it alike."""
+def ledger_rate(metric: str, by: str, where: str = CHOSEN, over: str = "$__rate_interval") -> str:
+    """Query the per-second rate of a total in Redis, which every front end exports identically."""
     series = f"max without (instance) (rate({metric}{{{where}}}[{over}]))"
     return f"sum by ({by}) ({series})"
 
@@ -21,7 +21,7 @@ def at_present(metric: str, where: str = CHOSEN) -> str:
 
 
 def of_api(extra: str = "") -> str:
-    """Requests to the API in the time that is shown."""
+    """Query the number of API requests in the dashboard's time range."""
     where = f'route=~"/v1/.+"{extra}'
     return f"sum(increase(atelier_http_requests_total{{{where}}}[$__range]))"
 
@@ -35,22 +35,22 @@ COST = Row(
         Panel(
             1,
             "Spending an hour",
-            "Chips that are there, at the prices of deploy/prometheus/rules/prices.yaml.",
+            "Running chips, at the prices of deploy/prometheus/rules/prices.yaml.",
             (Query(f"sum(model:atelier_spend:dollars_per_hour{{{CHOSEN}}})"),),
             unit="currencyUSD", kind="stat", width=4, height=5,
         ),
         Panel(
             2,
             "Chips without a price",
-            "They are missing in the spending: prices.yaml does not name their kind.",
+            "Not included in the spending, because prices.yaml does not contain their kind.",
             (Query("atelier:chips_without_price:sum"),),
             kind="stat", width=4, height=5, thresholds=((1, "red"),),
         ),
         Panel(
             3,
             "Goodput",
-            "Share of the device-seconds of ended jobs that made what was delivered; the rest went"
-            " into lost attempts, cancels, failures and expired jobs.",
+            "Share of the device-seconds of ended jobs that generated delivered outputs; the rest"
+            " was lost attempts, cancellations, failures and expired jobs.",
             (Query(f"avg(model:atelier_goodput:ratio_rate1h{{{CHOSEN}}})"),),
             unit="percentunit", kind="stat", width=4, height=5, top=1, first="red",
             thresholds=((0.8, "orange"), (0.95, "green")),
@@ -58,16 +58,16 @@ COST = Row(
         Panel(
             4,
             "MFU over paid time",
-            "Operations over what the chips could have done in all the time that they were there."
-            " Absent where the peak is unknown.",
+            "Operations, divided by the chips' peak over the whole time that they were running."
+             " Absent if the peak is unknown.",
             (Query(f"avg(model:atelier_paid_mfu:ratio1h{{{CHOSEN}}})"),),
             unit="percentunit", kind="stat", width=4, height=5, top=1,
         ),
         Panel(
             5,
             "Error budget left",
-            "Of the 0.1 % of requests that may fail, in the time that is shown: choose 30 days for"
-            " the promise's own. Below 0 it is used up.",
+            "Of the 0.1 % of requests that may fail, in the selected time range: select 30 days for"
+            " the objective's own. Below 0 the budget is spent.",
             (Query(BUDGET),),
             unit="percentunit", kind="stat", width=4, height=5, top=1, first="red",
             thresholds=((0, "orange"), (0.5, "green")),
@@ -75,7 +75,7 @@ COST = Row(
         Panel(
             6,
             "Workers by version",
-            "And by checkpoint: more than one of a model while a change is rolled out.",
+            "Also by checkpoint: several of one model while a change is rolled out.",
             (Query(
                 "count by (model, version, checkpoint) "
                 f"({at_present('atelier_worker_info')})",
@@ -86,7 +86,7 @@ COST = Row(
         Panel(
             10,
             "Cost of an image",
-            "Spending of the last hour over the images delivered in it, idle time and starts"
+            "Spending of the last hour divided by the images delivered in it, idle time and starts"
             " included.",
             (Query(f"model:atelier_image_cost:dollars1h{{{CHOSEN}}}", "{{model}}"),),
             unit="currencyUSD",
@@ -94,14 +94,14 @@ COST = Row(
         Panel(
             11,
             "Cost of a frame",
-            "As beside it, of videos.",
+            "Spending of the last hour divided by the frames of delivered videos.",
             (Query(f"model:atelier_frame_cost:dollars1h{{{CHOSEN}}}", "{{model}}"),),
             unit="currencyUSD",
         ),
         Panel(
             12,
             "Spending by model",
-            "An hour.",
+            "Per hour.",
             (Query(f"model:atelier_spend:dollars_per_hour{{{CHOSEN}}}", "{{model}}"),),
             unit="currencyUSD", stacked=True,
         ),
@@ -109,53 +109,56 @@ COST = Row(
 )  # fmt: skip
 
 MADE = Row(
-    "What it makes",
+    "Outputs",
     (
         Panel(
             20,
             "Images and videos",
-            "Delivered, a second.",
+            "Delivered per second.",
             (
-                Query(told("atelier_images_total", "model"), "{{model}} images"),
-                Query(told("atelier_videos_total", "model"), "{{model}} videos"),
-                Query(told("atelier_frames_total", "model"), "{{model}} frames"),
+                Query(ledger_rate("atelier_images_total", "model"), "{{model}} images"),
+                Query(ledger_rate("atelier_videos_total", "model"), "{{model}} videos"),
+                Query(ledger_rate("atelier_frames_total", "model"), "{{model}} frames"),
             ),
             unit="ops",
         ),
         Panel(
             21,
             "Pixels",
-            "Of images and frames, a second: what sizes cost is easier to see by these.",
-            (Query(told("atelier_pixels_total", "model"), "{{model}}"),),
+            "Of images and frames, per second. Costs of sizes are easier to compare by pixels.",
+            (Query(ledger_rate("atelier_pixels_total", "model"), "{{model}}"),),
             stacked=True,
         ),
         Panel(
             22,
             "Ends",
-            "Of jobs, as the ledger has them, a second.",
-            (Query(told("atelier_ledger_jobs_total", "outcome"), "{{outcome}}"),),
+            "Ended jobs per second, from the ledger.",
+            (Query(ledger_rate("atelier_ledger_jobs_total", "outcome"), "{{outcome}}"),),
             unit="ops", stacked=True,
         ),
         Panel(
             23,
-            "Device-seconds by what became of them",
-            "A second: pools that were busy for it. lost: attempts of pools that died or were"
-            " drained, as far as no snapshot carried them on.",
-            (Query(told("atelier_job_device_seconds_total", "outcome"), "{{outcome}}"),),
+            "Device-seconds by outcome",
+            "Per second: the number of busy pools. lost: attempts of workers that crashed or were"
+            " drained, without the steps that snapshots preserved.",
+            (Query(ledger_rate("atelier_job_device_seconds_total", "outcome"), "{{outcome}}"),),
             stacked=True,
         ),
         Panel(
             24,
             "Device-seconds by who pays",
-            "As beside it. docs/operations/usage.md has the rule.",
-            (Query(told("atelier_job_device_seconds_total", "payer"), "{{payer}}"),),
+            "Per second, by payer. docs/operations/usage.md has the rule.",
+            (Query(ledger_rate("atelier_job_device_seconds_total", "payer"), "{{payer}}"),),
             stacked=True,
         ),
         Panel(
             25,
             "Device-seconds by tenant class",
-            "As beside it.",
-            (Query(told("atelier_job_device_seconds_total", "tenant_class"), "{{tenant_class}}"),),
+            "Per second, by tenant class.",
+            (Query(
+                ledger_rate("atelier_job_device_seconds_total", "tenant_class"),
+                "{{tenant_class}}",
+            ),),
             stacked=True,
         ),
     ),
@@ -166,12 +169,12 @@ CAPACITY = Row(
     (
         Panel(
             30,
-            "Pools needed, and there",
-            "Needed: for the present load, and to work off what waits in ten minutes. Allowed: the"
-            " autoscaler's maximum, where kube-state-metrics tells it.",
+            "Pools needed and present",
+            "Needed: for the current load, and to process the queue in ten minutes. Allowed: the"
+            " autoscaler's maximum, if kube-state-metrics exports it.",
             (
                 Query(f"model:atelier_pools_needed:rate15m{{{CHOSEN}}}", "{{model}} needed"),
-                Query(f"max by (model) (atelier_model_pools{{{CHOSEN}}})", "{{model}} there"),
+                Query(f"max by (model) (atelier_model_pools{{{CHOSEN}}})", "{{model}} present"),
                 Query(
                     "kube_horizontalpodautoscaler_spec_max_replicas"
                     '{horizontalpodautoscaler=~"keda-hpa-atelier-pool.*"}',
@@ -191,7 +194,7 @@ CAPACITY = Row(
             32,
             "Time of a start, by phase",
             "Of the slowest worker: imports, waiting for Redis and other hosts, weights, adapters,"
-            " programs, trying them out. It is paid for, and newcomers wait for it.",
+            " programs, trial runs. This time is paid for, and new jobs wait for it.",
             (Query(f"max by (phase) ({at_present('atelier_startup_seconds')})", "{{phase}}"),),
             unit="s", stacked=True,
         ),
@@ -203,15 +206,15 @@ LEDGER = Row(
     (
         Panel(
             40,
-            "Records that wait",
-            "In Redis, for their hourly file in the store.",
+            "Pending records",
+            "Records in Redis that are not yet in an hourly file in the store.",
             (Query("max(atelier_ledger_pending_records)"),),
             width=12,
         ),
         Panel(
             41,
             "Age of the oldest",
-            "More than an hour and some minutes: no front end can write to the store.",
+            "If more than an hour and some minutes, no front end can write to the store.",
             (Query("max(atelier_ledger_pending_seconds)"),),
             unit="s", width=12, thresholds=((2 * 3600, "red"),),
         ),
@@ -221,7 +224,7 @@ LEDGER = Row(
 COSTS = Dashboard(
     "atelier-cost",
     "Atelier: cost",
-    "What is paid for, what comes of it, and what is left of what was allowed.",
+    "Spending, outputs, capacity and the remaining error budget.",
     (MODEL,),
     (COST, MADE, CAPACITY, LEDGER),
 )

@@ -1,4 +1,4 @@
-"""Elements of a dashboard. Units and colours are Grafana's names."""
+"""Elements of Grafana dashboards as dataclasses. Units and colours are Grafana's names."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from tools.promql import scoped
 
 IN_CLUSTER = 'cluster=~"$cluster"'
 SCOPE = f'{IN_CLUSTER},namespace=~"$namespace"'
-"""Matchers of every series that is asked for: where several installations share a Prometheus."""
+"""Matchers added to all series, because several installations may share a Prometheus."""
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 Kind = Literal["timeseries", "stat", "bargauge", "heatmap", "text"]
 Thresholds = Sequence[tuple[float, str]]
-"""Colours from these values on; below the first one it is green."""
+"""Colours from these values on; green below the first."""
 
 
 @dataclass(frozen=True)
 class Query:
-    """PromQL expression, and what its series are called."""
+    """PromQL expression, and the legend of its series."""
 
     expr: str
     legend: str = ""
@@ -41,7 +41,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Link:
-    """Link from a panel's series."""
+    """Link from a Grafana panel's series."""
 
     title: str
     url: str
@@ -53,7 +53,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Panel:
-    """Image. Its id is its own for good: alerts lead to it by that."""
+    """Panel of a dashboard. Its id must never change, because alerts link to it."""
 
     id: int
     title: str
@@ -66,14 +66,14 @@ class Panel:
     height: int = 8
     stacked: bool = False
     first: str = "green"
-    """The colour below all thresholds."""
+    """Colour below all thresholds."""
     thresholds: Thresholds = ()
     top: float | None = None
-    """Top of the axis; left out: as the data have it."""
+    """Maximum of the axis; None: automatic."""
     links: tuple[Link, ...] = ()
 
     def json(self, x: int, y: int) -> dict[str, Any]:
-        """Return the panel as Grafana's JSON, at a place of the grid."""
+        """Return the panel as Grafana's JSON, at a position of the grid."""
         base = {
             "id": self.id,
             "type": self.kind,
@@ -93,19 +93,19 @@ class Panel:
     def _field(self) -> dict[str, Any]:
         steps: list[dict[str, Any]] = [{"color": self.first, "value": None}]
         steps += [{"color": color, "value": value} for value, color in self.thresholds]
-        found: dict[str, Any] = {
+        defaults: dict[str, Any] = {
             "unit": self.unit,
             "min": 0,
             "links": [link.json() for link in self.links],
             "thresholds": {"mode": "absolute", "steps": steps},
         }
         if self.top is not None:
-            found["max"] = self.top
+            defaults["max"] = self.top
         if self.kind == "timeseries":
-            found["custom"] = self._drawing()
+            defaults["custom"] = self._drawing()
         else:
-            found["color"] = {"mode": "thresholds"}
-        return found
+            defaults["color"] = {"mode": "thresholds"}
+        return defaults
 
     def _drawing(self) -> dict[str, Any]:
         return {
@@ -148,16 +148,16 @@ OPTIONS: dict[Kind, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Variable:
-    """A choice above the dashboard: of a label's values, or a text."""
+    """Variable of a dashboard: a label's values, or a text."""
 
     name: str
     label: str
     query: str = ""
-    """PromQL whose series have the label; left out: a text."""
+    """PromQL query of the label's values; empty: a text box."""
     value: str = ""
-    """The text as it begins."""
+    """Initial value of a text box."""
     within: str = SCOPE
-    """Matchers of the choices above it."""
+    """Matchers of the preceding variables."""
 
     def json(self) -> dict[str, Any]:
         """Return the variable as Grafana's JSON."""
@@ -185,7 +185,7 @@ class Variable:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of panels under a title."""
+    """Row of Grafana panels under a title."""
 
     title: str
     panels: tuple[Panel, ...]
@@ -193,7 +193,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Dashboard:
-    """A dashboard of rows."""
+    """Grafana dashboard made of rows of panels."""
 
     uid: str
     title: str
@@ -203,7 +203,7 @@ class Dashboard:
     links: tuple[Link, ...] = ()
 
     def json(self) -> dict[str, Any]:
-        """Return what Grafana reads."""
+        """Return the dashboard as Grafana's JSON."""
         return {
             "uid": self.uid,
             "title": self.title,
@@ -217,7 +217,9 @@ class Dashboard:
             "time": {"from": "now-3h", "to": "now"},
             "timezone": "browser",
             "links": [NEIGHBOURS, *({"type": "link"} | link.json() for link in self.links)],
-            "templating": {"list": [DATASOURCE, *(one.json() for one in WHERE + self.variables)]},
+            "templating": {
+                "list": [DATASOURCE, *(variable.json() for variable in WHERE + self.variables)]
+            },
             "annotations": {"list": []},
             "panels": list(_placed(self.rows)),
         }
@@ -246,15 +248,15 @@ WHERE = (
         "namespace", "Namespace", "label_values(atelier_queue_up, namespace)", within=IN_CLUSTER
     ),
 )
-"""Choices of every dashboard. Where series have no such labels, as with compose, there is
-everything to choose, and that is all series."""
+"""Variables of every dashboard. Without these labels, as with Docker Compose, "All" matches all
+series."""
 COLUMNS = 24
 ROW_IDS = 1000
-"""Rows of panels are numbered from here, so that panels keep their ids."""
+"""First id of rows, above the ids of panels."""
 
 
 def _placed(rows: Iterable[Row]) -> Iterable[dict[str, Any]]:
-    """Panels from left to right under the title of their row."""
+    """Yield panels from left to right under the title of their row."""
     y = 0
     for number, row in enumerate(rows):
         yield {

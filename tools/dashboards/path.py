@@ -1,4 +1,4 @@
-"""Dashboard of a job's path: where its time goes, from the front end to the store."""
+"""Grafana dashboard of one job's path: time of each stage, from the front end to the store."""
 
 from __future__ import annotations
 
@@ -26,51 +26,51 @@ from tools.dashboards.queries import (
 STAGES = ("encode", "denoise", "decode", "media", "store")
 
 HOW = f"""\
-**From the many to the one.** A metric knows no job. Find the stage that is slow below, click on its
-curve, and open the jobs that wait, run or failed, or the traces that took so long. Then put the
-job's id into the box "Job" above:
+**From metrics to a job.** Metrics do not identify jobs. Find the slow stage below, click on its
+curve, and open the waiting, running or failed jobs, or the traces of that duration. Then enter the
+job's id in the box "Job" above:
 
 - [the job](${{api:raw}}/v1/jobs/${{job:percentencode}}): its error, attempts and `usage`;
-- [its events](${{api:raw}}/v1/jobs/${{job:percentencode}}/events): each step of its way;
-- [its trace]({JOBS_TRACE}), where tracing is on (docs/operations/traces.md);
+- [its events](${{api:raw}}/v1/jobs/${{job:percentencode}}/events): each step of the job;
+- [its trace]({JOBS_TRACE}), if tracing is on (docs/operations/traces.md);
 - the logs of front end and pools: every line about a job has its id.
 
-Where the API wants keys, `curl` sends one; a job is its tenant's alone.
+If the API requires keys, use `curl` with a key of the job's tenant.
 
-door → queue → claim → encode → denoise → decode → media → store
+admission → queue → claim → encode → denoise → decode → media → store
 """
 
 
 def along(measure: str) -> tuple[Query, ...]:
-    """The stages in the order in which a job meets them, each as a bar."""
+    """Return a query per stage of a job, in order, for a bar gauge."""
     of = {"mean": mean, "p95": ranged}[measure]
     stages = tuple(
         Query(of("atelier_job_stage_seconds", f'{CHOSEN},stage="{stage}"'), stage)
         for stage in STAGES
     )
     return (
-        Query(of("atelier_admission_seconds", CHOSEN), "door"),
+        Query(of("atelier_admission_seconds", CHOSEN), "admission"),
         Query(of("atelier_job_wait_seconds", BY_TENANT), "queue"),
         *stages,
     )
 
 
 WHOLE = Row(
-    "The whole way",
+    "All stages",
     (
         Panel(50, "How to follow one job", HOW, kind="text", width=8, height=9),
         Panel(
             1,
-            "Where the time goes, mean",
-            "Of all jobs in the time that is shown. Stages of one job's images run beside each"
-            " other, so that they may add up to more than the job took.",
+            "Time by stage, mean",
+            "Of all jobs in the selected time range. Stages of a job's images run concurrently, so"
+            " their sum may exceed the job's duration.",
             along("mean"),
             unit="s", kind="bargauge", width=8, height=9, links=(ALL_TRACES,),
         ),
         Panel(
             2,
-            "Where the time of slow ones goes, p95",
-            "Of each stage by itself: the slowest twentieth.",
+            "Time by stage, p95",
+            "The slowest 5 % of each stage separately.",
             along("p95"),
             unit="s", kind="bargauge", width=8, height=9, links=(ALL_TRACES,),
         ),
@@ -79,7 +79,7 @@ WHOLE = Row(
 
 
 def stage(id: int, name: str, title: str, description: str) -> Panel:
-    """Build the panel of one of the pool's stages over time."""
+    """Build the panel of one of the worker's stages over time."""
     return Panel(
         id,
         title,
@@ -91,13 +91,13 @@ def stage(id: int, name: str, title: str, description: str) -> Panel:
 
 
 COMING = Row(
-    "Before a pool has it",
+    "Before the pool",
     (
         Panel(
             10,
-            "Door",
-            "From the request's body to the job in the queue: checks, the request's images, the"
-            " prediction of what it costs.",
+            "Admission",
+            "From the request's body to the queued job: validation, input images, and cost"
+            " prediction.",
             quantiles("atelier_admission_seconds"),
             unit="s", links=(traces("admission", "atelier-frontend"),),
         ),
@@ -112,8 +112,8 @@ COMING = Row(
         Panel(
             12,
             "Claim",
-            "Claims a second, and claims beyond the first of a job: after a lapsed lease, a drain,"
-            " or a failure that another try may mend.",
+            "Claims per second, and further claims of a job: after a lapsed lease, a drain,"
+            " or a failure that is retried.",
             (
                 Query(rate("atelier_claims_total"), "{{model}} claims"),
                 Query(rate("atelier_retries_total", by="model, reason"), "{{model}} {{reason}}"),
@@ -128,14 +128,14 @@ MAKING = Row(
     "In the pool",
     (
         stage(20, "encode", "Encode", "Tokens, noise, and the text encoders."),
-        stage(21, "denoise", "Denoise", "All steps of an image, and what it waited between them."),
+        stage(21, "denoise", "Denoise", "All steps of an image, and the waits between them."),
         stage(22, "decode", "Decode", "From latents to pixels."),
         stage(23, "media", "Media", "From pixels to files, on the host."),
-        stage(24, "store", "Store", "Into the store, retries of a store that is away included."),
+        stage(24, "store", "Store", "Upload to the store, including retries."),
         Panel(
             25,
-            "The end",
-            "Jobs a second, by how they ended.",
+            "Ended jobs",
+            "Jobs per second, by outcome.",
             (Query(rate("atelier_jobs_ended_total", BY_TENANT, "outcome"), "{{outcome}}"),),
             unit="ops", stacked=True, links=(FAILED_JOBS,),
         ),
@@ -143,7 +143,7 @@ MAKING = Row(
 )  # fmt: skip
 
 END = Row(
-    "From the door to the end",
+    "From admission to the end",
     (
         Panel(
             30,
@@ -172,7 +172,7 @@ END = Row(
 PATH = Dashboard(
     "atelier-path",
     "Atelier: one job's path",
-    "Where the time of a job goes, from the door to the store.",
+    "Time of a job by stage, from admission to the store.",
     (MODEL, TENANTS, API, JOB, TRACES),
     (WHOLE, COMING, MAKING, END),
     (ALL_TRACES,),

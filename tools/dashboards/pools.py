@@ -1,4 +1,4 @@
-"""The pools: whether the chips do what they could."""
+"""Grafana dashboard of the pools: utilization, steps, memory and compiled programs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tools.dashboards.queries import (
 )
 
 NOW = Row(
-    "What they do now",
+    "Current state",
     (
         Panel(
             1,
-            "Pools that are ready",
-            "Have loaded their model and finished their warm-up.",
+            "Ready pools",
+            "Workers that have loaded their model and finished their warm-up.",
             (Query(f"sum(atelier_pool_ready{{{HERE}}})"),),
             kind="stat", width=4, height=5, first="red", thresholds=((1, "green"),),
         ),
@@ -44,14 +44,14 @@ NOW = Row(
         Panel(
             4,
             "Slots in use",
-            "Of those that all pools have.",
+            "Share of the slots of all pools.",
             (Query(f"sum(atelier_slots_busy{{{HERE}}}) / sum(atelier_slots{{{HERE}}})"),),
             unit="percentunit", kind="stat", width=4, height=5, top=1,
         ),
         Panel(
             5,
             "Waiting for the host",
-            "Of the time that the chips had something to do: an upper bound.",
+            "Share of the time in which steps were due: an upper bound.",
             (Query(f"avg(instance:atelier_device_wait:ratio_rate5m{{{HERE}}})"),),
             unit="percentunit", kind="stat", width=4, height=5, top=1,
             thresholds=((0.05, "orange"), (0.1, "red")),
@@ -59,7 +59,7 @@ NOW = Row(
         Panel(
             6,
             "Of the chips' peak (MFU)",
-            "FLOP/s of the networks over the chips' peak while they step. Absent where the peak is"
+            "FLOP/s of the networks divided by the chips' peak, during steps. Absent if the peak is"
             " unknown.",
             (Query(f"avg(model:atelier_mfu:ratio_rate30m{{{CHOSEN}}})"),),
             unit="percentunit", kind="stat", width=4, height=5, top=1,
@@ -73,7 +73,7 @@ STEPS = Row(
         Panel(
             10,
             "Steps by pool",
-            "A second, of images.",
+            "Steps of images per second.",
             (Query(rate("atelier_steps_total", HERE, "model, instance"),
                    "{{model}} {{instance}}"),),
             unit="ops", stacked=True, links=(RUNNING_JOBS,),
@@ -81,7 +81,7 @@ STEPS = Row(
         Panel(
             11,
             "Time of a step, median",
-            "Of one batch, by the image's size and by how the slice splits the work.",
+            "Latency of one batch's step, by image size and layout.",
             quantiles("atelier_step_seconds", HERE, "model, shape, layout",
                       "{{model}} {{shape}} {{layout}}", (50,)),
             unit="s",
@@ -89,7 +89,7 @@ STEPS = Row(
         Panel(
             12,
             "Time of a step, p95",
-            "As beside it; far above the median something disturbs the pool.",
+            "If far above the median, something disturbs the pool.",
             quantiles("atelier_step_seconds", HERE, "model, shape, layout",
                       "{{model}} {{shape}} {{layout}}", (95,)),
             unit="s",
@@ -97,23 +97,23 @@ STEPS = Row(
         Panel(
             13,
             "Slots",
-            "In use, over five minutes, as a share of those that there are. Low while jobs wait:"
-            " they have shapes that do not go together.",
+            "Share of slots in use, over five minutes. If low while jobs wait, their buckets"
+            " cannot share batches.",
             (Query(f"instance:atelier_slots_busy:ratio_avg5m{{{HERE}}}",
                    "{{model}} {{instance}}"),),
             unit="percentunit", top=1, links=(RUNNING_JOBS,),
         ),
         Panel(
             14,
-            "Rows that only fill up",
-            "Share of computed rows that belong to no image.",
+            "Padding rows",
+            "Share of computed rows that belong to no image, and only fill a batch.",
             (Query(share("atelier_padding_rows_total", "atelier_steps_total", HERE), "{{model}}"),),
             unit="percentunit", top=1,
         ),
         Panel(
             15,
             "Steps, and waiting for the host",
-            "Share of the time in which the chips step, and in which they could and wait"
+            "Share of the time in which the chips step, and in which a step is due and they wait"
             " (an upper bound). The rest is idle.",
             (
                 Query(rate("atelier_device_step_seconds_total", HERE, "model, instance"),
@@ -126,14 +126,14 @@ STEPS = Row(
         Panel(
             16,
             "Achieved of peak (MFU)",
-            "While the chips step, over half an hour, so that load does not move it; sizes do.",
+            "During steps, over half an hour: it depends on sizes, not on load.",
             (Query(f"model:atelier_mfu:ratio_rate30m{{{CHOSEN}}}", "{{model}}"),),
             unit="percentunit", top=1,
         ),
         Panel(
             17,
             "FLOP/s",
-            "What the networks' own arithmetic comes to, padding not counted as work.",
+            "Operations of the networks, without padding.",
             (Query(rate("atelier_flops_total", HERE, "model, instance"),
                    "{{model}} {{instance}}"),),
             unit="flops",
@@ -154,7 +154,7 @@ PROGRAMS = Row(
         Panel(
             20,
             "Memory in use, of the limit",
-            "By device; absent where the backend does not tell, as CPUs do not.",
+            "By device; absent if the backend does not report it, as on CPUs.",
             (Query('instance:atelier_device_memory:ratio{instance=~"$pool"}',
                    "{{instance}} {{device}}"),),
             unit="percentunit", top=1, thresholds=((0.97, "red"),),
@@ -170,8 +170,8 @@ PROGRAMS = Row(
         Panel(
             22,
             "Time in the compiler",
-            "Share of the time, by program; loading from the cache is in it. After the warm-up it"
-            " should be nothing.",
+            "Share of the time, by program, including loading from the cache. After the warm-up it"
+            " should be 0.",
             (
                 Query(rate("atelier_compile_seconds_sum", 'instance=~"$pool"', "program, instance"),
                       "{{program}} {{instance}}"),
@@ -189,8 +189,8 @@ PROGRAMS = Row(
         Panel(
             23,
             "Compile cache",
-            "Programs a minute that were found in `compile_cache`, and that were not: whole"
-            " executables, and JAX's own cache, which is asked for what is not there as one.",
+            "Programs per minute that were found in `compile_cache`, and that were not: whole"
+            " executables, and JAX's own cache, which is used for programs without an executable.",
             (
                 Query("60 * " + rate("atelier_executables_total", 'instance=~"$pool"', "result"),
                       "executables: {{result}}"),
@@ -201,9 +201,9 @@ PROGRAMS = Row(
         ),
         Panel(
             24,
-            "Experts brought to the chip",
-            "How often, and the share of the time that it takes, where the two experts of Wan 2.2"
-            " take turns on a chip.",
+            "Expert swaps",
+            "Frequency, and share of the time, if the two experts of Wan 2.2"
+            " alternate on a chip.",
             (
                 Query(rate("atelier_expert_swap_seconds_total", HERE), "{{model}}, share of time"),
                 Query(rate("atelier_expert_swaps_total", HERE), "{{model}}, a second"),
@@ -212,11 +212,11 @@ PROGRAMS = Row(
         Panel(
             27,
             "Models by turns",
-            "Which model's weights are on the devices, how often one comes, and the seconds that"
-            " each swap takes. Many swaps of long: raise `pools.NAME.turn_s`, or make a pool more.",
+            "The model whose weights are on the devices, the frequency of swaps, and the seconds of"
+            " each. If there are many long swaps, raise `pools.NAME.turn_s`, or add a pool.",
             (
-                Query(f"sum by (model) (atelier_model_on_devices{{{HERE}}})", "{{model}} is there"),
-                Query(rate("atelier_model_swaps_total", HERE), "{{model}} comes, a second"),
+                Query(f"sum by (model) (atelier_model_on_devices{{{HERE}}})", "{{model}} loaded"),
+                Query(rate("atelier_model_swaps_total", HERE), "{{model}} swaps per second"),
                 Query(
                     rate("atelier_model_swap_seconds_total", HERE)
                     + " / "
@@ -227,9 +227,9 @@ PROGRAMS = Row(
         ),
         Panel(
             26,
-            "Adapters brought to the chip",
-            "How often, the seconds each takes beside the steps, and the share of the banks' pages"
-            " that adapters have. Many loads and full banks: raise `models.NAME.lora_pages`.",
+            "Adapter loads",
+            "Frequency, seconds of each load, and share of the banks' pages"
+            " in use. If loads are frequent and banks full, raise `models.NAME.lora_pages`.",
             (
                 Query(rate("atelier_adapter_loads_total", HERE), "{{model}}, a second"),
                 Query(
@@ -247,17 +247,17 @@ PROGRAMS = Row(
         ),
         Panel(
             25,
-            "Device-seconds, over those predicted",
-            "1: as predicted. Waits, deadlines and scaling stand on the predictions.",
+            "Actual over predicted device-seconds",
+            "1: as predicted. Waits, deadlines and scaling use the predictions.",
             quantiles("atelier_job_cost_ratio", HERE, percents=(10, 50, 90)),
         ),
         Panel(
             28,
-            "PSNR that presets kept",
-            "Of the images and videos that were drawn again exactly while devices were idle, in the"
-            " time that is shown: half of them kept more than p50, 95 of 100 more than p5. Below"
-            " what the preset promises: calibrate again (`atelier calibrate`), with prompts like"
-            " those that come.",
+            "PSNR of presets",
+            "Of the images and videos that were regenerated exactly while devices were idle, in the"
+            " selected time range: half of them are above p50, 95 of 100 above p5. If this is below"
+            " the preset's promise, calibrate again (`atelier calibrate`), with prompts like"
+            " your users' prompts.",
             (
                 *(
                     Query(ranged("atelier_quality_psnr_db", HERE, "model, preset, le", percent),
@@ -269,10 +269,10 @@ PROGRAMS = Row(
         ),
         Panel(
             29,
-            "Images drawn again exactly",
-            "A minute, by outcome, of the sample that `pools.NAME.receipts` keeps. Mostly"
-            " not_compiled: name the exact request among the warm-up requests; mostly dropped:"
-            " devices are never idle, or the share is too large.",
+            "Images regenerated exactly",
+            "Per minute, by outcome, of the sample of `pools.NAME.receipts`. If mostly"
+            " not_compiled, add the exact request to the warm-up requests; if mostly dropped,"
+            " devices are never idle, or the share is too high.",
             (Query("60 * " + rate("atelier_receipts_total", HERE, "outcome"), "{{outcome}}"),),
             stacked=True,
         ),
@@ -285,27 +285,27 @@ JOBS = Row(
         Panel(
             30,
             "Jobs that left a pool",
-            "By outcome; lost: the lease had lapsed, another pool has the job; queued: it was"
-            " given back.",
+            "By outcome; lost: the lease had lapsed, and another worker has the job; queued: it was"
+            " released.",
             (Query(rate("atelier_pool_jobs_total", HERE, "outcome"), "{{outcome}}"),),
             unit="ops", stacked=True, links=(FAILED_JOBS,),
         ),
         Panel(
             31,
-            "Claimed, resumed, put aside",
-            "Resumed: images that went on from a snapshot; put aside: running jobs that made"
-            " room for others.",
+            "Claimed, resumed, preempted",
+            "Resumed: images resumed from a snapshot; preempted: running jobs suspended"
+            " for others.",
             (
                 Query(rate("atelier_claims_total", HERE), "{{model}} claimed"),
                 Query(rate("atelier_resumed_total", HERE), "{{model}} resumed"),
-                Query(rate("atelier_preemptions_total", HERE), "{{model}} put aside"),
+                Query(rate("atelier_preemptions_total", HERE), "{{model}} preempted"),
             ),
             unit="ops",
         ),
         Panel(
             32,
             "Files",
-            "Bytes a second into the store, by type.",
+            "Bytes per second written to the store, by type.",
             (Query(rate("atelier_output_bytes_total", HERE, "content_type"), "{{content_type}}"),),
             unit="Bps", stacked=True,
         ),
@@ -313,19 +313,19 @@ JOBS = Row(
 )  # fmt: skip
 
 COMING = Row(
-    "Machines that come and go",
+    "Starts and snapshots",
     (
         Panel(
             40,
             "Ready",
-            "1 after the warm-up, while the pool takes jobs.",
+            "1 after the warm-up, while the pool accepts jobs.",
             (Query(f"atelier_pool_ready{{{HERE}}}", "{{model}} {{instance}}"),),
             top=1, first="red", thresholds=((1, "green"),),
         ),
         Panel(
             41,
             "Snapshots",
-            "Tries a minute to keep how far images are, and those that failed.",
+            "Attempts per minute to store the state of unfinished images, and failures.",
             (
                 Query("60 * " + rate("atelier_snapshots_total", HERE), "{{model}}"),
                 Query("60 * " + rate("atelier_snapshot_failures_total", HERE), "{{model}} failed"),
@@ -334,16 +334,16 @@ COMING = Row(
         ),
         Panel(
             42,
-            "What snapshots take",
-            "Share of the time; `pools.*.snapshot_share` (1 %) of the steps' time, twice that with"
-            " what is put aside for others.",
+            "Time of snapshots",
+            "Share of the time: `pools.*.snapshot_share` (1 %) of the steps' time, twice that with"
+            " preemptions.",
             (Query(rate("atelier_snapshot_seconds_total", HERE), "{{model}}"),),
             unit="percentunit",
         ),
         Panel(
             43,
             "Started",
-            "How long ago each process began: falls to nothing where one is started again.",
+            "Age of each process; drops to 0 at a restart.",
             (Query('time() - process_start_time_seconds{job=~"(.*/)?atelier-(frontend|pools)"}',
                    "{{instance}}"),),
             unit="s", width=16,
@@ -351,7 +351,7 @@ COMING = Row(
         Panel(
             44,
             "Scraped",
-            "1: the metrics page answers.",
+            "1: the metrics endpoint answers.",
             (Query('up{job=~"(.*/)?atelier-(frontend|pools)"}', "{{instance}}"),),
             top=1, first="red", thresholds=((1, "green"),),
         ),
@@ -361,7 +361,7 @@ COMING = Row(
 POOLS = Dashboard(
     "atelier-pools",
     "Atelier: pools",
-    "Whether the chips do what they could.",
+    "Utilization of the chips: slots, steps, memory, programs and jobs.",
     (MODEL, POOL, API),
     (NOW, STEPS, PROGRAMS, JOBS, COMING),
 )

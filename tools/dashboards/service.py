@@ -1,4 +1,4 @@
-"""The service: whether clients get what they were promised."""
+"""Grafana dashboard of the service: objectives, latency, refusals and failures."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def shares(recorded: str) -> tuple[Query, ...]:
 
 
 NOW = Row(
-    "Is it well?",
+    "Objectives",
     (
         Panel(
             1,
             "Requests answered, last hour",
-            "Share of requests that were not answered with 5xx, of those that ask for work or of"
-            " all others, whichever is less. The promise is 99.9 % over 30 days; what was refused"
-            " with 4xx counts as answered.",
+            "Share of requests without a 5xx response: of those that submit jobs or of all others,"
+            " whichever is lower. The objective is 99.9 % over 30 days; requests refused with 4xx"
+            " count as answered.",
             (Query("1 - max(atelier:http_errors:ratio_rate1h)"),),
             unit="percentunit", kind="stat", width=4, height=5, top=1,
             first="red", thresholds=((0.99, "orange"), (0.999, "green")),
@@ -45,14 +45,14 @@ NOW = Row(
         Panel(
             2,
             "Alerts",
-            "That fire now. The runbook (docs/operations/runbook.md) has an entry for each.",
+            "Firing alerts. The runbook (docs/operations/runbook.md) has an entry for each.",
             (Query('count(ALERTS{alertname=~"Atelier.+",alertstate="firing"}) or vector(0)'),),
             kind="stat", width=4, height=5, thresholds=((1, "red"),),
         ),
         Panel(
             3,
             "Deadlines met, last hour",
-            "Of jobs that had one (`deadline_s`) and ended.",
+            "Of ended jobs with a deadline (`deadline_s`).",
             (
                 Query(
                     '1 - (sum(increase(atelier_job_deadlines_total{outcome="missed",'
@@ -66,7 +66,7 @@ NOW = Row(
         Panel(
             4,
             "Jobs done a minute",
-            "That succeeded.",
+            "Jobs that succeeded.",
             (
                 Query(
                     "60 * sum(rate(atelier_jobs_ended_total{outcome=\"succeeded\","
@@ -78,15 +78,15 @@ NOW = Row(
         Panel(
             5,
             "Longest wait now",
-            "Since the job that has waited longest came to the queue, or came back to it.",
+            "Time since the job that has waited longest was queued or requeued.",
             (Query(f"max(atelier_queue_oldest_seconds{{{CHOSEN}}})"),),
             unit="s", kind="stat", width=4, height=5,
         ),
         Panel(
             6,
-            "Work ahead of a newcomer",
-            "Predicted device-seconds that are queued or left of what runs, over the pools of the"
-            " model: of the model that has most.",
+            "Work ahead of a new job",
+            "Predicted device-seconds of queued jobs and of the rest of running jobs, divided by"
+            " the pools of the model, for the model with the highest value.",
             (Query(f"max(model:atelier_queue_backlog_seconds:per_pool{{{CHOSEN}}})"),),
             unit="s", kind="stat", width=4, height=5,
         ),
@@ -106,8 +106,8 @@ REQUESTS = Row(
         Panel(
             11,
             "Share of 5xx",
-            "Of requests that ask for work, and of all others to the API. The lines that matter:"
-            " 0.1 % is the budget, 14.4 times that for an hour (1.44 %) wakes somebody.",
+            "Of requests that submit jobs, and of all other API requests. Thresholds:"
+            " 0.1 % is the budget; 14.4 times that for an hour (1.44 %) pages the operator.",
             (
                 Query("atelier:http_errors:ratio_rate5m", "{{class}} 5 min"),
                 Query("atelier:http_errors:ratio_rate1h", "{{class}} 1 h"),
@@ -119,8 +119,8 @@ REQUESTS = Row(
         Panel(
             12,
             "Answer times, p95",
-            "From the request's arrival to the last byte. Clients may wait for their image in"
-            " it, and event streams are as long as their job.",
+            "From the request's arrival to the last byte. The response may include waiting for the"
+            " image, and an event stream lasts as long as its job.",
             (Query(quantile(95, "atelier_http_request_duration_seconds", V1, "route, method"),
                    "{{method}} {{route}}"),),
             unit="s",
@@ -128,16 +128,16 @@ REQUESTS = Row(
         Panel(
             13,
             "Reads of damaged outputs",
-            "In an hour: the store's bytes are not those that were recorded. Above 0 look at its"
-            " disk, and at the front ends' log for which ones.",
+            "Reads in an hour whose bytes differ from those recorded. If above 0, check the store's"
+            " disk, and the front ends' logs for the files.",
             (Query("sum(increase(atelier_outputs_damaged_total[1h]))"),),
             thresholds=((1, "red"),),
         ),
         Panel(
             14,
             "Connections, and why they are closed",
-            "Open ones of all front ends, and those closed a second because a client was silent,"
-            " slow or sent what is no request.",
+            "Open connections of all front ends, and those closed per second because a client was"
+            " silent, slow or sent an invalid request.",
             (
                 Query("sum(atelier_connections)", "open"),
                 Query(rate("atelier_connections_closed_total", "", "reason"), "{{reason}}"),
@@ -153,7 +153,7 @@ JOBS = Row(
         Panel(
             20,
             "Jobs by how they ended",
-            "A second; expired: the deadline passed before they were done.",
+            "Per second; expired: the deadline passed before the job was done.",
             (Query(rate("atelier_jobs_ended_total", BY_TENANT, "outcome"), "{{outcome}}"),),
             unit="ops", stacked=True, links=(FAILED_JOBS, EXPIRED_JOBS),
         ),
@@ -185,14 +185,15 @@ JOBS = Row(
         Panel(
             24,
             "Failures by reason",
-            "store: the files could not be kept; poisonous: pools died with it; internal: a mistake"
-            " of ours, in the pool's log; the others are the request's.",
+            "store: the files could not be stored; poisonous: workers crashed with the job;"
+            " internal: an error of Atelier, see the worker's log; others are errors of the"
+            " request.",
             (Query(rate("atelier_job_failures_total", by="reason"), "{{reason}}"),),
             unit="ops", links=(FAILED_JOBS,),
         ),
         Panel(
             25,
-            "Waits, how many of which length",
+            "Waits by length",
             "Jobs claimed by how long they had waited.",
             (
                 Query(
@@ -206,7 +207,7 @@ JOBS = Row(
         Panel(
             26,
             "Safety checks",
-            "By the operator's hook, before a request is accepted and after its pixels are made;"
+            "By the operator's hook, before a request is accepted and after its image is generated;"
             " absent: no verdict in time.",
             (
                 Query(
@@ -219,7 +220,7 @@ JOBS = Row(
         Panel(
             27,
             "Time of a safety check",
-            "From the question to the verdict, retries included.",
+            "From the hook's call to its verdict, retries included.",
             (
                 Query(
                     quantile(50, "atelier_safety_check_seconds", "", "when"), "{{when}} 50 %"
@@ -232,23 +233,23 @@ JOBS = Row(
         ),
         Panel(
             45,
-            "Given again",
-            "Jobs a second that were given files drawn before (`queue.reuse`).",
+            "Reused outputs",
+            "Jobs per second that received the files of an equal job (`queue.reuse`).",
             (Query(rate("atelier_jobs_reused_total"), "{{model}}"),),
             unit="ops",
         ),
         Panel(
             46,
             "Device-seconds saved",
-            "A second: what drawing those had taken.",
+            "Per second: the device time that generating the reused files had taken.",
             (Query(rate("atelier_reused_device_seconds_total"), "{{model}}"),),
             unit="short",
         ),
         Panel(
             28,
             "Jobs that failed, of those that ended",
-            "Not for what their request asked, and canceled ones left out. 1 % is the budget, 14.4"
-            " times that for an hour wakes somebody.",
+            "Without failures that the request caused, and without canceled jobs. 1 % is the"
+            " budget; 14.4 times that for an hour pages the operator.",
             shares("model:atelier_job_failures"),
             unit="percentunit", thresholds=((0.01, "orange"), (0.144, "red")),
             links=(FAILED_JOBS,),
@@ -279,9 +280,9 @@ QUEUE = Row(
         Panel(
             31,
             "Oldest that waits",
-            "Since that job came to the queue, or came back to it. Grows by a second a second"
-            " where nobody claims. Alerts have six times the aim and, without a pool, a start's"
-            " time.",
+            "Time since that job was queued or requeued. Grows by a second per second"
+            " if no worker claims. Alerts fire at six times the objective and, without a pool, at"
+            " the time of a start.",
             (
                 Query(f"max by (model) (atelier_queue_oldest_seconds{{{CHOSEN}}})", "{{model}}"),
                 Query(f"6 * atelier:objective_seconds{{{CHOSEN}}}", "{{model}} six times the aim"),
@@ -292,8 +293,9 @@ QUEUE = Row(
         Panel(
             32,
             "Backlog for each pool",
-            "Predicted device-seconds queued, or left of what runs, over the pools of the model:"
-            " how long a newcomer waits. Scaling follows it; an alert has twice the aim.",
+            "Predicted device-seconds of queued and running jobs, divided by the pools of the"
+            " model: how long a new job waits. Scaling follows it; an alert fires at twice the"
+            " objective.",
             (
                 Query(f"model:atelier_queue_backlog_seconds:per_pool{{{CHOSEN}}}", "{{model}}"),
                 Query(f"2 * atelier:objective_seconds{{{CHOSEN}}}", "{{model}} twice the aim"),
@@ -303,7 +305,7 @@ QUEUE = Row(
         Panel(
             33,
             "Pools of each model",
-            "Registered in the queue; ready: 1 where one of them has finished its warm-up.",
+            "Registered in the queue; ready: 1 if one of them has finished its warm-up.",
             (
                 Query(f"max by (model) (atelier_model_pools{{{CHOSEN}}})", "{{model}} pools"),
                 Query(f"max by (model) (atelier_model_ready{{{CHOSEN}}})", "{{model}} ready"),
@@ -313,8 +315,8 @@ QUEUE = Row(
         Panel(
             34,
             "Taken back and tried again",
-            "Leases that lapsed because a pool died or stood still, and jobs that went back to the"
-            " queue, by reason. Each costs its job time, and none its pixels.",
+            "Leases that lapsed because a worker crashed or stalled, and jobs that were requeued,"
+            " by reason. Each delays its job and does not change its pixels.",
             (
                 Query(rate("atelier_reclaimed_leases_total"), "{{model}} leases"),
                 Query(rate("atelier_retries_total", by="model, reason"), "{{model}} {{reason}}"),
@@ -337,7 +339,7 @@ VERSIONS = Row(
         Panel(
             70,
             "Checkpoint of each model",
-            "Fingerprint of its weights and configs, as jobs have it in `model_fingerprint`.",
+            "Fingerprint of its weights and configs, as in `model_fingerprint` of jobs.",
             (
                 Query(
                     f"max by (model, fingerprint) (atelier_model_info{{{CHOSEN}}})",
@@ -348,7 +350,7 @@ VERSIONS = Row(
         Panel(
             71,
             "Weights of versions",
-            "Of each alias; 0: the version stands by. Beside them, automatic step backs.",
+            "Of each alias; 0: the version is on standby. Also automatic step backs.",
             (
                 Query(f"max by (alias, model) (atelier_alias_weight{{{CHOSEN}}})",
                       "{{alias}}: {{model}}"),
@@ -359,7 +361,7 @@ VERSIONS = Row(
         Panel(
             72,
             "Shadows",
-            "Requests that a shadow was to draw, too, by what came of it.",
+            "Requests copied to a shadow version, by outcome.",
             (Query(rate("atelier_shadow_jobs_total", by="model, outcome"),
                    "{{model}} {{outcome}}"),),
             unit="ops", stacked=True,
@@ -367,7 +369,7 @@ VERSIONS = Row(
         Panel(
             73,
             "PSNR of shadows that differ",
-            "Their pixels against those that clients got.",
+            "PSNR of their pixels against the pixels that clients received.",
             quantiles("atelier_shadow_psnr_db", percents=(5, 50)),
             unit="dB",
         ),
@@ -407,7 +409,7 @@ CLASSES = Row(
 SERVICE = Dashboard(
     "atelier-service",
     "Atelier: service",
-    "Whether clients get what they were promised.",
+    "Service level objectives: availability, latency, deadlines and failures.",
     (MODEL, TENANTS, API),
     (NOW, REQUESTS, JOBS, QUEUE, VERSIONS, CLASSES),
 )

@@ -1,4 +1,4 @@
-"""Command line: every command with its arguments and options, from the parsers themselves."""
+"""Reference page of the command line, generated from the argument parsers."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ EXITS = (
     (str(atelier.EXIT_FAILED), "refused, or the job failed"),
     (str(atelier.EXIT_USAGE), "wrong use"),
     (str(atelier.EXIT_UNREACHABLE), "no server answers"),
-    (str(atelier.EXIT_CONFIG), "wrong settings or a damaged checkpoint: no restart mends it"),
+    (str(atelier.EXIT_CONFIG), "wrong settings or a damaged checkpoint; a restart does not help"),
     (str(atelier.EXIT_INTERRUPTED), "interrupted"),
 )
 
 
 def as_markdown() -> str:
-    """Return the page."""
-    commands = "\n\n".join(_command(*one) for one in _commands(atelier.parser(), ""))
+    """Return the reference page of the command line."""
+    commands = "\n\n".join(_command(*entry) for entry in _commands(atelier.parser(), ""))
     exits = table(("exit code", "meaning"), EXITS)
     return f"{HEAD}\n{commands}\n\n## Exit codes\n\n{exits}\n"
 
 
 def _commands(
-    parser: argparse.ArgumentParser, said: str
+    parser: argparse.ArgumentParser, about: str
 ) -> Iterator[tuple[argparse.ArgumentParser, str]]:
-    """Yield every parser below this one that runs something, with its line of help."""
+    """Yield every runnable parser below this one, with its help line."""
     if isinstance(parser, LateParser):
         parser.complete()
-    below = [one for one in parser._actions if isinstance(one, argparse._SubParsersAction)]
+    below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     if not below or parser.get_default("run"):
-        yield parser, said
-    for one in below:
-        helps = {choice.dest: choice.help or "" for choice in one._choices_actions}
-        for name, inner in one.choices.items():
+        yield parser, about
+    for action in below:
+        helps = {choice.dest: choice.help or "" for choice in action._choices_actions}
+        for name, inner in action.choices.items():
             yield from _commands(inner, helps.get(name, ""))
 
 
-def _command(parser: argparse.ArgumentParser, said: str) -> str:
+def _command(parser: argparse.ArgumentParser, about: str) -> str:
     actions = [
-        one
-        for one in parser._actions
-        if one.dest != "help"
-        and one.help != HIDDEN
-        and not isinstance(one, argparse._SubParsersAction)
+        action
+        for action in parser._actions
+        if action.dest != "help"
+        and action.help != HIDDEN
+        and not isinstance(action, argparse._SubParsersAction)
     ]
-    rows = [(_names(one), _help(parser, one)) for one in actions]
-    text = parser.description or f"{said[:1].upper()}{said[1:]}."
+    rows = [(_names(action), _help(parser, action)) for action in actions]
+    text = parser.description or f"{about[:1].upper()}{about[1:]}."
     options = f"\n\n{table(('argument or option', 'meaning'), rows)}" if rows else ""
     return f"## `{parser.prog}`\n\n{' '.join(text.split())}{options}"
 

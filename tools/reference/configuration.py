@@ -1,4 +1,4 @@
-"""Configuration: every section and key of `atelier.toml`, from the settings' own schema."""
+"""Reference page of `atelier.toml`: every section and key, from the settings' schema."""
 
 from __future__ import annotations
 
@@ -19,57 +19,62 @@ COLUMNS = ("key", "type", "default", "meaning")
 
 
 def as_markdown() -> str:
-    """Return the page."""
+    """Return the reference page of the settings."""
     document = Settings.model_json_schema()
     sections = [f"## {title}\n\n{text}" for title, text in _sections(document)]
     return f"{HEAD}\n" + "\n\n".join(sections) + "\n"
 
 
 def _sections(document: Schema) -> Iterator[tuple[str, str]]:
-    """Titles and tables, top-level keys first."""
-    known, below = document["$defs"], {}
+    """Yield titles and tables of settings sections, top-level keys first."""
+    definitions, below = document["$defs"], {}
     plain = {}
     for name, schema in document["properties"].items():
-        section = _section(schema, known)
+        section = _section(schema, definitions)
         if section is None:
             plain[name] = schema
         else:
             title = f"{name}.NAME" if "additionalProperties" in schema else name
             below[title] = (schema.get("description", ""), section)
-    yield "Top level", _table(plain, (), known)
+    yield "Top level", _table(plain, (), definitions)
     for title, (text, section) in below.items():
-        yield from _nested(title, text, section, known)
+        yield from _nested(title, text, section, definitions)
 
 
-def _nested(title: str, text: str, section: Schema, known: Schema) -> Iterator[tuple[str, str]]:
+def _nested(
+    title: str, text: str, section: Schema, definitions: Schema
+) -> Iterator[tuple[str, str]]:
     inner = {
-        name: found
+        name: subsection
         for name, schema in section["properties"].items()
-        if (found := _section(schema, known)) is not None
+        if (subsection := _section(schema, definitions)) is not None
     }
     intro = " ".join(filter(None, (text, section.get("description", ""))))
     head = f"{' '.join(intro.split())}\n\n" if intro else ""
-    yield f"`[{title}]`", head + _table(section["properties"], section.get("required", ()), known)
-    for name, found in inner.items():
-        yield from _nested(f"{title}.{name}", "", found, known)
+    yield (
+        f"`[{title}]`",
+        head + _table(section["properties"], section.get("required", ()), definitions),
+    )
+    for name, subsection in inner.items():
+        yield from _nested(f"{title}.{name}", "", subsection, definitions)
 
 
-def _section(schema: Schema, known: Schema) -> Schema | None:
-    """The table of keys behind a key, where there is one."""
+def _section(schema: Schema, definitions: Schema) -> Schema | None:
+    """Return the schema of a key's section, or None."""
     for kind in schema.get("anyOf", [schema]):
         inside = kind.get("additionalProperties") or kind.get("items") or kind
         if isinstance(inside, dict) and "$ref" in inside:
-            found: Schema = known[inside["$ref"].rpartition("/")[2]]
-            if "properties" in found:
-                return found
+            target: Schema = definitions[inside["$ref"].rpartition("/")[2]]
+            if "properties" in target:
+                return target
     return None
 
 
-def _table(properties: Schema, required: Any, known: Schema) -> str:
+def _table(properties: Schema, required: Any, definitions: Schema) -> str:
     rows = (
         (
             f"`{name}`",
-            type_of(schema, known),
+            type_of(schema, definitions),
             "required" if name in required else _default(schema),
             schema.get("description", ""),
         )

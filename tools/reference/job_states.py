@@ -1,4 +1,4 @@
-"""States of a job, and what moves it from one to another."""
+"""Reference page of job states: diagram and table of the state machine's transitions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from service.jobs.model.state_machine import TRANSITIONS, Transition
 
 PAGE = """# States of a job
 
-Written by `make reference` from `service/jobs/model/state_machine.py`. Each line is made by one of `service/jobs/scripts`, at once or not at all. A job is in one state at any time, and ends once.
+Written by `make reference` from `service/jobs/model/state_machine.py`. A script of `service/jobs/scripts` makes each transition atomically. A job is in exactly one state, and ends once.
 
 ```mermaid
 stateDiagram-v2
@@ -17,12 +17,12 @@ stateDiagram-v2
 |---|---|---|---|---|---|---|---|---|
 {rows}
 
-A job that goes back to `queued` has its old place there (one that made room, behind that by the time that it ran: it has not waited meanwhile), and as many steps done as its snapshots keep; a pool that claimed it before has a stale fence, and changes nothing any more. *holder*: the pool that claimed it last, while it is running. *clock*: Redis's, seen by whichever call meets the job after that time.
+A job that returns to `queued` has its former position. A preempted job is later by the time that it ran, since it did not wait meanwhile. It keeps the steps that its snapshots preserve. A worker with an earlier claim has a stale fence, and its calls have no effect. *holder*: the worker that claimed the job last, while it runs. *clock*: the time of Redis, checked by the next call that reads the job.
 """  # noqa: E501 - a paragraph is a line there
 
 
 def as_markdown() -> str:
-    """Return the page."""
+    """Return the reference page of job states."""
     arrows = [arrow for move in TRANSITIONS for arrow in _arrows(move)]
     return PAGE.format(arrows="\n".join(arrows), rows="\n".join(map(_row, TRANSITIONS)))
 

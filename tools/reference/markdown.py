@@ -1,4 +1,4 @@
-"""Tables of Markdown, and JSON schemas in words."""
+"""Markdown tables, and JSON schema types as text."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ Schema = Mapping[str, Any]
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table; cells are one line each."""
+    """Return a table; line breaks in cells are removed."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(map(cell, line))} |" for line in lines)
 
 
 def cell(text: str) -> str:
-    """Return a text as one line that no table takes for two cells."""
+    """Return a text as one line, with escaped column separators."""
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def type_of(schema: Schema, known: Schema) -> str:
-    """Describe a JSON schema's type and bounds in words."""
+def type_of(schema: Schema, definitions: Schema) -> str:
+    """Describe a JSON schema's type and bounds."""
     kinds = [kind for kind in schema.get("anyOf", ()) if kind.get("type") != "null"]
     if kinds:
-        return " or ".join(dict.fromkeys(type_of(kind, known) for kind in kinds))
+        return " or ".join(dict.fromkeys(type_of(kind, definitions) for kind in kinds))
     if "$ref" in schema:
-        return type_of(known[schema["$ref"].rpartition("/")[2]], known)
+        return type_of(definitions[schema["$ref"].rpartition("/")[2]], definitions)
     if "const" in schema or "enum" in schema:
         return ", ".join(
-            f"`{json.dumps(one)}`" for one in schema.get("enum", [schema.get("const")])
+            f"`{json.dumps(value)}`" for value in schema.get("enum", [schema.get("const")])
         )
-    return _plain(schema, known) + _bounds(schema)
+    return _plain(schema, definitions) + _bounds(schema)
 
 
-def _plain(schema: Schema, known: Schema) -> str:
+def _plain(schema: Schema, definitions: Schema) -> str:
     match schema.get("type"):
         case "array":
             items = schema.get("items") or {}
-            return f"list of {type_of(items, known)}" if items else "list"
+            return f"list of {type_of(items, definitions)}" if items else "list"
         case "object":
             return "table" if schema.get("properties") else "map"
         case "string":
@@ -64,5 +64,5 @@ def _bounds(schema: Schema) -> str:
         "minItems": "at least (entries)",
         "maxItems": "at most (entries)",
     }
-    found = [f"{said} {schema[key]:,}" for key, said in words.items() if key in schema]
-    return f", {', '.join(found)}" if found else ""
+    bounds = [f"{word} {schema[key]:,}" for key, word in words.items() if key in schema]
+    return f", {', '.join(bounds)}" if bounds else ""

@@ -1,4 +1,4 @@
-"""Building: executables of a pool, compiled where its chips are not, for a store that pools read.
+"""Ahead-of-time compilation of a pool's executables into an object store, without its accelerators.
 
 May import all rooms below pools.
 """

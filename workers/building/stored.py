@@ -1,4 +1,4 @@
-"""Executables that are compiled for a store: what is there under its key is not compiled again."""
+"""Executables compiled into an object store; keys that the store already has are skipped."""
 
 from __future__ import annotations
 
@@ -29,48 +29,48 @@ from workers.programs.executable_store import (
 T = TypeVar("T")
 
 SAVE_EVERY_S = 5.0
-"""Interval of writing the manifest while programs are compiled, so that a build which is cut off
-goes on from there: a bucket takes one write of an object each second."""
+"""Interval of writing the manifest during a build, so that an interrupted build can continue. A
+bucket accepts about one write of an object per second."""
 
 
 @dataclass(frozen=True)
-class Built:
-    """One program of a build."""
+class ProgramOutcome:
+    """Outcome of ahead-of-time compilation of one program."""
 
     name: str
     outcome: str
-    """`built`, `there`, or why it cannot be kept."""
+    """`built`, `there` (already in the store), or the reason why it cannot be stored."""
     seconds: float = 0.0
     bytes: int = 0
 
     @property
     def is_in_store(self) -> bool:
-        """Return whether workers find it."""
+        """Return whether workers can fetch it from the store."""
         return self.outcome in ("built", "there")
 
 
 @dataclass
 class BuildReport:
-    """Programs of a build so far. From any thread.
+    """Programs of a build so far. Thread-safe.
 
     Args:
-        tell: called with each.
+        tell: called with each program.
     """
 
-    tell: Callable[[Built], None]
-    programs: list[Built] = field(default_factory=list)
+    on_program: Callable[[ProgramOutcome], None]
+    programs: list[ProgramOutcome] = field(default_factory=list)
 
-    def add(self, one: Built) -> None:
-        """Add a program."""
-        self.programs.append(one)
-        self.tell(one)
+    def add(self, program: ProgramOutcome) -> None:
+        """Append a program and pass it to the callback."""
+        self.programs.append(program)
+        self.on_program(program)
 
 
 class StoredPrograms:
-    """Executables of all models of a worker that is not here, in the place of `ProgramFolder`.
+    """Executables of all models of a remote worker; replaces `ProgramFolder` during a build.
 
     Args:
-        devices: of its slice, which may be described.
+        devices: devices of the worker's slice, which may be described only.
     """
 
     def __init__(self, store: Store, devices: Sequence[jax.Device], report: BuildReport) -> None:
@@ -89,19 +89,19 @@ class StoredPrograms:
         return self._models[name]
 
     def save(self) -> None:
-        """Write all manifests that have grown. Raises: StoreError."""
-        for one in self._models.values():
-            one.save()
+        """Write all manifests with new entries. Raises: StoreError."""
+        for executables in self._models.values():
+            executables.save()
 
 
 class StoredExecutables:
-    """Executables of one model. From any thread.
+    """Executables of one model in the store. Thread-safe.
 
-    Programs are compiled and never loaded: their devices may be described and not there.
+    Programs are compiled and never loaded, because their devices may be absent.
 
     Args:
-        common: of all keys.
-        key: of the manifest.
+        common: fields that all keys share.
+        key: key of the manifest.
 
     Raises: StoreError: the store does not answer.
     """
@@ -124,42 +124,42 @@ class StoredExecutables:
         devices: Sequence[jax.Device],
         build: Callable[[], Compiled],
     ) -> Program:
-        """Compile the program and store it, unless it is there. Nothing can be run by it.
+        """Compile and store the program unless the store has it. The result cannot be called.
 
         Raises: StoreError; the compiler's error.
         """
-        whole = {**self._common, **key()}
-        said = " ".join(whole["program"])
-        if listed := self._manifest.files.get(file_name(whole)):
-            self._report.add(Built(said, "there", bytes=listed.bytes))
-            return nothing
+        full_key = {**self._common, **key()}
+        name = " ".join(full_key["program"])
+        if listed := self._manifest.files.get(file_name(full_key)):
+            self._report.add(ProgramOutcome(name, "there", bytes=listed.bytes))
+            return not_loaded
         started = time.monotonic()
         compiled = build()
         took_s = time.monotonic() - started
         try:
-            text = packed(jax_internals.serialize(compiled), whole)
-        except Exception as error:  # some programs call the host, and cannot be kept
-            self._report.add(Built(said, f"cannot be kept: {error}", took_s))
-            return nothing
-        self._put(whole, text)
-        self._report.add(Built(said, "built", took_s, len(text)))
-        return nothing
+            text = packed(jax_internals.serialize(compiled), full_key)
+        except Exception as error:  # programs that call the host cannot be serialized
+            self._report.add(ProgramOutcome(name, f"cannot be stored: {error}", took_s))
+            return not_loaded
+        self._put(full_key, text)
+        self._report.add(ProgramOutcome(name, "built", took_s, len(text)))
+        return not_loaded
 
     def fact(self, key: Callable[[], Key], find: Callable[[], T]) -> T:
-        """Return the fact out of the store, or find and store it. Raises: StoreError."""
-        whole = {**self._common, **key()}
-        content: T | None = self._get(whole)
+        """Return a stored fact, or compute and store it. Raises: StoreError."""
+        full_key = {**self._common, **key()}
+        content: T | None = self._get(full_key)
         if content is None:
             content = find()
-            self._put(whole, packed(content, whole))
+            self._put(full_key, packed(content, full_key))
         return content
 
     def recall(self, key: Callable[[], Key]) -> Any:
-        """Return the fact out of the store; None: there is none. Raises: StoreError."""
+        """Return a stored fact, or None. Raises: StoreError."""
         return self._get({**self._common, **key()})
 
     def save(self) -> None:
-        """Write the manifest, if it has grown. Raises: StoreError."""
+        """Write the manifest if it has new entries. Raises: StoreError."""
         with self._lock:
             if not self._is_saved:
                 text = self._manifest.model_dump_json(indent=1).encode()
@@ -174,7 +174,7 @@ class StoredExecutables:
         try:
             text = asyncio.run(self._store.get(name))
             return unpacked(text, key) if digest(text) == listed.sha256 else None
-        except (NotStored, ValueError):  # what is not right is built again
+        except (NotStored, ValueError):  # missing or corrupt: build it again
             return None
 
     def _put(self, key: Key, text: bytes) -> None:
@@ -189,6 +189,6 @@ class StoredExecutables:
             self.save()
 
 
-def nothing(*_: Any) -> Any:
-    """Stand for a program that was stored and not loaded."""
-    raise TypeError("a program that was built for a store runs where it is fetched")
+def not_loaded(*_: Any) -> Any:
+    """Placeholder of a program that was stored and not loaded."""
+    raise TypeError("a program built for a store cannot be run here")

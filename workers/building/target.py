@@ -1,4 +1,4 @@
-"""Targets: `v6e:2x4`, `cpu:8` → the devices of one worker, and a process like that worker's."""
+"""Build targets such as `v6e:2x4` or `cpu:8`: a worker's devices and its JAX configuration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from service.settings.models import ModelSettings
 from service.settings.pools import PoolSettings
 from service.settings.section import ConfigError
 from workers.loading import model as loading
-from workers.loading.layout import own
+from workers.loading.layout import slice_devices
 from workers.plan import tpu_compiler
 from workers.slice.topology import PlanError, Topology
 
@@ -22,13 +22,13 @@ CPU = re.compile(r"cpu:([1-9]\d*)")
 
 @dataclass(frozen=True)
 class Target:
-    """Devices of one worker, which need not be there.
+    """Devices of one worker to compile for; this machine need not have them.
 
     Args:
-        name: as it was given.
-        cpus: number of virtual devices of a machine without accelerators; 0: it has some.
-        topology: of its accelerators; None: it has none.
-        part: of the virtual devices; None: all.
+        name: the target's text.
+        cpus: number of virtual CPU devices; 0 for accelerators.
+        topology: topology of the accelerators; None for CPUs.
+        part: range of the virtual devices; None: all.
     """
 
     name: str
@@ -38,9 +38,9 @@ class Target:
 
     @classmethod
     def parse(cls, text: str, part: range | None = None) -> Target:
-        """Parse `cpu:8`, or a topology of TPUs as `atelier plan` has it.
+        """Parse `cpu:8`, or a TPU topology in the notation of `atelier plan`.
 
-        Raises: PlanError: there is none of that name, or no compiler for it.
+        Raises: PlanError: unknown topology, or no compiler for it.
         """
         if match := CPU.fullmatch(text):
             return cls(text, int(match[1]), part=part)
@@ -48,41 +48,41 @@ class Target:
         if topology.chip.kind != "tpu":
             raise PlanError(
                 f"topology {text!r}: executables are built for TPUs (such as v6e:2x4) and CPUs "
-                "(cpu:8); what GPUs run is compiled where they are, into compile_cache"
+                "(cpu:8); programs for GPUs are compiled on their machine, into compile_cache"
             )
         if part is not None:
-            raise PlanError("--devices goes with cpu:N; of TPUs a worker has the whole topology")
+            raise PlanError("--devices requires cpu:N; with TPUs a worker uses the whole topology")
         return cls(text, topology=topology)
 
     def set_up(self, pool: PoolSettings, model: ModelSettings) -> None:
-        """Set what JAX reads at its start, as a worker of this pool does on these devices.
+        """Configure JAX for these devices like a worker of this pool, before JAX starts.
 
-        Raises: ConfigError: a flag undoes the model's batching; PlanError: there is no libtpu.
+        Raises: ConfigError: a flag disables the model's batching; PlanError: libtpu is missing.
         """
-        jax.config.update("jax_platforms", "cpu")  # whatever this machine has
-        # A program out of JAX's cache cannot be written down again.
+        jax.config.update("jax_platforms", "cpu")  # even if this machine has accelerators
+        # A program from JAX's cache cannot be serialized again.
         jax.config.update("jax_enable_compilation_cache", False)
         chip = None
         if self.topology is None:
             jax.config.update("jax_num_cpu_devices", self.cpus)
         else:
-            tpu_compiler.be_found(self.topology)
+            tpu_compiler.prepare_environment(self.topology)
             chip = tpu_compiler.flag_name(self.topology)
         loading.set_flags(pool, model, chip, registry.family(model.source, model.base))
 
     def devices(self) -> Sequence[jax.Device]:
         """Return the devices of the worker.
 
-        Raises: ConfigError: there are not so many; PlanError: libtpu does not know them.
+        Raises: ConfigError: too few devices; PlanError: libtpu does not support them.
         """
         if self.topology is None:
-            return own(self.part)
+            return slice_devices(self.part)
         return tpu_compiler.devices_of_host(self.topology)
 
     def check(self, name: str, pool: PoolSettings) -> None:
-        """Check that it can be one worker of a pool. Raises: ConfigError."""
+        """Verify that the pool's slices have one host. Raises: ConfigError."""
         if pool.hosts.count > 1:
             raise ConfigError(
-                f"pools.{name}.hosts: executables are built for slices on one host; each of "
-                f"{pool.hosts.count} has programs of its own, which its process compiles"
+                f"pools.{name}.hosts: executables are built for slices on one host; each of the "
+                f"{pool.hosts.count} compiles its own programs"
             )

@@ -1,4 +1,4 @@
-"""Calibration: which step plans a model has, how fast they are and how near to exact images.
+"""Calibration of quality presets: search for step plans, measure their speed and image quality.
 
 Imports the engine's rows, programs and the loading of models; the command line imports it.
 """

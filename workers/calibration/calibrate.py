@@ -1,4 +1,4 @@
-"""Calibration of one model: plans by recorded residuals, each then measured by drawing with it."""
+"""Calibration of one model: search for plans in recorded residuals, then measure them on images."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from models.checkpoint.presets_file import PLANNED
 from models.interface.pipeline import Fields
-from models.nn.layers.step_cache import PLANNED as PLANNED_INPUT
+from models.nn.layers.step_cache import PLANNED_CACHE_KEY as PLANNED_INPUT
 from models.spec.quality_presets import EXACT, GuidanceInterval, Quality
-from workers.calibration.drawing import Drawer, Drawing
+from workers.calibration.drawing import GeneratedImage, ImageGenerator
 from workers.calibration.frontier import Figures, frontier, promising
 from workers.calibration.record import every_step_whole, record
 from workers.calibration.search import METHODS, StepRecording, best_plans, numbers_of_whole_steps
@@ -20,117 +20,137 @@ from workers.programs import warmup
 log = logging.getLogger(__name__)
 
 STOPS = (1.0, 0.75, 0.5)
-"""Shares of the steps that are guided, where guidance is a lever and a request has any."""
-FIRST_LOOK = 2
-"""Images that every candidate draws; those that they do not rule out draw all."""
+"""Shares of the steps with guidance to try, for a model and requests that use guidance."""
+SCREENING_IMAGES = 2
+"""Number of images that every candidate generates. Promising candidates generate all."""
 TRIED = "tried"
-"""Name of the preset that is drawn with."""
+"""Name of the temporary preset under measurement."""
 
 
 class NothingToPlan(Exception):
-    """Error of a model without the levers that plans need."""
+    """Error of a model without a step cache or exact images, which plans need."""
 
 
 @dataclass(frozen=True)
-class Calibrated:
-    """Presets of a model with their figures, fastest first."""
+class CalibrationResult:
+    """Presets of a model with their measurements, fastest first."""
 
     presets: Mapping[str, Quality]
     candidates: int
-    """Presets that were tried."""
+    """Number of presets tried."""
 
 
 class Calibration:
-    """Calibration of a drawer's model by one set of requests, all of as many steps."""
+    """Calibration of a drawer's model on one set of requests with equal numbers of steps."""
 
-    def __init__(self, drawer: Drawer, requests: Sequence[Fields], about: str) -> None:
-        self._drawer, self._requests, self._about = drawer, requests, about
-        prepared, _ = warmup.stood_in(drawer.pipeline, {**requests[0], "quality": EXACT})
-        self._phases = [step.phase for step in prepared.steps]
-        self._exact: list[Drawing] = []
+    def __init__(self, generator: ImageGenerator, requests: Sequence[Fields], about: str) -> None:
+        self._generator, self._requests, self._about = generator, requests, about
+        prepared, _ = warmup.prepare_with_stand_ins(
+            generator.pipeline, {**requests[0], "quality": EXACT}
+        )
+        self._step_programs = [step.program for step in prepared.steps]
+        self._exact: list[GeneratedImage] = []
 
-    def run(self) -> Calibrated:
-        """Find presets, and measure these and the model's own.
+    def run(self) -> CalibrationResult:
+        """Search for presets, and measure them and the model's existing presets.
 
         Raises: NothingToPlan: the model has no step cache.
         """
-        spec = self._drawer.pipeline.spec
+        spec = self._generator.pipeline.spec
         if not spec.has_exact:
-            raise NothingToPlan(f"{spec.name} has no exact images to hold plans against")
-        own = {name: one for name, one in spec.qualities.items() if not name.startswith(PLANNED)}
+            raise NothingToPlan(f"{spec.name} has no exact images to compare plans with")
+        existing = {
+            name: item for name, item in spec.qualities.items() if not name.startswith(PLANNED)
+        }
         if not self._keeps_residuals():
             raise NothingToPlan(f"{spec.name} has no step cache, so there is nothing to plan")
-        log.info("drawing %d requests exactly", len(self._requests))
-        self._exact = [self._drawer({**one, "quality": EXACT}) for one in self._requests]
-        recording = record(self._drawer, self._as(every_step_whole(self.steps)))
-        candidates = {str(number): one for number, one in enumerate(self._candidates(recording))}
-        found = self._measured(candidates, FIRST_LOOK)
-        kept = promising(found)
-        log.info("%d of %d candidates are left after a first look", len(kept), len(candidates))
-        if len(self._requests) > FIRST_LOOK:
-            found = self._measured({name: candidates[name] for name in kept})
-        chosen = frontier({name: found[name] for name in kept})
-        planned = {name: self._told(candidates[key], found[key]) for name, key in chosen.items()}
-        figures = self._measured(own)
-        return Calibrated(
-            {**planned, **{name: self._told(own[name], figures[name]) for name in own}},
+        log.info("generating %d requests exactly", len(self._requests))
+        self._exact = [self._generator({**item, "quality": EXACT}) for item in self._requests]
+        recording = record(self._generator, self._as(every_step_whole(self.steps)))
+        candidates = {str(number): item for number, item in enumerate(self._candidates(recording))}
+        figures_by_name = self._measured(candidates, SCREENING_IMAGES)
+        promising_names = promising(figures_by_name)
+        log.info(
+            "%d of %d candidates remain after the first images",
+            len(promising_names),
+            len(candidates),
+        )
+        if len(self._requests) > SCREENING_IMAGES:
+            figures_by_name = self._measured({name: candidates[name] for name in promising_names})
+        chosen = frontier({name: figures_by_name[name] for name in promising_names})
+        planned = {
+            name: self._with_figures(candidates[key], figures_by_name[key])
+            for name, key in chosen.items()
+        }
+        existing_figures = self._measured(existing)
+        return CalibrationResult(
+            {
+                **planned,
+                **{
+                    name: self._with_figures(existing[name], existing_figures[name])
+                    for name in existing
+                },
+            },
             len(candidates),
         )
 
     def _keeps_residuals(self) -> bool:
-        """Return whether steps of the model may be left out by a plan."""
+        """Return whether the model stores residuals, so that plans can skip steps."""
         first, *_ = self._as(every_step_whole(self.steps))
-        prepared, _ = warmup.stood_in(self._drawer.pipeline, first)
+        prepared, _ = warmup.prepare_with_stand_ins(self._generator.pipeline, first)
         _, _, tokens, _ = prepared.inputs[PLANNED_INPUT].shape
         return tokens > 0
 
     @property
     def steps(self) -> int:
-        """Number of steps of each image."""
-        return len(self._phases)
+        """Number of denoising steps of each calibration image."""
+        return len(self._step_programs)
 
     def _candidates(self, recording: StepRecording) -> Iterator[Quality]:
-        """Yield the presets to try: for each interval of guidance and estimate, plans by number."""
+        """Yield the presets to try: plans per guidance interval, estimate and full steps."""
         counts = numbers_of_whole_steps(self.steps)
         for guidance, method in itertools.product(self._intervals(), METHODS):
             quality = Quality(guidance=guidance)
-            plans = best_plans(recording, method, quality.turns(self._guided_by(quality)))
+            plans = best_plans(
+                recording, method, quality.step_kind_changes(self._guided_by(quality))
+            )
             for count in counts:
                 if count in plans:
                     yield quality.model_copy(update={"step_cache": plans[count]})
 
     def _intervals(self) -> list[GuidanceInterval | None]:
-        if not any(phase.guided for phase in self._phases):
+        if not any(step_program.guided for step_program in self._step_programs):
             return [None]
         return [None if stop == 1 else GuidanceInterval(stop=stop) for stop in STOPS]
 
     def _guided_by(self, quality: Quality) -> list[object]:
-        """Return the phases of the steps as a preset runs them."""
+        """Return the step program and guidance of each step under a preset."""
         guided = quality.guided(self.steps)
         return [
-            (phase, phase.guided and one) for phase, one in zip(self._phases, guided, strict=True)
+            (step_program, step_program.guided and is_guided)
+            for step_program, is_guided in zip(self._step_programs, guided, strict=True)
         ]
 
     def _measured(
         self, presets: Mapping[str, Quality], images: int | None = None
     ) -> dict[str, Figures]:
-        """Draw the first images, or all, by each preset."""
-        found = {}
+        """Measure presets on the first `images` requests, or on all."""
+        figures = {}
         for name, quality in presets.items():
-            drawings = [self._drawer(fields) for fields in self._as(quality)[:images]]
-            found[name] = Figures.of(drawings, self._exact[:images])
+            drawings = [self._generator(fields) for fields in self._as(quality)[:images]]
+            figures[name] = Figures.of(drawings, self._exact[:images])
             log.info(
                 "%s: %.2f of the operations, %.2f of the time, %.1f dB at the worst",
-                *(name, found[name].operations, found[name].time, found[name].worst_db),
+                *(name, figures[name].operations, figures[name].time, figures[name].worst_db),
             )
-        return found
+        return figures
 
     def _as(self, quality: Quality) -> list[Fields]:
-        """Return the requests with that preset, which the model then has."""
-        pipeline = self._drawer.pipeline
+        """Set a preset as `TRIED` on the model, and return the requests with it."""
+        pipeline = self._generator.pipeline
         qualities = {**pipeline.spec.qualities, TRIED: quality}
         pipeline.spec = pipeline.spec.model_copy(update={"qualities": qualities})
-        return [{**one, "quality": TRIED} for one in self._requests]
+        return [{**fields, "quality": TRIED} for fields in self._requests]
 
-    def _told(self, quality: Quality, figures: Figures) -> Quality:
+    def _with_figures(self, quality: Quality, figures: Figures) -> Quality:
         return figures.on(quality, self.steps, self._about)

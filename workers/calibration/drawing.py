@@ -1,4 +1,4 @@
-"""Drawing of single images by the programs that a pool would run, watched step by step."""
+"""Generation of single images with a worker's programs, with time and FLOPs of each step."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models.interface.finite import Shown
+from models.interface.finite import CheckedOutput
 from models.interface.image_start import latents_file
-from models.interface.pipeline import Fields, Pipeline, Prepared, PyTree, parted
+from models.interface.pipeline import Fields, Pipeline, PreparedRow, PyTree, split_sound
 from models.interface.step_program import StepProgram
 from models.parallel.axis_rules import Layout
-from models.spec.progressive import parts
+from models.spec.progressive import split_request
 from models.spec.quality_presets import WEIGHTS
 from workers.engine.batching import Batch
 from workers.engine.row import Row
 from workers.programs import warmup
 from workers.programs.aot_cache import Executables
 from workers.programs.batch_sizes import BatchSizes
-from workers.programs.bucket_programs import BucketPrograms, Phase, Values
+from workers.programs.bucket_programs import BucketPrograms, StepKind, Values
 from workers.programs.cache import ProgramCache
 from workers.programs.compiler import Compiler, signature
 from workers.programs.flops import step_flops
@@ -34,21 +34,21 @@ OnState = Callable[[PyTree], None]
 
 
 @dataclass(frozen=True)
-class Drawing:
-    """A drawn image or video."""
+class GeneratedImage:
+    """A generated image or video with its cost."""
 
     pixels: np.ndarray
     seconds: float
     """Seconds of all its steps."""
     operations: float
-    """Operations of all its steps that were not left out."""
+    """FLOPs of all its steps; skipped blocks are not counted."""
 
 
-class Drawer:
-    """Draws images one after the other, each program compiled once, and not on the clock.
+class ImageGenerator:
+    """Generates images one by one; compilation is not timed.
 
-    Seconds are those of the clock on accelerators, whose host waits meanwhile, and the process's
-    own on CPUs, where others may be at work.
+    Seconds are wall time on accelerators, where the host waits. On CPUs they are process time,
+    since other processes may run.
     """
 
     def __init__(
@@ -63,24 +63,24 @@ class Drawer:
         on_cpu = layout.mesh.devices.flat[0].platform == "cpu"
         self._now = time.process_time if on_cpu else time.perf_counter
 
-    def __call__(self, fields: Fields, on_state: OnState = lambda state: None) -> Drawing:
-        """Draw a request, images that it needs being stand-ins.
+    def __call__(self, fields: Fields, on_state: OnState = lambda state: None) -> GeneratedImage:
+        """Generate a request's image; its input images are replaced by placeholders.
 
         Args:
-            on_state: told of the row before the first step and after each one.
+            on_state: called with the row's state before the first step and after each step.
 
-        Raises: RequestError: the model cannot make it.
+        Raises: RequestError: the model rejects the request.
         """
-        prepared, images = warmup.stood_in(self.pipeline, fields)
-        row, seconds, operations = self._drawn(prepared, on_state)
-        if two := parts(fields, self.pipeline.spec):
+        prepared, images = warmup.prepare_with_stand_ins(self.pipeline, fields)
+        row, seconds, operations = self._denoise(prepared, on_state)
+        if split := split_request(fields, self.pipeline.spec):
             images = {**images, "image": self._estimate(row)}
-            row, *more = self._drawn(self.pipeline.prepare(two[1], images), on_state)
+            row, *more = self._denoise(self.pipeline.prepare(split[1], images), on_state)
             seconds, operations = seconds + more[0], operations + more[1]
-        return Drawing(self._decoded(row.programs, row.state), seconds, operations)
+        return GeneratedImage(self._decoded(row.programs, row.state), seconds, operations)
 
-    def _drawn(self, prepared: Prepared, on_state: OnState) -> tuple[Row, float, float]:
-        """Draw a pass; return its row with the seconds and the operations of its steps."""
+    def _denoise(self, prepared: PreparedRow, on_state: OnState) -> tuple[Row, float, float]:
+        """Run a pass; return its row with the seconds and FLOPs of its steps."""
         programs = self._compiled(prepared)
         encode = programs.encoders[signature(prepared.inputs)].result()
         state = self._launcher.wait(encode(self._compiler.weights.common, dict(prepared.inputs)))
@@ -88,40 +88,40 @@ class Drawer:
         on_state(state)
         seconds, operations = 0.0, 0.0
         while not row.all_sent:
-            step, phase = row.next_step, row.phase
+            step, step_kind = row.next_step, row.step_kind
             after, took_s = self._step(row)
             seconds += took_s
             left_out = is_left_out(step.values, after)
-            operations += self._count(programs, phase, step.values, left_out)
+            operations += self._count(programs, step_kind, step.values, left_out)
             row.send(after, 0)
             on_state(after)
         return row, seconds, operations
 
     def _estimate(self, row: Row) -> bytes:
-        """Return a row's estimate of its clean latents, as the next pass begins with it."""
+        """Return a row's estimate of its clean latents as a file, the next pass's input."""
         shapes, denoised = row.programs.row.result(), self._launcher.fetch(row.state["denoised"])
         latents = self.pipeline.spatial({**shapes, "latents": jnp.asarray(denoised)})
         return latents_file(np.asarray(latents))
 
     def fetch(self, leaf: jax.Array) -> np.ndarray:
-        """Bring an array to the host, as float32."""
+        """Copy an array to the host as float32."""
         return np.asarray(self._launcher.fetch(leaf), np.float32)
 
     def close(self) -> None:
-        """Compile nothing more."""
+        """Stop the compiler's threads; nothing can be generated afterwards."""
         self._programs.close()
 
-    def _compiled(self, prepared: Prepared) -> BucketPrograms:
-        """Return the programs when all are compiled: on a CPU that would be on the clock."""
+    def _compiled(self, prepared: PreparedRow) -> BucketPrograms:
+        """Return the programs after all are compiled; compiling would distort CPU time."""
         programs = self._programs.of(prepared)
         for needed in programs.necessary():
             needed.result()
         return programs
 
     def _step(self, row: Row) -> tuple[PyTree, float]:
-        """Return the row after its next step, and the seconds that it took."""
-        weights = self._compiler.weights.load_expert(row.phase.expert)
-        batch = Batch(row.phase, (row,), row.phase.smallest)
+        """Run the row's next step; return the new state and its seconds."""
+        weights = self._compiler.weights.load_expert(row.step_kind.expert)
+        batch = Batch(row.step_kind, (row,), row.step_kind.smallest)
         started = self._now()
         (after, *_), finite = batch.run(weights)
         self._launcher.fetch(finite)
@@ -129,24 +129,24 @@ class Drawer:
 
     def _decoded(self, programs: BucketPrograms, state: PyTree) -> np.ndarray:
         decode, weights = programs.decode.result(), self._compiler.weights.common
-        shown: Shown = self._launcher.fetch(decode(weights, state))
-        return np.asarray(parted(shown.decoded)[0])
+        shown: CheckedOutput = self._launcher.fetch(decode(weights, state))
+        return np.asarray(split_sound(shown.decoded)[0])
 
     def _count(
-        self, programs: BucketPrograms, phase: Phase, values: Values, left_out: bool
+        self, programs: BucketPrograms, step_kind: StepKind, values: Values, left_out: bool
     ) -> float:
-        """Return the operations of a step of one row."""
-        key = programs.bucket, phase.program, left_out
+        """Return the FLOPs of one row's denoising step, memoized."""
+        key = programs.bucket, step_kind.program, left_out
         if key not in self._operations:
             weights, row = self._compiler.weights, programs.row.result()
             self._operations[key] = step_flops(
-                self.pipeline, weights, phase.program, values, row, least=left_out
+                self.pipeline, weights, step_kind.program, values, row, least=left_out
             )
         return self._operations[key]
 
 
 def is_left_out(values: Mapping[str, Any], after: PyTree) -> bool:
-    """Return whether a step did without most blocks, given the row behind it."""
+    """Return whether a step skipped most blocks, given the state after it."""
     if CACHE not in after:
         return False
     if WEIGHTS in values:
@@ -155,6 +155,6 @@ def is_left_out(values: Mapping[str, Any], after: PyTree) -> bool:
 
 
 def requests(pipeline: Pipeline, prompts: Sequence[str], given: Fields) -> list[Fields]:
-    """Return a request for each prompt, each with a seed of its own."""
+    """Return a request for each prompt, each with a different seed."""
     entries = [{**given, "prompt": prompt, "seed": seed} for seed, prompt in enumerate(prompts)]
     return warmup.requests(pipeline.spec, entries)

@@ -1,4 +1,4 @@
-"""Figures of drawn candidates, and those of them that no other one beats."""
+"""Measurements of candidate presets, and selection of the candidates on the Pareto frontier."""
 
 from __future__ import annotations
 
@@ -11,44 +11,46 @@ import numpy as np
 
 from models.checkpoint.presets_file import PLANNED
 from models.spec.quality_presets import Measured, Quality
-from workers.calibration.drawing import Drawing
+from workers.calibration.drawing import GeneratedImage
 from workers.media.psnr import psnr_db
 
 LEAST_DB = 15.0
-"""PSNR below which nobody would know the image again."""
+"""Lowest acceptable PSNR: below it, the image is no longer recognizable."""
 SLACK_DB = 1.5
-"""Distance from the frontier that few images may be wrong by."""
+"""Tolerated distance from the frontier when few images are measured."""
 NEARER_DB, FASTER = 0.5, 0.95
-"""Differences that make a preset of its own: so much nearer, or a share of the operations."""
+"""Smallest differences that justify a separate preset: PSNR in dB, or ratio of FLOPs."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Figures of one preset over the same images."""
+    """Measurements of one preset over the same images."""
 
     psnr_db: tuple[float, ...]
     operations: float
-    """Share of exact ones, in the mean."""
+    """Mean share of an exact image's FLOPs."""
     time: float
-    """Share of an exact image's, the median."""
+    """Median share of an exact image's time."""
 
     @classmethod
-    def of(cls, drawings: Sequence[Drawing], exact: Sequence[Drawing]) -> Figures:
-        """Return the figures of drawings against exact ones of the same requests."""
+    def of(cls, drawings: Sequence[GeneratedImage], exact: Sequence[GeneratedImage]) -> Figures:
+        """Compare images with the exact images of the same requests."""
         pairs = list(zip(drawings, exact, strict=True))
         return cls(
-            tuple(psnr_db(one.pixels, other.pixels) for one, other in pairs),
-            float(np.mean([one.operations / other.operations for one, other in pairs])),
-            median(one.seconds / other.seconds for one, other in pairs),
+            tuple(psnr_db(drawing.pixels, reference.pixels) for drawing, reference in pairs),
+            float(
+                np.mean([drawing.operations / reference.operations for drawing, reference in pairs])
+            ),
+            median(drawing.seconds / reference.seconds for drawing, reference in pairs),
         )
 
     @property
     def worst_db(self) -> float:
-        """PSNR of the image that is farthest from exact."""
+        """PSNR of the image that differs most from the exact one."""
         return min(self.psnr_db)
 
     def on(self, quality: Quality, steps: int, about: str) -> Quality:
-        """Return a preset with these figures."""
+        """Return a quality preset with these measurements added."""
         measured = Measured(
             steps=steps,
             images=len(self.psnr_db),
@@ -65,30 +67,32 @@ class Figures:
         )
 
 
-def promising(found: Mapping[str, Figures]) -> list[str]:
-    """Return the names of those that may turn out to be on the frontier, fastest first."""
+def promising(candidates: Mapping[str, Figures]) -> list[str]:
+    """Return the names of candidates that may be on the frontier, fastest first."""
     names, best_db = [], LEAST_DB
-    for name in sorted(found, key=lambda name: found[name].operations):
-        if found[name].worst_db > best_db - SLACK_DB:
+    for name in sorted(candidates, key=lambda name: candidates[name].operations):
+        if candidates[name].worst_db > best_db - SLACK_DB:
             names.append(name)
-        best_db = max(best_db, found[name].worst_db)
+        best_db = max(best_db, candidates[name].worst_db)
     return names
 
 
-def frontier(found: Mapping[str, Figures]) -> dict[str, str]:
-    """Return the candidates that none beats, fastest first, by the names that they get."""
+def frontier(candidates: Mapping[str, Figures]) -> dict[str, str]:
+    """Return the candidates on the frontier, fastest first, keyed by their new preset names."""
     chosen: list[str] = []
-    for name in sorted(found, key=lambda name: (found[name].operations, -found[name].worst_db)):
-        figures = found[name]
+    for name in sorted(
+        candidates, key=lambda name: (candidates[name].operations, -candidates[name].worst_db)
+    ):
+        figures = candidates[name]
         if figures.worst_db < LEAST_DB or figures.operations >= 1:
             continue
         if not chosen:
             chosen.append(name)
             continue
-        last = found[chosen[-1]]
+        last = candidates[chosen[-1]]
         if figures.worst_db < last.worst_db + NEARER_DB:
             continue
         if last.operations > FASTER * figures.operations:
-            chosen.pop()  # hardly faster, and farther
+            chosen.pop()  # slightly faster and less accurate
         chosen.append(name)
-    return {f"{PLANNED}{1 / found[name].operations:.2f}x": name for name in chosen}
+    return {f"{PLANNED}{1 / candidates[name].operations:.2f}x": name for name in chosen}

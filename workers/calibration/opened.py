@@ -1,4 +1,4 @@
-"""The model to calibrate, on its devices as a pool has it."""
+"""Open the model to calibrate on its devices, with the layout of its pool."""
 
 from __future__ import annotations
 
@@ -14,65 +14,65 @@ from service.settings.models import ModelSettings
 from service.settings.pools import PoolSettings
 from service.settings.section import ConfigError
 from service.settings.settings import Settings
-from workers.calibration.drawing import Drawer
+from workers.calibration.drawing import ImageGenerator
 from workers.loading import model as loading
-from workers.loading.layout import own
+from workers.loading.layout import slice_devices
 from workers.programs.batch_sizes import of_settings
 from workers.programs.program_folder import ProgramFolder
 from workers.programs.xla_cache import use_compile_cache
 
 ALONE = "calibrate"
-"""Name of the pool that a model without one is drawn by."""
+"""Pool name of a model that no pool serves."""
 
 
 @dataclass(frozen=True)
 class CalibrationTarget:
-    """Model that is asked for."""
+    """Model to calibrate, and its pool and devices."""
 
     model: str
-    """Name of a model of the settings; else a folder or a hub id."""
+    """Name of a model of the settings, otherwise a folder or a hub id."""
     pool: str | None = None
-    """Pool of the settings whose layout it has; None: the first that serves it."""
+    """Pool of the settings that provides the layout; None: the first that serves the model."""
     devices: range | None = None
     dtype: str = "bfloat16"
-    """Data type of a model that the settings do not have."""
+    """Data type of a model that is not in the settings."""
 
 
 @contextmanager
 def opened(
-    settings: Settings, asked: CalibrationTarget, out: Path | None = None
-) -> Iterator[tuple[Drawer, Path]]:
-    """Yield a drawer of the model, and the file that its presets go into.
+    settings: Settings, target: CalibrationTarget, out: Path | None = None
+) -> Iterator[tuple[ImageGenerator, Path]]:
+    """Yield a drawer of the model, and the path of its presets file.
 
     Args:
-        out: that file; None: the one beside the checkpoint.
+        out: path of the presets file; None: next to the checkpoint.
 
     Raises:
-        ConfigError: no pool serves it, one of several hosts does, or no file is beside it.
-        CheckpointError, ValueError: it cannot be loaded, or the file not written.
+        ConfigError: no pool serves it, its pool has several hosts, or it has no place for the file.
+        CheckpointError, ValueError: it cannot be loaded, or the file cannot be written.
     """
-    pool, model = settings_of(settings, asked)
-    file = out or file_beside(model.source)
-    check_writable(file)  # before weights are loaded and hours are drawn
-    loading.set_up(pool, model, asked.devices)
+    pool, model = settings_of(settings, target)
+    file = out or default_presets_path(model.source)
+    check_writable(file)  # fail before weights are loaded
+    loading.set_up(pool, model, target.devices)
     use_compile_cache(settings.compile_folder)
-    devices = own(asked.devices)
+    devices = slice_devices(target.devices)
     programs = ProgramFolder(settings.compile_folder, devices, settings.executables)
     pipeline, where = loading.load(ALONE, pool, model, devices, programs)
     batching = of_settings(pool, model, where.layout, where.chosen.slots)
-    drawer = Drawer(pipeline, where.layout, batching, where.executables)
+    generator = ImageGenerator(pipeline, where.layout, batching, where.executables)
     try:
-        yield drawer, file
+        yield generator, file
     finally:
-        drawer.close()
+        generator.close()
 
 
-def file_beside(source: str) -> Path:
-    """Return the file of presets beside a checkpoint, where pools find it.
+def default_presets_path(source: str) -> Path:
+    """Return the path of the presets file next to a checkpoint, where workers load it.
 
     Raises:
-        ConfigError: it lies in an object store, or is a single file.
-        CheckpointError: it is not there.
+        ConfigError: the checkpoint is in an object store, or is a single file.
+        CheckpointError: it does not exist.
     """
     if is_url(source):
         raise ConfigError(
@@ -87,26 +87,28 @@ def file_beside(source: str) -> Path:
     return resolve(source) / FILE
 
 
-def settings_of(settings: Settings, asked: CalibrationTarget) -> tuple[PoolSettings, ModelSettings]:
-    """Return the settings of the model and of the pool that it is drawn by.
+def settings_of(
+    settings: Settings, target: CalibrationTarget
+) -> tuple[PoolSettings, ModelSettings]:
+    """Return the settings of the model and of its pool.
 
-    Raises: ConfigError: no pool serves it, or one of several hosts does.
+    Raises: ConfigError: no pool serves it, or its pool has several hosts.
     """
-    if asked.model not in settings.models:
-        given = {"source": asked.model, "dtype": asked.dtype, "lora_pages": 0}
-        return PoolSettings(model=asked.model), ModelSettings.model_validate(given)
+    if target.model not in settings.models:
+        given = {"source": target.model, "dtype": target.dtype, "lora_pages": 0}
+        return PoolSettings(model=target.model), ModelSettings.model_validate(given)
     pools = {
         name: pool
         for name, pool in settings.pools.items()
-        if asked.model in pool.models and asked.pool in (None, name)
+        if target.model in pool.models and target.pool in (None, name)
     }
     if not pools:
-        named = f"pool {asked.pool}" if asked.pool else "pool"
-        raise ConfigError(f"no {named} of the settings serves {asked.model}")
+        named = f"pool {target.pool}" if target.pool else "pool"
+        raise ConfigError(f"no {named} of the settings serves {target.model}")
     name, first = next(iter(pools.items()))
     if first.hosts.count > 1:
         raise ConfigError(
             f"pools.{name}.hosts: calibration draws with one process; name a pool of one host"
         )
-    pool, model = loading.configured(settings, name, asked.model)
+    pool, model = loading.configured(settings, name, target.model)
     return pool, model.model_copy(update={"lora_pages": 0})

@@ -1,4 +1,4 @@
-"""Prompts of a calibration set where nobody sends any."""
+"""Default prompts for calibration."""
 
 PROMPTS = (
     "a portrait of an old fisherman, soft window light",

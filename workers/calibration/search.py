@@ -1,9 +1,9 @@
-"""Search for plans: for each number of whole steps, those that lose least by recorded residuals.
+"""Search for step plans: the full steps that minimize the predicted error, for each number of them.
 
-What an estimate misses is a quadratic form of the residuals' inner products, so that these alone
-are recorded, a square of numbers an image, and plans are compared without drawing any. Errors of
-steps are added up as if each were carried to the end unchanged, which none is: what a plan costs is
-measured afterwards, by drawing.
+The error of an estimate is a quadratic form of the residuals' inner products. So only these are
+recorded (steps x steps per image), and plans are compared without generating images. Errors of
+steps are added as if each persisted unchanged to the end, which is an approximation. The true error
+is measured afterwards on generated images.
 """
 
 from __future__ import annotations
@@ -17,51 +17,51 @@ from jaxtyping import Float
 from models.spec.step_plan import Estimate, PlannedCache
 
 MAX_GAP = 12
-"""Left-out steps in a row, at the most."""
+"""Maximum number of consecutive skipped steps."""
 
 
 @dataclass(frozen=True)
 class StepRecording:
-    """Recorded residuals and moves of exactly drawn images."""
+    """Residuals and latent changes recorded from exactly generated images."""
 
     products: Float[np.ndarray, "images steps steps"]
-    """Inner products of what the blocks added in two steps."""
+    """Inner products of the blocks' residuals of two steps."""
     moves: Float[np.ndarray, "images steps"]
-    """Norm of what each step added to the latents."""
+    """Norm of each step's change of the latents."""
 
     @property
     def steps(self) -> int:
-        """Number of steps."""
+        """Number of denoising steps."""
         return self.moves.shape[1]
 
     @property
     def magnitudes(self) -> tuple[float, ...]:
-        """Mean magnitude of what the blocks added, of each step; 1 of the first."""
+        """Mean norm of the blocks' residual per step, relative to the first step."""
         norms = np.sqrt(self.products.diagonal(axis1=1, axis2=2)).mean(axis=0)
         return tuple(round(float(norm / norms[0]), 4) for norm in norms)
 
     def miss(self, step: int, behind: Sequence[int], weights: Sequence[float]) -> float:
-        """Return the part of the latents that an estimate misses, in the mean over images.
+        """Return the error of an estimate in the latents, averaged over images.
 
         Args:
-            behind: the whole steps that it weighs, the latest first.
+            behind: the full steps that it combines, the latest first.
         """
-        at, share = [step, *behind], np.array([1.0, *(-weight for weight in weights)])
-        products = self.products[:, at][:, :, at]
+        steps, share = [step, *behind], np.array([1.0, *(-weight for weight in weights)])
+        products = self.products[:, steps][:, :, steps]
         missed = np.maximum(np.einsum("i,nij,j->n", share, products, share), 0)
-        own = np.maximum(self.products[:, step, step], np.finfo(float).tiny)
-        return float((np.sqrt(missed / own) * self.moves[:, step]).mean())
+        norms = np.maximum(self.products[:, step, step], np.finfo(float).tiny)
+        return float((np.sqrt(missed / norms) * self.moves[:, step]).mean())
 
 
 @dataclass(frozen=True)
 class Method:
-    """Kind of estimate."""
+    """Estimate that replaces the residual of skipped steps."""
 
     estimate: Estimate
     order: int = 1
 
     def plan(self, whole: Sequence[int], recording: StepRecording) -> PlannedCache:
-        """Return the plan with those whole steps."""
+        """Return the step-cache plan with these full steps and this estimate."""
         return PlannedCache(
             kind="planned",
             steps=recording.steps,
@@ -76,47 +76,47 @@ METHODS = (Method("reuse"), Method("magnitude"), Method("taylor"), Method("taylo
 
 Behind = tuple[int, ...]
 Paths = dict[Behind, tuple[float, tuple[int, ...]]]
-"""Best way to each state: what it has lost, and its whole steps."""
+"""Best path to each state: its error, and its full steps."""
 
 
 def best_plans(
     recording: StepRecording, method: Method, turns: Sequence[bool]
 ) -> dict[int, PlannedCache]:
-    """Return the best plan by its number of whole steps, from the fewest on.
+    """Return the best plan for each number of full steps, in ascending order.
 
-    Dynamic programming over the last whole steps that an estimate looks back to.
+    Uses dynamic programming over the last full steps, on which an estimate depends.
 
     Args:
-        turns: for each step whether what was kept before it is of no use there.
+        turns: for each step, whether earlier residuals are invalid there.
     """
     losses = _Losses(recording, method, turns)
     states: Paths = {(0,): (0.0, (0,))}
-    found: dict[int, PlannedCache] = {}
+    plans: dict[int, PlannedCache] = {}
     for count in range(1, recording.steps + 1):
         ends = [(lost + end, whole) for behind, (lost, whole) in states.items()
                 if (end := losses.to(behind, recording.steps)) is not None]  # fmt: skip
         if ends:
-            found[count] = method.plan(min(ends)[1], recording)
+            plans[count] = method.plan(min(ends)[1], recording)
         states = _further(states, losses)
-    return found
+    return plans
 
 
 def _further(states: Paths, losses: _Losses) -> Paths:
-    """Return the states with one whole step more."""
-    found: Paths = {}
+    """Extend each path by one more full step."""
+    paths: Paths = {}
     for behind, (lost, whole) in states.items():
         for step in range(behind[0] + 1, losses.steps):
             more = losses.to(behind, step)
             if more is None:
                 break
             key = losses.behind(step, behind)
-            if key not in found or lost + more < found[key][0]:
-                found[key] = lost + more, (*whole, step)
-    return found
+            if key not in paths or lost + more < paths[key][0]:
+                paths[key] = lost + more, (*whole, step)
+    return paths
 
 
 class _Losses:
-    """Losses between whole steps, each found once."""
+    """Memoized errors of the skipped steps between full steps."""
 
     def __init__(self, recording: StepRecording, method: Method, turns: Sequence[bool]) -> None:
         self.steps, self._turns = recording.steps, turns
@@ -124,25 +124,25 @@ class _Losses:
         self._known: dict[tuple[int, Behind], float] = {}
 
     def behind(self, step: int, behind: Behind) -> Behind:
-        """Return the last whole steps once that one is."""
+        """Return the latest full steps after adding `step`."""
         return (step,) if self._turns[step] else (step, *behind)[: self._plan.depth]
 
     def to(self, behind: Behind, step: int) -> float | None:
-        """Return the loss of all steps up to a whole one; None: they cannot all be left out."""
+        """Return the error of the skipped steps before a full one; None: skipping is forbidden."""
         left_out = range(behind[0] + 1, step)
-        if len(left_out) > MAX_GAP or any(self._turns[one] for one in left_out):
+        if len(left_out) > MAX_GAP or any(self._turns[skipped] for skipped in left_out):
             return None
-        return sum(self._loss(one, behind) for one in left_out)
+        return sum(self._loss(skipped, behind) for skipped in left_out)
 
     def _loss(self, step: int, behind: Behind) -> float:
         key = step, behind
         if key not in self._known:
-            weights = self._plan.estimated(step, behind, self.steps)
+            weights = self._plan.estimate_weights(step, behind, self.steps)
             self._known[key] = self._recording.miss(step, behind[: len(weights)], weights)
         return self._known[key]
 
 
 def numbers_of_whole_steps(steps: int) -> list[int]:
-    """Return the numbers of whole steps that are tried: an eighth to three quarters of all."""
+    """Return the numbers of full steps to try, from an eighth to three quarters of all steps."""
     shares = (1 / 8, 1 / 6, 1 / 5, 1 / 4, 0.3, 0.36, 0.43, 0.5, 0.6, 0.75)
     return sorted({max(2, round(share * steps)) for share in shares} & {*range(steps)})

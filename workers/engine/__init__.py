@@ -1,4 +1,5 @@
-"""The engine: rows of many jobs, denoised together step by step on one mesh slice.
+"""Engine: denoises the images of many jobs in shared batches, step by step, on one mesh slice.
 
-May import programs, slice and what is for all; knows no queue and no store.
+May import programs, slice, and `workers/metrics.py` and `workers/retry.py`; accesses neither the
+queue nor the store.
 """

@@ -1,9 +1,9 @@
-"""Slots of a bank: which adapters lie in which pages, who uses them, and who leaves for whom.
+"""Page table of a LoRA bank: which adapters occupy which pages, their users, and eviction.
 
-Images hold their adapters from encoding to the last step. One whose adapters are all there waits
-for nobody; one that brings others in takes free pages, or those of the least recently used. Where
-all are in use it says which of them are to leave: nobody else begins with those, so its wait has an
-end. Pages of an adapter need not lie side by side.
+An image holds its adapters from encoding to its last step. It does not wait if all are loaded.
+Otherwise it takes free pages, or those of the least recently used adapters. If all pages are in
+use, it marks adapters for eviction. No other image may start to use these, so the wait is finite.
+An adapter's pages need not be contiguous.
 """
 
 from __future__ import annotations
@@ -17,78 +17,86 @@ from dataclasses import dataclass, field
 from models.spec.lora import RequestedLora
 
 Load = Callable[[RequestedLora, Sequence[int]], Awaitable[None]]
-"""Read an adapter into these pages."""
+"""Loader of an adapter into the given pages."""
 
 
 @dataclass(eq=False)
-class Resident:
-    """Adapter that has pages."""
+class ResidentAdapter:
+    """Adapter that occupies pages of the bank, loaded or still loading."""
 
     digest: str
     pages: tuple[int, ...]
     loading: asyncio.Future[None]
-    """Future of its being there."""
+    """Future that completes when the adapter is loaded."""
     users: int = 0
-    is_leaving: bool = False
-    """True if it goes when its last user does: somebody waits for its pages."""
+    is_evicting: bool = False
+    """Whether the adapter is evicted when its last user releases it, because an image waits for its
+    pages."""
 
 
 @dataclass(eq=False)
 class AdapterSlots:
-    """Slots of one engine, to be used from its event loop.
+    """Page allocator of one engine's LoRA bank. Use it from the engine's event loop.
 
     Args:
-        pages: of the bank.
+        pages: number of pages of the bank.
     """
 
     pages: int
-    _residents: OrderedDict[str, Resident] = field(default_factory=OrderedDict)
-    """Adapters by digest; the one used last is the last."""
+    _residents: OrderedDict[str, ResidentAdapter] = field(default_factory=OrderedDict)
+    """Adapters by digest, the most recently used last."""
 
     def __post_init__(self) -> None:
         self._free = list(range(self.pages))
         self._line = asyncio.Lock()
-        """Held by the one that waits for pages; others wait behind it, in order."""
+        """Lock held by the image that waits for pages; later ones queue in order."""
         self._changed = asyncio.Event()
 
     @property
     def digests(self) -> list[str]:
-        """Digests of the adapters that are there, the last used one first."""
-        return [one.digest for one in reversed(self._residents.values()) if is_there(one)]
+        """Digests of the loaded adapters, the most recently used first."""
+        return [
+            resident.digest
+            for resident in reversed(self._residents.values())
+            if is_loaded(resident)
+        ]
 
     @property
     def free_pages(self) -> int:
-        """Number of pages that no adapter has."""
+        """Number of bank pages that no adapter occupies."""
         return len(self._free)
 
     def has(self, adapters: Sequence[RequestedLora]) -> bool:
-        """Return whether an image with these would begin without a wait."""
-        found = [self._residents.get(one.digest) for one in adapters]
-        return all(one is not None and is_there(one) and not one.is_leaving for one in found)
+        """Return whether an image with these adapters can begin without a wait."""
+        residents = [self._residents.get(adapter.digest) for adapter in adapters]
+        return all(
+            adapter is not None and is_loaded(adapter) and not adapter.is_evicting
+            for adapter in residents
+        )
 
     @asynccontextmanager
-    async def holding(
+    async def reserve(
         self, adapters: Sequence[RequestedLora], load: Load
     ) -> AsyncIterator[list[int]]:
-        """Yield the pages of these adapters, one adapter behind the other, once they are there.
+        """Yield the pages of these adapters, concatenated in order, once all are loaded.
 
         Args:
-            load: called once for each that comes in, in a task of its own.
+            load: called once for each missing adapter, in its own task.
 
-        Raises: ValueError: they are more than the bank has; and whatever `load` raises.
+        Raises: ValueError: they need more pages than the bank has. Errors of `load` propagate.
         """
-        held = await self._take(adapters, load)
+        residents = await self._take(adapters, load)
         try:
-            for one in held:
-                await asyncio.shield(one.loading)
-            yield [page for one in held for page in one.pages]
+            for resident in residents:
+                await asyncio.shield(resident.loading)
+            yield [page for resident in residents for page in resident.pages]
         finally:
-            for one in held:
-                self._release(one)
+            for resident in residents:
+                self._release(resident)
 
-    async def _take(self, adapters: Sequence[RequestedLora], load: Load) -> list[Resident]:
-        distinct = {one.digest: one for one in adapters}
-        needed = sum(one.pages for one in distinct.values())
+    async def _take(self, adapters: Sequence[RequestedLora], load: Load) -> list[ResidentAdapter]:
+        distinct = {adapter.digest: adapter for adapter in adapters}
+        needed = sum(adapter.pages for adapter in distinct.values())
         if needed > self.pages:
             raise ValueError(
                 f"its adapters take {needed} pages, and this pool has {self.pages} (lora_pages)"
@@ -96,73 +104,77 @@ class AdapterSlots:
         if not self._may_pass(distinct):
             async with self._line:
                 await self._make_room(distinct, load)
-        return [self._enter(one) for one in adapters]
+        return [self._enter(adapter) for adapter in adapters]
 
     def _may_pass(self, distinct: dict[str, RequestedLora]) -> bool:
-        found = [self._residents.get(digest) for digest in distinct]
-        return all(one is not None and not one.is_leaving for one in found)
+        residents = [self._residents.get(digest) for digest in distinct]
+        return all(resident is not None and not resident.is_evicting for resident in residents)
 
     async def _make_room(self, distinct: dict[str, RequestedLora], load: Load) -> None:
-        """Return when there are pages for all that is missing."""
+        """Return once pages are allocated for all missing adapters and their loading has begun."""
         try:
             while True:
-                missing = [one for digest, one in distinct.items() if digest not in self._residents]
-                if self._evict(sum(one.pages for one in missing), distinct.keys()):
+                missing = [
+                    entry for digest, entry in distinct.items() if digest not in self._residents
+                ]
+                if self._evict(sum(entry.pages for entry in missing), distinct.keys()):
                     break
                 self._changed.clear()
                 await self._changed.wait()
             for adapter in missing:
-                self._bring(adapter, load)
+                self._load(adapter, load)
         finally:
-            for one in self._residents.values():
-                one.is_leaving = False
+            for entry in self._residents.values():
+                entry.is_evicting = False
 
     def _evict(self, needed: int, stay: Collection[str]) -> bool:
-        """Free so many pages; where that is not possible now, mark what is to leave.
+        """Free `needed` pages; if that is impossible now, mark adapters for eviction.
 
         Args:
-            stay: digests of those that do not.
+            stay: digests of adapters to keep.
         """
         coming = len(self._free)
-        for one in [one for one in self._residents.values() if one.digest not in stay]:
+        for resident in [
+            resident for resident in self._residents.values() if resident.digest not in stay
+        ]:
             if coming >= needed:
                 break
-            coming += len(one.pages)
-            one.is_leaving = True
-            if not one.users:
-                self._remove(one)
+            coming += len(resident.pages)
+            resident.is_evicting = True
+            if not resident.users:
+                self._remove(resident)
         return len(self._free) >= needed
 
-    def _bring(self, adapter: RequestedLora, load: Load) -> None:
+    def _load(self, adapter: RequestedLora, load: Load) -> None:
         pages = tuple(self._free.pop(0) for _ in range(adapter.pages))
         task = asyncio.ensure_future(load(adapter, pages))
-        one = self._residents[adapter.digest] = Resident(adapter.digest, pages, task)
-        one.users += 1  # until it is loaded, whoever may leave meanwhile
+        resident = self._residents[adapter.digest] = ResidentAdapter(adapter.digest, pages, task)
+        resident.users += 1  # the load itself counts as a user
 
         def loaded(_: asyncio.Future[None]) -> None:
             if task.cancelled() or task.exception():
-                self._residents.pop(one.digest, None)
-            self._release(one)
+                self._residents.pop(resident.digest, None)
+            self._release(resident)
 
         task.add_done_callback(loaded)
 
-    def _enter(self, adapter: RequestedLora) -> Resident:
-        one = self._residents[adapter.digest]
+    def _enter(self, adapter: RequestedLora) -> ResidentAdapter:
+        resident = self._residents[adapter.digest]
         self._residents.move_to_end(adapter.digest)
-        one.users += 1
-        return one
+        resident.users += 1
+        return resident
 
-    def _release(self, one: Resident) -> None:
-        one.users -= 1
-        if not one.users and self._residents.get(one.digest) is not one:
-            self._free.extend(one.pages)  # it could not be loaded
+    def _release(self, resident: ResidentAdapter) -> None:
+        resident.users -= 1
+        if not resident.users and self._residents.get(resident.digest) is not resident:
+            self._free.extend(resident.pages)  # loading failed
         self._changed.set()
 
-    def _remove(self, one: Resident) -> None:
-        del self._residents[one.digest]
-        self._free.extend(one.pages)
+    def _remove(self, resident: ResidentAdapter) -> None:
+        del self._residents[resident.digest]
+        self._free.extend(resident.pages)
 
 
-def is_there(one: Resident) -> bool:
-    """Return whether an adapter is loaded."""
-    return one.loading.done()
+def is_loaded(resident: ResidentAdapter) -> bool:
+    """Return whether a resident adapter has finished loading."""
+    return resident.loading.done()

@@ -1,4 +1,4 @@
-"""Adapters of an engine: from the files that requests name to pages of the banks."""
+"""LoRA adapters of an engine: read requested adapter files into pages of the device banks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from models.adapters.files.adapter import AdapterError
 from models.adapters.files.formats import read
 from models.adapters.files.names import Names
 from models.adapters.names_of import names_of
-from models.interface.adapters import placed
-from models.interface.pipeline import Pipeline, Prepared
+from models.interface.adapters import with_bank_pages
+from models.interface.pipeline import Pipeline, PreparedRow
 from models.spec.lora import RequestedLora, pages_of
 from service.jobs.model.job import JobError
 from workers import metrics
@@ -30,28 +30,29 @@ from workers.programs.step_latency import Recent
 log = logging.getLogger(__name__)
 
 LOADERS = 2
-"""Adapters that are read at the same time: a large one does not hold up the others."""
+"""Number of adapters read concurrently, so that a large one does not delay the others."""
 
 
 LoraFiles = Callable[[RequestedLora, str], Awaitable[Path]]
-"""Find the file of an adapter that a tenant's request names. Raises: LoraGone, StoreError."""
+"""Resolver of the local file of an adapter that a tenant's request names. Raises: LoraGone,
+StoreError."""
 
 
 class LoraGone(Exception):
-    """Error of an adapter that is there no more; says why."""
+    """Error of an adapter that no longer exists, with the reason."""
 
 
 async def no_files(lora: RequestedLora, tenant: str) -> Path:
-    """Raise LoraGone: this engine knows of no adapters."""
-    raise LoraGone("this pool knows no adapters")
+    """Raise LoraGone: resolver of an engine without adapters."""
+    raise LoraGone("this pool has no adapters")
 
 
 class Adapters:
-    """Adapters of one engine. To be used from its event loop.
+    """Adapter loader of one engine. Use it from the engine's event loop.
 
     Args:
-        launcher: takes what is written to the other processes of the slice.
-        files: where the adapters' files are.
+        launcher: forwards writes to the other processes of the slice.
+        files: resolves the adapters' files.
     """
 
     def __init__(
@@ -65,31 +66,31 @@ class Adapters:
         self._times = Recent()
         self._threads = ThreadPoolExecutor(LOADERS, "adapters")
         self._under_way: set[asyncio.Future[None]] = set()
-        """Adapters that are written, also for images that are no longer there."""
+        """Pending loads, including those of images that were canceled."""
         if self._slots.pages:
             self._report_pages()
 
     @property
     def digests(self) -> list[str]:
-        """Digests of the adapters that are on the device, the last used one first."""
+        """Digests of the adapters on the device, the most recently used first."""
         return self._slots.digests
 
     @property
     def load_s(self) -> float:
-        """Median seconds of loading one, of the latest; 0 before any was."""
+        """Median seconds of the most recent loads; 0 before the first."""
         return self._times.median or 0.0
 
     @asynccontextmanager
-    async def held(
-        self, prepared: Prepared, tenant: str, on_wait: Callable[[], None]
-    ) -> AsyncIterator[Prepared]:
-        """Yield the request with its adapters' places, which are its own inside.
+    async def reserved(
+        self, prepared: PreparedRow, tenant: str, on_wait: Callable[[], None]
+    ) -> AsyncIterator[PreparedRow]:
+        """Yield the request with its adapters' pages, which stay reserved inside the context.
 
         Args:
-            tenant: whose files it may name.
-            on_wait: called if they are not there yet.
+            tenant: tenant whose adapter files the request may name.
+            on_wait: called if an adapter is not loaded yet.
 
-        Raises: GenerationFailed: one of them is gone, or cannot be read.
+        Raises: GenerationFailed: an adapter is missing or cannot be read.
         """
         if not prepared.adapters:
             yield prepared
@@ -97,29 +98,32 @@ class Adapters:
         if not self._slots.has(prepared.adapters):
             on_wait()
         async with AsyncExitStack() as stack:
-            holding = self._slots.holding(prepared.adapters, partial(self._load, tenant))
+            holding = self._slots.reserve(prepared.adapters, partial(self._load, tenant))
             try:
                 pages = await stack.enter_async_context(holding)
             except (LoraGone, AdapterError, ValueError) as error:
                 raise GenerationFailed(JobError(code="lora_gone", message=str(error))) from error
-            yield placed(prepared, pages)
+            yield with_bank_pages(prepared, pages)
 
     def warm_up(self) -> None:
-        """Compile what writes pages, before any adapter is there."""
-        for place, pages, array in self._banks.empty():
-            self._write(place, pages, array)
+        """Compile the programs that write pages, before any adapter is loaded."""
+        for index, pages, array in self._banks.empty():
+            self._write(index, pages, array)
 
     async def settled(self) -> None:
-        """Wait until nothing is written to the devices."""
+        """Wait until no adapter is being written to the devices."""
         if self._under_way:
             await asyncio.wait(self._under_way)
 
     def close(self) -> None:
-        """Load nothing more."""
+        """Cancel queued adapter loads and accept no more."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _load(self, tenant: str, lora: RequestedLora, pages: Sequence[int]) -> None:
-        """Raises: LoraGone; AdapterError: its file is not what it was."""
+        """Load one adapter's file into its pages, and record the time.
+
+        Raises: LoraGone; AdapterError: its file has changed.
+        """
         started = time.perf_counter()
         file = await self._files(lora, tenant)
         loop = asyncio.get_running_loop()
@@ -137,8 +141,8 @@ class Adapters:
         adapter = read(file, self._names, lora.expert)
         if pages_of(adapter.rank) > len(pages) or set(adapter.networks) - set(lora.networks):
             raise AdapterError(f"{lora.name}: its file has changed; send the request again")
-        for place, own, array in self._banks.arrays(adapter, pages):
-            self._write(place, own, array)
+        for index, page_indices, array in self._banks.arrays(adapter, pages):
+            self._write(index, page_indices, array)
 
     def _report_pages(self) -> None:
         free = self._slots.free_pages

@@ -1,6 +1,6 @@
-"""Messages between the processes of one slice: a JSON head, then arrays as they lie in memory.
+"""Wire format between the processes of a slice: a JSON header, then raw array bytes.
 
-Nothing that is read can run code: no pickles.
+Without pickles, received bytes cannot execute code.
 """
 
 from __future__ import annotations
@@ -17,28 +17,29 @@ import numpy as np
 HEAD = struct.Struct("!I")
 MAX_HEAD_BYTES = 1 << 20
 KINDS = "biufV"
-"""Kinds of array elements: no objects, no texts. (V: NumPy's letter for bfloat16.)"""
+"""NumPy `dtype.kind` letters accepted: no objects, no strings. (V is NumPy's letter for bfloat16.)
+"""
 
 Read = Callable[[int], bytearray]
-"""Exactly so many bytes."""
+"""Reader that returns exactly the given number of bytes."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """A message between the processes of a slice: its kind, JSON values and arrays."""
+    """Message between processes of a slice: its kind, JSON values and arrays."""
 
     kind: str
     fields: Mapping[str, Any] = field(default_factory=dict)
-    """JSON values."""
+    """JSON values of the message, by name."""
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 class BadMessage(ValueError):
-    """Error of bytes that are no message of ours."""
+    """Error of bytes that are not a valid message."""
 
 
 def packed(message: Message) -> bytes:
-    """The message as it is sent; see `received`."""
+    """Serialize a message; `received` is the inverse."""
     arrays = {name: np.ascontiguousarray(array) for name, array in message.arrays.items()}
     kinds = {name: [array.dtype.name, message.arrays[name].shape] for name, array in arrays.items()}
     head = json.dumps({"kind": message.kind, "fields": message.fields, "arrays": kinds}).encode()
@@ -48,7 +49,7 @@ def packed(message: Message) -> bytes:
 
 
 def received(read: Read) -> Message:
-    """The next message. Raises: BadMessage; and whatever `read` does."""
+    """Read and parse the next message. Raises: BadMessage; errors of `read` propagate."""
     (size,) = HEAD.unpack(read(HEAD.size))
     if size > MAX_HEAD_BYTES:
         raise BadMessage(f"a head of {size} bytes")
@@ -69,9 +70,9 @@ def received(read: Read) -> Message:
 
 
 def element_type(name: str) -> np.dtype:
-    """Return the NumPy type of a name.
+    """Return the NumPy dtype of a name.
 
-    Raises: BadMessage: no plain number.
+    Raises: BadMessage: not a plain number type.
     """
     try:
         dtype = np.dtype(name)
@@ -83,7 +84,7 @@ def element_type(name: str) -> np.dtype:
 
 
 def length(value: Any) -> int:
-    """Return the length of an axis. Raises: BadMessage."""
+    """Validate the length of an axis. Raises: BadMessage."""
     if type(value) is not int or value < 0:
         raise BadMessage(f"an axis of length {value!r}")
     return value

@@ -1,7 +1,4 @@
-"""Difference of an image between batch sizes, where batches have several.
-
-Measured by drawing it with each batch layout.
-"""
+"""Numerical difference of an image between batch layouts, measured by generating it with each."""
 
 from __future__ import annotations
 
@@ -9,8 +6,8 @@ import threading
 
 import numpy as np
 
-from models.interface.finite import Shown
-from models.interface.pipeline import Prepared, PyTree, parted
+from models.interface.finite import CheckedOutput
+from models.interface.pipeline import PreparedRow, PyTree, split_sound
 from workers.engine.batching import Batch
 from workers.engine.row import Row
 from workers.programs.bucket_programs import BucketPrograms
@@ -19,36 +16,40 @@ from workers.programs.launcher import Launcher
 from workers.programs.step_latency import BatchLayout
 
 
-class GivenUp(Exception):
-    """Measuring was broken off."""
+class MeasurementCanceled(Exception):
+    """Raised when the measurement is canceled."""
 
 
 def levels(
     programs: BucketPrograms,
-    prepared: Prepared,
+    prepared: PreparedRow,
     state: PyTree,
     weights: Weights,
     launcher: Launcher,
     given_up: threading.Event,
 ) -> int:
-    """The most by which a subpixel differs from that of the image alone, of 255.
+    """Return an image's largest subpixel difference, out of 255, between batch layouts.
 
-    Nothing else may be stepped meanwhile.
+    The reference is the image generated alone. No other steps may run meanwhile.
 
     Args:
-        state: the row as it was encoded.
+        state: the row after encoding.
         given_up: once set, no further step is begun.
 
     Raises: GivenUp.
     """
     batch_layouts = sorted(
-        {batch_layout for phase in programs.phases.values() for batch_layout in phase.batch_layouts}
+        {
+            batch_layout
+            for step_kind in programs.step_kinds.values()
+            for batch_layout in step_kind.batch_layouts
+        }
     )
 
     def pixels(batch_layout: BatchLayout) -> np.ndarray:
         row = stepped(programs, prepared, state, batch_layout, weights, launcher, given_up)
-        shown: Shown = launcher.fetch(programs.decode.result()(weights.common, row))
-        return np.asarray(parted(shown.decoded)[0], int)
+        output: CheckedOutput = launcher.fetch(programs.decode.result()(weights.common, row))
+        return np.asarray(split_sound(output.decoded)[0], int)
 
     alone = pixels(batch_layouts[0])
     return max(
@@ -59,26 +60,30 @@ def levels(
 
 def stepped(
     programs: BucketPrograms,
-    prepared: Prepared,
+    prepared: PreparedRow,
     state: PyTree,
     batch_layout: BatchLayout,
     weights: Weights,
     launcher: Launcher,
     given_up: threading.Event,
 ) -> PyTree:
-    """The state after all steps, beside its likes: inside one program neighbours change no bit.
+    """Denoise a row to its last step, padding each batch with copies of it.
+
+    Other rows of a batch do not change a row's bits within one program.
 
     Raises: GivenUp.
     """
     row = Row(programs, prepared.steps, state, lambda row: None, lambda row, failure: None)
     while not row.all_sent:
         if given_up.is_set():
-            raise GivenUp("something else is to run")
-        phase = row.phase
+            raise MeasurementCanceled("other work is waiting")
+        step_kind = row.step_kind
         batch = Batch(
-            phase, (row,), batch_layout if batch_layout in phase.batch_layouts else phase.smallest
+            step_kind,
+            (row,),
+            batch_layout if batch_layout in step_kind.batch_layouts else step_kind.smallest,
         )
-        (after, *_), finite = batch.run(weights.load_expert(phase.expert))
+        (after, *_), finite = batch.run(weights.load_expert(step_kind.expert))
         launcher.fetch(finite)
         row.send(after, 0)
     return row.state

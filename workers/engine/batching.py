@@ -1,4 +1,4 @@
-"""Choice of the rows that share the next step, and of its compiled layout."""
+"""Batch scheduler: choice of the rows that share the next step, and of its compiled layout."""
 
 from __future__ import annotations
 
@@ -12,53 +12,53 @@ import numpy as np
 
 from models.interface.pipeline import PyTree
 from workers.engine.row import Row
-from workers.programs.bucket_programs import Phase
-from workers.programs.conditioning import columns, place
+from workers.programs.bucket_programs import StepKind
+from workers.programs.conditioning import columns, index_in_group
 from workers.programs.step_latency import BatchLayout
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of one phase, for one of its programs; what is missing is padding."""
+    """Rows of one step kind, and the compiled layout that runs them, padded to its size."""
 
-    phase: Phase
+    step_kind: StepKind
     rows: tuple[Row, ...]
     batch_layout: BatchLayout
 
     def run(self, weights: list[Any]) -> tuple[tuple[PyTree, ...], jax.Array]:
-        """Send the rows' next step: their states after it, padding last, and finite [batch]."""
+        """Launch the rows' next step; return their states, padding last, and finite [batch]."""
         padded = self._padded
         values = columns([row.next_step.values for row in padded])
-        program = self.phase.programs[self.batch_layout].result()
+        program = self.step_kind.programs[self.batch_layout].result()
         states = tuple(row.state for row in padded)
-        return program(weights, states, values, *self._conditions(weights, padded))
+        return program(weights, states, values, *self._modulation_arguments(weights, padded))
 
     @property
     def work(self) -> float:
-        """Work of the rows' next step, in the mean, as a multiple of the usual one."""
+        """Mean work of the rows' next step, as a multiple of the usual step."""
         return fmean(row.next_step.work for row in self._padded)
 
     @property
     def _padded(self) -> tuple[Row, ...]:
         return self.rows + self.rows[-1:] * (self.batch_layout.size - len(self.rows))
 
-    def _conditions(self, weights: list[Any], rows: tuple[Row, ...]) -> tuple[Any, ...]:
-        """Return the program's further arguments.
+    def _modulation_arguments(self, weights: list[Any], rows: tuple[Row, ...]) -> tuple[Any, ...]:
+        """Return the program's modulation arguments: each row's tree, and its next step's index.
 
-        The rows' conditions, and their next step's place there; nothing in a family that has none.
+        Empty for families without precomputed modulations.
         """
-        program = self.phase.conditions.result()
+        program = self.step_kind.modulations.result()
         if program is None:
             return ()
-        trees = tuple(row.load_conditions(program, weights).tree for row in rows)
-        return trees, np.array([place(row.sent) for row in rows], np.int32)
+        trees = tuple(row.load_modulations(program, weights).tree for row in rows)
+        return trees, np.array([index_in_group(row.sent) for row in rows], np.int32)
 
 
 def next_batch(rows: Sequence[Row], resident: str | None = None) -> Batch | None:
-    """The longest waiting row, with as many of its phase as pay; None: nothing can be sent.
+    """Choose the longest waiting row, and as many rows of its step kind as are worthwhile.
 
-    Rows that find no room are the longest waiting ones of the next turn: so all rows of a phase
-    advance at one pace, and phases take turns.
+    Rows that do not fit wait longest, so they are chosen next. All rows of a step kind therefore
+    advance at one pace, and step kinds alternate. None: no step can be sent.
 
     Args:
         resident: the swapped network that is on the device.
@@ -66,30 +66,31 @@ def next_batch(rows: Sequence[Row], resident: str | None = None) -> Batch | None
     waiting = sorted(served_now(rows, resident), key=lambda row: row.ticket)
     if not waiting:
         return None
-    first, phase = waiting[0], waiting[0].phase
-    if first.alone:
-        return Batch(phase, (first,), phase.smallest)
-    company = [row for row in waiting if row.phase is phase and not row.alone]
-    batch_layout = phase.times.best(len(company), phase.batch_layouts)
-    return Batch(phase, tuple(company[: batch_layout.size]), batch_layout)
+    first, step_kind = waiting[0], waiting[0].step_kind
+    if first.retries_alone:
+        return Batch(step_kind, (first,), step_kind.smallest)
+    candidates = [row for row in waiting if row.step_kind is step_kind and not row.retries_alone]
+    batch_layout = step_kind.times.best(len(candidates), step_kind.batch_layouts)
+    return Batch(step_kind, tuple(candidates[: batch_layout.size]), batch_layout)
 
 
 def served_now(rows: Sequence[Row], resident: str | None) -> list[Row]:
-    """The rows whose next step can be sent, without the swaps of networks that can wait.
+    """Return the rows whose next step can be sent without a network swap that can wait.
 
-    A row that needs another network waits until every row that was seated before it began to wait
-    has done its steps with the one on the device. Rows that came later step along until then, and
-    do not prolong the wait. So rows that run together swap together, and nobody waits for ever.
+    A row may need a network that is not on the device. It waits until all rows that got a slot
+    before it began to wait have finished their steps with the resident network. Rows that came
+    later run along until then, but do not prolong the wait. So rows that run together swap
+    together, and no row starves.
     """
     sendable = [row for row in rows if row.sendable]
-    away = [row for row in sendable if row.phase.expert not in (None, resident)]
+    away = [row for row in sendable if row.step_kind.expert not in (None, resident)]
     if not away:
         return sendable
     longest = min(away, key=lambda row: row.waits_since)
     is_held = resident is not None and any(
-        row.seated < longest.waits_since and row.phase.expert == resident
+        row.slot_ticket < longest.waits_since and row.step_kind.expert == resident
         for row in rows
-        if not (row.canceled or row.held or row.all_sent)
+        if not (row.canceled or row.paused or row.all_sent)
     )
-    served = resident if is_held else longest.phase.expert
-    return [row for row in sendable if row.phase.expert in (None, served)]
+    served = resident if is_held else longest.step_kind.expert
+    return [row for row in sendable if row.step_kind.expert in (None, served)]

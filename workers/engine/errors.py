@@ -1,4 +1,4 @@
-"""Reasons why an image could not be made, in the terms of the job that asked for it."""
+"""Failures of one image, converted to the error of its job."""
 
 from __future__ import annotations
 
@@ -12,48 +12,48 @@ from service.jobs.storage.errors import StoreError
 from workers.engine.snapshot import UnfitSnapshot
 
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
-"""Spelling of XLA, on every platform."""
+"""XLA's status code for exhausted memory, on every platform."""
 NON_FINITE = "non_finite"
 
 
 class GenerationFailed(Exception):
-    """Failure of one image; its neighbours are unharmed."""
+    """Failure of one image; other images of the batch are unaffected."""
 
     def __init__(self, error: JobError) -> None:
         super().__init__(f"{error.code}: {error.message}")
         self.error = error
 
 
-class EngineDied(RuntimeError):
-    """Death of the engine: nothing can be launched any more, and the process should be replaced."""
+class EngineFailed(RuntimeError):
+    """Failure of the whole engine: it can launch no program. The process should be replaced."""
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Return whether the error says that a device has no memory left."""
+    """Return whether the error reports exhausted memory on a device or the host."""
     return isinstance(error, MemoryError) or OUT_OF_MEMORY in str(error)
 
 
 def non_finite(step: int, steps: int) -> GenerationFailed:
-    """NaN or infinity in the latents after `step` of `steps`."""
+    """Return the failure for NaN or infinity in the latents after `step` of `steps`."""
     message = (
-        f"the image broke down at step {step} of {steps}: its latents are no longer finite"
+        f"the image failed at step {step} of {steps}: its latents are not finite"
         " numbers. Try another seed, a lower guidance, or a model loaded in float32."
     )
     return GenerationFailed(JobError(code=NON_FINITE, message=message))
 
 
-STAGES = {
+DECODERS = {
     ("decode", IMAGE): "the VAE's decoder",
     ("decode", SOUND): "the decoder of its sound",
     ("preview", IMAGE): "the decoder of previews",
 }
-"""Names of what has made a part of an output, by program."""
+"""Names of the decoders by program and part of the output, for messages."""
 
 
 def not_finite(stage: str) -> GenerationFailed:
-    """NaN or infinity in what a stage behind the steps has made of finite latents."""
+    """Return the failure for NaN or infinity in a stage's output, computed from finite latents."""
     message = (
-        f"the image broke down in {stage}, which gave numbers that are not finite: its weights are"
+        f"the image failed in {stage}, whose output is not finite: its weights are"
         " damaged, or the model is loaded in a dtype that is too narrow for it. Its operator may"
         " load it in bfloat16 or float32 (models.*.dtype)."
     )
@@ -61,9 +61,9 @@ def not_finite(stage: str) -> GenerationFailed:
 
 
 def generation_failed(error: Exception, doing: str) -> GenerationFailed:
-    """Convert an error that ends one image for the client; `doing` is what was going on.
+    """Convert an error that ends one image to a client-facing failure.
 
-    The error itself is its cause.
+    `doing` describes the activity, for the message. The error becomes the failure's cause.
     """
     failure = GenerationFailed(_job_error(error, doing))
     failure.__cause__ = error
@@ -71,14 +71,14 @@ def generation_failed(error: Exception, doing: str) -> GenerationFailed:
 
 
 @contextmanager
-def explained(doing: str) -> Iterator[None]:
-    """Turn errors inside into the failure of one image, but for those that say more than that.
+def generation_errors(doing: str) -> Iterator[None]:
+    """Convert errors inside the context to the failure of one image.
 
-    Raises: GenerationFailed; EngineDied, StoreError and UnfitSnapshot as they are.
+    Raises: GenerationFailed; EngineDied, StoreError and UnfitSnapshot unchanged.
     """
     try:
         yield
-    except (EngineDied, GenerationFailed, StoreError, UnfitSnapshot):
+    except (EngineFailed, GenerationFailed, StoreError, UnfitSnapshot):
         raise
     except Exception as error:
         raise generation_failed(error, doing) from error

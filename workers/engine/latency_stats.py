@@ -1,10 +1,9 @@
-"""Latencies that this pool has measured, by the queue's buckets.
+"""Latencies measured by this worker, by the queue's buckets.
 
-Times are medians of the latest fifteen. They follow a machine that changes; and what now and then
-holds one up does not count, such as a neighbour's encoding or decoding between two steps: that has
-times of its own, and would be counted twice in a mean. (What chooses batch sizes takes the lower
-quartile, the device alone; but people wait for the host, too.) Phases and shapes of one
-bucket are averaged by their steps.
+Times are medians of the latest fifteen, so they follow a changing machine and ignore outliers. An
+outlier is, for example, another image's encoding between two steps, which a mean would count twice.
+(The choice of batch sizes uses the lower quartile, the device's time alone; but users also wait for
+the host.) A bucket's step kinds and shapes are averaged, weighted by their steps.
 """
 
 from __future__ import annotations
@@ -20,35 +19,37 @@ from models.parallel.axis_rules import Layout
 from models.spec.model_spec import ModelSpec
 from service.jobs.scheduling.cost_model import CostKey, CostRow, expected_s
 from workers.programs.batch_sizes import BatchSizes
-from workers.programs.bucket_programs import BucketPrograms, Phase, is_ready
+from workers.programs.bucket_programs import BucketPrograms, StepKind, is_ready
 
 MAX_BUCKETS = 32
-"""Kept; the longest unused one makes room, as among compiled shapes."""
+"""Maximum number of buckets recorded; the least recently used is dropped, as in the program cache.
+"""
 
 
 class LatencyStats:
-    """Programs of each bucket, and their costs. To be used from one thread."""
+    """Recorded programs and measured costs of each bucket. Use it from one thread."""
 
     def __init__(self, spec: ModelSpec) -> None:
         self._spec = spec
         self._buckets: dict[str, dict[str, BucketPrograms]] = {}
-        """Programs by the queue's bucket and by the engine's, which knows more; last used last."""
+        """Programs by the queue's bucket, then by the engine's finer bucket; most recently used
+        last."""
         self._work: dict[str, float] = {}
-        """Work of a step of each, as a multiple of what its programs take for the usual one."""
-        self._compiled: dict[str, float] = {}
-        """Compile time measured here, by bucket."""
-        self.in_files: dict[str, float] = {}
-        """The same of buckets whose programs lie in files."""
-        self.elsewhere: Mapping[str, float] = {}
-        """The same, as pools of this kind have told it."""
+        """Work of a step per bucket, as a multiple of the step that its programs are timed for."""
+        self._measured_compile_s: dict[str, float] = {}
+        """Compile time measured by this worker, by bucket."""
+        self.stored_compile_s: dict[str, float] = {}
+        """Compile time of buckets whose programs are stored in files."""
+        self.reported_compile_s: Mapping[str, float] = {}
+        """Compile time reported by workers of the same kind, by bucket."""
 
     def bucket(self, fields: Fields) -> str | None:
-        """The queue's, of a request; None: it lacks fields that make one."""
+        """Return the queue's bucket of a request; None: the request lacks a field that forms it."""
         has_all = all(name in fields for name in self._spec.bucket_fields)
         return self._spec.bucket(fields, requested_adapters(fields)) if has_all else None
 
     def uses(self, fields: Fields, programs: BucketPrograms) -> None:
-        """An image of this request needs that programs now."""
+        """Record that an image of this request uses these programs."""
         bucket = self.bucket(fields)
         if bucket is None:
             return
@@ -61,54 +62,56 @@ class LatencyStats:
 
     @property
     def warm(self) -> list[str]:
-        """Buckets that are compiled, the last used one first."""
+        """Compiled buckets, the most recently used first."""
         return [
             b for b, shapes in reversed(self._buckets.items()) if any(map(is_warm, shapes.values()))
         ]
 
     @property
-    def at_hand(self) -> tuple[str, ...]:
-        """Buckets that need not be compiled, as many as are kept; those that are first."""
-        return tuple(dict.fromkeys([*self.warm, *self.in_files]))[:MAX_BUCKETS]
+    def available(self) -> tuple[str, ...]:
+        """Buckets that need no compilation, at most `MAX_BUCKETS`; those in memory first."""
+        return tuple(dict.fromkeys([*self.warm, *self.stored_compile_s]))[:MAX_BUCKETS]
 
     def is_compiled(self, bucket: str) -> bool:
-        """Return whether programs of this bucket lie compiled."""
-        return bucket in self.at_hand
+        """Return whether programs of this bucket are compiled, in memory or in files."""
+        return bucket in self.available
 
     def compiled(self, bucket: str, seconds: float) -> None:
         """Record how long compiling a bucket's programs took.
 
-        The longest counts: others of it, such as a scheduler's, may be fewer.
+        The largest value counts: compilations for another solver may be smaller.
         """
-        self._compiled[bucket] = max(seconds, self._compiled.pop(bucket, 0.0))
-        if len(self._compiled) > MAX_BUCKETS:
-            del self._compiled[next(iter(self._compiled))]
+        self._measured_compile_s[bucket] = max(seconds, self._measured_compile_s.pop(bucket, 0.0))
+        if len(self._measured_compile_s) > MAX_BUCKETS:
+            del self._measured_compile_s[next(iter(self._measured_compile_s))]
 
     def expected_s(self, bucket: str) -> float | None:
         """Return the expected compile time of a bucket's programs; None: unknown."""
-        return expected_s({**self.elsewhere, **self.in_files, **self._compiled}, bucket)
+        return expected_s(
+            {**self.reported_compile_s, **self.stored_compile_s, **self._measured_compile_s}, bucket
+        )
 
     def rows(self, layout: str, devices: int) -> dict[CostKey, CostRow]:
-        """Return the costs known by now."""
-        found = {}
+        """Return the measured costs per bucket, layout and batch size."""
+        costs = {}
         for bucket, shapes in self._buckets.items():
-            compile_s = self._compiled.get(bucket, self.in_files.get(bucket))
+            compile_s = self._measured_compile_s.get(bucket, self.stored_compile_s.get(bucket))
             for size, row in _rows(shapes.values(), devices).items():
                 update = {"compile_s": compile_s, "step_s": row.step_s * self._work[bucket]}
-                found[CostKey(bucket, layout, size)] = row.model_copy(update=update)
-        return found
+                costs[CostKey(bucket, layout, size)] = row.model_copy(update=update)
+        return costs
 
 
 def is_warm(programs: BucketPrograms) -> bool:
-    """Return whether everything that a request needs is compiled."""
+    """Return whether every program that a request needs is compiled."""
     return bool(programs.encoders) and all(map(is_ready, programs.necessary()))
 
 
 def describe(pool: str, layout: Layout, batching: BatchSizes) -> str:
-    """Return the name of a kind of pool.
+    """Return the label of a kind of worker, under which measurements are comparable.
 
-    By its settings, its devices, how they split the work, and how many images they step at once:
-    what was measured with more sizes does not hold with one.
+    Made of the pool's name, its devices, mesh axes, and exact batching: measurements with several
+    batch sizes do not apply to it.
     """
     mesh = layout.mesh
     axes = [f"{axis}={size}" for axis, size in mesh.shape.items() if size > 1]
@@ -117,16 +120,18 @@ def describe(pool: str, layout: Layout, batching: BatchSizes) -> str:
 
 
 def _rows(shapes: Iterable[BucketPrograms], devices: int) -> dict[int, CostRow]:
-    """Rows by batch size; of several layouts for one size, the one that the steps take."""
+    """Return costs by batch size; for several layouts of one size, the one that steps use."""
     measured = [programs for programs in shapes if programs.decode_times.median is not None]
     weights = {
-        programs: sum(p.times.steps for p in programs.phases.values()) for programs in measured
+        programs: sum(p.times.steps for p in programs.step_kinds.values()) for programs in measured
     }
     if not sum(weights.values()):
         return {}
     encode_s = _mean((weights[s], s.encode_times.median or 0.0) for s in measured)
     decode_s = _mean((weights[s], s.decode_times.median or 0.0) for s in measured)
-    steps = _step_seconds([phase for programs in measured for phase in programs.phases.values()])
+    steps = _step_seconds(
+        [step_kind for programs in measured for step_kind in programs.step_kinds.values()]
+    )
     samples = sum(weights.values())
     return {
         size: CostRow(
@@ -136,22 +141,22 @@ def _rows(shapes: Iterable[BucketPrograms], devices: int) -> dict[int, CostRow]:
     }
 
 
-def _step_seconds(phases: Iterable[Phase]) -> dict[int, float]:
-    """Step times by batch size: the mean over the steps of all phases that know it."""
+def _step_seconds(step_kinds: Iterable[StepKind]) -> dict[int, float]:
+    """Return step times by batch size: the mean over all step kinds measured at that size."""
     times: defaultdict[int, list[tuple[int, float]]] = defaultdict(list)
-    for phase in phases:
-        for size, seconds in _fastest(phase).items():
-            times[size].append((phase.times.steps, seconds))
-    return {size: _mean(known) for size, known in times.items()}
+    for step_kind in step_kinds:
+        for size, seconds in _fastest(step_kind).items():
+            times[size].append((step_kind.times.steps, seconds))
+    return {size: _mean(pairs) for size, pairs in times.items()}
 
 
-def _fastest(phase: Phase) -> dict[int, float]:
-    # Whole steps and those that leave most out are of two kinds: a median would know but one.
-    usual = fmean if phase.program.cache else median
-    found: dict[int, float] = {}
-    for batch_layout, times in phase.times.known().items():
-        found[batch_layout.size] = min(usual(times), found.get(batch_layout.size, math.inf))
-    return found
+def _fastest(step_kind: StepKind) -> dict[int, float]:
+    # Step caching mixes full and skipped steps; a median would represent only one of them.
+    usual = fmean if step_kind.program.cache else median
+    fastest: dict[int, float] = {}
+    for batch_layout, times in step_kind.times.measured().items():
+        fastest[batch_layout.size] = min(usual(times), fastest.get(batch_layout.size, math.inf))
+    return fastest
 
 
 def _mean(weighted: Iterable[tuple[int, float]]) -> float:

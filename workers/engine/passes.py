@@ -1,75 +1,58 @@
-"""Passes of one image: one or two, each of which is a row in the bucket of its own size.
+"""Denoising passes of one image: one or two, each a row in the bucket of its own size.
 
-Two are of hires fix, or of a preset whose first steps are smaller.
+Two passes result from hires fix, or from a preset whose first steps are smaller.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from models.interface.pipeline import Fields, Pipeline, Prepared
+from models.interface.pipeline import Fields, Pipeline, PreparedRow
 from models.spec.passes import passes
-from service.jobs.model.job import Stage
 from workers.engine.row import Row
-from workers.engine.stage_timing import Timed, stage
 from workers.programs import second_pass, warmup
-from workers.programs.compilation import Compilation
 
 IDLE = "has no effect"
-"""Beginning of a warning's message: the request could do without the field."""
-OnStage = Callable[[Stage, float | None], None]
-"""Callback in the event loop: the stage of an image and, of compiling, the expected seconds; None:
-unknown."""
-
-
-@dataclass(frozen=True)
-class Told:
-    """Callbacks of one image, and its tenant. See `Engine.generate`."""
-
-    on_step: Callable[[Row], None] = lambda row: None
-    on_stage: OnStage = lambda stage, expected_s: None
-    on_compile: Callable[[Compilation], None] = lambda compilation: None
-    tenant: str = ""
-    timed: Timed = stage
+"""Beginning of a warning's message about a field without effect."""
 
 
 @dataclass(frozen=True)
 class ImagePass:
-    """One pass over an image, as a request of its own."""
+    """One pass over an image, prepared like a separate request."""
 
     fields: Fields
     images: Mapping[str, bytes]
-    prepared: Prepared
+    prepared: PreparedRow
     before: int = 0
-    """Steps of the pass before it."""
+    """Number of steps of the preceding pass."""
     after: int = 0
-    """Steps of the pass behind it."""
+    """Number of steps of the following pass."""
     after_work: float = 0.0
-    """Those steps as a multiple of one of this pass, by their pixels."""
+    """Work of the following pass's steps, as a multiple of one step of this pass, by pixels."""
     device_seconds: float = 0.0
-    """Device-seconds of the image before it."""
+    """Device-seconds of the image before this pass."""
     earlier_s: float = 0.0
     """Device-seconds of the image in earlier claims."""
     begins_with: str = "image"
-    """Field of what a second pass begins with: of an image, or of latents that an enlarger of the
-    model's own reads, which may come beside the request's image."""
+    """Field for a second pass's input: an image, or latents for the model's own enlarger, in
+    addition to the request's image."""
     stop_at: int | None = None
-    """Steps after which it stops; None: after the last."""
+    """Steps after which the pass stops; None: after the last."""
 
-    def from_image(self, pipeline: Pipeline, image: bytes, row: Row, around_s: float) -> ImagePass:
-        """Return a second pass that begins with this image, or these latents.
+    def from_image(self, pipeline: Pipeline, image: bytes, row: Row, extra_s: float) -> ImagePass:
+        """Return this second pass, prepared with the given image or latents as its input.
 
         Args:
-            row: the first pass's, done.
-            around_s: device-seconds between the passes, beside the row's.
+            row: the finished row of the first pass.
+            around_s: device-seconds between the passes, in addition to the row's.
         """
         images = {**self.images, self.begins_with: image}
         return replace(
             self,
             images=images,
             prepared=pipeline.prepare(self.fields, images),
-            device_seconds=row.device_seconds + around_s,
+            device_seconds=row.device_seconds + extra_s,
             earlier_s=row.earlier_s,
         )
 
@@ -77,41 +60,61 @@ class ImagePass:
 def prepared_passes(
     pipeline: Pipeline, fields: Fields, images: Mapping[str, bytes]
 ) -> tuple[ImagePass, ImagePass | None]:
-    """Prepare both passes of a request, the second with an image that is not known yet.
+    """Prepare a request's pass or passes, the second with a stand-in image.
 
-    None: there is one pass alone.
+    The second is None if the request has one pass only.
 
-    Raises: RequestError: one of them cannot be served.
+    Raises: RequestError: a pass cannot be served.
     """
     first, second = passes(fields, pipeline.spec)
-    one = ImagePass(first, images, pipeline.prepare(first, images))
+    prepared_first = ImagePass(first, images, pipeline.prepare(first, images))
     if second is None:
-        return one, None
-    images = second_pass.stood_in(fields, pipeline.spec, images)
-    before, start = len(one.prepared.steps), second_pass.begins_with(fields, pipeline.spec)
-    other = ImagePass(second, images, pipeline.prepare(second, images), before, begins_with=start)
-    steps, ratio = len(other.prepared.steps), _pixels(other) / _pixels(one)
-    return replace(one, after=steps, after_work=steps * ratio), other
+        return prepared_first, None
+    images = second_pass.with_stand_in(fields, pipeline.spec, images)
+    before, start = (
+        len(prepared_first.prepared.steps),
+        second_pass.begins_with(fields, pipeline.spec),
+    )
+    prepared_second = ImagePass(
+        second, images, pipeline.prepare(second, images), before, begins_with=start
+    )
+    steps, ratio = (
+        len(prepared_second.prepared.steps),
+        _pixels(prepared_second) / _pixels(prepared_first),
+    )
+    return replace(prepared_first, after=steps, after_work=steps * ratio), prepared_second
 
 
 def warm_up_passes(pipeline: Pipeline, fields: Fields) -> list[ImagePass]:
     """Prepare the passes of a warm-up request. Raises: RequestError: as `prepared_passes`."""
-    _, images = warmup.stood_in(pipeline, fields)
-    return [one for one in prepared_passes(pipeline, fields, images) if one is not None]
+    _, images = warmup.prepare_with_stand_ins(pipeline, fields)
+    return [
+        image_pass
+        for image_pass in prepared_passes(pipeline, fields, images)
+        if image_pass is not None
+    ]
 
 
-def with_warnings_of(first: ImagePass, second: ImagePass | None) -> Prepared:
-    """Return the first pass's request with the warnings of both.
+def with_warnings_of(first: ImagePass, second: ImagePass | None) -> PreparedRow:
+    """Return the first pass's request with the merged warnings of both passes.
 
-    What has no effect is idle in both: a second pass may do without what the first one uses.
+    A warning that a field has no effect is kept only if both passes have it.
     """
     if second is None:
         return first.prepared
-    one, other = first.prepared.warnings, second.prepared.warnings
-    idle = {warning for warning in (*one, *other) if warning.message.startswith(IDLE)}
-    told = dict.fromkeys(said for said in (*one, *other) if said not in idle - ({*one} & {*other}))
-    return replace(first.prepared, warnings=tuple(told))
+    first_warnings, second_warnings = first.prepared.warnings, second.prepared.warnings
+    idle = {
+        warning
+        for warning in (*first_warnings, *second_warnings)
+        if warning.message.startswith(IDLE)
+    }
+    kept = dict.fromkeys(
+        item
+        for item in (*first_warnings, *second_warnings)
+        if item not in idle - ({*first_warnings} & {*second_warnings})
+    )
+    return replace(first.prepared, warnings=tuple(kept))
 
 
-def _pixels(one: ImagePass) -> int:
-    return one.prepared.width * one.prepared.height
+def _pixels(image_pass: ImagePass) -> int:
+    return image_pass.prepared.width * image_pass.prepared.height

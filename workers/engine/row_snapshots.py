@@ -1,4 +1,4 @@
-"""Snapshots of an engine's rows: taken beside their steps, and taken up by another engine."""
+"""Snapshots of an engine's rows: copied while steps run, and restored by another engine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax
 
 from models.interface.pipeline import PyTree
 from workers.engine.passes import ImagePass
-from workers.engine.row import Checked, Row
+from workers.engine.row import Row, RowProgress
 from workers.engine.snapshot import RowSnapshot, UnfitSnapshot, check_fit, needed
 from workers.programs.bucket_programs import BucketPrograms
 from workers.programs.launcher import Launcher
@@ -18,10 +18,10 @@ log = logging.getLogger(__name__)
 
 
 class RowSnapshots:
-    """Snapshots of rows that a launcher's processes hold.
+    """Snapshots of rows held by a launcher's processes.
 
     Args:
-        exactly: keep what an image needs to go on to the same bits.
+        exactly: keep all leaves needed to resume with identical bits.
     """
 
     def __init__(self, launcher: Launcher, exactly: bool) -> None:
@@ -29,37 +29,43 @@ class RowSnapshots:
         self._exactly = exactly
 
     def take(self, row: Row) -> RowSnapshot:
-        """Copy what another engine needs to go on with this row."""
-        checked = row.checked
-        leaves = self._leaves(row, checked.state).items()
+        """Copy the leaves that another engine needs to resume this row."""
+        progress = row.progress
+        leaves = self._leaves(row, progress.state).items()
         copied = {name: self._launcher.fetch(leaf) for name, leaf in leaves}
-        return RowSnapshot(row.before + checked.done, checked.device_seconds, copied)
+        return RowSnapshot(row.before + progress.done, progress.device_seconds, copied)
 
     def bytes(self, row: Row) -> int | None:
-        """Return the bytes that `take` copies; None: a part lies on devices of other hosts."""
-        leaves = self._leaves(row, row.known).values()
-        here = all(leaf.is_fully_addressable or leaf.is_fully_replicated for leaf in leaves)
-        return sum(leaf.nbytes for leaf in leaves) if here else None
+        """Return the bytes that `take` copies; None: part of the row is on other hosts' devices."""
+        leaves = self._leaves(row, row.verified_state).values()
+        is_local = all(leaf.is_fully_addressable or leaf.is_fully_replicated for leaf in leaves)
+        return sum(leaf.nbytes for leaf in leaves) if is_local else None
 
-    def take_up(
-        self, programs: BucketPrograms, one: ImagePass, start: Checked, snapshot: RowSnapshot
-    ) -> Checked:
-        """Return where the image begins: after the steps done before, if they were its own.
+    def resume(
+        self,
+        programs: BucketPrograms,
+        image_pass: ImagePass,
+        start: RowProgress,
+        snapshot: RowSnapshot,
+    ) -> RowProgress:
+        """Restore a snapshot; return the row's progress from which denoising starts.
 
-        Raises: UnfitSnapshot: they were not, and a second pass cannot begin without its first.
+        If the snapshot does not fit a first pass, return `start`.
+
+        Raises: UnfitSnapshot: it does not fit a second pass, which cannot begin without its first.
         """
-        row, steps = self._launcher.leaves(start.state), one.prepared.steps
-        snapshot = replace(snapshot, done=snapshot.done - one.before)
+        row, steps = self._launcher.leaves(start.state), image_pass.prepared.steps
+        snapshot = replace(snapshot, done=snapshot.done - image_pass.before)
         try:
             names = needed(programs.changes(steps), self._exactly)
             check_fit(snapshot, row, names, len(steps))
         except UnfitSnapshot as error:
-            if one.before:
+            if image_pass.before:
                 raise
-            log.warning("an image begins anew, its snapshot does not fit: %s", error)
+            log.warning("an image starts over, its snapshot does not fit: %s", error)
             return start
         state = self._launcher.wait(self._launcher.restore(start.state, snapshot.leaves))
-        return Checked(state, snapshot.done, snapshot.device_seconds)
+        return RowProgress(state, snapshot.done, snapshot.device_seconds)
 
     def _leaves(self, row: Row, state: PyTree) -> dict[str, jax.Array]:
         names = needed(row.programs.changes(row.steps), self._exactly)

@@ -1,10 +1,10 @@
-"""Stages of one image, timed: for Prometheus, and as spans for whoever traces."""
+"""Timing of one image's stages, as Prometheus metrics and trace spans."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -13,15 +13,13 @@ from service.tracing.span import NOTHING, Span
 from workers import metrics
 from workers.engine.row import Row
 
-Timed = Callable[[str, str], AbstractContextManager[Span]]
-"""Context of one stage of one image: (model, stage) → its span."""
 MARKS = 16
-"""Events of one denoising at the most, whatever the number of its steps."""
+"""Maximum number of span events of one denoising, regardless of its steps."""
 
 
 @contextmanager
 def stage(model: str, name: str) -> Iterator[Span]:
-    """Time one image's stage, unless it fails."""
+    """Record one image's stage as a span and, unless it fails, as a metric."""
     started = time.perf_counter()
     with spans.span(name) as span:
         yield span
@@ -29,17 +27,10 @@ def stage(model: str, name: str) -> Iterator[Span]:
     metrics.stages.labels(model, name).observe(took_s, spans.exemplar_of(span.traceparent))
 
 
-@contextmanager
-def traced(model: str, name: str) -> Iterator[Span]:
-    """Record the stage of an image that is no job's, as a span alone."""
-    with spans.span(name) as span:
-        yield span
+class InterleavedTimer:
+    """Timer of one image's interleaved stages, each recorded once.
 
-
-class Turns:
-    """Stages of one image that take turns, each recorded once.
-
-    The sum of its times as a metric, and from its first to its last as a span.
+    The metric is the sum of a stage's times; its span lasts from first start to last end.
     """
 
     def __init__(self, model: str) -> None:
@@ -50,7 +41,7 @@ class Turns:
 
     @contextmanager
     def of(self, name: str) -> Iterator[None]:
-        """Time one stage, with a span of its own."""
+        """Time one run of a stage within the stage's span."""
         started = time.perf_counter()
         if name not in self._spans:
             self._spans[name] = spans.begin(name)
@@ -73,7 +64,7 @@ class Turns:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        """A metric tells of images alone that got through."""
+        """End all spans; observe metrics only if no error occurred."""
         for name, seconds in self._seconds.items():
             self._spans[name].set({"atelier.busy_s": seconds})
             self._spans[name].end(self._ended[name])
@@ -83,10 +74,7 @@ class Turns:
 
 
 def marking(span: Span, on_step: Callable[[Row], None]) -> Callable[[Row], None]:
-    """Return `on_step` that also marks some of the steps on the span.
-
-    Its first, its last, and others at even distances.
-    """
+    """Wrap `on_step` to also record evenly spaced steps, first and last included, on `span`."""
     if span is NOTHING:
         return on_step
 

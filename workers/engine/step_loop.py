@@ -1,7 +1,7 @@
-"""Step loop: what keeps the device at work, in a thread of its own.
+"""Step loop: the thread that keeps the device busy with denoising steps.
 
-It does nothing but choose a batch, send its step, and look at the flags of the step before:
-whatever else an image needs is done elsewhere, beside it.
+It only chooses a batch, sends its step, and checks the flags of the previous step. All other work
+on an image runs in other threads.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jax.profiler import TraceAnnotation
 from models.interface.pipeline import PyTree
 from workers.engine.batching import Batch, next_batch
 from workers.engine.errors import (
-    EngineDied,
+    EngineFailed,
     GenerationFailed,
     generation_failed,
     is_out_of_memory,
@@ -36,13 +36,13 @@ from workers.programs.device_weights import Weights
 log = logging.getLogger(__name__)
 
 AHEAD = 1
-"""Steps sent beyond the one that is looked at: enough that the device never waits, and few enough
-that a canceled row sees at most one more step begin."""
+"""Steps sent ahead of the step being checked: enough to keep the device busy, and few enough that a
+canceled row starts at most one more step."""
 
 
 @dataclass(frozen=True)
-class Sent:
-    """A batch on its way through the device."""
+class StepInFlight:
+    """A batch whose step is in flight on the device."""
 
     batch: Batch
     epochs: tuple[int, ...]
@@ -51,16 +51,16 @@ class Sent:
     finite: jax.Array
     sent_at: float
     work: float
-    """Work of its rows' step, in the mean, as a multiple of the usual one."""
+    """Mean work of its rows' step, as a multiple of the usual step."""
 
 
 class StepLoop:
-    """Rows come in by `submit`, from any thread, and leave by their `on_end`.
+    """Step scheduler thread. Rows enter with `submit`, from any thread, and leave with `on_end`.
 
     Args:
-        slots: rows that are stepped together at the most; others wait in order.
-        fetch: brings an array to the host, when it has been computed.
-        on_death: told, in the loop's thread, of an error of the loop's own. It has ended then.
+        slots: maximum number of rows stepped together; further rows wait in order.
+        fetch: copies an array to the host once it is computed.
+        on_death: called in the loop's thread with an error that has ended the loop itself.
     """
 
     def __init__(
@@ -69,68 +69,68 @@ class StepLoop:
         weights: Weights,
         slots: int,
         fetch: Callable[[jax.Array], np.ndarray],
-        on_death: Callable[[Exception], None],
+        on_failure: Callable[[Exception], None],
     ) -> None:
         self._meter = meter
         self._weights = weights
         self._slots = slots
         self._fetch = fetch
-        self._on_death = on_death
+        self._on_failure = on_failure
         self._waiting: deque[Row] = deque()
-        self._seated: list[Row] = []
-        self._in_flight: deque[Sent] = deque()
+        self._active: list[Row] = []
+        self._in_flight: deque[StepInFlight] = deque()
         self._tickets = itertools.count(1)
         self._free_since = 0.0
-        """End of the last step that was looked at."""
+        """End time of the last step that was checked."""
         self._at_work = 0.0
         """Time at which the loop last woke up or sent a step."""
         self._wake = threading.Event()
         self._on_empty: Callable[[], Any] | None = None
         self.settled = 0
-        """Steps of batches that have ended."""
+        """Number of batch steps that have ended."""
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="step_loop", daemon=True)
         meter.has(slots)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the step loop's thread."""
         self._thread.start()
 
     @property
     def load(self) -> int:
-        """Rows that are here, with and without a slot."""
-        return len(self._waiting) + len(self._seated)
+        """Number of rows in the loop, with and without a slot."""
+        return len(self._waiting) + len(self._active)
 
     def when_empty(self, on_empty: Callable[[], Any]) -> None:
-        """Tell once, in the loop's thread, that no row is here and no step under way."""
+        """Call `on_empty` once, in the loop's thread, when no row and no step in flight remains."""
         self._on_empty = on_empty
         self._wake.set()
 
     def submit(self, row: Row) -> None:
-        """Let a row take part from the next batch on."""
+        """Add a row, which may join the next batch."""
         self._waiting.append(row)
         self._wake.set()
 
-    def hold(self, row: Row, on_still: Callable[[], Any]) -> None:
-        """Send no further step of this row.
+    def pause(self, row: Row, on_idle: Callable[[], Any]) -> None:
+        """Pause a row: send no further step of it.
 
         Args:
-            on_still: told once, in the loop's thread, when none is under way any more; never of a
-                row that has left the loop.
+            on_still: called once, in the loop's thread, when no step of the row is in flight; never
+                called for a row that has left the loop.
         """
-        row.on_still, row.held = on_still, True
+        row.on_idle, row.paused = on_idle, True
         self._wake.set()
 
-    def go_on(self, row: Row) -> None:
-        """Step a row that was held."""
-        row.on_still, row.held = None, False
+    def resume(self, row: Row) -> None:
+        """Resume a row paused by `pause`."""
+        row.on_idle, row.paused = None, False
         self._wake.set()
 
     def close(self, wait_s: float | None = None) -> None:
-        """End after the step in flight; rows that are not done are left where they are.
+        """Stop after the step in flight; unfinished rows receive no callback.
 
         Args:
-            wait_s: for that end; None: for as long as it takes.
+            wait_s: seconds to wait for the thread; None: without limit.
         """
         self._closing = True
         self._wake.set()
@@ -139,16 +139,16 @@ class StepLoop:
     def _run(self) -> None:
         try:
             while not self._closing:
-                self._take_turn()
+                self._run_once()
         except Exception as error:
-            log.exception("the step loop died")
-            self._on_death(error)
+            log.exception("the step loop failed")
+            self._on_failure(error)
 
-    def _take_turn(self) -> None:
-        """Send one step if there is one to send, then look at an earlier one."""
+    def _run_once(self) -> None:
+        """Send one step if possible, then check an earlier one."""
         self._wake.clear()
-        self._seat()
-        batch = next_batch(self._seated, self._weights.resident)
+        self._assign_slots()
+        batch = next_batch(self._active, self._weights.resident)
         if batch is not None and self._in_flight and not self._is_present(batch):
             batch = None  # a swap frees what the steps in flight still use
         if batch is not None:
@@ -156,35 +156,35 @@ class StepLoop:
         if self._in_flight and (batch is None or len(self._in_flight) > AHEAD):
             self._settle(self._in_flight.popleft())
         elif batch is None:
-            if (tell := self._on_empty) and not self.load:
+            if (on_empty := self._on_empty) and not self.load:
                 self._on_empty = None
-                tell()
+                on_empty()
             with TraceAnnotation(NO_WORK):
                 self._wake.wait()
             self._at_work = time.perf_counter()
 
-    def _seat(self) -> None:
-        """Free the slots of rows that are canceled; give free slots to waiting rows."""
-        for row in [row for row in self._seated if row.canceled]:
+    def _assign_slots(self) -> None:
+        """Free the slots of canceled rows; assign free slots to waiting rows."""
+        for row in [row for row in self._active if row.canceled]:
             self._end(row, None)
-        stepping = sum(not row.all_sent for row in self._seated)
+        stepping = sum(not row.all_sent for row in self._active)
         while self._waiting and stepping < self._slots:
             row = self._waiting.popleft()
             if not row.canceled:
-                row.seated = next(self._tickets)
-                self._seated.append(row)
+                row.slot_ticket = next(self._tickets)
+                self._active.append(row)
                 stepping += 1
         self._meter.set_busy_slots(stepping)
-        for row in (*self._seated, *self._waiting):
-            row.notify_if_still()
+        for row in (*self._active, *self._waiting):
+            row.notify_if_idle()
 
     def _send(self, batch: Batch) -> None:
         epochs = tuple(row.epoch for row in batch.rows)
         try:
-            weights = self._bring_weights(batch)
+            weights = self._load_weights(batch)
             sent_at, work = time.perf_counter(), batch.work
             states, finite = batch.run(weights)
-        except EngineDied:
+        except EngineFailed:
             raise
         except Exception as error:
             self._settle_all()  # in order: this error may only repeat an earlier step's
@@ -193,16 +193,16 @@ class StepLoop:
         self._count_wait()
         for row, state in zip(batch.rows, states, strict=False):
             row.send(state, next(self._tickets))
-        self._in_flight.append(Sent(batch, epochs, states, finite, sent_at, work))
+        self._in_flight.append(StepInFlight(batch, epochs, states, finite, sent_at, work))
 
     def _is_present(self, batch: Batch) -> bool:
         """Return whether the network that this step needs is on the device."""
-        return batch.phase.expert in (None, self._weights.resident)
+        return batch.step_kind.expert in (None, self._weights.resident)
 
-    def _bring_weights(self, batch: Batch) -> list[Any]:
-        """Return the weights of this step, swapped in if need be. That is no wait for the host."""
+    def _load_weights(self, batch: Batch) -> list[Any]:
+        """Return the step's weights, swapped in if needed. A swap does not count as host wait."""
         is_present = self._is_present(batch)
-        weights = self._weights.load_expert(batch.phase.expert)
+        weights = self._weights.load_expert(batch.step_kind.expert)
         if not is_present:
             self._at_work = time.perf_counter()
         return weights
@@ -211,12 +211,12 @@ class StepLoop:
         while self._in_flight:
             self._settle(self._in_flight.popleft())
 
-    def _settle(self, sent: Sent) -> None:
-        """Wait for a step to end, and see how it went."""
+    def _settle(self, sent: StepInFlight) -> None:
+        """Wait for a step to end, and process its results."""
         try:
             with TraceAnnotation(STEP):
                 finite = self._fetch(sent.finite)
-        except EngineDied:
+        except EngineFailed:
             raise
         except Exception as error:
             self._fail(sent.batch, sent.epochs, error)
@@ -238,33 +238,33 @@ class StepLoop:
             self._end(row, None)
 
     def _fail(self, batch: Batch, epochs: tuple[int, ...], error: Exception) -> None:
-        """A whole batch failed: its rows go back one step and try it alone, or end if they did."""
+        """Handle a failed batch: rows go back one step to retry alone; rows already alone end."""
         rows = [row for row, epoch in zip(batch.rows, epochs, strict=True) if row.epoch == epoch]
         if is_out_of_memory(error) and len(rows) == len(batch.rows):
-            batch.phase.shrink(batch.batch_layout)
+            batch.step_kind.shrink(batch.batch_layout)
         if rows:
             log.warning("a step of %d rows failed: %s", batch.batch_layout.size, error)
         for row in rows:
-            if row.alone:
+            if row.retries_alone:
                 self._end(row, generation_failed(error, f"in step {row.image_done + 1}"))
             else:
                 row.rewind()
 
     def _end(self, row: Row, failure: GenerationFailed | None) -> None:
-        self._seated.remove(row)
+        self._active.remove(row)
         row.end(failure)
 
-    def _measure(self, sent: Sent) -> float:
-        """Seconds that the device spent on this step: since the one before it had ended."""
+    def _measure(self, sent: StepInFlight) -> float:
+        """Return the seconds that the device spent on this step, since the previous one ended."""
         now = time.perf_counter()
         seconds = now - max(sent.sent_at, self._free_since)
         self._free_since = now
-        sent.batch.phase.times.observe(sent.batch.batch_layout, seconds / sent.work)
+        sent.batch.step_kind.times.observe(sent.batch.batch_layout, seconds / sent.work)
         self._meter.step(sent.batch, seconds)
         return seconds
 
     def _count_wait(self) -> None:
-        """Host time that the device may have spent idle: nothing before this step was running."""
+        """Record host time in which the device may have idled, with no earlier step running."""
         now = time.perf_counter()
         if all(sent.finite.is_ready() for sent in self._in_flight):  # type: ignore[attr-defined]
             self._meter.waited(now - max(self._free_since, self._at_work))

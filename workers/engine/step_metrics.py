@@ -1,4 +1,4 @@
-"""Step metrics: what the steps of one engine add up to, for Prometheus."""
+"""Prometheus metrics of the steps of one engine."""
 
 from __future__ import annotations
 
@@ -11,87 +11,89 @@ import jax
 from models.parallel.axis_rules import Layout
 from workers import metrics
 from workers.engine.batching import Batch
-from workers.programs.bucket_programs import Phase
+from workers.programs.bucket_programs import StepKind
 from workers.programs.step_latency import BatchLayout
 from workers.slice.device_chip import known_chip
 
 MAX_SHAPES = 16
-"""Maximum number of buckets with labels of their own: those of the warm-up, and the next ones.
-Clients choose sizes as they like, and each would be a series."""
+"""Maximum number of buckets with their own label: those of the warm-up, then the first others.
+Clients choose sizes freely, and each would create a time series."""
 WHOLE = "one device"
 
 
 class LabelValues:
-    """The first so many values of a label; any further one is called `other`."""
+    """Limit on a label's distinct values; any value beyond the first `most` is labeled `other`."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._names: set[str] = set()
 
     def name(self, value: str) -> str:
-        """Return the label of a value; `other` once there are too many."""
+        """Return the label of a value; `other` once the limit is reached."""
         if len(self._names) < self._most:
             self._names.add(value)
         return value if value in self._names else metrics.OTHER
 
 
 class StepMetrics:
-    """Metrics of one engine; to be fed by its step loop's thread.
+    """Metrics of one engine, recorded by its step loop's thread.
 
     Args:
-        layout_of: how the slice splits a step of that batch layout.
+        layout_of: returns how the slice partitions a step of that batch layout.
     """
 
     def __init__(self, model: str, layout_of: Callable[[BatchLayout], Layout]) -> None:
         self._model = model
         self._layout_of = layout_of
         self._shapes = LabelValues(MAX_SHAPES)
-        self._owed: WeakKeyDictionary[Phase, int] = WeakKeyDictionary()
-        """Steps of images whose operations are being counted still."""
+        self._owed: WeakKeyDictionary[StepKind, int] = WeakKeyDictionary()
+        """Steps per step kind whose FLOPs are still being counted."""
 
     def has(self, slots: int) -> None:
-        """Report the number of slots."""
+        """Report the engine's number of slots."""
         metrics.slots.labels(self._model).set(slots)
 
-    def set_busy_slots(self, pictures: int) -> None:
-        """Report the number of slots in use."""
-        metrics.slots_busy.labels(self._model).set(pictures)
+    def set_busy_slots(self, busy: int) -> None:
+        """Report the engine's number of slots in use."""
+        metrics.slots_busy.labels(self._model).set(busy)
 
     def waited(self, seconds: float) -> None:
-        """The slice, for the host."""
+        """Record seconds that the slice waited for the host."""
         metrics.device_wait.labels(self._model).inc(seconds)
 
     def step(self, batch: Batch, seconds: float) -> None:
-        """The batch took the slice this long."""
+        """Record one step of a batch, and the seconds it took."""
         model, batch_layout, rows = self._model, batch.batch_layout, len(batch.rows)
-        shape = self._shapes.name(batch.phase.bucket or batch.rows[0].programs.bucket)
+        shape = self._shapes.name(batch.step_kind.bucket or batch.rows[0].programs.bucket)
         layout = layout_name(self._layout_of(batch_layout))
         metrics.steps.labels(model, shape, layout).inc(rows)
         metrics.padding.labels(model).inc(batch_layout.size - rows)
         metrics.device_busy.labels(model).inc(seconds)
         metrics.step_seconds.labels(model, shape, layout, str(batch_layout.size)).observe(seconds)
-        self._count(batch.phase, rows)
+        self._count(batch.step_kind, rows)
 
-    def _count(self, phase: Phase, rows: int) -> None:
-        """The operations of the images' own rows, as soon as somebody knows how many that is."""
-        self._owed[phase] = self._owed.get(phase, 0) + rows
-        if phase.flops is not None and has_result(phase.flops):
-            metrics.flops.labels(self._model).inc(phase.flops.result() * self._owed.pop(phase))
+    def _count(self, step_kind: StepKind, rows: int) -> None:
+        """Add the FLOPs of the images' rows, without padding, once the FLOPs per step are known."""
+        self._owed[step_kind] = self._owed.get(step_kind, 0) + rows
+        if step_kind.flops is not None and has_result(step_kind.flops):
+            metrics.flops.labels(self._model).inc(
+                step_kind.flops.result() * self._owed.pop(step_kind)
+            )
 
 
 def has_result(future: Future[float]) -> bool:
-    """Return whether the future has a result."""
+    """Return whether a future completed without an error."""
     return future.done() and not future.cancelled() and future.exception() is None
 
 
 def layout_name(layout: Layout) -> str:
-    """The mesh axes that split something, with their sizes: `cfg=2,ulysses=4`."""
+    """Return the mesh axes larger than 1 with their sizes: `cfg=2,ulysses=4`."""
     sizes = [f"{axis}={size}" for axis, size in layout.mesh.shape.items() if size > 1]
     return ",".join(sizes) or WHOLE
 
 
 def rate(model: str, devices: Iterable[jax.Device]) -> None:
-    """Tell what the slice's chips could do at best, where that is known of all of them."""
+    """Report the slice's peak FLOPs per second, if known for all of its chips."""
     chips = [known_chip(device) for device in devices]
     rated = [chip.peak_flops for chip in chips if chip is not None]
     if rated and len(rated) == len(chips):
@@ -99,7 +101,7 @@ def rate(model: str, devices: Iterable[jax.Device]) -> None:
 
 
 def report_memory(devices: Iterable[jax.Device]) -> None:
-    """Report the memory in use on this process's devices. From any thread."""
+    """Report the memory in use on this process's devices. Callable from any thread."""
     for device in devices:
         stats = device.memory_stats() or {}
         for kind, name in metrics.MEMORY_KINDS.items():

@@ -1,6 +1,6 @@
-"""Marks that the step loop writes into a recording. They cost nothing while none is taken."""
+"""Names of the step loop's annotations in a JAX profile. They cost nothing without a profile."""
 
 STEP = "atelier step"
-"""A wait for a step; it ends when the step's end is seen."""
+"""Annotation of the wait for a step to end."""
 NO_WORK = "atelier no work"
-"""A wait for something to step."""
+"""Annotation of the wait for a row to step."""

@@ -1,8 +1,8 @@
 """Upscaling of finished images: tile by tile, on one device of this process.
 
-All images of a tile's sides or more run one program, alone, so that an image's bytes do not depend
-on what runs beside it; for smaller ones one is compiled for their size. No other process takes
-part: a slice of several hosts waits for its leader's device no longer than one tile takes.
+All images at least as large as a tile share one unbatched program, so their bytes do not depend on
+concurrent work. Smaller images need a program compiled for their size. Other processes take no
+part: a slice of several hosts waits for the leader's device at most one tile.
 """
 
 from __future__ import annotations
@@ -31,44 +31,44 @@ from workers.programs.compilation import building
 from workers.programs.step_latency import Recent
 
 MAX_PROGRAMS = 16
-"""Programs that an upscaler keeps: of whole tiles, and of the last sizes of small images."""
+"""Programs that an upscaler caches: the one of whole tiles, and those of the latest small sizes."""
 TRIALS = 2
-"""Tiles that are timed at the start."""
+"""Number of tiles that the warm-up times."""
 
 Pixels = UInt8[np.ndarray, "h w 3"]
 
 
 class TilePrograms:
-    """Programs of one upscaler by the tile's shape. From any thread."""
+    """Compiled programs of one upscaler, by the tile's shape. Callable from any thread."""
 
     def __init__(self, model: str, loaded: LoadedUpscaler) -> None:
         self.loaded = loaded
         self.times = Recent()
-        """Seconds of a whole tile; of smaller ones in proportion."""
+        """Seconds of a whole tile; smaller tiles are scaled by area."""
         self._model = model
         self._graph, self._weights = nnx.split(loaded.network)
         self._programs: dict[tuple[int, int], Program] = {}
         self._lock = threading.Lock()
 
-    def draw(self, tile: Pixels) -> Float[np.ndarray, "up_h up_w 3"]:
-        """Draw a tile larger: values of 0 to 1, and beyond."""
+    def upscale(self, tile: Pixels) -> Float[np.ndarray, "up_h up_w 3"]:
+        """Upscale a tile; values are nominally 0 to 1, but may exceed it."""
         program = self._of(tile.shape[:2])
         share = tile.shape[0] * tile.shape[1] / self.loaded.spec.tile**2
         measured = Recent()
         with measured.timing():
-            place = jax.device_put(tile, self.loaded.device)
-            drawn = np.asarray(program(self._weights, place))
+            device_tile = jax.device_put(tile, self.loaded.device)
+            upscaled_tile = np.asarray(program(self._weights, device_tile))
         self.times.observe((measured.median or 0.0) / share)
-        return drawn
+        return upscaled_tile
 
     def warm_up(self) -> None:
-        """Compile whole tiles, and time them."""
+        """Compile the program of whole tiles, and time it."""
         side = self.loaded.spec.tile
         for _ in range(TRIALS):
-            self.draw(np.zeros((side, side, 3), np.uint8))
+            self.upscale(np.zeros((side, side, 3), np.uint8))
 
     def seconds(self, height: int, width: int) -> float:
-        """Seconds that an image takes, undisturbed."""
+        """Return the seconds that an image takes without interruption."""
         return tiles_of(width, height, self.loaded.spec) * (self.times.median or 0.0)
 
     def _of(self, shape: tuple[int, ...]) -> Program:
@@ -81,21 +81,21 @@ class TilePrograms:
             return self._programs[height, width]
 
     def _compiled(self, height: int, width: int) -> Program:
-        place = jax.sharding.SingleDeviceSharding(self.loaded.device)
-        tile = jax.ShapeDtypeStruct((height, width, 3), np.uint8, sharding=place)
+        sharding = jax.sharding.SingleDeviceSharding(self.loaded.device)
+        tile = jax.ShapeDtypeStruct((height, width, 3), np.uint8, sharding=sharding)
 
-        def drawn(weights: nnx.State, tile: jax.Array) -> jax.Array:
+        def upscale_tile(weights: nnx.State, tile: jax.Array) -> jax.Array:
             network = nnx.merge(self._graph, weights)
             dtype = network.conv_first.kernel[...].dtype
             image = (tile[None].astype(jnp.float32) / np.float32(TOP)).astype(dtype)
             return network(image)[0].astype(jnp.float32)
 
         with metrics.compiling("upscale"), building(), metrics.building(self._model):
-            return jax.jit(drawn).lower(self._weights, tile).compile()
+            return jax.jit(upscale_tile).lower(self._weights, tile).compile()
 
 
 class Upscaling:
-    """Upscaling of one image: `draw` each of `tiles`, one after the other, then take `image`."""
+    """Upscaling of one image: call each of `tile_tasks` in order, then `image`."""
 
     def __init__(self, programs: TilePrograms, pixels: Pixels, scale: float) -> None:
         loaded = programs.loaded
@@ -103,23 +103,23 @@ class Upscaling:
         self._size = upscaled(pixels.shape[1], scale), upscaled(pixels.shape[0], scale)
         self._canvas = Canvas(pixels, loaded.spec.tile, loaded.spec.scale, loaded.unshuffle)
 
-    def works(self) -> Iterator[partial[None]]:
-        """Yield what is to be called, for each tile."""
-        return (partial(self._draw, *tile) for tile in self._canvas.tiles())
+    def tile_tasks(self) -> Iterator[partial[None]]:
+        """Yield one callable per tile, which upscales it."""
+        return (partial(self._upscale_tile, *tile) for tile in self._canvas.tiles())
 
-    def _draw(self, row: int, column: int) -> None:
-        """Raises: GenerationFailed: the tile is not finite."""
-        drawn = self._programs.draw(self._canvas.read(row, column))
-        if not np.isfinite(drawn).all():
+    def _upscale_tile(self, row: int, column: int) -> None:
+        """Upscale one tile into the canvas. Raises: GenerationFailed: the tile is not finite."""
+        upscaled_tile = self._programs.upscale(self._canvas.read(row, column))
+        if not np.isfinite(upscaled_tile).all():
             raise not_finite("the upscaler")
-        self._canvas.write(row, column, drawn)
+        self._canvas.write(row, column, upscaled_tile)
 
     def image(self) -> Pixels:
-        """Return the whole image, resized where a smaller scale was asked for."""
-        drawn = self._canvas.image()
-        if drawn.shape[1::-1] == self._size:
-            return drawn
-        small = Image.fromarray(drawn).resize(self._size, Image.Resampling.LANCZOS)
+        """Return the complete image, downscaled if the request has a smaller scale."""
+        upscaled_image = self._canvas.image()
+        if upscaled_image.shape[1::-1] == self._size:
+            return upscaled_image
+        small = Image.fromarray(upscaled_image).resize(self._size, Image.Resampling.LANCZOS)
         return np.asarray(small)
 
 
@@ -127,27 +127,30 @@ class Upscalers:
     """Upscalers of an engine, by name."""
 
     def __init__(self, spec: ModelSpec, loaded: Mapping[str, LoadedUpscaler]) -> None:
-        self._programs = {name: TilePrograms(spec.name, one) for name, one in loaded.items()}
+        self._programs = {
+            name: TilePrograms(spec.name, loaded_upscaler)
+            for name, loaded_upscaler in loaded.items()
+        }
 
     def warm_up(self) -> None:
-        """Compile and time all."""
+        """Compile the program of each upscaler, and time it."""
         for programs in self._programs.values():
             programs.warm_up()
 
-    def begin(self, asked: Mapping[str, Any], pixels: Pixels) -> Upscaling:
-        """Begin to draw an image larger, as a request asks for it."""
-        return Upscaling(self._programs[asked["name"]], pixels, asked["scale"])
+    def begin(self, options: Mapping[str, Any], pixels: Pixels) -> Upscaling:
+        """Start upscaling an image with the request's options."""
+        return Upscaling(self._programs[options["name"]], pixels, options["scale"])
 
-    def seconds(self, asked: Mapping[str, Any] | None, shape: Sequence[int]) -> float:
-        """Seconds that an image takes, undisturbed; 0 where none is asked for."""
-        return self._programs[asked["name"]].seconds(*shape[:2]) if asked else 0.0
+    def seconds(self, options: Mapping[str, Any] | None, shape: Sequence[int]) -> float:
+        """Return the seconds that an image takes without interruption; 0 without options."""
+        return self._programs[options["name"]].seconds(*shape[:2]) if options else 0.0
 
     def loaded(self, name: str) -> LoadedUpscaler:
-        """Return an upscaler."""
+        """Return the loaded upscaler of that name."""
         return self._programs[name].loaded
 
     def rows(self, layout: str, devices: int) -> dict[CostKey, CostRow]:
-        """Return what a tile of each takes, as a bucket of its own."""
+        """Return the cost of a tile of each upscaler, as a bucket of its own."""
         return {
             CostKey(BUCKET + name, layout, 1): CostRow(
                 step_s=seconds, encode_s=0.0, decode_s=0.0, devices=devices

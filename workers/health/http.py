@@ -1,7 +1,7 @@
-"""A pool's page: /healthz, /readyz and /metrics for those who watch it.
+"""HTTP server of a worker: /healthz, /readyz and /metrics.
 
-It has threads of its own, so that it answers while the model is loaded and whatever the pool's
-event loop does.
+It runs on separate threads, so it answers while the model loads and while the event loop is
+blocked.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ from service.settings.section import ConfigError
 from workers.health.liveness import Liveness
 
 MAX_OPEN = 32
-"""Connections: of more the oldest is closed, so that nobody keeps others out."""
+"""Maximum number of open connections. Above it the oldest is closed, so that no client blocks
+others."""
 PATIENCE_S = 5.0
-"""Time limit for a client that says nothing."""
+"""Time limit for a client that sends nothing."""
 RETRY_AFTER_S = 2
 
 log = logging.getLogger(__name__)
 
 
 class HealthPage(ThreadingHTTPServer):
-    """Serves from `serve_forever`'s thread and one for each connection.
+    """HTTP server of a worker's health and metrics, with one thread per connection.
 
     Args:
-        port: 0: any free one.
+        port: 0: any free port.
 
-    Raises: OSError: the port cannot be had.
+    Raises: OSError: the port is not available.
     """
 
     daemon_threads = True
@@ -47,12 +48,13 @@ class HealthPage(ThreadingHTTPServer):
         super().__init__(("", port), Handler)
         self.liveness = liveness
         self.refresh: Callable[[], None] = lambda: None
-        """Called before the metrics are told: what is only to be had by asking."""
+        """Called before the metrics are rendered, to update values that are only computed on
+        demand."""
         self._open: list[socket.socket] = []
         self._lock = threading.Lock()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve one connection; the oldest one is closed where too many are open."""
+        """Serve one connection; close the oldest if too many are open."""
         with self._lock:
             self._open.append(request)
             oldest = self._open[0] if len(self._open) > MAX_OPEN else None
@@ -61,30 +63,30 @@ class HealthPage(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close the connection, and forget it."""
+        """Close the connection and remove it from the open ones."""
         with self._lock:
             if request in self._open:
                 self._open.remove(request)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log a connection that broke."""
-        log.debug("a look at the pool's page broke off", exc_info=True)
+        """Log a broken connection to the health server."""
+        log.debug("a connection to the health server broke", exc_info=True)
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Handler that answers GET on one connection."""
+    """Handler of GET and HEAD requests on one connection."""
 
     server: HealthPage
     timeout = PATIENCE_S
 
     def do_GET(self) -> None:
-        """Args are in the path: what follows a question mark is ignored."""
+        """Answer a GET request; the query string is ignored."""
         match self.path.partition("?")[0]:
             case "/healthz":
-                self._tell(self.server.liveness.illness)
+                self._report(self.server.liveness.failure_reason)
             case "/readyz":
-                self._tell(self.server.liveness.unready)
+                self._report(self.server.liveness.not_ready_reason)
             case "/metrics":
                 self.server.refresh()
                 accept = ",".join(self.headers.get_all("Accept", ()))
@@ -95,15 +97,20 @@ class Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
-    def _tell(self, reason: str | None) -> None:
+    def _report(self, reason: str | None) -> None:
         if reason is None:
             self._answer(HTTPStatus.OK, "application/json", b'{"status":"ok"}')
         else:
             self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, reason)
 
     def _refuse(self, status: HTTPStatus, detail: str) -> None:
-        said = {"type": "about:blank", "title": status.phrase, "status": status, "detail": detail}
-        self._answer(status, "application/problem+json", json.dumps(said).encode())
+        problem = {
+            "type": "about:blank",
+            "title": status.phrase,
+            "status": status,
+            "detail": detail,
+        }
+        self._answer(status, "application/problem+json", json.dumps(problem).encode())
 
     def _answer(self, status: HTTPStatus, content_type: str, body: bytes) -> None:
         self.send_response_only(status)
@@ -116,7 +123,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing: a scrape is no event, and an address is the client's own text."""
+        """Log nothing: scrapes are frequent, and paths are text supplied by clients."""
 
 
 def hang_up(connection: socket.socket) -> None:
@@ -128,10 +135,10 @@ def hang_up(connection: socket.socket) -> None:
 
 
 @contextmanager
-def shown(pool: str, port: int | None, liveness: Liveness) -> Iterator[HealthPage | None]:
-    """The page while this lasts; None: the pool has none.
+def health_server(pool: str, port: int | None, liveness: Liveness) -> Iterator[HealthPage | None]:
+    """Serve health and metrics while the context is open; yield None if the pool has no port.
 
-    Raises: ConfigError: the port cannot be had.
+    Raises: ConfigError: the port is not available.
     """
     if port is None:
         yield None
@@ -139,12 +146,12 @@ def shown(pool: str, port: int | None, liveness: Liveness) -> Iterator[HealthPag
     try:
         page = HealthPage(port, liveness)
     except OSError as error:
-        said = f"pools.{pool}.metrics_port: {port} cannot be listened on: {error.strerror}"
-        raise ConfigError(said) from None
+        message = f"pools.{pool}.metrics_port: {port} cannot be listened on: {error.strerror}"
+        raise ConfigError(message) from None
     with page:
         thread = threading.Thread(target=page.serve_forever, name="page", daemon=True)
         thread.start()
-        log.info("health and metrics are told on port %d", page.server_address[1])
+        log.info("health and metrics are served on port %d", page.server_address[1])
         try:
             yield page
         finally:

@@ -1,7 +1,7 @@
-"""Liveness: how a pool's process is, for those who ask from other threads.
+"""Liveness and readiness state of a worker process, read by the threads of its HTTP server.
 
-Alive is a process whose claim loop turns: it may load, compile, step or drain for as long as that
-takes, but its event loop has to run, and a claim has to come back, with or without Redis.
+A process is alive while its event loop runs and its claims return, with or without Redis. Loading,
+compiling, stepping and draining may take any time.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Literal
 
 BEAT_S = 1.0
 LOOP_S = 60.0
-"""An event loop that has not turned for so long hangs: nothing in it takes a second, and a process
-without a processor for that long is not helped by being killed, but rare."""
+"""An event loop that has been blocked for so long hangs: no callback takes even a second. A healthy
+process rarely lacks processor time for that long, and a restart would not help it."""
 CLAIM_S = 180.0
-"""A claim waits for a job for a few seconds, and for a Redis that is away for some more, each time
-anew: one that has not come back for so long never will."""
+"""A claim waits a few seconds for a job, and some more for an unreachable Redis. A claim that has
+not returned for so long never will."""
 
 WAITING = "it waits for Redis"
 LOADING = "it loads its model"
@@ -26,10 +26,10 @@ DRAINING = "it drains: it takes no more jobs"
 
 
 class Liveness:
-    """Written by one thread, read by any.
+    """Liveness and readiness of one process. One thread writes, any thread reads.
 
     Args:
-        clock: seconds, from any moment on.
+        clock: monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -39,72 +39,72 @@ class Liveness:
         self._claims_since: float | None = None
         self.claims_begun = 0
         self._parts: dict[str, Liveness] = {}
-        """Liveness of each model, where the process serves several."""
+        """Liveness of each model, if the process serves several."""
 
     def part(self, model: str) -> Liveness:
-        """Return the liveness of one of several models; the process is as all of them are."""
+        """Return the liveness of one of several models; the process combines all of them."""
         return self._parts.setdefault(model, Liveness(self._clock))
 
     @property
-    def illness(self) -> str | None:
-        """Reason to replace the process; None: there is none."""
-        return self._own_illness or self._of_parts("illness")
+    def failure_reason(self) -> str | None:
+        """Reason to replace the process, or None."""
+        return self._own_failure_reason or self._of_parts("failure_reason")
 
     @property
-    def _own_illness(self) -> str | None:
+    def _own_failure_reason(self) -> str | None:
         now, beat_at, since = self._clock(), self._beat_at, self._claims_since
         if self._reason == DRAINING:
-            return None  # that has an end of its own
+            return None  # draining has a time limit of its own
         if beat_at is not None and now - beat_at > LOOP_S:
-            return f"its event loop has not turned for {now - beat_at:.0f} s"
+            return f"its event loop has been blocked for {now - beat_at:.0f} s"
         if since is not None and now - since > CLAIM_S:
-            return f"a claim has not come back for {now - since:.0f} s"
+            return f"a claim has not returned for {now - since:.0f} s"
         return None
 
     @property
-    def unready(self) -> str | None:
-        """Reason for taking no jobs; None: it takes them."""
-        return self._reason or self._own_illness or self._of_parts("unready")
+    def not_ready_reason(self) -> str | None:
+        """Reason why the process takes no jobs, or None."""
+        return self._reason or self._own_failure_reason or self._of_parts("not_ready_reason")
 
-    def _of_parts(self, what: Literal["illness", "unready"]) -> str | None:
-        said = ((model, getattr(part, what)) for model, part in self._parts.items())
-        return next((f"{model}: {reason}" for model, reason in said if reason), None)
+    def _of_parts(self, what: Literal["failure_reason", "not_ready_reason"]) -> str | None:
+        reasons = ((model, getattr(part, what)) for model, part in self._parts.items())
+        return next((f"{model}: {reason}" for model, reason in reasons if reason), None)
 
     def waits(self, reason: str) -> None:
-        """Report that it waits for Redis, before it loads or after."""
+        """Record that the process waits for Redis, before or after loading."""
         self._reason = f"{WAITING}: {reason}"
 
     def loads(self) -> None:
-        """Note that the model is being loaded."""
+        """Record that the model is being loaded."""
         self._reason = LOADING
 
     def warms_up(self) -> None:
-        """Note that the warm-up has begun."""
+        """Record that the warm-up has begun."""
         self._reason = WARMING_UP
 
     def refuses(self, reason: str) -> None:
-        """Report that it will take no jobs for as long as it lives."""
+        """Record that the process will never take jobs."""
         self._reason = reason
 
     def serves(self) -> None:
-        """Note that the worker takes jobs."""
+        """Record that the worker takes jobs."""
         self._reason = None
 
     def drains(self) -> None:
-        """Note that the worker takes no more jobs."""
+        """Record that the worker takes no more jobs."""
         self._reason = DRAINING
 
     def claims(self) -> None:
-        """A claim begins."""
+        """Record that a claim begins."""
         self.claims_begun += 1
         self._claims_since = self._clock()
 
     def rests(self) -> None:
-        """Report that it waits for capacity, however long that takes, or works on claims."""
+        """Record that no claim is pending: the worker waits for capacity or runs jobs."""
         self._claims_since = None
 
     async def beat(self) -> None:
-        """Record, until canceled, that the event loop turns."""
+        """Record, until canceled, that the event loop runs."""
         while True:
             self._beat_at = self._clock()
             await asyncio.sleep(BEAT_S)

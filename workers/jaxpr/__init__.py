@@ -1,4 +1,4 @@
-"""Traced programs read as data: operations, axes, peak memory. No device is needed.
+"""Analysis of traced programs (jaxprs): operations, split axes, peak memory. Needs no device.
 
 May import no other room.
 """

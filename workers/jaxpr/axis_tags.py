@@ -1,4 +1,4 @@
-"""Tags of values in a traced program: the logical axes that each is split over."""
+"""Tags of values in a traced program: the logical axes that each value may be split over."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Tag:
-    """Tag of one value. A value that depends on weights alone is a weight, too."""
+    """Split axes of one value. A value that depends only on weights is a weight, too."""
 
     sizes: Sizes = field(default_factory=dict)
     """Axes that an activation may be split over, with their sizes."""
     dims: Axes | None = None
-    """Logical axis of each dimension of a weight."""
+    """Logical axis of each dimension of a weight; None: not a weight."""
     logits: bool = False
     """Whether it is attention's logits, which the serving kernels never write to memory."""
 
     @property
     def is_weight(self) -> bool:
-        """Return whether the value is a parameter."""
+        """Return whether the tagged value is a weight."""
         return self.dims is not None
 
 
 def activation(tags: Iterable[Tag]) -> Tag:
-    """Return the tag of what is made of these: split wherever one of them is."""
-    found = [tag for tag in tags if not tag.is_weight]
-    sizes = union(*(tag.sizes for tag in found))
-    return Tag(sizes, logits=any(tag.logits for tag in found))
+    """Return the tag of a value computed from these: it is split wherever an input is."""
+    activations = [tag for tag in tags if not tag.is_weight]
+    sizes = union(*(tag.sizes for tag in activations))
+    return Tag(sizes, logits=any(tag.logits for tag in activations))
 
 
 def union(*sizes: Sizes) -> Sizes:
-    """Return the larger size of each axis."""
+    """Merge axis sizes, with the larger size of each axis."""
     joined: dict[str, int] = {}
-    for each in sizes:
-        for axis, size in each.items():
+    for axis_sizes in sizes:
+        for axis, size in axis_sizes.items():
             joined[axis] = max(size, joined.get(axis, 0))
     return joined
 
 
 def constrained(axes: Axes, shape: tuple[int, ...], tag: Tag) -> Tag:
-    """Return the tag after a constraint; a value that is not batched may have lost its rows."""
+    """Return the tag after a sharding constraint; an unbatched value may lose its row axis."""
     if tag.is_weight:
         return Tag(dims=axes)
     sizes = {axis: size for axis, size in zip(axes, shape, strict=True) if axis is not None}
@@ -53,7 +53,7 @@ def constrained(axes: Axes, shape: tuple[int, ...], tag: Tag) -> Tag:
 
 
 def reshaped(dims: Axes, before: tuple[int, ...], after: tuple[int, ...]) -> Axes:
-    """The axes of a weight's dimensions after a reshape: a split one's go to the first part."""
+    """Return a weight's axes after a reshape; a split dimension's axis moves to its first part."""
     result: list[str | None] = []
     left = [(size, axis) for size, axis in zip(before, dims, strict=True) if size != 1]
     place, covered = 0, 1
@@ -70,6 +70,6 @@ def reshaped(dims: Axes, before: tuple[int, ...], after: tuple[int, ...]) -> Axe
 
 
 def in_use(dims: Axes, shape: tuple[int, ...]) -> Sizes:
-    """Return a weight's axes while its layer runs: what splits only its storage is gathered."""
+    """Return a weight's axes while its layer runs; axes that split storage only are gathered."""
     pairs = zip(dims, shape, strict=True)
     return {axis: size for axis, size in pairs if axis is not None and axis not in STORED}

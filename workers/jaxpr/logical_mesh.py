@@ -1,7 +1,7 @@
-"""Mesh whose axes are the networks' own logical ones: one trace for all layouts.
+"""Mesh whose axes are the networks' logical axes, so that one trace serves all layouts.
 
-Every axis has size 1, so nothing is split; but each constraint in the traced program says which
-logical axes it stands on, and from those and a layout's table follows each device's share.
+Every axis has size 1, so nothing is split. Each constraint in the traced program names its logical
+axes. A layout's table then gives each device's share.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from models.parallel.axis_rules import TABLE, Axes, Layout, MeshAxes, abstract_m
 
 
 class Logical(Layout):
-    """A layout that names what others split, whatever its table says."""
+    """Layout that maps each logical axis to the mesh axis of the same name."""
 
     def split(self, axes: Axes, shape: tuple[int, ...]) -> tuple[MeshAxes, ...]:
         """Return the logical axes themselves as mesh axes."""
@@ -23,13 +23,13 @@ class Logical(Layout):
 
 
 def logical_layout() -> Layout:
-    """Return a layout whose mesh axes are the logical ones, each of size 1."""
+    """Return a layout whose mesh axes are the logical axes, each of size 1."""
     names = tuple(TABLE)
-    # Only traced: of kernels that all do the same work, the one that is plainest to count.
+    # Only traced, so use the kernel that is simplest to count; all do the same work.
     return Logical(abstract_mesh((1,) * len(names), names), xla_kernel, {n: (n,) for n in names})
 
 
 def axes_of(spec: PartitionSpec, rank: int) -> Axes:
-    """The logical axis of each dimension."""
+    """Return the logical axis of each dimension of a partition spec."""
     names = [entry[0] if isinstance(entry, tuple) else entry for entry in spec]
     return (*names, *(None,) * (rank - len(names)))

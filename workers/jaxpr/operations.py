@@ -1,6 +1,6 @@
-"""A traced program's work: its products and its convolutions, with the axes that may split them.
+"""Operations of a traced program: matrix products and convolutions, with their split axes.
 
-Loops count as often as they run. Nothing is compiled: the program's own equations are walked.
+A loop's body counts once per iteration. Nothing is compiled; the jaxpr's equations are walked.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from workers.jaxpr.logical_mesh import axes_of
 
 Kind = Literal["matmul", "attention", "conv"]
 Pairs = tuple[tuple[str, int], ...]
-"""`Sizes` that can be a key."""
+"""`Sizes` as a hashable key."""
 
 
 INSIDE = ("heads", "mlp")
-"""Axes of what is between a layer's first and last product."""
+"""Axes between a layer's first and last product."""
 
 
 @dataclass(frozen=True)
@@ -41,39 +41,40 @@ class Op:
 
 @dataclass(frozen=True)
 class Exchange:
-    """Communication where an axis is split. Bytes of all devices together."""
+    """Communication caused by a split axis. Bytes of all devices together."""
 
     kind: Literal["attention", "reduce", "halo", "output"]
     on: str
-    """The logical axis; of an output, all that it has."""
+    """Logical axis that causes it; empty for an output."""
     sent_bytes: float
     axes: Pairs
     """Axes of the value that is sent."""
     heads: int = 1
     kv_bytes: float = 0
-    """Bytes of attention's keys and values; `sent_bytes` are those, the queries and the result."""
+    """Bytes of attention's keys and values; `sent_bytes` also has the queries and the result."""
 
 
 @dataclass
 class Work:
-    """Work of one program, each entry with how often it runs."""
+    """Operations and communication of one program, each with its number of executions."""
 
     ops: Counter[Op] = field(default_factory=Counter)
     exchanges: Counter[Exchange] = field(default_factory=Counter)
 
     @property
     def flops(self) -> float:
-        """Operations of all products, as often as they run."""
+        """FLOPs of all products, with repetitions."""
         return sum(op.flops * count for op, count in self.ops.items())
 
 
 def work_of(
     jaxpr: Any, arguments: Sequence[Tag], least: bool = False
 ) -> tuple[Work, dict[Any, Tag]]:
-    """Count the work of a closed jaxpr whose arguments have these tags; and tag its results.
+    """Count the operations of a closed jaxpr, and compute the tag of every value.
 
     Args:
-        least: whether of branches the one of least work counts, and not of most.
+        arguments: tags of the jaxpr's arguments.
+        least: whether to count the cheapest branch of a `cond` instead of the most expensive.
     """
     walk = _Walk(Work(), least)
     tags = walk.run(jaxpr.jaxpr, arguments, 1)
@@ -89,13 +90,13 @@ def nbytes(aval: Any) -> float:
     return float(math.prod(aval.shape)) * np.dtype(aval.dtype).itemsize
 
 
-ROWS = ("picture_rows", "rows")
-"""Row axes of images: an autoencoder's, a network's."""
+ROWS = ("image_rows", "rows")
+"""Row axes of images: of the autoencoder, and of the network."""
 
 
 def pairs(sizes: Sizes, picture: bool = False) -> Pairs:
-    """Return one of the axes that share devices: rows or tokens, rows or columns."""
-    others = {"picture_columns"} if "picture_rows" in sizes else set()
+    """Drop one axis of each pair that shares devices: rows or tokens, rows or columns."""
+    others = {"image_columns"} if "image_rows" in sizes else set()
     if picture and "rows" in sizes:
         others.add("tokens")
     elif "tokens" in sizes:
@@ -104,7 +105,7 @@ def pairs(sizes: Sizes, picture: bool = False) -> Pairs:
 
 
 class _Walk:
-    """Walk through the equations, in order; through inner programs where they are called."""
+    """Visitor of a jaxpr's equations, in order, including those of inner jaxprs."""
 
     def __init__(self, work: Work, least: bool = False) -> None:
         self.work = work
@@ -112,16 +113,18 @@ class _Walk:
         self.tags: dict[Any, Tag] = {}
 
     def run(self, jaxpr: Any, arguments: Sequence[Tag], times: int) -> list[Tag]:
-        known: dict[Any, Tag] = dict(zip(jaxpr.invars, arguments, strict=True))
-        known |= {var: Tag() for var in jaxpr.constvars}
+        tags_by_var: dict[Any, Tag] = dict(zip(jaxpr.invars, arguments, strict=True))
+        tags_by_var |= {var: Tag() for var in jaxpr.constvars}
 
         def tag(atom: Any) -> Tag:
-            return Tag() if isinstance(atom, jax_internals.Literal) else known[atom]
+            return Tag() if isinstance(atom, jax_internals.Literal) else tags_by_var[atom]
 
         for equation in jaxpr.eqns:
             tags = [tag(atom) for atom in equation.invars]
-            known |= dict(zip(equation.outvars, self.equation(equation, tags, times), strict=True))
-        self.tags |= known
+            tags_by_var |= dict(
+                zip(equation.outvars, self.equation(equation, tags, times), strict=True)
+            )
+        self.tags |= tags_by_var
         return [tag(atom) for atom in jaxpr.outvars]
 
     def equation(self, equation: Any, tags: list[Tag], times: int) -> list[Tag]:
@@ -141,7 +144,7 @@ class _Walk:
             Tag(dims=tag.dims[1:]) if tag.dims is not None else tag
             for tag in tags[consts + carry :]
         ]
-        # Once without counting: a carry may be split only by what the body does to it.
+        # First pass without counting: the body may split a carry that is unsplit at the start.
         first = _Walk(Work(), self.least).run(body, [*tags[: consts + carry], *entries], times)
         carried = [
             Tag(union(a.sizes, b.sizes))
@@ -151,13 +154,13 @@ class _Walk:
         yield from results
 
     def _while(self, equation: Any, tags: list[Tag], times: int) -> Iterator[Tag]:
-        """Count its body as if it ran once: how often, nobody can say."""
+        """Count the body once: the number of iterations is unknown."""
         params = equation.params
         body = params["body_jaxpr"].jaxpr
         return iter(self.run(body, tags[params["cond_nconsts"] :], times))
 
     def _cond(self, equation: Any, tags: list[Tag], times: int) -> Iterator[Tag]:
-        """One branch stands for all, that of most work: a step cache may have everything to do."""
+        """Count one branch only: that of most work, as a step cache may have to run all blocks."""
         walks = [_Walk(Work(), self.least) for _ in chosen_branches(equation)]
         results = [
             walk.run(branch.jaxpr, tags[1:], times)
@@ -166,7 +169,7 @@ class _Walk:
         for walk in walks:
             self.tags |= walk.tags
         choose = min if self.least else max
-        chosen = choose(range(len(walks)), key=lambda place: walks[place].work.flops)
+        chosen = choose(range(len(walks)), key=lambda branch_index: walks[branch_index].work.flops)
         self.work.ops.update(walks[chosen].work.ops)
         self.work.exchanges.update(walks[chosen].work.exchanges)
         return iter(results[chosen])
@@ -197,7 +200,7 @@ class _Walk:
     _squeeze = _reshape
 
     def _dynamic_slice(self, equation: Any, tags: list[Tag], times: int) -> Iterator[Tag]:
-        """A layer that is looked up in a stack of weights is a weight."""
+        """Keep the tag of a layer that is looked up in a stack of weights."""
         yield tags[0] if tags[0].is_weight else activation(tags[:1])
 
     def _dot_general(self, equation: Any, tags: list[Tag], times: int) -> Iterator[Tag]:
@@ -216,7 +219,7 @@ class _Walk:
         shape = in_use(by.dims, weight.shape)
         gone = {by.dims[i] for i in contracted[which]}
         summed = gone & shape.keys()
-        # Heads and feed-forward may be joined before they are summed up.
+        # Heads and feed-forward may be joined before they are summed.
         lost = gone | set(INSIDE if summed else ())
         left_over = {a: n for a, n in union(seen.sizes, shape).items() if a not in lost}
         moved = nbytes(other) + nbytes(out)
@@ -231,11 +234,11 @@ class _Walk:
     def _product(
         self, equation: Any, tags: list[Tag], flops: float, batched: int, times: int
     ) -> Tag:
-        """Count a product of two activations: attention's logits, its second, or a small one."""
+        """Count a product of two activations: attention's first or second, or a small one."""
         left, right = (atom.aval for atom in equation.invars)
         out = equation.outvars[0].aval
         sizes = dict(union(tags[0].sizes, tags[1].sizes))
-        if batched < 2 or batched == len(out.shape):  # pairs of vectors are nothing to attend over
+        if batched < 2 or batched == len(out.shape):  # products of vectors are not attention
             moved = sum(map(nbytes, (left, right, out)))
             self.work.ops[Op("matmul", flops, moved, 0, pairs(sizes))] += times
             return Tag(sizes)
@@ -255,31 +258,31 @@ class _Walk:
         return Tag(sizes, logits=not second)
 
     def _conv_general_dilated(self, equation: Any, tags: list[Tag], times: int) -> Iterator[Tag]:
-        picture, kernel = (atom.aval for atom in equation.invars)
+        image, kernel = (atom.aval for atom in equation.invars)
         out = equation.outvars[0].aval
         numbers = equation.params["dimension_numbers"]
         window = [kernel.shape[i] for i in numbers.rhs_spec[2:]]
         channels = kernel.shape[numbers.rhs_spec[1]]
-        spread = math.prod(equation.params["lhs_dilation"])  # of a transposed convolution
+        spread = math.prod(equation.params["lhs_dilation"])  # above 1 for a transposed convolution
         flops = 2.0 * math.prod(out.shape) * math.prod(window) * channels / spread
         seen, by = tags
         shape = in_use(by.dims, kernel.shape) if by.dims is not None else {}
         axes = pairs(union(seen.sizes, shape), picture=True)
-        moved = nbytes(picture) + nbytes(out)
+        moved = nbytes(image) + nbytes(out)
         self.work.ops[Op("conv", flops, moved, nbytes(kernel), axes)] += times
         if len(window) > 1:
-            border = nbytes(picture) / picture.shape[numbers.lhs_spec[-2]] * (window[-2] - 1)
+            border = nbytes(image) / image.shape[numbers.lhs_spec[-2]] * (window[-2] - 1)
             for axis in seen.sizes.keys() & set(ROWS) if border else ():
                 entry = Exchange("halo", axis, border, pairs(seen.sizes, picture=True))
                 self.work.exchanges[entry] += times
         yield Tag(seen.sizes)
 
     def _reduce_sum(self, equation: Any, tags: list[Tag], times: int) -> Iterator[Tag]:
-        """Count a reduction over an image's rows: a norm by groups."""
+        """Count the communication of a reduction over an image's rows, as in a group norm."""
         value, out = equation.invars[0].aval, equation.outvars[0].aval
         sizes = tags[0].sizes
-        whole = len(equation.params["axes"]) > 1 and value.ndim > 3
-        for axis in sizes.keys() & set(ROWS) if whole else ():
+        is_over_image = len(equation.params["axes"]) > 1 and value.ndim > 3
+        for axis in sizes.keys() & set(ROWS) if is_over_image else ():
             rest = {name: size for name, size in sizes.items() if name == "batch"}
             self.work.exchanges[Exchange("reduce", axis, nbytes(out), pairs(rest))] += times
         yield _elementwise(equation, tags, equation.outvars[0])
@@ -300,18 +303,18 @@ def _sizes(spec: Any, aval: Any) -> Mapping[str, int]:
 
 
 def is_by_platform(equation: Any) -> bool:
-    """A `cond` whose branch follows from where the program is compiled for."""
+    """Return whether a `cond` chooses its branch by the platform it is compiled for."""
     return "branches_platforms" in equation.params
 
 
 def chosen_branches(equation: Any) -> Any:
-    """Return the branches of a `cond` that may run; of branches by platform the last."""
+    """Return the branches of a `cond` that may run; by platform, only the last."""
     branches = equation.params["branches"]
     return branches[-1:] if is_by_platform(equation) else branches
 
 
 def inner_jaxpr(equation: Any) -> Any:
-    """Return the jaxpr of a call (jit, custom derivatives, checkpoint); None: no call."""
+    """Return the jaxpr of a call (jit, custom derivatives, checkpoint), or None."""
     for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
         inner = equation.params.get(name)
         if inner is not None:

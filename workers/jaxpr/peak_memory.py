@@ -1,7 +1,7 @@
-"""Peak memory of a program beside its arguments: an estimate, made before any compiler.
+"""Estimate of a program's peak memory in addition to its arguments, without compiling it.
 
-Elementwise results are taken to be fused into whoever reads them, and logits to stay inside the
-attention kernel; all else lives from the equation that makes it to the last that reads it.
+Elementwise results are assumed to be fused into their readers, and logits to stay inside the
+attention kernel. Every other value lives from the equation that produces it to its last reader.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ Live = Mapping[Pairs, float]
 
 
 def peak(jaxpr: Any, tags: Mapping[Any, Tag]) -> Live:
-    """The fullest moment of a jaxpr; what it is given is not counted.
+    """Return the largest set of live values of a jaxpr; its arguments are not counted.
 
     Args:
-        tags: of every value of it and of the programs inside.
+        tags: of every value of the jaxpr and of its inner jaxprs.
     """
     written = _written(jaxpr)
     last = _last_reads(jaxpr, written)
@@ -55,11 +55,11 @@ def peak(jaxpr: Any, tags: Mapping[Any, Tag]) -> Live:
 
 
 def _last_reads(jaxpr: Any, written: set[Any]) -> dict[Any, int]:
-    """Return the last equation that needs each value; results are needed to the end."""
+    """Return the index of the last equation that needs each value; results live to the end."""
     last = {var: len(jaxpr.eqns) for var in _variables(jaxpr.outvars)}
     for at in reversed(range(len(jaxpr.eqns))):
         equation = jaxpr.eqns[at]
-        # What is fused into its readers reads when they do.
+        # A fused value is read when its readers run.
         until = max((last.get(v, at) for v in equation.outvars if v not in written), default=at)
         for var in _variables(equation.invars):
             last[var] = max(last.get(var, -1), until)
@@ -67,7 +67,7 @@ def _last_reads(jaxpr: Any, written: set[Any]) -> dict[Any, int]:
 
 
 def _written(jaxpr: Any) -> set[Any]:
-    """Values that lie in memory: made or read by what cannot be fused."""
+    """Return the values that are in memory: results and operands of unfusable equations."""
     written = set(_variables(jaxpr.outvars))
     for equation in jaxpr.eqns:
         if _is_heavy(equation):
@@ -83,7 +83,7 @@ def _is_heavy(equation: Any) -> bool:
 
 
 def _bodies(equation: Any) -> list[Any]:
-    """Programs inside an equation. Of branches by platform: none where all of it can be fused."""
+    """Return the jaxprs inside an equation; none for a platform branch that can be fused."""
     if equation.primitive.name == "cond":
         branches = [branch.jaxpr for branch in chosen_branches(equation)]
         fused = is_by_platform(equation) and not any(map(_is_heavy, branches[0].eqns))

@@ -1,4 +1,4 @@
-"""Loading: from settings to a pipeline with its weights on a slice; layouts are chosen here.
+"""Model loading: from settings to a pipeline with weights on a mesh slice; chooses the layout.
 
 May import plan, programs, jaxpr and slice.
 """

@@ -1,4 +1,4 @@
-"""Models that are another one with an adapter: fused into its weights, or served beside it."""
+"""Derived models: a base model with a LoRA adapter, fused into its weights or added at run time."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from service.settings.loras import LoraSettings
 from service.settings.models import ModelSettings
 from service.settings.section import ConfigError
 from service.settings.settings import Settings
-from workers.loading.loras import ConfiguredLora, digest_of, found
+from workers.loading.loras import ConfiguredLora, configured_lora, digest_of
 from workers.programs.aot_cache import Executables
 
-OWN = {"base", "source"}
-"""Settings of a derived model that are not in place of its base's."""
+NOT_INHERITED = {"base", "source"}
+"""Settings of a derived model that do not override its base's."""
 
 
 def whole_settings(settings: Settings, name: str) -> ModelSettings:
-    """Return a model's settings; of one with a fused adapter, its base's with its own before them.
+    """Return a model's settings; a model with a fused adapter inherits those of its base.
 
-    Its own are those that are not the defaults: processes hand whole settings to each other.
+    Its own settings are the ones that differ from the defaults, because processes pass complete
+    settings to each other.
 
-    Raises: ConfigError: its base is not there, or it has no workers of its own.
+    Raises: ConfigError: its base does not exist, or the base's workers serve it.
     """
     model = settings.models[name]
     if model.lora is None:
@@ -49,13 +50,14 @@ def whole_settings(settings: Settings, name: str) -> ModelSettings:
     update = {
         name: getattr(model, name)
         for name, field in fields
-        if name not in OWN and getattr(model, name) != field.get_default(call_default_factory=True)
+        if name not in NOT_INHERITED
+        and getattr(model, name) != field.get_default(call_default_factory=True)
     }
     return base.model_copy(update=update | {"defaults": defaults_of(base) | defaults_of(model)})
 
 
 def defaults_of(model: ModelSettings) -> dict[str, Any]:
-    """Return the defaults of request fields, the scheduler's too."""
+    """Return the defaults of request fields, including the scheduler."""
     scheduler = {} if model.scheduler is None else {"scheduler": model.scheduler}
     return {**model.defaults, **scheduler}
 
@@ -63,14 +65,14 @@ def defaults_of(model: ModelSettings) -> dict[str, Any]:
 def derived_loras(
     settings: Settings, spec: ModelSpec, names: Names, facts: Executables
 ) -> dict[str, ConfiguredLora]:
-    """Return the adapters of the models that are served beside a model, by these models' names.
+    """Return the adapters of derived models that a base's workers serve, keyed by derived model.
 
     Args:
-        names: of the base's layers.
-        facts: what was found out at starts before.
+        names: names of the base's layers.
+        facts: store of facts from earlier starts.
     """
     return {
-        name: found(
+        name: configured_lora(
             name, LoraSettings(source=model.lora or "", model=spec.name), spec, names, facts
         )
         for name, model in settings.models.items()
@@ -81,8 +83,8 @@ def derived_loras(
 def derived_models(
     settings: Settings, loras: Mapping[str, ConfiguredLora]
 ) -> tuple[DerivedModel, ...]:
-    """Return the models of these adapters; those that cannot be had are left out."""
-    usable = {name: one.lora for name, one in loras.items() if one.lora.error is None}
+    """Return the derived models of these adapters, without those that cannot be loaded."""
+    usable = {name: adapter.lora for name, adapter in loras.items() if adapter.lora.error is None}
     return tuple(
         _described(name, settings.models[name], lora) for name, lora in sorted(usable.items())
     )
@@ -104,9 +106,9 @@ def with_fused(model: ModelSettings, shapes: Pipeline, load: Callable[..., Pipel
 
     Args:
         shapes: the same model without weights.
-        load: loads it; takes `fused`.
+        load: loads the model; accepts `fused`.
 
-    Raises: CheckpointError: the adapter cannot be used; and whatever `load` raises.
+    Raises: CheckpointError: the adapter is unusable; any error of `load`.
     """
     path = resolve_file(model.lora or "", whole=True)
     try:
@@ -114,7 +116,7 @@ def with_fused(model: ModelSettings, shapes: Pipeline, load: Callable[..., Pipel
         pipeline = load(fused=fusing(adapter, model.lora_scale, shapes))
     except AdapterError as error:
         raise CheckpointError(f"{path}: {error}") from error
-    own = f"{pipeline.spec.fingerprint} {digest_of(path)} {model.lora_scale}"
-    fingerprint = hashlib.sha256(own.encode()).hexdigest()
+    identity = f"{pipeline.spec.fingerprint} {digest_of(path)} {model.lora_scale}"
+    fingerprint = hashlib.sha256(identity.encode()).hexdigest()
     pipeline.spec = pipeline.spec.model_copy(update={"fingerprint": fingerprint})
     return pipeline

@@ -1,4 +1,4 @@
-"""Explanation of a layout as text: where each array lies, and how each activation is split."""
+"""Text report of a layout: how each weight is placed, and how each activation is split."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from service.settings.section import ConfigError
 from service.settings.settings import Settings
 from workers.loading import model as loading
 from workers.loading import together
-from workers.loading.layout import own
+from workers.loading.layout import slice_devices
 from workers.loading.model import MeshSlice
-from workers.loading.together import Wanted
+from workers.loading.together import PoolModel
 from workers.loading.upscalers import upscaler_bytes
 from workers.programs import batch_sizes, warmup
 from workers.programs.tracer import Tracer
@@ -26,11 +26,11 @@ WHOLE = "whole on every device"
 
 
 def explain(settings: Settings, pool_name: str, devices: range | None = None) -> str:
-    """Explain one pool of the settings on this machine's devices; no weights are read.
+    """Describe the layout of one pool on this machine's devices; reads no weights.
 
     Raises: as `workers.pool.process.run_pool`.
     """
-    models = together.wanted(settings, pool_name)
+    models = together.pool_models(settings, pool_name)
     pool = models[0].pool
     if pool.hosts.count > 1:
         raise ConfigError(
@@ -38,18 +38,20 @@ def explain(settings: Settings, pool_name: str, devices: range | None = None) ->
             "`atelier plan` reckons with all of them"
         )
     loading.set_up(pool, models[0].model, devices)
-    beside = upscaler_bytes(settings, models)
-    slices = together.planned(pool_name, models, own(devices), beside_bytes=beside)
+    extra_bytes = upscaler_bytes(settings, models)
+    slices = together.plan_slices(
+        pool_name, models, slice_devices(devices), extra_bytes=extra_bytes
+    )
     parts = (
-        "\n".join(_of_model(pool_name, one, opened))
-        for one, opened in zip(models, slices, strict=True)
+        "\n".join(_of_model(pool_name, pool_model, opened))
+        for pool_model, opened in zip(models, slices, strict=True)
     )
     return "\n\n".join(parts)
 
 
-def _of_model(pool_name: str, one: Wanted, opened: MeshSlice) -> Iterator[str]:
-    pool, model = one.pool, opened.model or one.model
-    placed = loading.placed(pool, model, opened, loading.SHAPES)
+def _of_model(pool_name: str, pool_model: PoolModel, opened: MeshSlice) -> Iterator[str]:
+    pool, model = pool_model.pool, opened.model or pool_model.model
+    placed = loading.load_placed(pool, model, opened, loading.SHAPES)
     yield from (_head(pool_name, pool, opened), "", *of_weights(placed, opened.layout))
     for fields in warmup.requests(placed.spec, model.warmup):
         sizes = batch_sizes.of_settings(pool, model, opened.layout, opened.chosen.slots).sizes
@@ -66,7 +68,7 @@ def _head(name: str, pool: PoolSettings, opened: MeshSlice) -> str:
 
 
 def of_weights(pipeline: Pipeline, layout: Layout) -> Iterator[str]:
-    """Yield each parameter of each network: its shape, and what its axes are split over."""
+    """Yield each parameter of each network with its shape and the mesh axes that split it."""
     for network, state in pipeline.weights._asdict().items():
         if state is None:
             continue
@@ -78,36 +80,36 @@ def of_weights(pipeline: Pipeline, layout: Layout) -> Iterator[str]:
             axes = leaf.axes[-len(leaf.shape) :] if leaf.shape else ()
             name = ".".join(map(str, path))
             over = layout.split(axes, leaf.shape)
-            yield f"  {name}  {leaf.dtype}{_shape(leaf.shape)}  {_said(axes, over, layout)}"
+            yield f"  {name}  {leaf.dtype}{_shape(leaf.shape)}  {_split_text(axes, over, layout)}"
 
 
 def of_activations(
     pipeline: Pipeline, opened: MeshSlice, fields: Fields, rows: int
 ) -> Iterator[str]:
-    """Yield the activations of one denoising step of so many rows, in the order they are made."""
+    """Yield the activations of one denoising step of `rows` rows, in order of computation."""
     prepared = warmup.prepare(pipeline, fields)
     row = Tracer(pipeline, opened.layout).encode(prepared.inputs).out_info
     size = f"{prepared.width} x {prepared.height}"
-    for phase, step in {step.phase: step for step in prepared.steps}.items():
+    for step_program, step in {step.program: step for step in prepared.steps}.items():
         splits: list[Split] = []
         recorder = Tracer(pipeline, opened.layout, record=splits.append)
-        recorder.step(phase, step.values, row, rows)
-        yield f"activations of a step ({phase}, {size} px, {rows} rows)"
+        recorder.step(step_program, step.values, row, rows)
+        yield f"activations of a step ({step_program}, {size} px, {rows} rows)"
         yield from (f"  {line}" for line in _once(splits, opened.layout))
 
 
 def _once(splits: Sequence[Split], layout: Layout) -> Iterator[str]:
-    """Equal ones in a row are said once."""
+    """Yield a line per activation, without consecutive duplicates."""
     before = None
-    for one in splits:
-        if one != before:
-            kind = f"{one.dtype}{_shape(one.shape)}"
-            yield f"{one.where}  {kind}  {_said(one.axes, one.over, layout)}"
-        before = one
+    for split in splits:
+        if split != before:
+            kind = f"{split.dtype}{_shape(split.shape)}"
+            yield f"{split.where}  {kind}  {_split_text(split.axes, split.over, layout)}"
+        before = split
 
 
-def _said(axes: Axes, over: Sequence[MeshAxes], layout: Layout) -> str:
-    """`embed over fsdp 4, heads over tensor 2`."""
+def _split_text(axes: Axes, over: Sequence[MeshAxes], layout: Layout) -> str:
+    """Format a split, such as `embed over fsdp 4, heads over tensor 2`."""
     parts = [
         f"{axis} over " + " · ".join(f"{name} {layout.mesh.shape[name]}" for name in names)
         for axis, names in zip(axes, over, strict=True)

@@ -1,4 +1,4 @@
-"""Settings → one mesh slice: its devices, how it splits the work, and how many slots it has."""
+"""Mesh slice of a pool, from its settings: devices, mesh shape, weight residency and slots."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class ChosenLayout:
     why: str
     """Reason for the shape."""
     device_bytes: int = 0
-    """Bytes that the model takes on a device, by estimate, with the reserve."""
+    """Estimated bytes of the model on a device, including the reserve."""
 
 
-def see_only(devices: range | None) -> None:
-    """Settle which accelerators of this machine this process sees, before JAX starts.
+def restrict_visible_devices(devices: range | None) -> None:
+    """Restrict this process to some accelerators of the machine, before JAX starts.
 
-    Raises: ConfigError: the machine is not cut into such parts.
+    Raises: ConfigError: the machine cannot be divided this way.
     """
     if devices is None:
         return
@@ -53,10 +53,10 @@ def see_only(devices: range | None) -> None:
         raise ConfigError(f"--devices: {error}") from None
 
 
-def own(devices: range | None) -> Sequence[jax.Device]:
-    """The devices of the slice; of virtual ones, which all processes see, its own.
+def slice_devices(devices: range | None) -> Sequence[jax.Device]:
+    """Return the devices of the slice; virtual CPU devices, visible to all processes, are selected.
 
-    Raises: ConfigError: there are not so many; says the numbers.
+    Raises: ConfigError: too few devices; states the numbers.
     """
     seen = jax.devices()
     if devices is None or seen[0].platform != "cpu" or jax.process_count() > 1:
@@ -76,17 +76,17 @@ def choose(
     devices: Sequence[jax.Device],
     taken_bytes: int = 0,
 ) -> ChosenLayout:
-    """Choose by the settings or the planner's estimate; what does not fit goes to the host.
+    """Choose the layout by settings or by the planner's estimate; offload to the host as needed.
 
-    `slots` decide nothing of that: other programs make other images, and pools that differ in
-    their slots alone make the same.
+    `slots` do not affect the layout and residency: different programs generate different images,
+    and pools that differ only in slots must generate the same.
 
     Args:
-        taken_bytes: of each device's memory, which other models have.
+        taken_bytes: memory of each device that other models occupy.
 
     Raises:
-        NothingFits: the devices' memory has no room for one launch of it.
-        ValueError: it does not fit the devices or the model, or the slots do not; says the numbers.
+        NothingFits: the devices' memory is too small for one launch.
+        ValueError: the layout does not fit the devices or the model, or the slots do not fit.
     """
     refused: list[NothingFits] = []
     for residency in residencies(sketch, model.swap_experts, model.encoders_on_host):
@@ -105,24 +105,24 @@ def _with(
     devices: Sequence[jax.Device],
     taken_bytes: int,
 ) -> ChosenLayout:
-    """Raises: NothingFits, ValueError: as `choose`."""
+    """Choose the layout for one residency. Raises: NothingFits, ValueError: as `choose`."""
     hosts = len({device.process_index for device in devices})
-    each, chip, table = len(devices) // hosts, chip_of(devices), table_of(pool.table)
+    devices_per_host, chip, table = len(devices) // hosts, chip_of(devices), table_of(pool.table)
     chip = replace(chip, memory_bytes=chip.memory_bytes - taken_bytes)
     if pool.mesh == "auto":
-        soonest = _soonest(sketch, chip, each, hosts, table, residency)
+        soonest = _soonest(sketch, chip, devices_per_host, hosts, table, residency)
         shape, why = soonest.shape, soonest.why
     else:
         given = MeshShape(pool.mesh.ici, pool.mesh.dcn, pool.mesh.ring)
-        shape, why = given.over(each, hosts, sketch.heads), "as the settings have it"
+        shape, why = given.over(devices_per_host, hosts, sketch.heads), "as the settings have it"
     layout = abstract_layout(shape, table)
 
     def need(slots: int, launch: int) -> Estimate:
         return estimate(sketch, shape, chip, slots, launch=launch, table=table, residency=residency)
 
     rows = batch_sizes.least(model, layout)
-    if not (one := need(rows, rows)).fits:
-        raise NothingFits(f"{sketch.model}: {one.refusal()}")
+    if not (single_launch := need(rows, rows)).fits:
+        raise NothingFits(f"{sketch.model}: {single_launch.refusal()}")
 
     def full(slots: int) -> Estimate:
         return need(slots, batch_sizes.most(model, layout, slots))
@@ -132,19 +132,19 @@ def _with(
 
 
 def _slots(pool: PoolSettings, shape: MeshShape, need: Callable[[int], Estimate]) -> int:
-    """Return the slots of the settings; where they say nothing, as many as memory allows.
+    """Return the slots of the settings; by default, limited by the memory.
 
-    Raises: ValueError: there is memory for fewer; says for how many.
+    Raises: ValueError: the memory holds fewer slots; states how many.
     """
     slots = slots_of(pool.slots, pool.per_device_batch_size, shape)
     if need(slots).fits:
         return slots
     counts = range(shape.size("data"), slots + 1, shape.size("data"))
-    held = bisect_left(counts, True, key=lambda count: not need(count).fits) * counts.step
-    if held and pool.slots is None and pool.per_device_batch_size is None:
-        return held
+    fitting = bisect_left(counts, True, key=lambda count: not need(count).fits) * counts.step
+    if fitting and pool.slots is None and pool.per_device_batch_size is None:
+        return fitting
     raise ValueError(
-        f"{slots} slots are too many, {held} fit: {need(slots).refusal()}; "
+        f"{slots} slots are too many, {fitting} fit: {need(slots).refusal()}; "
         "encoders_on_host, swap_experts and vae_tiling make room, and change images a little"
     )
 
@@ -152,35 +152,35 @@ def _slots(pool: PoolSettings, shape: MeshShape, need: Callable[[int], Estimate]
 def _soonest(
     sketch: Sketch, chip: Chip, each: int, hosts: int, table: Table, residency: Residency
 ) -> Estimate:
-    """Choose among layouts by the axis between hosts. Raises: NothingFits: none does."""
+    """Choose the fastest layout over the axes between hosts. Raises: NothingFits: none fits."""
     between = [{axis: hosts} for axis in CROSSING] if hosts > 1 else [None]
-    found, refused = [], []
+    estimates, refused = [], []
     for dcn in between:
         try:
-            found.append(
+            estimates.append(
                 auto_layout.choose(sketch, chip, each, dcn=dcn, table=table, residency=residency)
             )
         except NothingFits as error:
             refused.append(error)
-    if not found:
+    if not estimates:
         raise refused[0]
-    return min(found, key=lambda one: one.request_s)
+    return min(estimates, key=lambda candidate: candidate.request_s)
 
 
 def table_of(rows: Mapping[str, Sequence[str]]) -> Table:
-    """The sharding table with a deployment's rows.
+    """Return the sharding table with the rows of the settings.
 
     `context` stands for both of its mesh axes.
 
-    Raises: ValueError: a logical or mesh axis that does not exist.
+    Raises: ValueError: a logical or mesh axis does not exist.
     """
     table = dict(TABLE)
     for axis, names in rows.items():
         if axis not in TABLE:
             raise ValueError(f"logical axis {axis!r} does not exist: {', '.join(sorted(TABLE))}")
-        wide = [part for name in names for part in mesh_axes_of(name)]
-        for name in wide:
+        mesh_axes = [part for name in names for part in mesh_axes_of(name)]
+        for name in mesh_axes:
             if name not in MESH_AXES:
                 raise ValueError(f"mesh axis {name!r} does not exist: {', '.join(MESH_AXES)}")
-        table[axis] = tuple(wide)
+        table[axis] = tuple(mesh_axes)
     return MappingProxyType(table)

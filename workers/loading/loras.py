@@ -1,6 +1,6 @@
-"""Adapters of the settings: found, checked and described when a pool starts.
+"""LoRA adapters of the settings: located, validated and described when a pool starts.
 
-One that cannot be used keeps no pool from starting: it is listed with the reason.
+An unusable adapter does not prevent the start; it is listed with the reason.
 """
 
 from __future__ import annotations
@@ -26,52 +26,57 @@ from workers.programs.aot_cache import Executables
 log = logging.getLogger(__name__)
 
 DEFAULT_PAGES = 16
-"""Pages of a bank where adapters are named and nothing is said of room for them."""
+"""Default pages of an adapter bank if the settings name adapters for the model."""
 SHORTEST_FINGERPRINT = 8
-"""Characters by which a model's fingerprint is told from a name."""
+"""Minimum length of a fingerprint prefix that `model` of an adapter may use instead of a name."""
 
 
 @dataclass(frozen=True)
 class ConfiguredLora:
-    """Adapter of the settings as this pool has found it."""
+    """Adapter of the settings, and the result of its validation."""
 
     lora: Lora
     settings: LoraSettings
     path: Path | None
-    """Path of its file; None: it cannot be used."""
+    """Path of its file; None: unusable."""
 
 
 def default_pages(settings: Settings, model: str) -> int:
-    """Return the pages of a model whose settings do not say; 0 where no adapter may be for it."""
-    named = (one.model for one in settings.loras.values())
-    is_named = any(one in (model, line_of(model)) or one not in settings.models for one in named)
-    others = (one.base for one in settings.models.values() if one.is_served_by_base)
+    """Return the default number of pages of a model; 0 if no adapter of the settings is for it."""
+    adapter_models = (item.model for item in settings.loras.values())
+    is_named = any(
+        item in (model, line_of(model)) or item not in settings.models for item in adapter_models
+    )
+    others = (item.base for item in settings.models.values() if item.is_served_by_base)
     return DEFAULT_PAGES if is_named or model in others else 0
 
 
 def configured_loras(
     settings: Settings, spec: ModelSpec, names: Names, facts: Executables
 ) -> dict[str, ConfiguredLora]:
-    """Return the adapters that the settings have for a model, by name; logs those that fail.
+    """Return the adapters of the settings for a model, by name; log those that fail.
 
     Args:
-        names: of the model's layers.
-        facts: what was found out at starts before.
+        names: names of the model's layers.
+        facts: store of facts from earlier starts.
     """
-    own = {name: one for name, one in settings.loras.items() if is_for(one, spec)}
-    return {name: found(name, one, spec, names, facts) for name, one in own.items()}
+    adapters = {name: adapter for name, adapter in settings.loras.items() if is_for(adapter, spec)}
+    return {
+        name: configured_lora(name, adapter, spec, names, facts)
+        for name, adapter in adapters.items()
+    }
 
 
 def is_for(lora: LoraSettings, spec: ModelSpec) -> bool:
-    """Return whether the settings have an adapter for this model."""
+    """Return whether an adapter of the settings is for this model."""
     by_weights = len(lora.model) >= SHORTEST_FINGERPRINT and spec.fingerprint.startswith(lora.model)
     return lora.model in (spec.name, line_of(spec.name)) or by_weights
 
 
-def found(
+def configured_lora(
     name: str, settings: LoraSettings, spec: ModelSpec, names: Names, facts: Executables
 ) -> ConfiguredLora:
-    """Return an adapter of a model with what is known of its file; logs why it cannot be used."""
+    """Return an adapter with the facts of its file; log the reason if it is unusable."""
     described: dict[str, Any] = {
         "name": name,
         "model": spec.name,
@@ -89,7 +94,7 @@ def found(
 
 
 def _check_room(lora: Lora, spec: ModelSpec) -> None:
-    """Raises: AdapterError: no image could have it."""
+    """Verify that its rank fits an image's pages. Raises: AdapterError."""
     if lora.pages > spec.lora_pages:
         raise AdapterError(
             f"rank {lora.rank} takes {lora.pages} pages, and models.{spec.name}.lora_pages allows "
@@ -100,21 +105,21 @@ def _check_room(lora: Lora, spec: ModelSpec) -> None:
 def _facts_of(
     path: Path, settings: LoraSettings, spec: ModelSpec, names: Names, facts: Executables
 ) -> Mapping[str, Any]:
-    """Return digest, size, rank and networks of a file that has been checked wholly."""
+    """Return digest, size, rank and networks of a file after validating all of it."""
     stat = path.stat()
     identity = (str(path.resolve()), stat.st_size, stat.st_mtime_ns, settings.expert)
 
-    def find() -> dict[str, Any]:
-        found = inspect(path, names, settings.expert)
+    def inspect_file() -> dict[str, Any]:
+        inspected = inspect(path, names, settings.expert)
         return {
             "digest": digest_of(path),
             "bytes": stat.st_size,
-            "rank": found.rank,
-            "networks": list(found.networks),
+            "rank": inspected.rank,
+            "networks": list(inspected.networks),
         }
 
     key = {"program": ["lora", *map(str, identity)], "model": spec.fingerprint}
-    return facts.fact(lambda: key, find)
+    return facts.fact(lambda: key, inspect_file)
 
 
 def digest_of(path: Path) -> str:

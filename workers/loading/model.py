@@ -1,6 +1,6 @@
 """Loading of a model onto its mesh slice.
 
-The layout is chosen first, from shapes alone, and each array goes straight to where it lies.
+The layout is chosen first, from abstract shapes. Each array is then loaded directly to its devices.
 """
 
 from __future__ import annotations
@@ -63,35 +63,35 @@ NO_PROGRAM = {
     *("source", "base", "image_prompts", "controls", "refiner", "latent_upsampler"),
     *("defaults", "warmup", "batching", "exact_rows", "sizes"),
 }
-"""Settings of a model that change none: where it comes from (the digest of its configs says what it
-is), and what is asked of it."""
+"""Settings of a model that do not change its programs: sources (the config digest identifies
+those), and request defaults."""
 
 
 NO_OTHERS: Mapping[str, ModelSettings] = MappingProxyType({})
 
 
 class NotEnoughMemory(ConfigError):
-    """The devices' memory does not hold the model; the message has the numbers."""
+    """Error of a model that the devices' memory cannot hold; the message states the numbers."""
 
 
 @dataclass(frozen=True)
 class MeshSlice:
-    """The devices of one pool, and how they share its work."""
+    """Devices of one pool with their layout, and the compiled programs of the model."""
 
     layout: Layout
     chosen: ChosenLayout
     model: ModelSettings | None = None
-    """Settings with what these devices have made necessary; None: the settings' own."""
+    """Settings changed to fit these devices; None: the settings are unchanged."""
     trial_s: Sequence[float] = ()
-    """Seconds that trying each warm-up request out takes, by estimate."""
+    """Estimated seconds of the trial of each warm-up request."""
     executables: Executables = field(default_factory=NoExecutables)
-    """Programs and facts of that model, from starts before."""
+    """Cached programs and facts of the model from earlier starts."""
     fingerprint: str = ""
-    """Fingerprint of its checkpoint, for facts about weights."""
+    """Fingerprint of the checkpoint, the key of facts about its weights."""
 
 
-class KeptFiles(Files):
-    """Files of the checkpoint; results derived from them come from the start before."""
+class CachedFiles(Files):
+    """Checkpoint reader that reuses results derived from the weights by an earlier start."""
 
     def __init__(self, opened: MeshSlice, shared: PlacedArrays) -> None:
         super().__init__(shared)
@@ -107,19 +107,19 @@ class KeptFiles(Files):
             "layout": aot_key.of_layout(self._layout),
         }
         rows = self._executables.fact(lambda: key, lambda: fit(mean_latents)[0].tolist())
-        whole = NamedSharding(self._layout.mesh, PartitionSpec())
-        return as_preview(np.array(rows, np.float32), whole)
+        replicated = NamedSharding(self._layout.mesh, PartitionSpec())
+        return as_preview(np.array(rows, np.float32), replicated)
 
 
 def configured(
     settings: Settings, pool_name: str, name: str | None = None
 ) -> tuple[PoolSettings, ModelSettings]:
-    """Return the settings of a pool and of a model that it serves; the pool's are that model's.
+    """Return the settings of a pool, reduced to one model, and of that model.
 
     Args:
-        name: of the model; None: the pool's first.
+        name: name of the model; None: the pool's first.
 
-    Raises: ConfigError: the pool or the model is not there, or one contradicts the other.
+    Raises: ConfigError: the pool or the model does not exist, or their settings conflict.
     """
     if pool_name not in settings.pools:
         raise ConfigError(f"pools.{pool_name}: there is no such pool; add [pools.{pool_name}]")
@@ -127,8 +127,10 @@ def configured(
     pool = pool.model_copy(update={"model": name or pool.model, "also": (), "by_turns": ()})
     if pool.model not in settings.models:
         lists = ("also", "by_turns")
-        found = (one for one in lists if name in getattr(settings.pools[pool_name], one))
-        where = next(found, "model")
+        sections = (
+            section for section in lists if name in getattr(settings.pools[pool_name], section)
+        )
+        where = next(sections, "model")
         raise ConfigError(
             f"pools.{pool_name}.{where}: add [models.{pool.model}] or correct the name"
         )
@@ -149,16 +151,16 @@ def set_up(
     devices: range | None,
     others: Mapping[str, ModelSettings] = NO_OTHERS,
 ) -> None:
-    """Set what JAX reads at its start: visible devices, flags, precision. Logs what it set.
+    """Set visible devices, XLA flags and precision before JAX starts, and log them.
 
     Args:
-        others: by name, models that the process serves besides.
+        others: other models of the process, by name.
 
-    Raises: ConfigError: the devices cannot be had, a flag undoes the model's batching, or another
-        model wants other flags.
+    Raises: ConfigError: the devices are unavailable, a flag disables the model's batching, or
+    another model needs other flags.
     """
     preflight.check(pool, devices)
-    slice.see_only(devices)
+    slice.restrict_visible_devices(devices)
     chip, family = accelerators.chip(), registry.family(model.source, model.base)
     check_others(
         pool, others, chip, xla_flags.of_settings(pool.flags, chip, family, model.batching)
@@ -167,7 +169,7 @@ def set_up(
 
 
 def set_flags(pool: PoolSettings, model: ModelSettings, chip: str | None, family: str) -> None:
-    """Set the flags and the precision of a pool on such a chip. Raises: ConfigError."""
+    """Set the flags and the precision of a pool for a chip. Raises: ConfigError."""
     check_flags(pool, model, chip, family)
     wanted = xla_flags.of_settings(pool.flags, chip, family, model.batching)
     for variable, value in xla_flags.environment(wanted, os.environ).items():
@@ -179,9 +181,9 @@ def set_flags(pool: PoolSettings, model: ModelSettings, chip: str | None, family
 
 
 def check_flags(pool: PoolSettings, model: ModelSettings, chip: str | None, family: str) -> None:
-    """Check a pool's XLA flags.
+    """Validate a pool's XLA flags.
 
-    Raises: ConfigError: one of the pool's or of the operator's undoes the model's batching.
+    Raises: ConfigError: a flag of the pool or the operator disables the model's batching.
     """
     by_hand = [
         flag for name in xla_flags.VARIABLES.values() for flag in os.environ.get(name, "").split()
@@ -202,15 +204,15 @@ def check_others(
     chip: str | None,
     flags: Mapping[str, Sequence[str]],
 ) -> None:
-    """Check that other models of a pool want the flags that its first one has.
+    """Verify that other models of a pool need the same flags as its first model.
 
-    Raises: ConfigError: one wants others; names it.
+    Raises: ConfigError: one needs other flags; names it.
     """
     for name, other in others.items():
         family = registry.family(other.source, other.base)
         if xla_flags.of_settings(pool.flags, chip, family, other.batching) != flags:
             raise ConfigError(
-                f"models.{name} wants other flags of the compiler than models.{pool.model}, and a "
+                f"models.{name} needs other compiler flags than models.{pool.model}, and a "
                 "process has one set of them: make a pool for it"
             )
 
@@ -219,14 +221,14 @@ def open_slice(
     name: str, pool: PoolSettings, model: ModelSettings, sketches: Sequence[Sketch],
     devices: Sequence[jax.Device], taken_bytes: int = 0,
 ) -> MeshSlice:  # fmt: skip
-    """The layout of these devices, from the settings and what the model asks of them.
+    """Choose the layout of these devices from the settings and the model's sketches.
 
     Args:
-        name: the pool's, for messages.
-        sketches: of the warm-up requests; the first one decides.
-        taken_bytes: of each device's memory, which other models have.
+        name: name of the pool, for messages.
+        sketches: traces of the warm-up requests; the first decides.
+        taken_bytes: memory of each device that other models occupy.
 
-    Raises: ConfigError: the settings do not fit the devices or the model; says the numbers.
+    Raises: ConfigError: the settings do not fit the devices or the model; states the numbers.
     """
     try:
         chosen = slice.choose(pool, model, sketches[0], devices, taken_bytes)
@@ -252,7 +254,7 @@ def open_slice(
 
 
 def read(pool: PoolSettings, model: ModelSettings, **how: Any) -> Pipeline:
-    """The pool's model, with banks for adapters. Raises: as `models.registry.load`."""
+    """Load the pool's model with its adapter banks. Raises: as `models.registry.load`."""
     pipeline = registry.load(
         pool.model,
         model.source,
@@ -264,7 +266,8 @@ def read(pool: PoolSettings, model: ModelSettings, **how: Any) -> Pipeline:
         qualities=model.quality,
         image_prompts=image_prompts_of(model),
         controls={
-            name: ControlSource(one.source, one.mode) for name, one in model.controls.items()
+            name: ControlSource(control.source, control.mode)
+            for name, control in model.controls.items()
         },
         max_controls=model.max_controls,
         refiner=model.refiner,
@@ -278,18 +281,18 @@ def read(pool: PoolSettings, model: ModelSettings, **how: Any) -> Pipeline:
 
 
 def image_prompts_of(model: ModelSettings) -> dict[str, ImagePromptSource]:
-    """Return where the networks of a model's image prompts come from, by name."""
+    """Return the sources of a model's image-prompt networks, by name."""
     return {
-        name: ImagePromptSource(one.source, one.file, one.encoder)
-        for name, one in model.image_prompts.items()
+        name: ImagePromptSource(prompt_network.source, prompt_network.file, prompt_network.encoder)
+        for name, prompt_network in model.image_prompts.items()
     }
 
 
 def rounding_of(model: ModelSettings, device: jax.Device | None = None) -> Rounding | None:
-    """Return the rounding of weights to 8 bits, to numbers that the device multiplies fast.
+    """Return the rounding of weights to 8 bits, in a format that the device multiplies fast.
 
     Args:
-        device: None: shapes alone are asked for.
+        device: None: only shapes are needed.
     """
     if model.eight_bit is None:
         return None
@@ -300,7 +303,7 @@ def rounding_of(model: ModelSettings, device: jax.Device | None = None) -> Round
 
 
 def tiling_of(model: ModelSettings) -> Tiling | None:
-    """Return the tiling that a model's settings have; None: none."""
+    """Return the VAE tiling of a model's settings, or None."""
     if not model.vae_tiling:
         return None
     tiles = TilingSettings() if model.vae_tiling is True else model.vae_tiling
@@ -308,7 +311,7 @@ def tiling_of(model: ModelSettings) -> Tiling | None:
 
 
 def abstract(pool: PoolSettings, model: ModelSettings, logical: Layout) -> Pipeline:
-    """Return the pool's model with shapes for weights. Raises: as `read`."""
+    """Return the pool's model with abstract weights. Raises: as `read`."""
     return read(
         pool,
         model,
@@ -322,27 +325,27 @@ def abstract(pool: PoolSettings, model: ModelSettings, logical: Layout) -> Pipel
 def sketches_of(
     pool: PoolSettings, model: ModelSettings, folder: ModelExecutables | None = None
 ) -> tuple[list[Sketch], Executables, str]:
-    """Return the sketches of the pool's warm-up requests, its executables and fingerprint.
+    """Return the sketches of the warm-up requests, the model's executables and its fingerprint.
 
-    Traced and not compiled, or read from what was traced before. Raises: as `read` does;
-    RequestError: of any of them.
+    Requests are traced but not compiled; sketches of earlier starts are reused. Raises: as `read`;
+    RequestError: an invalid request.
     """
     logical = logical_layout()
     pipeline = abstract(pool, model, logical)
     with checkpoint_errors(model.source, (RequestError,)):
         entries = [{**entry, "loras": []} for entry in model.warmup or [{}]]
-        there = executables(folder, pipeline, model)
+        stored = executables(folder, pipeline, model)
 
         def sketched(fields: Fields) -> Sketch:
             request = json.dumps(fields, sort_keys=True, default=str)
             key = {"program": ["sketch"], "request": request}
-            return there.fact(lambda: key, lambda: sketch(pipeline, fields, logical))
+            return stored.fact(lambda: key, lambda: sketch(pipeline, fields, logical))
 
-        found = [sketched(fields) for fields in warmup.requests(pipeline.spec, entries)]
-    return found, there, pipeline.spec.fingerprint
+        sketches = [sketched(fields) for fields in warmup.requests(pipeline.spec, entries)]
+    return sketches, stored, pipeline.spec.fingerprint
 
 
-def planned(
+def plan_slice(
     name: str,
     pool: PoolSettings,
     model: ModelSettings,
@@ -350,23 +353,23 @@ def planned(
     folder: ModelExecutables | None = None,
     taken_bytes: int = 0,
 ) -> MeshSlice:
-    """The slice; with tiles, where the devices have no room for a whole image.
+    """Plan the slice; decode in tiles if the devices' memory is too small for a whole image.
 
     Args:
-        folder: where programs are kept; None: nowhere.
-        taken_bytes: of each device's memory, which other models have.
+        folder: store of compiled programs; None: programs are not stored.
+        taken_bytes: memory of each device that other models occupy.
 
-    Raises: ConfigError: the settings do not fit the devices or the model, says the numbers; or a
-        warm-up request is none that it can make.
+    Raises: ConfigError: the settings do not fit the devices or the model, or a warm-up request is
+    invalid.
     """
 
     def opened(model: ModelSettings) -> MeshSlice:
         try:
-            sketches, there, fingerprint = sketches_of(pool, model, folder)
+            sketches, stored, fingerprint = sketches_of(pool, model, folder)
         except RequestError as error:
             raise ConfigError(f"models.{pool.model}.warmup: {error}") from error
         opened = open_slice(name, pool, model, sketches, devices, taken_bytes)
-        return replace(opened, executables=there, fingerprint=fingerprint)
+        return replace(opened, executables=stored, fingerprint=fingerprint)
 
     try:
         return opened(model)
@@ -377,7 +380,7 @@ def planned(
             tiled = opened(model.model_copy(update={"vae_tiling": TilingSettings()}))
         except NotEnoughMemory:
             raise error from None
-    log.info("images are decoded in tiles: there is no room for them as a whole")
+    log.info("images are decoded in tiles: the memory is too small for whole images")
     return tiled
 
 
@@ -390,41 +393,41 @@ def load(
     shared: PlacedArrays | None = None,
     taken_bytes: int = 0,
 ) -> tuple[Pipeline, MeshSlice]:
-    """The model as its slice has it.
+    """Plan a slice and load the model onto it.
 
     Args:
-        folder: where programs are kept; None: nowhere.
-        shared: arrays of models that were loaded before it; None: it shares its networks' alone.
-        taken_bytes: of each device's memory, which something else has.
+        folder: store of compiled programs; None: programs are not stored.
+        shared: arrays of models loaded before; None: only this model's networks share arrays.
+        taken_bytes: memory of each device that is occupied.
 
     Raises:
         ConfigError: the settings do not fit the devices or the model.
-        models.checkpoint.folder.CheckpointError, ValueError: the model cannot be loaded; says why.
+        models.checkpoint.folder.CheckpointError, ValueError: the model cannot be loaded.
     """
-    opened = planned(name, pool, model, devices, folder, taken_bytes)
+    opened = plan_slice(name, pool, model, devices, folder, taken_bytes)
     reader = files_of(opened, shared or PlacedArrays())
-    return placed(pool, opened.model or model, opened, reader), opened
+    return load_placed(pool, opened.model or model, opened, reader), opened
 
 
 def files_of(opened: MeshSlice, shared: PlacedArrays) -> Reader:
-    """Read the checkpoint for that slice; arrays that are equal lie there once.
+    """Return the checkpoint reader of a slice; it places equal arrays once.
 
-    Processes of several hosts must all run what one of them runs, so that none may find there what
-    another does not.
+    Processes of several hosts must run the same programs. So on multi-host slices none may reuse
+    results that another process lacks.
     """
     if opened.layout.mesh.is_multi_process:
         return Files(shared)
-    return KeptFiles(opened, shared)
+    return CachedFiles(opened, shared)
 
 
 def executables(
     folder: ModelExecutables | None, pipeline: Pipeline, model: ModelSettings
 ) -> Executables:
-    """The programs of a model as this process compiles them, for the next start.
+    """Return the executables of a model for this process, which later starts reuse.
 
     Args:
-        folder: of all models'. None: nothing is kept.
-        model: as it was loaded.
+        folder: store of all models; None: nothing is stored.
+        model: settings with which the model was loaded.
     """
     if folder is None:
         return NoExecutables()
@@ -432,23 +435,23 @@ def executables(
     return folder.of_model(aot_key.of_model(pipeline.spec.config_digest, settings))
 
 
-def placed(
+def load_placed(
     pool: PoolSettings, model: ModelSettings, opened: MeshSlice, reader: Reader = FILES
 ) -> Pipeline:
-    """The model, each array where the slice has it. Raises: as `models.registry.load`."""
-    how = placing(model, opened, reader)
+    """Load the model with each array placed by the slice. Raises: as `models.registry.load`."""
+    how = read_arguments(model, opened, reader)
     if model.lora is None:
         return read(pool, model, **how)
     return with_fused(model, read(pool, model, reader=SHAPES), partial(read, pool, model, **how))
 
 
-def placing(model: ModelSettings, opened: MeshSlice, reader: Reader) -> dict[str, Any]:
-    """Return what `read` is told of where the slice has each array."""
+def read_arguments(model: ModelSettings, opened: MeshSlice, reader: Reader) -> dict[str, Any]:
+    """Return the arguments of `read` that place each array on the slice."""
     residency = opened.chosen.residency
     return {
         "sharding": opened.layout.of_parameter,
         "on_host": residency.on_host,
         "rounding": rounding_of(model, opened.layout.mesh.devices.flat[0]),
-        "swap_experts": bool(model.swap_experts or residency.by_turns),
+        "swap_experts": bool(model.swap_experts or residency.swapped),
         "reader": reader,
     }

@@ -1,7 +1,7 @@
-"""Loading of all models of a pool onto one mesh slice, where equal weights lie once, or by turns.
+"""Loading of all models of a pool onto one mesh slice, sharing equal weights, or one at a time.
 
-Which weights will be equal is known once they are there: until then those of one network, shape and
-split are taken for equal, and what that has promised is held against the memory afterwards.
+Weights can only be compared after loading. Before, weights of equal network, shape and split are
+assumed equal. `check_memory` verifies that assumption afterwards.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from workers.slice.mesh_shape import MeshShape
 log = logging.getLogger(__name__)
 
 LAYOUTS_TRIED = 4
-"""Layouts of the first model that are tried, each leaving what the one before did not."""
+"""Maximum number of layouts of the first model to try; each reserves what the last one lacked."""
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Model of a pool, and the pool's settings as if it served that one alone."""
+class PoolModel:
+    """Model of a pool, with the pool's settings reduced to this model."""
 
     pool: PoolSettings
     model: ModelSettings
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """Model that lies on its slice."""
+class LoadedModel:
+    """Model loaded onto its slice."""
 
     pool: PoolSettings
     model: ModelSettings
@@ -56,24 +56,27 @@ class Loaded:
     opened: MeshSlice
 
 
-def wanted(settings: Settings, pool_name: str) -> list[Wanted]:
+def pool_models(settings: Settings, pool_name: str) -> list[PoolModel]:
     """Return the models of a pool.
 
-    Raises: ConfigError: one is not there, contradicts the pool, or is of another family.
+    Raises: ConfigError: one does not exist, conflicts with the pool, or has another family.
     """
-    first = Wanted(*loading.configured(settings, pool_name))
+    first = PoolModel(*loading.configured(settings, pool_name))
     others = settings.pools[pool_name].models[1:]
-    found = [first, *(Wanted(*loading.configured(settings, pool_name, name)) for name in others)]
+    models = [
+        first,
+        *(PoolModel(*loading.configured(settings, pool_name, name)) for name in others),
+    ]
     if not settings.pools[pool_name].also:
-        return found
-    kinds = {one.pool.model: _kind(one.model) for one in found}
+        return models
+    kinds = {entry.pool.model: _kind(entry.model) for entry in models}
     for name, kind in kinds.items():
         if kind != kinds[first.pool.model]:
             raise ConfigError(
                 f"pools.{pool_name}.also: {name} has another family or `batching` than "
                 f"{first.pool.model}, and other flags of the compiler with it; make a pool for it"
             )
-    return found
+    return models
 
 
 def _kind(model: ModelSettings) -> tuple[str, str]:
@@ -82,102 +85,102 @@ def _kind(model: ModelSettings) -> tuple[str, str]:
 
 def load(
     name: str,
-    models: Sequence[Wanted],
+    models: Sequence[PoolModel],
     devices: Sequence[jax.Device],
     folder: ModelExecutables | None = None,
-    beside_bytes: int = 0,
-) -> list[Loaded]:
+    extra_bytes: int = 0,
+) -> list[LoadedModel]:
     """Load the models of a pool.
 
     Args:
-        name: the pool's.
-        folder: where programs are kept; None: nowhere.
-        beside_bytes: of a device, for what lies beside all models: upscalers.
+        name: name of the pool.
+        folder: store of compiled programs; None: programs are not stored.
+        extra_bytes: bytes on a device outside all models, for upscalers.
 
     Raises: as `workers.loading.model.load`.
     """
     if len(models) == 1:
         (only,) = models
-        return [Loaded(only.pool, only.model, *loading.load(
-            name, only.pool, only.model, devices, folder, taken_bytes=beside_bytes
+        return [LoadedModel(only.pool, only.model, *loading.load(
+            name, only.pool, only.model, devices, folder, taken_bytes=extra_bytes
         ))]  # fmt: skip
     placed, shared = [], PlacedArrays()
-    slices = planned(name, models, devices, folder, beside_bytes)
-    for one, opened in zip(models, slices, strict=True):
-        model = opened.model or one.model
+    slices = plan_slices(name, models, devices, folder, extra_bytes)
+    for entry, opened in zip(models, slices, strict=True):
+        model = opened.model or entry.model
         reader = loading.files_of(opened, shared)
-        pipeline = loading.placed(one.pool, model, opened, reader)
-        placed.append(Loaded(one.pool, one.model, pipeline, opened))
-    log.info("%.2f GiB of weights lie there once for several", shared.shared_bytes / GIB)
-    slices = [one.opened for one in placed]
-    check_memory(name, slices, devices, shared.shared_bytes, beside_bytes)
+        pipeline = loading.load_placed(entry.pool, model, opened, reader)
+        placed.append(LoadedModel(entry.pool, entry.model, pipeline, opened))
+    log.info("%.2f GiB of weights are shared by several models", shared.shared_bytes / GIB)
+    slices = [entry.opened for entry in placed]
+    check_memory(name, slices, devices, shared.shared_bytes, extra_bytes)
     return placed
 
 
-def by_turns(
+def load_one_by_one(
     name: str,
-    models: Sequence[Wanted],
+    models: Sequence[PoolModel],
     devices: Sequence[jax.Device],
     folder: ModelExecutables | None = None,
-    beside_bytes: int = 0,
-) -> Iterator[Loaded]:
-    """Load one model after another, each as if it were alone.
+    extra_bytes: int = 0,
+) -> Iterator[LoadedModel]:
+    """Load the models one at a time, each as if it had the devices alone.
 
-    Before the next is asked for, the one before has to leave the devices. Args, raises: as `load`.
+    Free the previous model before you request the next. Args, raises: as `load`.
     """
-    for one in models:
-        yield from load(name, [one], devices, folder, beside_bytes)
+    for entry in models:
+        yield from load(name, [entry], devices, folder, extra_bytes)
 
 
-def planned(
+def plan_slices(
     name: str,
-    models: Sequence[Wanted],
+    models: Sequence[PoolModel],
     devices: Sequence[jax.Device],
     folder: ModelExecutables | None = None,
-    beside_bytes: int = 0,
+    extra_bytes: int = 0,
 ) -> list[MeshSlice]:
-    """Plan the slice of each, all of one shape, so that they fit beside each other.
+    """Plan the slice of each model, all with one mesh shape, so that they fit together.
 
-    The first model chooses the shape. Each has as many slots as leave room for one launch of those
-    after it. Raises: as `workers.loading.model.planned`.
+    The first model chooses the shape. Each gets as many slots as leave memory for one launch of
+    every later model. Raises: as `workers.loading.model.plan_slice`.
     """
     first, *others = models
     if not others:
-        return [loading.planned(name, first.pool, first.model, devices, folder, beside_bytes)]
-    sketches = [loading.sketches_of(one.pool, one.model, folder)[0][0] for one in models]
-    beside = f"; the rest of the memory is for {', '.join(one.pool.model for one in others)}"
+        return [loading.plan_slice(name, first.pool, first.model, devices, folder, extra_bytes)]
+    sketches = [loading.sketches_of(entry.pool, entry.model, folder)[0][0] for entry in models]
+    hint = f"; the rest of the memory is for {', '.join(entry.pool.model for entry in others)}"
     try:
-        opened = _leaving_room(name, models, sketches, devices, folder, beside_bytes)
+        opened = _leaving_room(name, models, sketches, devices, folder, extra_bytes)
     except NotEnoughMemory as error:
-        raise NotEnoughMemory(f"{error}{beside}") from None
+        raise NotEnoughMemory(f"{error}{hint}") from None
     shape, slices = opened.chosen.shape, [opened]
     mesh = MeshSettings(ici=dict(shape.ici), dcn=dict(shape.dcn), ring=shape.ring)
-    for index, one in enumerate(models[1:], 1):
-        pool = one.pool.model_copy(update={"mesh": mesh})
-        taken = beside_bytes + sum(part.chosen.device_bytes for part in slices)
+    for index, entry in enumerate(models[1:], 1):
+        pool = entry.pool.model_copy(update={"mesh": mesh})
+        taken = extra_bytes + sum(part.chosen.device_bytes for part in slices)
         taken -= sum(_alike(sketches, before, shape, first.pool) for before in range(1, index + 1))
         taken += _after(models, sketches, index, shape, devices)
         try:
-            slices.append(loading.planned(name, pool, one.model, devices, folder, taken))
+            slices.append(loading.plan_slice(name, pool, entry.model, devices, folder, taken))
         except NotEnoughMemory as error:
-            said = ", ".join(other.pool.model for other in models if other is not one)
-            raise NotEnoughMemory(f"{error}; the rest of the memory is for {said}") from None
+            names = ", ".join(other.pool.model for other in models if other is not entry)
+            raise NotEnoughMemory(f"{error}; the rest of the memory is for {names}") from None
     return slices
 
 
 def _leaving_room(
     name: str,
-    models: Sequence[Wanted],
+    models: Sequence[PoolModel],
     sketches: Sequence[Sketch],
     devices: Sequence[jax.Device],
     folder: ModelExecutables | None,
-    beside_bytes: int,
+    extra_bytes: int,
 ) -> MeshSlice:
-    """Plan the first model on a shape on which the others fit beside it."""
-    first, taken = models[0], beside_bytes
+    """Plan the first model with a shape that leaves memory for the others."""
+    first, taken = models[0], extra_bytes
     for _ in range(LAYOUTS_TRIED):
-        opened = loading.planned(name, first.pool, first.model, devices, folder, taken)
-        needed = beside_bytes + _after(models, sketches, 0, opened.chosen.shape, devices)
+        opened = loading.plan_slice(name, first.pool, first.model, devices, folder, taken)
+        needed = extra_bytes + _after(models, sketches, 0, opened.chosen.shape, devices)
         if needed <= taken:
             break
         taken = needed
@@ -185,13 +188,13 @@ def _leaving_room(
 
 
 def _after(
-    models: Sequence[Wanted],
+    models: Sequence[PoolModel],
     sketches: Sequence[Sketch],
     index: int,
     shape: MeshShape,
     devices: Sequence[jax.Device],
 ) -> int:
-    """Bytes a device that the models after one need at the least, less what they may share."""
+    """Return the minimum bytes per device of the models after `index`, minus shareable weights."""
     return sum(
         _least(models[later], sketches[later], shape, devices)
         - _alike(sketches, later, shape, models[0].pool)
@@ -199,22 +202,24 @@ def _after(
     )
 
 
-def _least(one: Wanted, sketch: Sketch, shape: MeshShape, devices: Sequence[jax.Device]) -> int:
-    """Bytes a device of a model that has room for one launch; the reserve is the first one's."""
-    table = table_of(one.pool.table)
-    rows = batch_sizes.least(one.model, abstract_layout(shape, table))
+def _least(
+    wanted_model: PoolModel, sketch: Sketch, shape: MeshShape, devices: Sequence[jax.Device]
+) -> int:
+    """Return the bytes per device of a model with memory for one launch, without the reserve."""
+    table = table_of(wanted_model.pool.table)
+    rows = batch_sizes.least(wanted_model.model, abstract_layout(shape, table))
     need = estimate(sketch, shape, chip_of(devices), rows, launch=rows, table=table)
     return need.total_bytes - need.memory["reserve"]
 
 
 def _alike(sketches: Sequence[Sketch], index: int, shape: MeshShape, pool: PoolSettings) -> int:
-    """Bytes a device of a model's weights that one before it has in the same shapes."""
+    """Return the bytes per device of weights that equal those of an earlier model in shape."""
     layout = abstract_layout(shape, table_of(pool.table))
-    there: Counter[Weight] = Counter()
+    earlier: Counter[Weight] = Counter()
     for before in sketches[:index]:
-        there |= Counter(before.weights)
-    both = Counter(sketches[index].weights) & there
-    return sum(count * weight.on_one(layout) for weight, count in both.items())
+        earlier |= Counter(before.weights)
+    common = Counter(sketches[index].weights) & earlier
+    return sum(count * weight.on_one(layout) for weight, count in common.items())
 
 
 def check_memory(
@@ -222,18 +227,18 @@ def check_memory(
     slices: Sequence[MeshSlice],
     devices: Sequence[jax.Device],
     shared_bytes: int,
-    beside_bytes: int = 0,
+    extra_bytes: int = 0,
 ) -> None:
-    """Check that the models fit, now that it is known what they share.
+    """Verify that the models fit, given the weights that they actually share.
 
     Args:
-        shared_bytes: of weights, over all devices together.
-        beside_bytes: of a device, for what lies beside all models.
+        shared_bytes: bytes of shared weights, over all devices together.
+        extra_bytes: bytes on a device outside all models.
 
-    Raises: NotEnoughMemory: they do not; says the numbers.
+    Raises: NotEnoughMemory: they do not fit; states the numbers.
     """
     needed = sum(opened.chosen.device_bytes for opened in slices) - shared_bytes // len(devices)
-    needed += beside_bytes
+    needed += extra_bytes
     memory = chip_of(devices).memory_bytes
     if needed > memory:
         raise NotEnoughMemory(

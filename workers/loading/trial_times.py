@@ -1,4 +1,4 @@
-"""Estimates of what it takes to try the warm-up requests out on the devices that are there."""
+"""Estimated duration of the warm-up requests' trials on the devices of this process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from workers.slice.chips import Chip
 from workers.slice.device_chip import chip_of, is_described, known_chip
 
 FIRST_SIDE, LAST_SIDE = 512, 8192
-"""Sides of the square matrices that are multiplied: doubled until a product takes `ENOUGH_S`."""
+"""Sides of the square matrices to multiply: doubled until a product takes `ENOUGH_S`."""
 ENOUGH_S = 0.01
 
 
@@ -30,45 +30,45 @@ def trial_s(
     devices: Sequence[jax.Device],
     dtype: str,
 ) -> tuple[float, ...]:
-    """Estimate each request's trial: `TRIALS` steps of each phase, and what is around them.
+    """Estimate each request's trial: `TRIALS` runs of each step kind, and one of every other pass.
 
     Args:
-        sketches: of the requests.
-        dtype: that they are computed in.
+        sketches: traces of the requests.
+        dtype: data type of the computation.
     """
     chip = measured(devices, dtype)
-    return tuple(_seconds(one, chosen, chip, table) for one in sketches)
+    return tuple(_seconds(item, chosen, chip, table) for item in sketches)
 
 
 def _seconds(sketch: Sketch, chosen: ChosenLayout, chip: Chip, table: Table) -> float:
     residency = chosen.residency
-    alone = replace(sketch, second=None)  # a second pass is not tried
-    found = estimate(alone, chosen.shape, chip, launch=1, table=table, residency=residency)
-    runs = {name: TRIALS if name in sketch.steps else 1 for name in found.passes}
-    return sum(found.passes[name].seconds * count for name, count in runs.items())
+    alone = replace(sketch, second_pass=None)  # the trial has no second pass
+    estimated = estimate(alone, chosen.shape, chip, launch=1, table=table, residency=residency)
+    runs = {name: TRIALS if name in sketch.steps else 1 for name in estimated.passes}
+    return sum(estimated.passes[name].seconds * count for name, count in runs.items())
 
 
 def measured(devices: Sequence[jax.Device], dtype: str) -> Chip:
-    """Return the chip of the devices, with a measured rate where nobody rates it."""
-    chip, own = chip_of(devices), _own(devices)
-    if known_chip(own) is not None or is_described(own):
+    """Return the devices' chip; for an unknown chip, with a measured peak rate."""
+    chip, local = chip_of(devices), _local_device(devices)
+    if known_chip(local) is not None or is_described(local):
         return chip
-    together = len(devices) if own.platform == "cpu" else 1  # virtual ones share the cores
-    return replace(chip, peak_flops=flops_s(own, dtype) / together)
+    sharers = len(devices) if local.platform == "cpu" else 1  # virtual devices share the cores
+    return replace(chip, peak_flops=flops_s(local, dtype) / sharers)
 
 
-def _own(devices: Sequence[jax.Device]) -> jax.Device:
-    return next(one for one in devices if one.process_index == jax.process_index())
+def _local_device(devices: Sequence[jax.Device]) -> jax.Device:
+    return next(device for device in devices if device.process_index == jax.process_index())
 
 
 @cache
 def flops_s(device: jax.Device, dtype: str) -> float:
-    """Measure the rate of matrix products on a device, in FLOP a second; tens of milliseconds."""
+    """Measure the matrix product rate of a device in FLOP/s; takes tens of milliseconds."""
     product = jax.jit(jnp.matmul)
     side = FIRST_SIDE
     while True:
         matrix = jax.device_put(jnp.ones((side, side), dtype), device)
-        product(matrix, matrix).block_until_ready()  # compiles
+        product(matrix, matrix).block_until_ready()  # compile
         began = time.perf_counter()
         product(matrix, matrix).block_until_ready()
         took_s = time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""Upscalers of the settings, loaded beside a model."""
+"""Loading of the upscalers of the settings, in addition to a model."""
 
 from __future__ import annotations
 
@@ -27,68 +27,68 @@ from workers.jaxpr.logical_mesh import logical_layout
 from workers.jaxpr.operations import work_of
 from workers.jaxpr.peak_memory import peak
 from workers.loading.model import abstract
-from workers.loading.together import Wanted
+from workers.loading.together import PoolModel
 
 log = logging.getLogger(__name__)
 
 
-Held = dict[tuple[Path, str, int, jax.Device], LoadedUpscaler]
-"""Upscalers that a process has loaded, for all its models."""
+UpscalerCache = dict[tuple[Path, str, int, jax.Device], LoadedUpscaler]
+"""Upscalers that a process has loaded, shared by all its models."""
 
 
-def upscaler_bytes(settings: Settings, models: Sequence[Wanted]) -> int:
-    """Return the bytes that upscalers take on the one device that they lie on.
+def upscaler_bytes(settings: Settings, models: Sequence[PoolModel]) -> int:
+    """Return the memory of a pool's upscalers on the one device that holds them.
 
-    The weights of all that a pool's models have, and what the largest tile needs beside them.
+    It counts all weights, and the temporaries of the largest tile.
     """
-    found = {
-        (resolve_file(one.source), one.dtype, one.tile)
-        for wanted in models
+    files = {
+        (resolve_file(upscaler.source), upscaler.dtype, upscaler.tile)
+        for pool_model in models
         if settings.upscalers
-        for one in upscalers_for(settings, spec_of(wanted)).values()
+        for upscaler in upscalers_for(settings, spec_of(pool_model)).values()
     }
-    needs = [bytes_of(*one) for one in found]
+    needs = [bytes_of(*upscaler) for upscaler in files]
     return sum(weights for weights, _ in needs) + max((tile for _, tile in needs), default=0)
 
 
-def spec_of(wanted: Wanted) -> ModelSpec:
-    """Return the spec of a model that is not loaded yet."""
-    return abstract(wanted.pool, wanted.model, logical_layout()).spec
+def spec_of(pool_model: PoolModel) -> ModelSpec:
+    """Return the spec of a model before it is loaded."""
+    return abstract(pool_model.pool, pool_model.model, logical_layout()).spec
 
 
 def bytes_of(file: Path, dtype: str, tile: int) -> tuple[int, int]:
     """Return the bytes of an upscaler's weights, and of a tile's temporaries at their peak."""
     graph, weights = nnx.split(abstract_upscaler(file, dtype))
 
-    def drawn(weights: nnx.State, image: jax.Array) -> jax.Array:
+    def upscaled(weights: nnx.State, image: jax.Array) -> jax.Array:
         return nnx.merge(graph, weights)(image)
 
     image = jax.ShapeDtypeStruct((1, tile, tile, COLOURS), jnp.dtype(dtype))
-    traced = jax.jit(drawn).trace(weights, image)
+    traced = jax.jit(upscaled).trace(weights, image)
     leaves = jax.tree.leaves(weights)
     tags = [*(Tag(dims=(None,) * leaf.ndim) for leaf in leaves), Tag()]
-    _, found = work_of(traced.jaxpr, tags)
+    _, tagged = work_of(traced.jaxpr, tags)
     size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
-    return size, int(sum(peak(traced.jaxpr.jaxpr, found).values()))
+    return size, int(sum(peak(traced.jaxpr.jaxpr, tagged).values()))
 
 
 def upscalers_for(settings: Settings, spec: ModelSpec) -> dict[str, UpscalerSettings]:
-    """Return the upscalers that the settings have for a model, by name: none where it makes videos.
+    """Return the upscalers of a model, by name; none for video models.
 
-    Raises: ConfigError: one is for a model that is not there.
+    Raises: ConfigError: an upscaler names a model that does not exist.
     """
-    for name, one in settings.upscalers.items():
+    for name, item in settings.upscalers.items():
         if name in BUILT_IN:
             raise ConfigError(f"upscalers.{name}: hires fix has one of that name; choose another")
-        for model in sorted(set(one.models) - settings.models.keys()):
+        for model in sorted(set(item.models) - settings.models.keys()):
             raise ConfigError(f"upscalers.{name}.models: add [models.{model}] or correct the name")
     if any(task.endswith("-to-video") for task in spec.tasks):
         return {}
-    served = {name for name, one in settings.models.items() if _is_served(name, one, spec.name)}
+    served = {name for name, item in settings.models.items() if _is_served(name, item, spec.name)}
     return {
-        name: one
-        for name, one in settings.upscalers.items()
-        if not one.models or served & set(one.models)
+        name: item
+        for name, item in settings.upscalers.items()
+        if not item.models or served & set(item.models)
     }
 
 
@@ -98,24 +98,26 @@ def _is_served(name: str, model: ModelSettings, by: str) -> bool:
 
 
 def load_upscalers(
-    settings: Settings, pipeline: Any, device: jax.Device, held: Held | None = None
+    settings: Settings, pipeline: Any, device: jax.Device, cache: UpscalerCache | None = None
 ) -> dict[str, LoadedUpscaler]:
-    """Load a model's upscalers onto one device; they are in its spec then.
+    """Load a model's upscalers onto one device, and add them to its spec.
 
     Args:
-        held: those that other models of the process have, which are not loaded again.
+        held: upscalers that the process has loaded already; updated.
 
-    Raises: ConfigError, CheckpointError: one cannot be used; says why.
+    Raises: ConfigError, CheckpointError: one is unusable; states the reason.
     """
-    held = {} if held is None else held
+    cache = {} if cache is None else cache
     loaded = {}
-    for name, asked in upscalers_for(settings, pipeline.spec).items():
-        key = (resolve_file(asked.source), asked.dtype, asked.tile, device)
-        if key not in held:
-            held[key] = load_upscaler(*key)
-        loaded[name] = one = held[key]
-        log.info("upscaler %s: %d times as large, %s", name, one.spec.scale, one.network.config)
-    pipeline.spec = with_upscalers(pipeline.spec, {name: one.spec for name, one in loaded.items()})
+    for name, upscaler in upscalers_for(settings, pipeline.spec).items():
+        key = (resolve_file(upscaler.source), upscaler.dtype, upscaler.tile, device)
+        if key not in cache:
+            cache[key] = load_upscaler(*key)
+        loaded[name] = entry = cache[key]
+        log.info("upscaler %s: %d times as large, %s", name, entry.spec.scale, entry.network.config)
+    pipeline.spec = with_upscalers(
+        pipeline.spec, {name: entry.spec for name, entry in loaded.items()}
+    )
     return loaded
 
 

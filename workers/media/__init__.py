@@ -1,4 +1,4 @@
-"""Files made of pixels: images and videos.
+"""Encoding of pixels into files: images, videos, sound, previews and metadata.
 
 May import no other room; of the front end's `recipes` and `settings`.
 """

@@ -1,7 +1,8 @@
-"""Content Credentials (C2PA): outputs signed with the operator's key, by the extra `c2pa`.
+"""Content Credentials (C2PA): outputs signed with the operator's key. Needs the extra `c2pa`.
 
-A manifest says that a model made the file, and which program ran it; it has no prompt. Signatures
-are random: the same request has the same pixels and other bytes.
+The manifest states that a model generated the file and which program ran it, without the prompt.
+Signatures are random: equal requests give equal pixels but different bytes.
+
 Source: C2PA Technical Specification 2.2, 11 (manifests), 14.5 (certificates), 18.15 (actions).
 """
 
@@ -20,22 +21,22 @@ from service.settings.output import OutputSettings
 from service.settings.section import ConfigError
 
 TYPES = frozenset({"image/png", "image/jpeg", "image/webp", "image/gif", "video/mp4"})
-"""Content types that are signed; the format is not defined for WebM."""
+"""Content types that are signed; C2PA does not define WebM."""
 MISSING = (
     f"output.c2pa_key: signing needs the extra c2pa: {how_to_install('c2pa')}, or leave the key out"
 )
 OPTIONS = {"builder": {"thumbnail": {"enabled": False}}, "verify": {"verify_after_sign": False}}
-"""Options of the library. A thumbnail is larger than most outputs, and takes longer than encoding
-them; what was just signed needs no check."""
+"""Options of the library. A thumbnail would be larger than most outputs and slower than their
+encoding. A fresh signature needs no verification."""
 
 Sign = Callable[[bytes, str, str], bytes]
-"""Signs a file, given its content type and IPTC's word for where it comes from."""
+"""Signs a file, given its content type and IPTC's digital source type."""
 
 
 def signer_of(settings: OutputSettings) -> Sign | None:
-    """Return what signs files; None: the settings have no key.
+    """Return the signer of the settings, or None if they have no key.
 
-    Raises: ConfigError: the extra is missing, or key and certificates cannot be used.
+    Raises: ConfigError: the extra is missing, or the key or certificates are unusable.
     """
     if settings.c2pa_key is None or settings.c2pa_certificates is None:
         return None
@@ -61,30 +62,33 @@ def _bytes(name: str, path: Path) -> bytes:
 
 
 def _algorithm(key: bytes, certificates: bytes) -> str:
-    """Return the name of a key's algorithm. Raises: ConfigError: it and they do not go together."""
+    """Return the name of a key's algorithm.
+
+    Raises: ConfigError: the key does not match the certificates, or either is unusable.
+    """
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     try:
         private = load_pem_private_key(key, None)
     except (ValueError, TypeError) as error:
-        said = f"it is no private key in PEM without a password: {error}"
-        raise ConfigError(f"output.c2pa_key: {said}") from None
+        text = f"it is no private key in PEM without a password: {error}"
+        raise ConfigError(f"output.c2pa_key: {text}") from None
     try:
-        own, *_ = x509.load_pem_x509_certificates(certificates)
+        cert, *_ = x509.load_pem_x509_certificates(certificates)
     except ValueError as error:
-        said = f"they are no chain in PEM, that of the key first: {error}"
-        raise ConfigError(f"output.c2pa_certificates: {said}") from None
-    if own.public_key() != private.public_key():
+        text = f"they are no chain in PEM, that of the key first: {error}"
+        raise ConfigError(f"output.c2pa_certificates: {text}") from None
+    if cert.public_key() != private.public_key():
         raise ConfigError("output.c2pa_certificates: the first one is not that of output.c2pa_key")
-    if not own.not_valid_before_utc <= datetime.now(UTC) <= own.not_valid_after_utc:
-        said = f"valid from {own.not_valid_before_utc} to {own.not_valid_after_utc}, and not now"
-        raise ConfigError(f"output.c2pa_certificates: the first one is {said}")
+    if not cert.not_valid_before_utc <= datetime.now(UTC) <= cert.not_valid_after_utc:
+        text = f"valid from {cert.not_valid_before_utc} to {cert.not_valid_after_utc}, and not now"
+        raise ConfigError(f"output.c2pa_certificates: the first one is {text}")
     return _name_of(private)
 
 
 def _name_of(key: Any) -> str:
-    """Return C2PA's name of a key's algorithm. Raises: ConfigError: it has none."""
+    """Return C2PA's name of a key's algorithm. Raises: ConfigError: unsupported."""
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
     if isinstance(key, ec.EllipticCurvePrivateKey):
@@ -99,7 +103,7 @@ def _name_of(key: Any) -> str:
 
 
 class _Signer:
-    """Signs files one after the other: the library's signer is of one thread at a time."""
+    """Signs files one at a time, because the library's signer is not thread-safe."""
 
     def __init__(self, c2pa: Any, signer: Any) -> None:
         self._c2pa = c2pa
@@ -108,7 +112,7 @@ class _Signer:
         self._lock = Lock()
 
     def __call__(self, data: bytes, content_type: str, source: str) -> bytes:
-        """Return a file with its manifest; one of another type as it is."""
+        """Return the file with a signed manifest; unsupported types are returned unchanged."""
         if content_type not in TYPES:
             return data
         signed = io.BytesIO()
@@ -118,7 +122,7 @@ class _Signer:
 
 
 def manifest(source: str) -> dict[str, Any]:
-    """Return what is said of a file that comes from there."""
+    """Return the manifest of a file with this digital source type."""
     name, _, version = generator().partition(" ")
     program = {"name": name} | ({"version": version} if version else {})
     action = {"action": "c2pa.created", "digitalSourceType": source, "softwareAgent": program}

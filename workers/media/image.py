@@ -1,4 +1,4 @@
-"""Images → files. The same pixels give the same bytes; metadata comes later."""
+"""Image encoder. Equal pixels give equal bytes; metadata is added later."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from PIL import Image
 
 CONTENT_TYPES = {"png": "image/png", "jpeg": "image/jpeg", "webp": "image/webp"}
 QUALITY = 90
-"""Quality of JPEG and WebP unless the request names another."""
+"""Default quality of JPEG and WebP."""
 LOSSLESS = 100
-"""The quality at which WebP is lossless."""
+"""Quality at which WebP is lossless."""
 PNG_LEVEL = 1
-"""Level of zlib: level 6 takes about five times as long for files a tenth smaller."""
+"""zlib level: level 6 takes about five times as long for files a tenth smaller."""
 
 
 def encode(pixels: np.ndarray, format: str, quality: int | None = None) -> bytes:
-    """uint8 [height, width, 3] → a file.
+    """Encode uint8 [height, width, 3] as a file.
 
     Args:
         format: one of CONTENT_TYPES.
-        quality: 1 to 100; of no effect on PNG, which is lossless anyway.
+        quality: 1 to 100; ignored for PNG, which is lossless.
 
     Raises: ValueError: another format.
     """

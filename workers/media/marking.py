@@ -1,4 +1,4 @@
-"""Marking of files: what is written into them beside the pixels, as the settings have it."""
+"""Marking of output files, by the settings: embedded recipes and signatures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workers.media.content_credentials import Sign, signer_of
 
 @dataclass(frozen=True)
 class Marking:
-    """Writes recipes into files, and signs them."""
+    """Marking of output files: embeds recipes, and signs with Content Credentials."""
 
     metadata: bool = True
     prompts: bool = True
@@ -23,18 +23,18 @@ class Marking:
 
     @classmethod
     def of_settings(cls, settings: OutputSettings) -> Marking:
-        """Return what the settings ask for. Raises: ConfigError: it cannot be done."""
+        """Return the marking of the settings. Raises: ConfigError: unusable key or certificates."""
         return cls(settings.metadata, settings.prompts, signer_of(settings))
 
     def wants_recipe(self, request: Mapping[str, Any]) -> bool:
-        """Return whether a resolved request's files hold their recipe."""
+        """Return whether a resolved request's files contain their recipe."""
         return self.metadata and bool(request.get("output", {}).get("metadata", True))
 
     def mark(
         self, data: bytes, content_type: str, recipe: Recipe, request: Mapping[str, Any]
     ) -> bytes:
-        """Return a file with its recipe, where that is wanted, and signed, where there is a key."""
+        """Return a file with its recipe, if enabled, and signed, if a key is configured."""
         if self.wants_recipe(request):
-            said = recipe if self.prompts else recipe.without_prompts()
-            data = embed(data, content_type, said)
+            embedded = recipe if self.prompts else recipe.without_prompts()
+            data = embed(data, content_type, embedded)
         return self.sign(data, content_type, source_of(recipe)) if self.sign else data

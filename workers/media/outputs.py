@@ -1,4 +1,4 @@
-"""A finished image or video → its files, each encoded when it is asked for."""
+"""Output files of a finished image or video, each encoded on demand."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from workers.media.sheets import sheets_of
 from workers.media.sound import CODECS, Sound
 
 DEFAULT_FPS = 16.0
-"""Frame rate of a video whose model names none; what Wan was trained on."""
+"""Frame rate of a video whose model names none; Wan was trained with it."""
 PREVIEW_FORMAT, PREVIEW_QUALITY = "webp", 75
 PLAIN_MARKING = Marking()
 
 
 @dataclass(frozen=True)
 class File:
-    """An encoded output."""
+    """Encoded output file, with its size and digest."""
 
     data: bytes
     content_type: str
@@ -32,16 +32,16 @@ class File:
     height: int
     pixels_sha256: str
     num_frames: int | None = None
-    """Number of frames of a video, as the next two are."""
+    """Number of frames; None for images, like the next two fields."""
     fps: float | None = None
     duration_s: float | None = None
     sound_hz: int | None = None
-    """Samples a second of a video's sound; None: it is silent."""
-    beside: Mapping[str, bytes] = field(default_factory=dict)
+    """Sample rate of a video's sound; None: silent."""
+    small_images: Mapping[str, bytes] = field(default_factory=dict)
     """Small images of a video by name (`media.sheets`)."""
 
     def described(self, index: int, key: str, seed: int, made_by: MadeBy | None) -> Output:
-        """Return what a job's record says of the file under that key."""
+        """Return the file's entry in the job's record, stored under that key."""
         return Output(
             index=index,
             key=key,
@@ -52,7 +52,7 @@ class File:
             sha256=hashlib.sha256(self.data).hexdigest(),
             pixels_sha256=self.pixels_sha256,
             bytes=len(self.data),
-            beside_bytes=sum(map(len, self.beside.values())),
+            beside_bytes=sum(map(len, self.small_images.values())),
             num_frames=self.num_frames,
             fps=self.fps,
             duration_s=self.duration_s,
@@ -68,37 +68,37 @@ def files(
     marking: Marking = PLAIN_MARKING,
     sound: Sound | None = None,
 ) -> Iterator[File]:
-    """Yield the files of an image or video; of image formats, one file a frame.
+    """Yield the files of an image or video; in image formats, one file per frame.
 
     Args:
         pixels: uint8 [height, width, 3] or [frames, height, width, 3].
-        request: resolved; `output` and `fps` are read.
-        recipe: what the files say of themselves; None: nothing.
-        marking: how they say it.
-        sound: of a video; formats that carry none leave it out.
+        request: resolved request; `output` and `fps` are read.
+        recipe: recipe to embed; None: none.
+        marking: embeds the recipe and signs.
+        sound: sound of a video; ignored by formats without sound.
     """
     output = request.get("output", {})
     format, quality = output.get("format", "png"), output.get("quality")
     if pixels.ndim == 4 and format in video.CONTENT_TYPES:
-        heard = sound if format in CODECS else None
-        clip = _clip(pixels, format, request.get("fps") or DEFAULT_FPS, quality, heard)
+        track = sound if format in CODECS else None
+        clip = _clip(pixels, format, request.get("fps") or DEFAULT_FPS, quality, track)
         data = clip.data
         if recipe:
             data = marking.mark(data, clip.content_type, recipe, request)
         yield replace(clip, data=data)
         return
     content_type = image.CONTENT_TYPES[format]
-    for number, picture in enumerate(pixels if pixels.ndim == 4 else [pixels]):
-        height, width = picture.shape[:2]
-        data = image.encode(picture, format, quality)
+    for number, frame in enumerate(pixels if pixels.ndim == 4 else [pixels]):
+        height, width = frame.shape[:2]
+        data = image.encode(frame, format, quality)
         if recipe:
-            said = recipe.of_frame(number) if pixels.ndim == 4 else recipe
-            data = marking.mark(data, content_type, said, request)
-        yield File(data, content_type, width, height, _digest(picture))
+            frame_recipe = recipe.of_frame(number) if pixels.ndim == 4 else recipe
+            data = marking.mark(data, content_type, frame_recipe, request)
+        yield File(data, content_type, width, height, _digest(frame))
 
 
 def count(pixels: np.ndarray, request: Mapping[str, Any]) -> int:
-    """Return the number of those files."""
+    """Return the number of output files of an image or video in the request's format."""
     format = request.get("output", {}).get("format", "png")
     return 1 if pixels.ndim == 3 or format in video.CONTENT_TYPES else len(pixels)
 
@@ -118,7 +118,7 @@ def _clip(
         fps=fps,
         duration_s=num_frames / fps,
         sound_hz=None if sound is None else sound.rate_hz,
-        beside=sheets_of(frames),
+        small_images=sheets_of(frames),
     )
 
 
@@ -127,7 +127,7 @@ def _digest(pixels: np.ndarray) -> str:
 
 
 def preview(pixels: np.ndarray, request: Mapping[str, Any]) -> str:
-    """A small image, or a video that lasts as long as the whole one, as a data URI."""
+    """Return a data URI of a small image, or of a video as long as the full one."""
     if pixels.ndim == 3:
         data = image.encode(pixels, PREVIEW_FORMAT, PREVIEW_QUALITY)
     else:
@@ -137,6 +137,6 @@ def preview(pixels: np.ndarray, request: Mapping[str, Any]) -> str:
 
 
 def preview_fps(pixels: np.ndarray, request: Mapping[str, Any]) -> float:
-    """Return the rate at which a preview of fewer frames lasts as long as the whole video."""
+    """Return the frame rate at which a preview with fewer frames lasts as long as the video."""
     num_frames = request.get("num_frames") or len(pixels)
     return float((request.get("fps") or DEFAULT_FPS) * len(pixels) / num_frames)

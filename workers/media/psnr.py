@@ -1,4 +1,4 @@
-"""Likeness of two images or videos."""
+"""Peak signal-to-noise ratio (PSNR) of two images or videos."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ import math
 import numpy as np
 
 MOST_DB = 99.0
-"""PSNR of two equal images, to have a number."""
+"""PSNR reported for equal images, instead of infinity."""
 
 
-def psnr_db(one: np.ndarray, other: np.ndarray, peak: float = 255) -> float:
+def psnr_db(image: np.ndarray, other: np.ndarray, peak: float = 255) -> float:
     """Return the PSNR of two images, or of two videos over all frames; at most `MOST_DB`.
 
-    It is summed up by rows of an image and by frames of a video, in the memory of one of them.
+    Sums errors per row or per frame, to save memory.
 
     Args:
-        peak: whole range of the values.
+        peak: range of the values.
     """
-    pairs = zip(one, other, strict=True)
-    error = sum(float(np.square(mine.astype(np.float64) - theirs).sum()) for mine, theirs in pairs)
-    return MOST_DB if error == 0 else min(MOST_DB, 10 * math.log10(peak**2 * one.size / error))
+    pairs = zip(image, other, strict=True)
+    error = sum(
+        float(np.square(row.astype(np.float64) - other_row).sum()) for row, other_row in pairs
+    )
+    return MOST_DB if error == 0 else min(MOST_DB, 10 * math.log10(peak**2 * image.size / error))

@@ -1,8 +1,8 @@
-"""Videos of requests as frames in the size that a model reads them in, made in a child process.
+"""Input videos of requests, decoded and scaled to the model's size in a child process.
 
-Front ends have checked each file. Pools decode it again, once a job, since frames are hundreds of
-times as large as their file. A decoder that a hostile file breaks or fills with memory is a child's
-here, too, and the processor time that it takes is counted.
+Front ends have validated each file. Workers decode it again once per job, since frames are hundreds
+of times as large as the file. A hostile file can crash or fill only the child, and its processor
+time is counted.
 """
 
 from __future__ import annotations
@@ -29,38 +29,38 @@ from service.settings.limits import LimitSettings
 PROGRAM = Path(__file__).with_name("video_process.py")
 LENGTH_BYTES = 8
 STREAM_BYTES = 2**22
-"""Bytes of frames that may wait to be read."""
+"""Bytes of frames that may be buffered."""
 HEAD_BYTES = 2**16
-"""More than a PNG has beside its pixels."""
+"""Upper bound of a PNG's bytes in addition to its pixels."""
 TIMES = 4
-"""Processor time that a file may take here, as a multiple of what a check may take: frames are
-scaled, too, and a pool's processor may be a slower one."""
+"""Limit of a file's processor time, as a multiple of a front end's check. Frames are also scaled
+here, and the worker's processor may be slower."""
 KILLED = "takes more than {:g} s to decode and scale; send it shorter or smaller"
 BROKEN = "is broken and cannot be decoded (it breaks the decoder)"
 
 
 @dataclass(frozen=True)
 class Video:
-    """A file of a request's video: the whole of it, or the image of one frame."""
+    """A file of a request's video: the whole video, or the image of one frame."""
 
     path: str
     data: bytes
-    about: Mapping[str, Any]
-    """Message about it to the child."""
+    header: Mapping[str, Any]
+    """Description of the file for the child."""
 
 
 @dataclass(frozen=True)
 class ScaledVideos:
-    """Images of a request, whose videos are lists of frames in the size that the model reads."""
+    """Images of a request, with its videos replaced by frames in the model's size."""
 
     images: Mapping[str, bytes]
     """Files by path."""
     cpu_s: float = 0.0
-    """Processor time that decoding and scaling took."""
+    """Processor time of decoding and scaling."""
 
 
 class SentVideos:
-    """Decodes and scales the videos of requests, each request's in a process of its own."""
+    """Decodes and scales the input videos of requests, with one child process per request."""
 
     def __init__(self, limits: LimitSettings | None = None) -> None:
         limits = limits or LimitSettings()
@@ -73,20 +73,20 @@ class SentVideos:
         """Return a request's images, with frames in place of its videos.
 
         Args:
-            fields: of the resolved request.
+            fields: fields of the resolved request.
 
-        Raises: RequestError: a file that is damaged, or takes too long.
+        Raises: RequestError: a file is damaged, or takes too long.
         """
         videos = list(videos_of(images, fields, spec))
         if not videos:
             return ScaledVideos(images)
         child = await self._start()
         try:
-            frames, answer = await _ask(child, videos)
+            frames, answer = await _request(child, videos)
         finally:
             await _end(child)
         if answer is None:
-            raise RequestError(self._breaking(videos), self._why(child.returncode))
+            raise RequestError(self._breaking(videos), self._explanation(child.returncode))
         if "error" in answer:
             raise RequestError(field_of(answer["path"]), answer["error"])
         read = {video.path for video in videos}
@@ -102,31 +102,31 @@ class SentVideos:
             stderr=DEVNULL,
             limit=STREAM_BYTES,
             env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
-            start_new_session=True,  # Ctrl-C is the pool's alone
+            start_new_session=True,  # do not forward Ctrl-C to the child
         )
 
     def _breaking(self, videos: list[Video]) -> str:
-        """Return the field to name where the child does not say which file killed it."""
+        """Return the field of the largest file, if the child crashed without naming one."""
         return field_of(max(videos, key=lambda video: len(video.data)).path)
 
-    def _why(self, code: int | None) -> str:
+    def _explanation(self, code: int | None) -> str:
         return KILLED.format(self._cpu_s) if code == -signal.SIGPROF else BROKEN
 
 
 def videos_of(
     images: Mapping[str, bytes], fields: Mapping[str, Any], spec: ModelSpec
 ) -> Iterator[Video]:
-    """Yield the files of a request's videos, in their order."""
+    """Yield the files of a request's videos, in order."""
     for path, data in images.items():
         if scaling := spec.frame_scaling.get(field_of(path)):
             size = scaling.size(fields["width"], fields["height"])
             most = fields["num_frames"] if path in VIDEO_FIELDS else 1
-            about = {"path": path, "scaling": asdict(scaling), "size": size, "max_frames": most}
-            yield Video(path, data, about)
+            header = {"path": path, "scaling": asdict(scaling), "size": size, "max_frames": most}
+            yield Video(path, data, header)
 
 
 def paths_of(videos: list[Video], counts: list[int]) -> Iterator[str]:
-    """Yield the path of each frame: those of a file behind its own, `pose_video.0` and so on."""
+    """Yield the path of each frame; a video's frames extend its path: `pose_video.0` and so on."""
     for video, count in zip(videos, counts, strict=True):
         if video.path in VIDEO_FIELDS:
             yield from (f"{video.path}.{index}" for index in range(count))
@@ -134,12 +134,14 @@ def paths_of(videos: list[Video], counts: list[int]) -> Iterator[str]:
             yield video.path
 
 
-async def _ask(child: Process, videos: list[Video]) -> tuple[list[bytes], dict[str, Any] | None]:
-    """Return all frames and the answer; None: the child has died."""
+async def _request(
+    child: Process, videos: list[Video]
+) -> tuple[list[bytes], dict[str, Any] | None]:
+    """Return all frames and the child's answer; None: the child has exited."""
     assert child.stdin is not None and child.stdout is not None
-    about = {"videos": [video.about for video in videos]}
-    data = await asyncio.to_thread(packed, about, *(video.data for video in videos))
-    most_frames = sum(video.about["max_frames"] for video in videos)
+    header = {"videos": [video.header for video in videos]}
+    data = await asyncio.to_thread(packed, header, *(video.data for video in videos))
+    most_frames = sum(video.header["max_frames"] for video in videos)
     most_bytes = max(map(_frame_bytes, videos))
     frames: list[bytes] = []
     try:
@@ -148,7 +150,7 @@ async def _ask(child: Process, videos: list[Video]) -> tuple[list[bytes], dict[s
         child.stdin.close()
         while length := int.from_bytes(await child.stdout.readexactly(LENGTH_BYTES), "big"):
             if length > most_bytes or len(frames) == most_frames:
-                raise ConnectionError  # a decoder that a file has taken over
+                raise ConnectionError  # compromised decoder
             frames.append(await child.stdout.readexactly(length))
         answer: dict[str, Any] = json.loads(await child.stdout.readline())
     except (ConnectionError, asyncio.IncompleteReadError):
@@ -158,13 +160,13 @@ async def _ask(child: Process, videos: list[Video]) -> tuple[list[bytes], dict[s
 
 
 def _frame_bytes(video: Video) -> int:
-    """Return more than a frame's PNG has: three bytes a pixel, a byte a line, and its chunks."""
-    width, height = video.about["size"]
+    """Return an upper bound of a frame's PNG: pixels, a byte per line, and chunks."""
+    width, height = video.header["size"]
     return int(4 * width * height + height + HEAD_BYTES)
 
 
 async def _end(child: Process) -> None:
-    """Kill a child that still runs."""
+    """Kill the video decoder's child process if it still runs."""
     if child.returncode is None:
         with suppress(ProcessLookupError):
             os.kill(child.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Small images of a video: its first frame, and a sheet of frames from all of it."""
+"""Small images of a video: a thumbnail of its first frame, and a sprite sheet of all of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CONTENT_TYPE = image.CONTENT_TYPES[FORMAT]
 THUMBNAIL_PX, TILE_PX = 512, 192
 """Longest sides of a thumbnail, and of a frame of a sheet."""
 COLUMNS, ROWS = 4, 4
-"""Frames of a sheet, of a video that has as many."""
+"""Maximum columns and rows of a sheet."""
 
 
 def sheets_of(frames: np.ndarray) -> dict[str, bytes]:
@@ -28,14 +28,14 @@ def sheets_of(frames: np.ndarray) -> dict[str, bytes]:
 
 
 def _small(frame: np.ndarray, side_px: int) -> np.ndarray:
-    """Return a frame whose longest side is at most that."""
+    """Return the frame, shrunk so that its longest side is at most `side_px`."""
     small = Image.fromarray(frame)
     small.thumbnail((side_px, side_px), Image.Resampling.LANCZOS)
     return np.asarray(small)
 
 
 def _sheet(frames: np.ndarray) -> np.ndarray:
-    """Return evenly spaced frames, row by row; what is left of the last row is black."""
+    """Return evenly spaced frames, row by row; the rest of the last row is black."""
     count = min(len(frames), COLUMNS * ROWS)
     chosen = np.linspace(0, len(frames) - 1, count).round().astype(int)
     tiles = [_small(frames[number], TILE_PX) for number in chosen]

@@ -1,4 +1,4 @@
-"""Sound of a video → a track of its file."""
+"""Sound track of a video file."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ import av
 import numpy as np
 
 LAYOUTS = {1: "mono", 2: "stereo"}
-"""FFmpeg's names of channels, by their number."""
+"""FFmpeg's channel layouts, by number of channels."""
 RATE_HZ = 48000
-"""Rate that every encoder takes: what has another than theirs is resampled to it."""
+"""Fallback sample rate, which every encoder supports."""
 BITS_PER_S = 192_000
 CODECS = {"mp4": "aac", "webm": "libopus"}
-"""Encoders of FFmpeg, by the container that has their tracks."""
+"""FFmpeg's encoders, by container."""
 
 
 @dataclass(frozen=True)
 class Sound:
-    """Waveform."""
+    """Sound as a waveform with its sample rate."""
 
     samples: np.ndarray
     """float32 [channels, samples], of -1 to 1."""
     rate_hz: int
 
     def lasting(self, seconds: float) -> Sound:
-        """Return it cut, or with silence behind it, to that length."""
+        """Return the sound cut, or padded with silence, to that length."""
         count = round(seconds * self.rate_hz)
-        kept = self.samples[:, :count]
-        return Sound(np.pad(kept, ((0, 0), (0, count - kept.shape[1]))), self.rate_hz)
+        samples = self.samples[:, :count]
+        return Sound(np.pad(samples, ((0, 0), (0, count - samples.shape[1]))), self.rate_hz)
 
 
 def add_track(container: Any, sound: Sound, codec: str) -> Any:
-    """Add a stream to a file that is being written.
+    """Add a sound stream to a container that is being written.
 
     Raises: ValueError: more than two channels.
     """
@@ -50,7 +50,7 @@ def add_track(container: Any, sound: Sound, codec: str) -> Any:
 
 
 def packets(track: Any, sound: Sound) -> list[Any]:
-    """Encode sound; return its packets in order."""
+    """Encode a sound track; return its packets in order."""
     samples = np.ascontiguousarray(np.clip(sound.samples, -1, 1), np.float32)
     frame = av.AudioFrame.from_ndarray(samples, format="fltp", layout=LAYOUTS[len(samples)])
     frame.sample_rate = sound.rate_hz

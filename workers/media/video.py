@@ -1,7 +1,7 @@
-"""Frames → one file: MP4, WebM, GIF, animated WebP. The same frames give the same bytes.
+"""Video encoder: frames to MP4, WebM, GIF or animated WebP. Equal frames give equal bytes.
 
-Colours are BT.709 in the limited range and tagged so, which is what players take untagged video
-of any size for; FFmpeg's own default would be BT.601 without a tag.
+Colours are tagged as BT.709 in the limited range, which players also assume for untagged video.
+FFmpeg's default is BT.601 without a tag.
 """
 
 from __future__ import annotations
@@ -23,24 +23,25 @@ from workers.media.image import LOSSLESS, QUALITY
 from workers.media.sound import CODECS, Sound, add_track, packets
 
 CONTENT_TYPES = {"mp4": "video/mp4", "webm": "video/webm", "gif": "image/gif"}
-"""Content types of the formats that a request may name for a video in one file."""
+"""Content types of the video formats that a request may name."""
 THREADS = 4
-"""Threads of an encoder, on any machine: the bytes depend on their number alone."""
+"""Threads of an encoder, on any machine, because the bytes depend on their number."""
 EXACTLY = Interpolation.BICUBIC | Interpolation.ACCURATE_RND | Interpolation.BITEXACT
-"""Conversion of RGB to YUV: the same on any processor."""
+"""RGB to YUV conversion that is the same on any processor."""
 INTERLEAVED = {"max_interleave_delta": "0"}
-"""Wait for every stream of a file, however long it is: sound and frames lie beside each other."""
+"""Makes the muxer wait for every stream, so that sound and frames stay interleaved."""
 CENTISECONDS = 100
-"""A GIF counts time in hundredths of a second."""
+"""GIF's time unit is a hundredth of a second."""
 GIF_COLOURS = 256
 DITHER = Image.Dither.FLOYDSTEINBERG
 PALETTE_FRAMES = 8
-"""Frames, evenly spread, whose colours the palette is made for: one for all, so none flickers."""
+"""Number of evenly spaced frames that determine the palette. All frames share it, to prevent
+flicker."""
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """Encoder of FFmpeg, and how a quality from 1 to 100 maps to its own."""
+    """FFmpeg encoder, with its mapping of a quality from 1 to 100."""
 
     container: str
     container_options: Mapping[str, str]
@@ -49,10 +50,10 @@ class Encoder:
     crf_at_0: float
     crf_at_100: float
     multiple_px: int
-    """Sides must be whole multiples of it."""
+    """Sides must be multiples of this."""
 
     def crf(self, quality: int) -> int:
-        """Return its constant rate factor: lower is better."""
+        """Return the constant rate factor; lower is better."""
         return round(self.crf_at_0 + (self.crf_at_100 - self.crf_at_0) * quality / 100)
 
 
@@ -61,7 +62,7 @@ ENCODERS = {
         container="mp4",
         container_options={"movflags": "+faststart"},
         codec="libx264",
-        # Its macroblock tree is not the same in every run beside other threads.
+        # Macroblock tree is not deterministic with threads.
         options={"preset": "veryfast", "mbtree": "0"},
         crf_at_0=45,
         crf_at_100=15,
@@ -86,14 +87,14 @@ def encode_video(
     quality: int | None = None,
     sound: Sound | None = None,
 ) -> bytes:
-    """uint8 [frames, height, width, 3] → a file.
+    """Encode uint8 [frames, height, width, 3] as a file.
 
-    H.264 with 4:2:0 chroma has even sides alone: an odd one gets its last row or column twice.
+    H.264 with 4:2:0 chroma needs even sides; the last row or column of an odd one is repeated.
 
     Args:
         format: mp4, webm, gif or webp.
-        quality: 1 to 100; of no effect on GIF, which has its 256 colours anyway.
-        sound: made as long as the frames; GIF and WebP carry none. None: a silent video.
+        quality: 1 to 100; ignored for GIF, which has 256 colours.
+        sound: cut or padded to the frames' duration; ignored for GIF and WebP. None: silent.
 
     Raises: ValueError: another format.
     """
@@ -104,14 +105,14 @@ def encode_video(
         return _gif(frames, fps)
     if format == "webp":
         return _webp(frames, fps, quality)
-    known = ", ".join([*ENCODERS, "gif", "webp"])
-    raise ValueError(f"{format!r} is no format of videos; choose from {known}")
+    formats = ", ".join([*ENCODERS, "gif", "webp"])
+    raise ValueError(f"{format!r} is no format of videos; choose from {formats}")
 
 
 def _video(
     frames: np.ndarray, encoder: Encoder, fps: float, quality: int, sound: Sound | None
 ) -> bytes:
-    # A file with a name: MP4's index is moved to the front in a second pass over it.
+    # A named file: MP4's index is moved to the front in a second pass.
     with tempfile.NamedTemporaryFile(suffix=f".{encoder.container}") as file:
         options = {"fflags": "+bitexact", **INTERLEAVED, **encoder.container_options}
         with av.open(file.name, "w", format=encoder.container, options=options) as container:
@@ -158,12 +159,12 @@ def _frame(pixels: np.ndarray, number: int, encoder: Encoder) -> Any:
 
 
 def round_up(side: int, multiple: int) -> int:
-    """Return the next multiple of a number."""
+    """Round a side up to a multiple."""
     return -(-side // multiple) * multiple
 
 
 def _gif(frames: np.ndarray, fps: float) -> bytes:
-    """Encode frames in the one palette that suits them all."""
+    """Encode frames as a GIF with one palette for all."""
     palette = _palette(frames)
     images = [Image.fromarray(pixels).quantize(palette=palette, dither=DITHER) for pixels in frames]
     ends = [round(CENTISECONDS * number / fps) for number in range(len(frames) + 1)]
@@ -186,7 +187,7 @@ def _webp(frames: np.ndarray, fps: float, quality: int) -> bytes:
 
 
 def _animation(images: Sequence[Image.Image], format: str, **options: Any) -> bytes:
-    """Plays for ever."""
+    """Save images as an animation that repeats forever."""
     file = io.BytesIO()
     images[0].save(file, format, save_all=True, append_images=images[1:], loop=0, **options)
     return file.getvalue()

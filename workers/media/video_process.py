@@ -1,9 +1,9 @@
-"""Program of a child process that decodes the videos of a request, and scales their frames.
+"""Program of a child process that decodes a request's videos and scales their frames.
 
-It runs by its path and isolated (`python -I`), as front ends' checks do: bounded in memory and
-processor time, without sockets and settings. All files of a request come on standard input. It
-answers with each frame, a PNG behind its length in eight bytes; a length of 0 ends them, and a line
-of JSON follows: the number of frames of each file, or what is wrong with one.
+It runs by its path and isolated (`python -I`), like the front ends' checks: with limited memory and
+processor time, without sockets or settings. Standard input has all files of a request. The output
+has each frame as a PNG, prefixed with its length in eight bytes. A length of 0 ends the frames. A
+line of JSON follows, with each file's number of frames, or the error of one.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from collections.abc import Iterator
 from typing import Any
 
 if __name__ == "__main__":
-    sys.path.insert(0, sys.argv.pop(1))  # isolated, it lacks the folder that our packages are in
+    sys.path.insert(0, sys.argv.pop(1))  # isolated mode lacks the packages' folder
 
 from PIL import Image
 
 from models.spec.frame_scaling import FrameScaling
-from models.spec.image_files import ImageFileError, explained
+from models.spec.image_files import ImageFileError, converting_errors
 from models.spec.video_files import frames
 from service.confined.confinement import bound_memory, refuse_calls, refuse_files
 from service.confined.file_packing import unpacked
@@ -31,10 +31,10 @@ LENGTH_BYTES = 8
 
 
 def main(max_pixels: int, cpu_s: float) -> None:
-    """Answer, until a file has taken that much processor time: then SIGPROF kills us.
+    """Decode the files on standard input; SIGPROF kills the process if one exceeds `cpu_s`.
 
     Args:
-        max_pixels: of a frame.
+        max_pixels: maximum pixels of a frame.
     """
     Image.preinit()
     bound_memory(max_pixels)
@@ -69,12 +69,12 @@ def write_frames(file: bytes, video: dict[str, Any], max_pixels: int) -> int:
 
 
 def scaled(file: bytes, video: dict[str, Any], max_pixels: int) -> Iterator[bytes]:
-    """Yield a file's frames in their size, as PNGs that are not compressed.
+    """Yield a file's frames, scaled, as uncompressed PNGs.
 
     Raises: ImageFileError.
     """
     scaling, size = FrameScaling(**video["scaling"]), tuple(video["size"])
-    with explained(max_pixels):
+    with converting_errors(max_pixels):
         for frame in frames(file, max_pixels, is_mask="mask" in video["path"]):
             png = io.BytesIO()
             scaling.scaled(frame, size).save(png, "PNG", compress_level=0)
@@ -82,7 +82,7 @@ def scaled(file: bytes, video: dict[str, Any], max_pixels: int) -> Iterator[byte
 
 
 def print_frame(png: bytes) -> None:
-    """Write a frame behind its length."""
+    """Write a frame's PNG to standard output, prefixed with its length."""
     sys.stdout.buffer.write(len(png).to_bytes(LENGTH_BYTES, "big"))
     sys.stdout.buffer.write(png)
 

@@ -1,4 +1,4 @@
-"""Slices of several hosts: the first process leads, the others follow its launches in order.
+"""Slices of several hosts: the first process leads, the others repeat its launches in order.
 
 May import engine, programs and slice.
 """

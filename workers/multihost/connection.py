@@ -1,7 +1,7 @@
-"""A line: the connection of two processes of one slice, which ends with either of them.
+"""Message connection between two processes of one slice, with heartbeats.
 
-A process that dies closes its sockets, so the other one hears of it at once; a host that vanishes
-or a process that hangs is missed by its beats.
+A process that exits closes its sockets, so its peer learns of it immediately. A host that vanishes
+or a process that hangs is detected by missing heartbeats.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from collections.abc import Callable
 from workers.engine.array_framing import BadMessage, Message, packed, received
 
 BEATS = 5
-"""Number of heartbeats in the time after which a silent peer counts as gone."""
+"""Heartbeats per timeout, after which a silent peer counts as lost."""
 
 log = logging.getLogger(__name__)
 
 
 class ConnectionLost(ConnectionError):
-    """The other process is gone, or cannot be heard."""
+    """Error of a peer that has exited or is unreachable."""
 
 
 class Connection:
-    """End of a connected socket.
+    """Message connection over a connected socket.
 
     Args:
-        peer: what the other end is called in messages.
-        silence_s: after which a peer that says nothing counts as gone.
+        peer: name of the other end in messages.
+        silence_s: timeout after which a silent peer counts as lost.
     """
 
     def __init__(self, connection: socket.socket, peer: str, silence_s: float) -> None:
@@ -38,14 +38,14 @@ class Connection:
         self._sending = threading.Lock()
 
     def send(self, message: Message) -> None:
-        """Send a message.
+        """Send a message to the other process of the slice.
 
         Raises: ConnectionLost.
         """
         self.send_packed(packed(message))
 
     def send_packed(self, data: bytes) -> None:
-        """Send a packed message. Raises: ConnectionLost."""
+        """Send an already packed message. Raises: ConnectionLost."""
         try:
             with self._sending:
                 self._socket.sendall(data)
@@ -53,21 +53,21 @@ class Connection:
             raise ConnectionLost(f"{self.peer} cannot be reached: {error}") from error
 
     def receive(self) -> Message:
-        """The next message. Raises: ConnectionLost."""
+        """Wait for the next message of the other process. Raises: ConnectionLost."""
         try:
             return received(self._read)
         except TimeoutError as error:
             silence_s = self._socket.gettimeout()
             raise ConnectionLost(f"{self.peer} has been silent for {silence_s:.0f} s") from error
         except (OSError, BadMessage) as error:
-            raise ConnectionLost(f"{self.peer} is gone: {error}") from error
+            raise ConnectionLost(f"the connection to {self.peer} is lost: {error}") from error
 
     def close(self) -> None:
-        """The other end hears of it; so does whoever receives at this one."""
+        """Close the connection; pending receives of both ends fail."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError as error:
-            log.debug("the line to %s was closed already: %s", self.peer, error)
+            log.debug("the connection to %s was already closed: %s", self.peer, error)
         self._socket.close()
 
     def _read(self, size: int) -> bytearray:
@@ -76,41 +76,46 @@ class Connection:
         while view:
             count = self._socket.recv_into(view)
             if not count:
-                raise ConnectionError("it has closed the line")
+                raise ConnectionError("it has closed the connection")
             view = view[count:]
         return data
 
 
 def listen(
-    line: Connection, hear: Callable[[Message], None], lost: Callable[[ConnectionLost], None]
+    line: Connection,
+    on_message: Callable[[Message], None],
+    on_lost: Callable[[ConnectionLost], None],
 ) -> threading.Thread:
-    """A thread that hands over each message, and at last why there will be no more."""
+    """Start a thread that passes each message to `on_message`, and the final error to `on_lost`."""
 
     def run() -> None:
         try:
             while True:
-                hear(line.receive())
+                on_message(line.receive())
         except ConnectionLost as error:
-            lost(error)
+            on_lost(error)
 
     return started(run, f"hear {line.peer}")
 
 
-def beat(tell: Callable[[], None], silence_s: float, ended: threading.Event) -> threading.Thread:
-    """A thread that calls `tell` often enough not to be missed, until it cannot or need not."""
+def beat(
+    send_beat: Callable[[], None], silence_s: float, ended: threading.Event
+) -> threading.Thread:
+    """Start a thread that calls `send_beat` regularly until it fails or `ended` is set."""
 
     def run() -> None:
         try:
             while not ended.wait(silence_s / BEATS):
-                tell()
+                send_beat()
         except ConnectionLost as error:
-            log.debug("the last beat was not heard: %s", error)  # whoever listens will know
+            # the receiving thread reports the loss
+            log.debug("the last heartbeat could not be sent: %s", error)
 
     return started(run, "beat")
 
 
 def started(run: Callable[[], None], name: str) -> threading.Thread:
-    """Return a daemon thread that runs already."""
+    """Start a daemon thread and return it."""
     thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()
     return thread

@@ -1,4 +1,4 @@
-"""Immediate exit of a process, whatever its other threads wait for."""
+"""Immediate exit of a process, even if other threads are blocked."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from typing import NoReturn
 log = logging.getLogger(__name__)
 
 
-def leave(code: int, why: object) -> NoReturn:
-    """A thread that waits for a device of a host that is gone may wait for ever: no tidy end."""
-    log.error("this process leaves: %s", why)
+def exit_now(code: int, why: object) -> NoReturn:
+    """Exit immediately without cleanup: threads may wait forever for a device of a lost host."""
+    log.error("this process exits: %s", why)
     _exit(code)
 
 
-def leave_within(seconds: float, code: int) -> None:
-    """Leave after that time, unless the process has ended by itself.
+def exit_within(seconds: float, code: int) -> None:
+    """Exit after that time, unless the process has ended by then.
 
-    A thread may be in the midst of a step, a compilation or a video that takes minutes, and Python
-    would wait for it.
+    A thread may be in a step, a compilation or a video that takes minutes, and Python would wait
+    for it.
     """
     timer = threading.Timer(seconds, _exit, [code])
     timer.daemon = True
@@ -34,9 +34,9 @@ def leave_within(seconds: float, code: int) -> None:
 
 
 @contextmanager
-def leaving_after(seconds: float, why: str) -> Iterator[None]:
-    """Leave then, unless what is done in here has ended."""
-    timer = threading.Timer(seconds, leave, [1, why])
+def exit_after(seconds: float, why: str) -> Iterator[None]:
+    """Exit after that time, unless the context has closed by then."""
+    timer = threading.Timer(seconds, exit_now, [1, why])
     timer.daemon = True
     timer.start()
     try:
@@ -45,28 +45,28 @@ def leaving_after(seconds: float, why: str) -> Iterator[None]:
         timer.cancel()
 
 
-def leave_on_sigterm() -> None:
-    """Leave at once, until an event loop or `watch_exits` has a handler of its own.
+def exit_on_sigterm() -> None:
+    """Exit immediately on SIGTERM, until an event loop or `watch_exits` installs a handler.
 
-    The first process of a container would not even be ended by a signal that it has no handler for;
-    and since a handler waits for whatever library holds the main thread, a thread does it.
+    The first process of a container ignores signals without a handler. A Python handler waits until
+    a library releases the main thread, so a separate thread reacts.
     """
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
     signal.signal(signal.SIGTERM, lambda *_: None)
     signal.set_wakeup_fd(theirs.fileno())
-    threading.Thread(target=_leave_on_signal, args=(ours, theirs), daemon=True).start()
+    threading.Thread(target=_exit_on_signal, args=(ours, theirs), daemon=True).start()
 
 
 def watch_exits(handler: Callable[[int, FrameType | None], None]) -> None:
-    """Give SIGTERM and SIGINT to this handler from now on; nobody leaves at once any more."""
+    """Install this handler for SIGTERM and SIGINT, replacing the immediate exit."""
     for ending in (signal.SIGTERM, signal.SIGINT):
         signal.signal(ending, handler)
     signal.set_wakeup_fd(-1)
 
 
-def _leave_on_signal(ours: socket.socket, theirs: socket.socket) -> None:
-    """Python writes each signal's number there as it comes. Keeps the other end open."""
+def _exit_on_signal(ours: socket.socket, theirs: socket.socket) -> None:
+    """Exit on SIGTERM; Python writes each signal's number to the socket. Keeps `theirs` open."""
     number = 0
     while number != signal.SIGTERM:
         (number,) = ours.recv(1)

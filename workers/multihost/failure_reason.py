@@ -1,4 +1,4 @@
-"""Reason why a process of a slice ends, in one line, for its own log and the others'."""
+"""One-line reason why a process of a slice exits, for its log and those of the other processes."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from workers.engine.errors import is_out_of_memory
 from workers.multihost.connection import ConnectionLost
 
 CAUSE_S = 1.0
-"""Time to wait for the last word of a process that is gone, which its connection brings at once."""
+"""Time to wait for the final message of an exited process, which its connection usually delivers at
+once."""
 
 
-def is_own(error: Exception) -> bool:
-    """Return whether no other process can have caused it.
+def is_local(error: Exception) -> bool:
+    """Return whether the failure originates in this process.
 
-    An error of a collective may mean that one of the others is gone, and does not say which.
+    A collective's error may mean that any other process is lost, without naming it.
     """
     return isinstance(error, (CheckpointError, ConfigError)) or is_out_of_memory(error)
 
 
 def reason(error: Exception) -> str:
-    """Return an error in a line that names what to do."""
+    """Return an error as a line that states how to fix it."""
     if isinstance(error, (CheckpointError, ConfigError, ConnectionLost)):
         return str(error)
-    said = next(iter(str(error).splitlines()), "")
+    text = next(iter(str(error).splitlines()), "")
     if is_out_of_memory(error):
         return (
-            f"it ran out of memory ({said}): give the pool fewer slots or more devices, or its "
+            f"it ran out of memory ({text}): give the pool fewer slots or more devices, or its "
             "model smaller sizes"
         )
-    return f"{type(error).__name__}: {said}; its own log has the whole error"
+    return f"{type(error).__name__}: {text}; its own log has the whole error"

@@ -1,4 +1,4 @@
-"""Follower: every process of a slice but the first; it does what the leader does, in its order."""
+"""Follower: any process of a slice but the first; repeats the leader's launches in order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workers.engine.array_framing import Message
 from workers.multihost.handshake import Handshake, outlined
 from workers.programs.adapter_banks import AdapterBanks
 from workers.programs.aot_cache import Executables
-from workers.programs.bucket_programs import BucketPrograms, Phase, Program
+from workers.programs.bucket_programs import BucketPrograms, Program, StepKind
 from workers.programs.cache import ProgramCache
 from workers.programs.compiler import Compiler, signature
 from workers.programs.launcher import OneHost
@@ -26,11 +26,11 @@ from workers.programs.step_latency import BatchLayout
 
 
 class Follower:
-    """The same pipeline, programs and rows as in the first process.
+    """Holder of the same pipeline, programs and rows as the leader.
 
     Args:
-        terms: this process's.
-        executables: programs that need not be compiled.
+        terms: this process's handshake.
+        executables: compiled programs to reuse.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class Follower:
         )
         self._buckets: dict[int, BucketPrograms] = {}
         self.rows: dict[int, PyTree] = {}
-        """Rows, and rows' conditions, by the leader's numbers."""
+        """Rows, and rows' modulations, by the leader's numbers."""
         self._last_step: PyTree = None
         """Result of the last step."""
         self.launched: SimpleQueue[PyTree] = SimpleQueue()
-        """Result of each launch but those that write, for another thread to wait for."""
+        """Results of launches other than writes, for another thread to wait for."""
         self._commands = {
             "terms": self._agree,
             "beat": lambda message: None,
@@ -61,17 +61,17 @@ class Follower:
             "grow": self._grow,
             "encode": self._encode,
             "restore": self._restore,
-            "conditions": self._conditions,
+            "conditions": self._modulations,
             "step": self._step,
             "show": self._show,
             "write": self._write,
         }
 
     def handle(self, message: Message) -> Message | None:
-        """Carry out a message of the leader's; return the answer to it, where it asks.
+        """Execute a message of the leader; return the answer if it expects one.
 
-        Raises: ConfigError: the leader has other settings or weights. Or whatever else went wrong:
-            the slice is of no use any more.
+        Raises: ConfigError: the leader has other settings or weights. Any other error means that
+        the slice is unusable.
         """
         for number in message.fields["drop"]:
             self.rows.pop(number, None)
@@ -80,7 +80,7 @@ class Follower:
         return Message("answer") if message.kind == "await" else None
 
     def close(self) -> None:
-        """Drop what is still to be compiled."""
+        """Cancel pending compilation of this follower."""
         self._programs.close()
 
     def _agree(self, message: Message) -> None:
@@ -94,18 +94,20 @@ class Follower:
         self._programs.grow(programs, outlined(fields), fields["larger"])
 
     def _program(self, message: Message) -> Program:
-        """Return the program of a launch when it is compiled."""
+        """Return the program of a launch after it is compiled."""
         fields = message.fields
         programs = self._buckets[fields["programs"]]
         match fields["program"]:
             case "encode":
                 return programs.encoders[signature(message.arrays)].result()
             case "conditions":
-                program = self._phase(fields).conditions.result()
-                assert program is not None  # the first process has it
+                program = self._step_kind(fields).modulations.result()
+                assert program is not None  # the leader has launched it, so it exists
                 return program
             case "step":
-                return self._phase(fields).programs[BatchLayout(*fields["batch_layout"])].result()
+                return (
+                    self._step_kind(fields).programs[BatchLayout(*fields["batch_layout"])].result()
+                )
             case _:
                 shown = {"decode": programs.decode, "preview": programs.preview}
                 return shown[fields["shown"]].result()
@@ -120,41 +122,41 @@ class Follower:
         self.rows[message.fields["after"]] = row
         self.launched.put(row)
 
-    def _conditions(self, message: Message) -> None:
+    def _modulations(self, message: Message) -> None:
         fields = message.fields
-        program, weights = self._program(message), self._brought(self._phase(fields))
-        conditions = program(weights, self.rows[fields["row"]], dict(message.arrays))
-        self.rows[fields["after"]] = conditions
-        self.launched.put(conditions)
+        program, weights = self._program(message), self._load_weights(self._step_kind(fields))
+        modulations = program(weights, self.rows[fields["row"]], dict(message.arrays))
+        self.rows[fields["after"]] = modulations
+        self.launched.put(modulations)
 
     def _step(self, message: Message) -> None:
         fields = message.fields
-        program, weights = self._program(message), self._brought(self._phase(fields))
+        program, weights = self._program(message), self._load_weights(self._step_kind(fields))
         rows, trees = (
             tuple(self.rows[number] for number in fields[which]) for which in ("rows", "conditions")
         )
-        conditions = (trees, np.array(fields["places"], np.int32)) if trees else ()
-        states, finite = program(weights, rows, dict(message.arrays), *conditions)
+        modulations = (trees, np.array(fields["places"], np.int32)) if trees else ()
+        states, finite = program(weights, rows, dict(message.arrays), *modulations)
         self.rows.update(zip(fields["after"], states, strict=True))
         self._last_step = finite
         self.launched.put(finite)
 
     def _write(self, message: Message) -> None:
-        """Write pages.
+        """Write adapter pages.
 
-        Nobody waits for the bank, which the next write takes over: whoever reads it has its error.
+        No thread waits for this write. The next reader or writer of the bank gets its error.
         """
         fields = message.fields
         self._banks.write(fields["place"], fields["pages"], message.arrays["array"])
 
-    def _phase(self, fields: Mapping[str, Any]) -> Phase:
-        return self._buckets[fields["programs"]].phases[StepProgram.parse(fields["phase"])]
+    def _step_kind(self, fields: Mapping[str, Any]) -> StepKind:
+        return self._buckets[fields["programs"]].step_kinds[StepProgram.parse(fields["phase"])]
 
-    def _brought(self, phase: Phase) -> list[Any]:
-        """The weights that it needs, on the device."""
-        if phase.expert not in (None, self._weights.resident):
-            jax.block_until_ready(self._last_step)  # it still uses the weights that leave
-        return self._weights.load_expert(phase.expert)
+    def _load_weights(self, step_kind: StepKind) -> list[Any]:
+        """Return the phase's weights, loaded onto the device."""
+        if step_kind.expert not in (None, self._weights.resident):
+            jax.block_until_ready(self._last_step)  # it may still use the weights to unload
+        return self._weights.load_expert(step_kind.expert)
 
     def _show(self, message: Message) -> None:
         row = self.rows[message.fields["row"]]

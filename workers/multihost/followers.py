@@ -1,4 +1,4 @@
-"""The other processes of a slice, as the first one has them: told all, or lost together."""
+"""The leader's connections to the other processes of its slice; the loss of one ends all."""
 
 from __future__ import annotations
 
@@ -13,70 +13,71 @@ from typing import Any
 import numpy as np
 
 from workers.engine.array_framing import Message, packed
-from workers.engine.errors import EngineDied
+from workers.engine.errors import EngineFailed
 from workers.multihost.connection import Connection, ConnectionLost, beat, listen
-from workers.multihost.exits import leave
-from workers.multihost.failure_reason import CAUSE_S, is_own, reason
+from workers.multihost.exits import exit_now
+from workers.multihost.failure_reason import CAUSE_S, is_local, reason
 
 log = logging.getLogger(__name__)
 
 
 class Followers:
-    """Connections to all followers; the loss of any ends the slice: at once, or by `on_loss`."""
+    """Connections to all followers. Losing one exits this process, or calls `on_loss`."""
 
     def __init__(self, lines: Sequence[Connection], silence_s: float) -> None:
         self.dropped: deque[int] = deque()
-        """Numbers that the next message lets the others forget. To be appended to by anyone."""
+        """Numbers of handles that followers drop at the next message. Any thread may append."""
         self._lines = lines
         self._silence_s = silence_s
         self._lock = threading.Lock()
         self._answered = threading.Condition()
         self._answers = 0
-        """Followers that have answered what was asked last."""
+        """Number of followers that have answered the last question."""
         self._ended = threading.Event()
         self._lost = threading.Event()
-        self._loss: EngineDied | None = None
-        self._tell_loss: Callable[[Exception], None] = lambda error: leave(1, error)
-        self._asked: list[bool] = []
-        """Requests of followers to end, each whether at once."""
+        self._loss: EngineFailed | None = None
+        self._on_loss: Callable[[Exception], None] = lambda error: exit_now(1, error)
+        self._stop_requests: list[bool] = []
+        """Stop requests of followers; True: immediately."""
         self._stop: Mapping[bool, Callable[[], Any]] = {}
         self._listening = [
-            listen(line, partial(self._hear, line.peer), self._miss) for line in lines
+            listen(line, partial(self._receive, line.peer), self._on_lost_connection)
+            for line in lines
         ]
         self._beating = beat(lambda: self._send("beat", {}, {}), silence_s, self._ended)
 
-    def on_loss(self, tell: Callable[[Exception], None]) -> None:
-        """Report a loss to this callback, in any thread, instead of leaving at once."""
+    def on_loss(self, callback: Callable[[Exception], None]) -> None:
+        """Pass a loss to this callback, in any thread, instead of exiting immediately."""
         with self._lock:
-            self._tell_loss = tell
+            self._on_loss = callback
         if self._loss is not None:
-            tell(self._loss)
+            callback(self._loss)
 
     def on_stop(self, *, drain: Callable[[], Any], stop_now: Callable[[], Any]) -> None:
-        """Call these, in any thread, when a follower is asked to end: soon, or at once."""
+        """Call these, in any thread, when a follower receives a signal: drain or stop now."""
         self._stop = {False: drain, True: stop_now}
-        for now in self._asked:
-            self._stop[now]()
+        for immediately in self._stop_requests:
+            self._stop[immediately]()
 
-    def tell(
+    def send(
         self, kind: str, fields: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None
     ) -> None:
-        """A message to each. Raises: EngineDied: one of them is lost."""
+        """Send a message to each follower. Raises: EngineDied: one is lost."""
         try:
             self._send(kind, fields, arrays or {})
         except ConnectionLost as error:
-            self._lost.wait(CAUSE_S)  # for what it has said before it went
-            raise self.lose(str(error)) from error
+            self._lost.wait(CAUSE_S)  # its "failed" message may still arrive
+            raise self.end_slice(str(error)) from error
 
-    def ask(
+    def request(
         self, kind: str, fields: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None
     ) -> None:
-        """Tell each, and wait until all have answered. For one thread at a time.
+        """Send a message to each follower, and wait for all answers. One thread at a time.
 
-        Raises: EngineDied: one of them is lost.
+        Raises: EngineDied: one is lost.
         """
-        self._answers = 0  # nobody answers what has not been asked
-        self.tell(kind, fields, arrays)
+        self._answers = 0  # no answer can arrive before the question
+        self.send(kind, fields, arrays)
         with self._answered:
             self._answered.wait_for(
                 lambda: self._answers == len(self._lines) or self._loss is not None
@@ -84,38 +85,38 @@ class Followers:
         if self._loss is not None:
             raise self._loss
 
-    def fail(self, error: Exception) -> EngineDied:
-        """Call `lose` for an error in this process; it may be that of another that is gone."""
-        if not is_own(error):
+    def fail(self, error: Exception) -> EngineFailed:
+        """Call `end_slice` for an error here, which another lost process may have caused."""
+        if not is_local(error):
             self._lost.wait(CAUSE_S)
-        return self.lose(f"the first process failed: {reason(error)}")
+        return self.end_slice(f"the first process failed: {reason(error)}")
 
-    def lose(self, why: str) -> EngineDied:
-        """End the slice; return what to raise then. All are told, the first time."""
+    def end_slice(self, why: str) -> EngineFailed:
+        """End the slice and inform all followers, once; return the error to raise."""
         with self._lock:
-            is_first, tell = self._loss is None, self._tell_loss
+            is_first, callback = self._loss is None, self._on_loss
             if self._loss is None:
-                self._loss = EngineDied(f"the slice ends: {why}")
+                self._loss = EngineFailed(f"the slice ends: {why}")
         self._lost.set()
         with self._answered:
             self._answered.notify_all()
         if is_first and not self._ended.is_set():
             log.error("%s", self._loss)
-            self._tell_all(why)
-            tell(self._loss)
+            self._send_failure(why)
+            callback(self._loss)
         return self._loss
 
-    def _tell_all(self, why: str) -> None:
+    def _send_failure(self, why: str) -> None:
         for line in self._lines:
             with suppress(ConnectionLost):
                 line.send(Message("failed", {"why": why}))
 
     def close(self) -> None:
-        """Let all leave in order. A loss meanwhile ends this process, without a return."""
+        """Make all followers exit in order. A loss meanwhile exits this process at once."""
         self._ended.set()
         if self._loss is not None:
-            leave(1, self._loss)
-        self.tell("leave", {})
+            exit_now(1, self._loss)
+        self.send("leave", {})
         for thread in self._listening:
             thread.join(self._silence_s)
         for line in self._lines:
@@ -123,24 +124,24 @@ class Followers:
 
     def _send(self, kind: str, fields: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
         dropped: list[int] = []
-        with suppress(IndexError):  # other threads send, too, and take their share
+        with suppress(IndexError):  # concurrent senders share the list
             while True:
                 dropped.append(self.dropped.popleft())
         data = packed(Message(kind, {**fields, "drop": dropped}, arrays))
         for line in self._lines:
             line.send_packed(data)
 
-    def _miss(self, error: ConnectionLost) -> None:
-        self.lose(str(error))
+    def _on_lost_connection(self, error: ConnectionLost) -> None:
+        self.end_slice(str(error))
 
-    def _hear(self, peer: str, message: Message) -> None:
+    def _receive(self, peer: str, message: Message) -> None:
         if message.kind == "failed":
-            self.lose(f"{peer} failed: {message.fields['why']}")
+            self.end_slice(f"{peer} failed: {message.fields['why']}")
         if message.kind == "answer":
             with self._answered:
                 self._answers += 1
                 self._answered.notify_all()
         if message.kind == "stop":
-            now = bool(message.fields["now"])
-            self._asked.append(now)
-            self._stop.get(now, lambda: None)()
+            immediately = bool(message.fields["now"])
+            self._stop_requests.append(immediately)
+            self._stop.get(immediately, lambda: None)()

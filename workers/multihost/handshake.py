@@ -1,4 +1,4 @@
-"""Agreement between the processes of a slice, and what they tell each other of a bucket."""
+"""Handshake that compares the processes of a slice, and JSON outlines of requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from models.checkpoint.fingerprint import fingerprint
 from models.checkpoint.hub import resolve, single_file
-from models.interface.pipeline import Pipeline, Prepared, Step
+from models.interface.pipeline import Pipeline, PreparedRow, Step
 from models.interface.step_program import StepProgram
 from models.parallel.axis_rules import Layout
 from service.settings.models import ModelSettings
@@ -25,15 +25,15 @@ from workers.programs.bucket_programs import Values
 OF_PROGRAMS = {"mesh", "table", "slots", "per_device_batch_size", "batch_sizes"} | {
     *("elastic", "precision", "flags")
 }
-"""Settings of a pool that decide what it compiles."""
+"""Settings of a pool that determine its compiled programs."""
 NO_PROGRAM = {"source", "base", "defaults", "warmup"}
-"""Settings of a model that each process may have its own way: where it lies, what is asked of it.
-What it is, its fingerprint says."""
+"""Settings of a model that may differ between processes: paths and request defaults. The
+fingerprint identifies the model."""
 
 
 @dataclass(frozen=True)
 class Handshake:
-    """Processes that differ in any of these would run other programs, and wait for ever."""
+    """Properties that must be equal in all processes, or their programs deadlock."""
 
     jax: str
     """Version of JAX."""
@@ -51,7 +51,7 @@ class Handshake:
     def of(
         cls, pipeline: Pipeline, layout: Layout, sizes: Sequence[int], elastic: bool
     ) -> Handshake:
-        """Return what this process is, to be compared with the others."""
+        """Return the handshake of this process."""
         return cls(
             jax.__version__,
             pipeline.spec.fingerprint,
@@ -64,19 +64,19 @@ class Handshake:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return the terms as JSON values."""
+        """Return the handshake as JSON values."""
         return asdict(self)
 
     def difference(self, theirs: Mapping[str, Any]) -> str:
-        """Describe what differs; empty: nothing."""
+        """Describe the differences to the leader's terms; empty if equal."""
         ours = self.as_json()
         return difference(ours, {name: theirs.get(name) for name in ours})
 
 
 def settings_of(pool: PoolSettings, model: ModelSettings) -> dict[str, Any]:
-    """Return all that decides what a process loads and compiles, before it does, as JSON.
+    """Return everything that determines what a process loads and compiles, as JSON.
 
-    Raises: CheckpointError: the model's files are not there.
+    Raises: CheckpointError: the model's files do not exist.
     """
     packages = (name.rpartition("-") for name in aot_key.packages())
     return {
@@ -90,7 +90,7 @@ def settings_of(pool: PoolSettings, model: ModelSettings) -> dict[str, Any]:
 
 
 def weights(source: str) -> str:
-    """The fingerprint of a model's file or folder. Raises: CheckpointError: it is not there."""
+    """Return the fingerprint of a model's file or folder. Raises: CheckpointError."""
     return fingerprint(single_file(source) or resolve(source))
 
 
@@ -99,7 +99,7 @@ def _named(section: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
-    """Describe what differs in the first process; empty: nothing."""
+    """Describe how this process differs from the first; empty if equal."""
     return "; ".join(
         f"{name} is {ours.get(name)} here and {theirs.get(name)} in the first process"
         for name in {**ours, **theirs}
@@ -107,23 +107,26 @@ def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
     )
 
 
-def outline(prepared: Prepared) -> dict[str, Any]:
-    """Return all that decides which programs an image needs, as JSON: no values."""
-    values = {step.phase: step.values for step in prepared.steps}
+def outline(prepared: PreparedRow) -> dict[str, Any]:
+    """Return the part of a request that determines its programs, as JSON without array values."""
+    values = {step.program: step.values for step in prepared.steps}
     return {
         "bucket": prepared.bucket,
         "step_bucket": prepared.step_bucket,
         "inputs": _kinds(prepared.inputs),
-        "phases": {str(phase): _kinds(of_phase) for phase, of_phase in values.items()},
+        "phases": {
+            str(step_program): _kinds(of_phase) for step_program, of_phase in values.items()
+        },
     }
 
 
-def outlined(fields: Mapping[str, Any]) -> Prepared:
-    """An image of that outline: zeros, and one step of each phase."""
+def outlined(fields: Mapping[str, Any]) -> PreparedRow:
+    """Return a request with that outline: zeros, and one step of each phase."""
     steps = tuple(
-        Step(StepProgram.parse(phase), _zeros(kinds)) for phase, kinds in fields["phases"].items()
+        Step(StepProgram.parse(step_program), _zeros(kinds))
+        for step_program, kinds in fields["phases"].items()
     )
-    return Prepared(
+    return PreparedRow(
         fields["bucket"],
         _zeros(fields["inputs"]),
         steps,
@@ -139,7 +142,7 @@ def _kinds(arrays: Values) -> dict[str, Sequence[Any]]:
 
 
 def _zeros(kinds: Mapping[str, Sequence[Any]]) -> dict[str, np.ndarray]:
-    """Arrays without memory of their own."""
+    """Return arrays of zeros that occupy no memory."""
     return {
         name: np.broadcast_to(np.zeros((), element_type(dtype)), tuple(shape))
         for name, (dtype, shape) in kinds.items()

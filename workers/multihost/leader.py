@@ -1,6 +1,6 @@
-"""The first process of a slice: what it launches, all others launch too, in the same order.
+"""Leader: the first process of a slice, which makes the others repeat its launches in order.
 
-Its rows are kept by number in every process, for as long as the engine here refers to them.
+Every process stores its part of the rows by number, while the leader's engine refers to them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import jax
 import numpy as np
 
-from models.interface.pipeline import Prepared, PyTree
+from models.interface.pipeline import PreparedRow, PyTree
 from models.interface.step_program import StepProgram
 from workers.multihost.followers import Followers
 from workers.multihost.handshake import Handshake, outline
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Handle:
-    """A number that all processes know; they forget it when the last reference here has gone."""
+    """Number of a value in all processes; they drop the value when this handle is deleted."""
 
     def __init__(self, number: int, dropped: deque[int]) -> None:
         self.number = number
@@ -37,8 +37,8 @@ class Handle:
         self._dropped.append(self.number)
 
 
-class Held:
-    """A row, or a row's conditions, and the number."""
+class RemoteValue:
+    """A row, or a row's modulations, with its handle."""
 
     def __init__(self, row: PyTree, handle: Handle) -> None:
         self.row = row
@@ -46,103 +46,109 @@ class Held:
 
 
 class Leader:
-    """Implementation of `workers.programs.launcher.Launcher`.
+    """Implementation of `workers.programs.launcher.Launcher` for several processes.
 
-    Any error of a program ends the slice: how far the other processes came, nobody can say.
+    An error of any program ends the slice, because the state of the other processes is unknown.
     """
 
     def __init__(self, followers: Followers, terms: Handshake) -> None:
         self._followers = followers
         self._order = threading.Lock()
-        """Held while all are told of a launch, and it is launched here."""
+        """Held while a launch is sent to all followers and made here."""
         self._numbers = itertools.count()
         self._buckets: WeakKeyDictionary[BucketPrograms, Handle] = WeakKeyDictionary()
-        followers.tell("terms", terms.as_json())
+        followers.send("terms", terms.as_json())
 
-    def on_loss(self, tell: Callable[[Exception], None]) -> None:
-        """Call back when a follower is lost."""
-        self._followers.on_loss(tell)
+    def on_loss(self, callback: Callable[[Exception], None]) -> None:
+        """Register a callback for the loss of a follower."""
+        self._followers.on_loss(callback)
 
     def on_stop(self, *, drain: Callable[[], Any], stop_now: Callable[[], Any]) -> None:
-        """Call back when another process is told to stop."""
+        """Register callbacks for stop signals that other processes of the slice receive."""
         self._followers.on_stop(drain=drain, stop_now=stop_now)
 
-    def growing(self, programs: BucketPrograms, prepared: Prepared, larger: bool) -> None:
-        """Let the followers compile the same."""
+    def growing(self, programs: BucketPrograms, prepared: PreparedRow, larger: bool) -> None:
+        """Make the followers compile the same programs."""
         if programs not in self._buckets:
             self._buckets[programs] = self._handle()
         number = self._buckets[programs].number
         fields = {"programs": number, "larger": larger, **outline(prepared)}
-        self._followers.tell("grow", fields)
+        self._followers.send("grow", fields)
 
     def encode(self, programs: BucketPrograms, program: Program) -> Program:
-        """Return the program with the followers taking part."""
+        """Wrap the `encode` program so that the followers run it, too."""
         launch = self._launches("encode", programs)
 
-        def encode(weights: list[Any], inputs: Mapping[str, np.ndarray]) -> Held:
+        def encode(weights: list[Any], inputs: Mapping[str, np.ndarray]) -> RemoteValue:
             row = self._handle()
             first = launch({"row": row.number}, inputs, lambda: program(weights, inputs))
-            return Held(first, row)
+            return RemoteValue(first, row)
 
         return encode
 
-    def conditions(self, programs: BucketPrograms, phase: StepProgram, program: Program) -> Program:
-        """Return the program with the followers taking part."""
-        launch = self._launches("conditions", programs, phase=str(phase))
+    def modulations(
+        self, programs: BucketPrograms, step_program: StepProgram, program: Program
+    ) -> Program:
+        """Wrap the modulations' program so that the followers run it, too."""
+        launch = self._launches("conditions", programs, phase=str(step_program))
 
-        def conditions(weights: list[Any], row: Held, values: Mapping[str, np.ndarray]) -> Held:
+        def modulations(
+            weights: list[Any], row: RemoteValue, values: Mapping[str, np.ndarray]
+        ) -> RemoteValue:
             after = self._handle()
             fields = {"row": row.handle.number, "after": after.number}
             tree = launch(fields, values, lambda: program(weights, row.row, values))
-            return Held(tree, after)
+            return RemoteValue(tree, after)
 
-        return conditions
+        return modulations
 
     def step(
         self,
         programs: BucketPrograms,
-        phase: StepProgram,
+        step_program: StepProgram,
         batch_layout: BatchLayout,
         program: Program,
     ) -> Program:
-        """Return the program with the followers taking part."""
-        launch = self._launches("step", programs, phase=str(phase), batch_layout=batch_layout)
+        """Wrap a step's program so that the followers run it, too."""
+        launch = self._launches(
+            "step", programs, phase=str(step_program), batch_layout=batch_layout
+        )
 
         def step(
             weights: list[Any],
-            rows: Sequence[Held],
+            rows: Sequence[RemoteValue],
             values: Mapping[str, np.ndarray],
-            conditions: Sequence[Held] = (),
+            modulations: Sequence[RemoteValue] = (),
             places: np.ndarray | None = None,
-        ) -> tuple[tuple[Held, ...], jax.Array]:
-            states, trees = (tuple(one.row for one in held) for held in (rows, conditions))
+        ) -> tuple[tuple[RemoteValue, ...], jax.Array]:
+            states, trees = (tuple(value.row for value in held) for held in (rows, modulations))
             conditions_at = () if places is None else (trees, places)
             after = [self._handle() for _ in rows]
             fields = {
                 "rows": [held.handle.number for held in rows],
-                "conditions": [held.handle.number for held in conditions],
+                "conditions": [held.handle.number for held in modulations],
                 "places": [] if places is None else places.tolist(),
                 "after": [handle.number for handle in after],
             }
             states, finite = launch(
                 fields, values, lambda: program(weights, states, values, *conditions_at)
             )
-            return tuple(map(Held, states, after)), finite
+            return tuple(map(RemoteValue, states, after)), finite
 
         return step
 
     def show(self, programs: BucketPrograms, what: str, program: Program) -> Program:
-        """Return the program with the followers taking part."""
+        """Wrap a decoder or preview program so that the followers run it, too."""
         launch = self._launches("show", programs, shown=what)
 
-        def show(weights: list[Any], held: Held) -> PyTree:
+        def show(weights: list[Any], held: RemoteValue) -> PyTree:
             fields = {"row": held.handle.number}
             return launch(fields, {}, lambda: program(weights, held.row))
 
         return show
 
     def write(self, program: Program) -> Program:
-        """Return the program with the followers taking part: each array goes by the connection."""
+        """Wrap the write of adapter pages; each array is sent over the connection."""
 
         def write(place: int, pages: Sequence[int], array: np.ndarray) -> None:
             fields = {"place": place, "pages": list(pages)}
@@ -162,24 +168,24 @@ class Leader:
         fields = {"row": row.handle.number, "after": after.number}
         with self._order:
             restored = self._launch("restore", fields, leaves, lambda: with_leaves(row.row, leaves))
-        return Held(restored, after)
+        return RemoteValue(restored, after)
 
     def wait(self, results: PyTree) -> PyTree:
-        """Wait until results are computed."""
-        self._computed(results.row if isinstance(results, Held) else results)
+        """Wait until results are computed; an error ends the slice."""
+        self._computed(results.row if isinstance(results, RemoteValue) else results)
         return results
 
     def fetch(self, results: PyTree) -> PyTree:
-        """Return the arrays' values; they lie whole on each device."""
+        """Return the values of arrays, which are replicated on each device."""
         return jax.tree.map(np.asarray, self._computed(results))
 
     def _launches(self, kind: str, programs: BucketPrograms, **place: Any) -> Callable[..., Any]:
-        """Return what launches one program here and in the followers.
+        """Return a function that launches one program here and in the followers.
 
-        Its first launch waits until all have compiled it: processes that meet in a collective for
-        the first time wait for each other no longer than its library lets them (Gloo: 30 s).
+        Its first launch waits until all have compiled it. In their first collective, processes wait
+        for each other no longer than its library's timeout (Gloo: 30 s).
         """
-        handle = self._buckets[programs]  # for as long as other buckets have the program, too
+        handle = self._buckets[programs]  # keeps it alive while other buckets share the program
         is_compiled = False
 
         def launch(
@@ -189,7 +195,7 @@ class Leader:
             which = {"program": kind, "programs": handle.number, **place}
             with self._order:
                 if not is_compiled:
-                    self._followers.ask("await", which, arrays)
+                    self._followers.request("await", which, arrays)
                     is_compiled = True
                 return self._launch(kind, {**which, **fields}, arrays, call)
 
@@ -202,8 +208,8 @@ class Leader:
         arrays: Mapping[str, np.ndarray],
         call: Callable[[], T],
     ) -> T:
-        """Tell the followers, and call: in order."""
-        self._followers.tell(kind, fields, arrays)
+        """Send a launch to the followers, and make it here."""
+        self._followers.send(kind, fields, arrays)
         try:
             return call()
         except Exception as error:

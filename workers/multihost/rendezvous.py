@@ -1,6 +1,6 @@
-"""Rendezvous of one slice's processes: through JAX first, then by connections of our own.
+"""Rendezvous of one slice's processes: first through JAX, then over separate connections.
 
-Only those that JAX has joined learn where the leader listens, and the secret that opens a line.
+Only processes that JAX has joined receive the leader's address, and the secret for connecting.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from service.settings.mesh import HostsSettings
 from service.settings.section import ConfigError
 from workers.engine.array_framing import Message
 from workers.multihost.connection import Connection, ConnectionLost
-from workers.multihost.exits import leaving_after
+from workers.multihost.exits import exit_after
 
 ARRIVE_S = 900
-"""Time for all processes to come: another host may be fetching its image still."""
+"""Time for all processes to start; another host may still be pulling its container image."""
 SPARE_S = 60
-"""Extra time for JAX: at its own deadline it aborts the process, with another sentence."""
+"""Extra time for JAX, which aborts the process at its own deadline with a less helpful message."""
 INVITATION_BYTES = 1024
 MEET_S = 120.0
-"""Time from JAX's joining to the last connection: all processes are there, nothing is loaded."""
+"""Time from JAX's rendezvous to the last connection. All processes run; nothing is loaded yet."""
 HELLO = 1 / 3
-"""Share of the silence that counts as a loss: time for a caller to say who it is. The others, who
-are not spoken to meanwhile, wait for that long."""
+"""Share of the silence timeout in which a caller must identify itself. Other callers wait
+meanwhile."""
 SHUTDOWN_S = 30
-"""Time that a leaving process waits for the others to leave too."""
+"""Time that an exiting process waits for the others to exit."""
 
 log = logging.getLogger(__name__)
 
 
 def join(hosts: HostsSettings, arrive_s: int = ARRIVE_S) -> None:
-    """Make the processes' devices one set, or leave where some have not come in time.
+    """Join the processes' devices through JAX, or exit if some are missing after `arrive_s`.
 
-    Before anything uses JAX.
+    Call it before anything uses JAX.
 
-    Raises: ConfigError: they are not as many as the settings say.
+    Raises: ConfigError: their number differs from the settings.
     """
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM for itself
-    # On a TPU pod, where none of these is given, they know each other.
-    with leaving_after(arrive_s, not_all_came(hosts, arrive_s)):
+    jax.config.update("jax_enable_preemption_service", False)  # it would handle SIGTERM
+    # On a TPU pod the coordinator, count and index may be unset; JAX finds them.
+    with exit_after(arrive_s, missing_processes_message(hosts, arrive_s)):
         jax.distributed.initialize(
             hosts.coordinator,
             hosts.count if hosts.coordinator else None,
@@ -57,25 +57,27 @@ def join(hosts: HostsSettings, arrive_s: int = ARRIVE_S) -> None:
             shutdown_timeout_seconds=SHUTDOWN_S,
         )
     if jax.process_count() != hosts.count:
-        found = jax.process_count()
-        raise ConfigError(f"hosts.count: {hosts.count} processes were to come, not {found}")
+        process_count = jax.process_count()
+        raise ConfigError(
+            f"hosts.count: expected {hosts.count} processes, and {process_count} joined"
+        )
 
 
-def not_all_came(hosts: HostsSettings, seconds: float) -> str:
-    """Explain that process `hosts.index` has waited for so long in vain."""
-    own = "this one" if hosts.index is None else f"this one, process {hosts.index},"
+def missing_processes_message(hosts: HostsSettings, seconds: float) -> str:
+    """Return the error message if processes are missing, for process `hosts.index`."""
+    this = "this one" if hosts.index is None else f"this one, process {hosts.index},"
     where = hosts.coordinator or "the coordinator"
     return (
-        f"after {seconds:.0f} s not all {hosts.count} processes of the slice have met {own} at "
+        f"after {seconds:.0f} s not all {hosts.count} processes of the slice have joined {this} at "
         f"{where}: start every one of them with the same coordinator and count and an index of its "
-        f"own, and see that it reaches {where}"
+        f"own, and check that it reaches {where}"
     )
 
 
 def meet(hosts: HostsSettings, silence_s: float) -> list[Connection]:
-    """The first process's lines to all others; any other's line to the first.
+    """Return the leader's connections to all others, or a follower's connection to the leader.
 
-    Raises: ConnectionLost: somebody did not come.
+    Raises: ConnectionLost: a process is missing.
     """
     if jax.process_index() == 0:
         return _invite(hosts, silence_s)
@@ -86,21 +88,23 @@ def _invite(hosts: HostsSettings, silence_s: float) -> list[Connection]:
     token = secrets.token_hex(16)
     with listening(hosts.port) as server:
         port = server.getsockname()[1]
-        _broadcast({"address": own_address(hosts), "port": port, "token": token})
-        return gathered(server, hosts.count - 1, token, silence_s)
+        _broadcast({"address": leader_address(hosts), "port": port, "token": token})
+        return accept_followers(server, hosts.count - 1, token, silence_s)
 
 
 def listening(port: int) -> socket.socket:
-    """Listen on every address of this host."""
+    """Return a socket that listens on every address of this host."""
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
     return socket.create_server(("", port))
 
 
-def gathered(server: socket.socket, count: int, token: str, silence_s: float) -> list[Connection]:
-    """Accept the first `count` callers that know the token, each with an index of its own.
+def accept_followers(
+    server: socket.socket, count: int, token: str, silence_s: float
+) -> list[Connection]:
+    """Accept `count` callers with the right token, each with a different index.
 
-    Raises: ConnectionLost: they did not come in time.
+    Raises: ConnectionLost: some did not connect in time.
     """
     until = time.monotonic() + MEET_S
     lines: dict[int, Connection] = {}
@@ -109,7 +113,7 @@ def gathered(server: socket.socket, count: int, token: str, silence_s: float) ->
         try:
             connection, address = server.accept()
         except TimeoutError:
-            raise ConnectionLost(f"{len(lines)} of {count} other processes came") from None
+            raise ConnectionLost(f"{len(lines)} of {count} other processes connected") from None
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         caller = Connection(connection, f"the process at {address[0]}", silence_s * HELLO)
         index = _index(caller, token)
@@ -121,14 +125,14 @@ def gathered(server: socket.socket, count: int, token: str, silence_s: float) ->
 
 
 def _index(line: Connection, token: str) -> int | None:
-    """Return the index of the calling process; None: it is none of ours."""
+    """Return the index of the calling process; None: the caller is not part of the slice."""
     try:
         hello = line.receive()
     except ConnectionLost as error:
-        log.warning("a call that was none: %s", error)
+        log.warning("a connection from outside the slice: %s", error)
         return None
     if not hmac.compare_digest(str(hello.fields.get("token")).encode(), token.encode()):
-        log.warning("%s does not know this slice's secret", line.peer)
+        log.warning("%s does not have this slice's secret", line.peer)
         return None
     return int(hello.fields["index"])
 
@@ -140,7 +144,7 @@ def _accept_invitation(silence_s: float) -> Connection:
 
 
 def call(address: tuple[str, int], token: str, index: int, silence_s: float) -> Connection:
-    """The line of process `index` to the first one. Raises: ConnectionLost: it does not answer."""
+    """Connect process `index` to the leader. Raises: ConnectionLost: no answer."""
     try:
         connection = socket.create_connection(address, MEET_S)
     except OSError as error:
@@ -151,15 +155,15 @@ def call(address: tuple[str, int], token: str, index: int, silence_s: float) -> 
     return line
 
 
-def own_address(hosts: HostsSettings) -> str:
-    """Return the address by which other hosts reach this one: that of JAX's coordinator."""
+def leader_address(hosts: HostsSettings) -> str:
+    """Return the address at which other hosts reach this one: that of JAX's coordinator."""
     if hosts.coordinator is not None:
         return hosts.coordinator.rpartition(":")[0].strip("[]")
     return socket.gethostbyname(socket.gethostname())
 
 
 def _broadcast(invitation: dict[str, object]) -> dict[str, str]:
-    """The first process's, in all of them."""
+    """Return the first process's invitation in all processes."""
     data = json.dumps(invitation).encode()
     padded = np.frombuffer(data.ljust(INVITATION_BYTES), np.uint8)
     everywhere = jax_internals.broadcast_one_to_all(padded)

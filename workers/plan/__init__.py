@@ -1,4 +1,4 @@
-"""The planner: which layouts fit a slice, and how long a step takes there, by estimate or compiler.
+"""Layout planner: which layouts fit a slice, and step times, estimated or from the compiler.
 
 May import programs, jaxpr and slice.
 """

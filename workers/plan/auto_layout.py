@@ -1,4 +1,4 @@
-"""The layout of a pool whose settings say `mesh = "auto"`, and the check before it loads."""
+"""Layout of a pool with `mesh = "auto"`, and the memory check before it loads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workers.slice.topology import PlanError
 
 
 class NothingFits(PlanError):
-    """No layout of these devices holds the model; says what the smallest one lacks."""
+    """Error if no layout of these devices holds the model; states what the smallest lacks."""
 
 
 def choose(
@@ -27,19 +27,19 @@ def choose(
     table: Table = TABLE,
     residency: Residency = ALL_ON_DEVICE,
 ) -> Estimate:
-    """The layout that answers one request soonest, with its reason (`why`).
+    """Return the layout with the lowest latency of a request, with its reason (`why`).
 
     Args:
-        devices: of one host or slice; with `dcn`, of each of them.
+        devices: number of devices of one host or slice; with `dcn`, of each.
 
-    Raises: NothingFits: with the numbers of the layout that needs least.
+    Raises: NothingFits: states the numbers of the smallest layout.
     """
-    found = search(sketch, chip, devices, dcn=dcn, table=table, residency=residency)
-    if found.latency:
-        return found.latency[0]
+    results = search(sketch, chip, devices, dcn=dcn, table=table, residency=residency)
+    if results.latency:
+        return results.latency[0]
     count = devices * math.prod((dcn or {}).values())
-    if not found.refused:
+    if not results.refused:
         raise NothingFits(f"{sketch.model} cannot be split over hosts by {dcn}")
     raise NothingFits(
-        f"{sketch.model} does not fit {count} x {chip.name}: {found.refused[0].refusal()}"
+        f"{sketch.model} does not fit {count} x {chip.name}: {results.refused[0].refusal()}"
     )

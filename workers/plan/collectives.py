@@ -1,4 +1,4 @@
-"""Collectives by formula: bytes that one device sends, and how long that takes."""
+"""Analytic cost of collectives: bytes that one device sends, and their time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workers.slice.mesh_shape import MeshShape
 
 @dataclass(frozen=True)
 class Traffic:
-    """Traffic of one kind of collective of one program."""
+    """Traffic of one kind of collective in one program."""
 
     name: str
     ici_bytes: float
@@ -38,14 +38,14 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Interconnect:
-    """Interconnect: which mesh axes go between slices or hosts, and all speeds."""
+    """Speeds of a chip's links, and the mesh axes that cross slices or hosts."""
 
     chip: Chip
     between: frozenset[str]
 
     @classmethod
     def of(cls, chip: Chip, shape: MeshShape) -> Interconnect:
-        """Return the wires of a chip, and the axes that lie between hosts."""
+        """Return the links of a chip with the axes that cross hosts."""
         crossing = {axis for axis, size in shape.dcn.items() if size > 1}
         if "context" in crossing:
             inside = shape.ring == shape.dcn["context"]
@@ -53,11 +53,11 @@ class Interconnect:
         return cls(chip, frozenset(crossing))
 
     def send(self, name: str, sent: float, over: MeshAxes, count: float) -> Traffic:
-        """`sent` bytes a device in each of `count` collectives over these mesh axes."""
+        """Return the traffic of `count` collectives over mesh axes; a device sends `sent` bytes."""
         return self.sent(name, sent, count, crosses=any(axis in self.between for axis in over))
 
     def sent(self, name: str, sent: float, count: float, *, crosses: bool) -> Traffic:
-        """The slowest wire decides how long it takes."""
+        """Return the traffic of `count` collectives; the slowest link determines the time."""
         speed = self.chip.dcn_bytes_s if crosses else self.chip.ici_bytes_s
         seconds = count * (sent / speed + COLLECTIVE_S)
         total = count * sent
@@ -69,9 +69,9 @@ def traffic(
 ) -> Mapping[str, Traffic]:
     """Return the traffic of one run of a program, by kind."""
     total: dict[str, Traffic] = {}
-    for one in _all(program, layout, wires, rows):
-        if one.count and one.ici_bytes + one.dcn_bytes:
-            total[one.name] = total[one.name] + one if one.name in total else one
+    for item in _all(program, layout, wires, rows):
+        if item.count and item.ici_bytes + item.dcn_bytes:
+            total[item.name] = total[item.name] + item if item.name in total else item
     return total
 
 
@@ -93,8 +93,8 @@ def _exchange(
     if entry.kind == "attention":
         tokens = split["tokens"]
         rows_here = dict(axes).get("batch", 1)
-        together = split.get("batch", ()) + split.get("heads", ())
-        heads = rows_here * entry.heads // layout.devices(together)
+        shared_axes = split.get("batch", ()) + split.get("heads", ())
+        heads = rows_here * entry.heads // layout.devices(shared_axes)
         turns, swaps = exchange(layout, tokens, heads)
         here = entry.kv_bytes * rows * share(layout, axes)
         yield wires.send("all-to-all (Ulysses)", local * _lost(layout, swaps) / 4, swaps, 4 * count)
@@ -110,12 +110,12 @@ def _exchange(
         yield wires.send("permute (halo)", local * parts if parts > 1 else 0, over, 2 * count)
     else:
         over = tuple(name for names in split.values() for name in names)
-        whole = entry.sent_bytes * rows
-        yield wires.send("all-gather (rows)", whole * _lost(layout, over), over, count)
+        total = entry.sent_bytes * rows
+        yield wires.send("all-gather (rows)", total * _lost(layout, over), over, count)
 
 
 def _gathers(weights: tuple[Weight, ...], layout: Layout, wires: Interconnect) -> Traffic:
-    """Weights that only their storage splits, brought together for the layer that needs them."""
+    """Return the all-gathers of weights that are split only in storage, before their layers run."""
     used = layout.in_use()
     axes: MeshAxes = ()
     received, count = 0.0, 0
@@ -135,11 +135,11 @@ def _parts(layout: Layout, split: tuple[MeshAxes, ...]) -> int:
 
 
 def _lost(layout: Layout, over: MeshAxes) -> float:
-    """Share of a device's bytes that belong to others."""
+    """Return the share of a device's bytes that the other devices need."""
     count = layout.devices(over)
     return (count - 1) / count
 
 
 def _whole(layout: Layout, axis: str) -> int:
-    """A length that divides, for axes whose own is not known here."""
+    """Return a divisible length for an axis of unknown size."""
     return layout.size(axis)

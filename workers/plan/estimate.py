@@ -1,7 +1,7 @@
-"""Memory and time of one layout, without a compiler: the sketch's work over the chip's rates.
+"""Analytic estimate of a layout's memory and time: the sketch's operations over the chip's rates.
 
-An estimate, and quick: a whole search takes less than a second. It ranks layouts; `compiled` tells
-what one of them really needs.
+A whole search takes less than a second. Estimates rank layouts; the compiler's plan gives the
+actual numbers of one of them.
 """
 
 from __future__ import annotations
@@ -23,79 +23,79 @@ from workers.slice.mesh_shape import MeshShape
 RESERVE = 0.03
 """Share of a device's memory for compiled programs, and gaps between buffers."""
 ROW_COPIES = 3
-"""Copies of each request's state: read by a step, written by it, and waiting for a slot."""
+"""Copies of each request's state: a step's input, its output, and one that waits for a slot."""
 CONDITIONS_COPIES = 2
-"""Copies of each request's conditions: those that a step in flight reads, and the next ones."""
+"""Copies of each request's modulations: those of the running step, and the next ones."""
 
 
 @dataclass(frozen=True)
 class Pass:
-    """Run of one program on one device."""
+    """Costs of one program's run on one device."""
 
     flops: float
     compute_s: float
-    """Time of matrix units or memory, whichever takes longer, operation by operation."""
+    """Sum over operations of the time of matrix units or memory, whichever is longer."""
     traffic: Mapping[str, Traffic]
 
     @property
     def traffic_s(self) -> float:
-        """Seconds of all exchange."""
-        return sum(one.seconds for one in self.traffic.values())
+        """Seconds of all collectives of the program."""
+        return sum(item.seconds for item in self.traffic.values())
 
     @property
     def seconds(self) -> float:
-        """Seconds as if nothing was sent while something is computed."""
+        """Seconds, assuming that communication and computation do not overlap."""
         return self.compute_s + self.traffic_s
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """An estimate of one layout of one slice, for one model and one size of request."""
+    """Memory and time of one layout of one slice, for one model and size of request."""
 
     shape: MeshShape
     chip: Chip
     slots: int
-    """Requests side by side."""
+    """Concurrent requests."""
     memory: Mapping[str, int]
     """Bytes a device by kind: weights by network, rows, temporaries, reserve."""
     passes: Mapping[str, Pass]
-    """Passes by program: `encode`, `decode`, the step of each phase, and its conditions if any; of
-    both passes of hires fix."""
-    phase: str
-    """Phase that has most steps."""
+    """Passes by program: `encode`, `decode`, the step of each step kind, and its modulations if
+    any; with hires fix, of both passes."""
+    main_step_kind: str
+    """Step kind with the most steps."""
     request_s: float
-    """Seconds of `slots` requests side by side: all steps, one encoding and decoding each."""
+    """Seconds of `slots` concurrent requests: all steps, and one encoding and decoding each."""
     residency: Residency = ALL_ON_DEVICE
     why: str = field(default="", compare=False)
 
     @property
     def step(self) -> Pass:
-        """Costs of one denoising step of the phase that has most."""
-        return self.passes[self.phase]
+        """Costs of one denoising step of the step kind with the most steps."""
+        return self.passes[self.main_step_kind]
 
     @property
     def step_s(self) -> float:
-        """Seconds of one denoising step."""
+        """Estimated seconds of one denoising step."""
         return self.step.seconds
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all that lies on a device."""
+        """Total estimated bytes on a device."""
         return sum(self.memory.values())
 
     @property
     def spare_bytes(self) -> int:
-        """Negative: what is missing."""
+        """Free bytes of a device; negative if the layout does not fit."""
         return self.chip.memory_bytes - self.total_bytes
 
     @property
     def fits(self) -> bool:
-        """Return whether a device's memory holds it."""
+        """Return whether a device's memory holds the layout."""
         return self.spare_bytes >= 0
 
     @property
     def requests_s(self) -> float:
-        """Requests a second."""
+        """Throughput in requests per second."""
         return self.slots / self.request_s
 
     def refusal(self) -> str:
@@ -109,7 +109,7 @@ class Estimate:
 
 
 def abstract_layout(shape: MeshShape, table: Table = TABLE) -> Layout:
-    """A layout of devices that are nowhere; for shapes alone."""
+    """Return a layout of abstract devices, for shapes only."""
     return Layout(abstract_mesh(shape.mesh_sizes), xla_kernel, table)
 
 
@@ -123,24 +123,24 @@ def estimate(
     table: Table = TABLE,
     residency: Residency = ALL_ON_DEVICE,
 ) -> Estimate:
-    """Estimate what a layout takes, and how long a step and a request are.
+    """Estimate the memory of a layout, and the time of its steps and requests.
 
     Args:
-        shape: with every size known (`Shape.over`).
-        slots: requests side by side on the slice.
-        launch: rows that one launch steps, some of them padding; None: all slots.
-        table: the layout's, where a deployment overrides rows of it.
+        shape: mesh shape with every size set (`MeshShape.over`).
+        slots: concurrent requests on the slice.
+        launch: rows of one launch, including padding; None: all slots.
+        table: sharding table of the layout, with a deployment's overrides.
     """
     layout = abstract_layout(shape, table)
-    both = [
-        _of_pass(name, one, shape, layout, chip, slots, launch or slots, residency)
-        for name, one in sketch.passes()
+    passes_estimated = [
+        _of_pass(name, item, shape, layout, chip, slots, launch or slots, residency)
+        for name, item in sketch.passes()
     ]
-    first = both[0]
-    # Rows of either pass lie in the slots, and one program runs at a time: the larger one counts.
-    memory = {kind: max(one.memory[kind] for one in both) for kind in first.memory}
-    passes = {name: run for one in both for name, run in one.passes.items()}
-    request_s = sum(one.request_s for one in both)
+    first = passes_estimated[0]
+    # Both passes share the slots, and one program runs at a time: the larger pass counts.
+    memory = {kind: max(item.memory[kind] for item in passes_estimated) for kind in first.memory}
+    passes = {name: run for item in passes_estimated for name, run in item.passes.items()}
+    request_s = sum(item.request_s for item in passes_estimated)
     return replace(first, memory=memory, passes=passes, request_s=request_s)
 
 
@@ -148,23 +148,26 @@ def _of_pass(
     named: str, sketch: Sketch, shape: MeshShape, layout: Layout, chip: Chip,
     slots: int, rows: int, residency: Residency,
 ) -> Estimate:  # fmt: skip
-    """Estimate one pass.
+    """Estimate one pass of a request.
 
     Args:
-        named: beginning of its programs' names.
-        rows: that one launch steps.
+        named: prefix of its programs' names.
+        rows: rows of one launch.
     """
     wires = Interconnect.of(chip, shape)
     steps = {
-        phase: _pass(program, layout, wires, rows) for phase, (program, _) in sketch.steps.items()
+        step_kind: _pass(program, layout, wires, rows)
+        for step_kind, (program, _) in sketch.steps.items()
     }
-    encode, decode = (_pass(one, layout, wires, 1) for one in (sketch.encode, sketch.decode))
-    conditions = {
-        name: _pass(one, layout, wires, 1) for name, (one, _) in sketch.conditions.items()
+    encode, decode = (_pass(item, layout, wires, 1) for item in (sketch.encode, sketch.decode))
+    modulations = {
+        name: _pass(item, layout, wires, 1) for name, (item, _) in sketch.modulations.items()
     }
-    denoise_s = sum(steps[phase].seconds * count for phase, (_, count) in sketch.steps.items())
+    denoise_s = sum(
+        steps[step_kind].seconds * count for step_kind, (_, count) in sketch.steps.items()
+    )
     conditions_s = sum(
-        conditions[name].seconds * count for name, (_, count) in sketch.conditions.items()
+        modulations[name].seconds * count for name, (_, count) in sketch.modulations.items()
     )
     return Estimate(
         shape,
@@ -173,9 +176,9 @@ def _of_pass(
         _memory(sketch, layout, chip, slots, rows, residency),
         {
             named + name: run
-            for name, run in {**steps, **conditions, "encode": encode, "decode": decode}.items()
+            for name, run in {**steps, **modulations, "encode": encode, "decode": decode}.items()
         },
-        sketch.phase,
+        sketch.main_step_kind,
         math.ceil(slots / rows) * denoise_s
         + slots * (conditions_s + encode.seconds + decode.seconds),
         residency,
@@ -189,26 +192,28 @@ def _pass(program: TracedProgram, layout: Layout, wires: Interconnect, rows: int
         times = rows if any(axis == "batch" for axis, _ in op.axes) else 1
         part = share(used, scaled(op.axes, times))
         rate = wires.chip.peak_flops * getattr(wires.chip.efficiency, op.kind)
-        mine = count * op.flops * times * part
+        device_flops = count * op.flops * times * part
         weights = tuple((axis, size) for axis, size in op.axes if axis in ("heads", "mlp"))
         moved = op.moved_bytes * times * part + op.weight_bytes * share(used, weights)
-        flops += mine
-        seconds += max(mine / rate, count * moved / wires.chip.memory_bytes_s)
+        flops += device_flops
+        seconds += max(device_flops / rate, count * moved / wires.chip.memory_bytes_s)
     return Pass(flops, seconds, traffic(program, layout, wires, rows))
 
 
 def _memory(
     sketch: Sketch, layout: Layout, chip: Chip, slots: int, rows: int, residency: Residency
 ) -> dict[str, int]:
-    weights = weight_bytes(tuple(one for one in sketch.weights if residency.keeps(one)), layout)
-    turns = {name: weights.pop(name) for name in residency.by_turns}
+    weights = weight_bytes(
+        tuple(weight for weight in sketch.weights if residency.keeps(weight)), layout
+    )
+    turns = {name: weights.pop(name) for name in residency.swapped}
     if turns:
         weights[" or ".join(sorted(turns))] = max(turns.values())
     programs = [sketch.encode, sketch.decode, *(program for program, _ in sketch.steps.values())]
     return {
         **{f"weights of {name}": size for name, size in weights.items()},
         "rows": slots
-        * (ROW_COPIES * row_bytes(sketch, layout) + CONDITIONS_COPIES * sketch.conditions_bytes),
+        * (ROW_COPIES * row_bytes(sketch, layout) + CONDITIONS_COPIES * sketch.modulations_bytes),
         "temporaries": max(
             _temporaries(program, layout, rows, residency.on_host) for program in programs
         ),
@@ -217,7 +222,7 @@ def _memory(
 
 
 def weight_bytes(weights: tuple[Weight, ...], layout: Layout) -> dict[str, int]:
-    """Weight bytes on one device, by network; exact."""
+    """Return the exact weight bytes on one device, by network."""
     sizes: Counter[str] = Counter()
     for weight in weights:
         sizes[weight.network] += weight.on_one(layout)
@@ -225,14 +230,14 @@ def weight_bytes(weights: tuple[Weight, ...], layout: Layout) -> dict[str, int]:
 
 
 def row_bytes(sketch: Sketch, layout: Layout) -> int:
-    """Bytes of a row on one device; exact."""
+    """Return the exact bytes of a row on one device."""
     return sum(leaf.on_one(layout) for leaf in sketch.row)
 
 
 def _temporaries(
     program: TracedProgram, layout: Layout, rows: int, on_host: frozenset[str] = frozenset()
 ) -> int:
-    """Temporary bytes at the peak, with the weights of a layer that is gathered or loaded."""
+    """Return the peak temporary bytes, including the weights of gathered or loaded layers."""
     total = 0.0
     for axes, size in program.peak.items():
         times = rows if any(axis == "batch" for axis, _ in axes) else 1
@@ -241,7 +246,7 @@ def _temporaries(
 
 
 def _gathered(program: TracedProgram, layout: Layout, on_host: frozenset[str]) -> int:
-    """The weights of the widest layer, twice: one is used while the next is brought."""
+    """Return twice the weights of the widest layer: the next is fetched while one is used."""
     used = layout.in_use()
     layers: Counter[tuple[str, int]] = Counter()
     for weight in program.weights:
@@ -250,8 +255,8 @@ def _gathered(program: TracedProgram, layout: Layout, on_host: frozenset[str]) -
         if stored == needed and weight.network not in on_host:
             continue
         count = weight.shape[0] if weight.axes[:1] == ("layers",) else 1
-        whole = weight.nbytes // used.devices(tuple(n for names in needed for n in names))
-        layers[weight.network, count] += whole // count
+        layer_bytes = weight.nbytes // used.devices(tuple(n for names in needed for n in names))
+        layers[weight.network, count] += layer_bytes // count
     stacked = [size for (_, count), size in layers.items() if count > 1]
     alone = [size for (_, count), size in layers.items() if count == 1]
     return 2 * max(stacked, default=0) + max(alone, default=0)

@@ -1,4 +1,4 @@
-"""Explanation of a layout, in a sentence that a log can show."""
+"""One-sentence explanation of a layout, for logs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from workers.slice.chips import GIB
 
 
 def why(chosen: Estimate, sketch: Sketch, refused: Sequence[Estimate]) -> str:
-    """Explain which axes it has and what for, and what it takes: all of it estimated."""
-    said = [reason(chosen, sketch, refused) for reason in (_cfg, _context, _tensor, _fsdp, _data)]
-    parts = "; ".join(part for part in said if part) or "nothing is split"
+    """Explain the purpose of each split axis, with the estimated time and memory."""
+    reasons = [
+        reason(chosen, sketch, refused) for reason in (_cfg, _context, _tensor, _fsdp, _data)
+    ]
+    parts = "; ".join(part for part in reasons if part) or "nothing is split"
     return (
         f"{parts}; estimated {duration(chosen.step_s)} a step, of "
         f"which {duration(chosen.step.traffic_s)} are for exchange, and "
@@ -47,10 +49,10 @@ def _fsdp(chosen: Estimate, sketch: Sketch, refused: Sequence[Estimate]) -> str:
     size = chosen.shape.size("fsdp")
     if size == 1:
         return ""
-    less = [one for one in refused if one.shape.size("fsdp") < size]
-    if not less:
+    smaller = [estimate for estimate in refused if estimate.shape.size("fsdp") < size]
+    if not smaller:
         return f"fsdp {size} spreads weights of {sum(sketch.networks.values()) / GIB:.1f} GiB"
-    least = min(one.total_bytes for one in less) / GIB
+    least = min(estimate.total_bytes for estimate in smaller) / GIB
     limit = chosen.chip.memory_bytes / GIB
     return f"fsdp {size} because with less a device would need {least:.1f} of {limit:.1f} GiB"
 

@@ -1,6 +1,6 @@
-"""Reader of a compiled program's text: its collectives with their bytes, loops counted.
+"""Parser of a compiled program's HLO text: collectives and bytes, weighted by loop trip counts.
 
-The compiler's own `cost_analysis` counts a loop's body once and knows nothing of wires.
+The compiler's `cost_analysis` counts a loop's body once, and ignores communication.
 """
 
 from __future__ import annotations
@@ -41,55 +41,55 @@ _PAIRS = re.compile(r"source_target_pairs=\{(?P<pairs>(?:\{\d+,\d+\},?)*)\}")
 
 @dataclass(frozen=True)
 class Collective:
-    """Collective of a program."""
+    """Kind and size of a collective in a program."""
 
     kind: str
     sent_bytes: float
-    """Bytes sent by one device, each time."""
+    """Bytes sent by one device, per run."""
     crosses: bool
-    """Whether it goes between slices."""
+    """Whether it crosses slices."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Collectives of one compiled program, each with how often it runs."""
+    """Collectives of one compiled program, each with its number of runs."""
 
     collectives: Counter[Collective]
     cycles: int
-    """Cycles by the compiler's own estimate, where its text has one: TPUs'."""
+    """The compiler's estimate of cycles, which only TPU programs have."""
 
 
 def read(text: str, slices: Sequence[int]) -> Reading:
-    """Walk the computations from the entry, loops as often as they run.
+    """Walk the computations from the entry; count loops by their trips.
 
     Args:
         text: `Compiled.as_text()`.
-        slices: of each device, in the order of the mesh, the slice or host that it is in.
+        slices: slice or host of each device, in the order of the mesh.
     """
     lines_of = computations(text)
-    found: Counter[Collective] = Counter()
+    counts: Counter[Collective] = Counter()
     total = 0
     for name, count in times(lines_of).items():
-        for one in collectives(lines_of[name], slices):
-            found[one] += count
+        for collective in collectives(lines_of[name], slices):
+            counts[collective] += count
         total += count * sum(map(cycles, lines_of[name]))
-    return Reading(found, total)
+    return Reading(counts, total)
 
 
 def collectives(lines: Iterable[str], slices: Sequence[int] | None = None) -> Iterator[Collective]:
     """Yield the collectives of one computation.
 
     Args:
-        slices: as `read`; None: all devices are in one.
+        slices: as `read`; None: all devices are in one slice.
     """
     for line in lines:
-        found = _collective(line, slices)
-        if found is not None:
-            yield found
+        collective = _collective(line, slices)
+        if collective is not None:
+            yield collective
 
 
 def cycles(line: str) -> int:
-    """Return the cycles that the compiler expects of one operation; 0 where it says nothing."""
+    """Return the compiler's estimate of an operation's cycles, or 0."""
     return sum(int(n) for n in _CYCLES.findall(line))
 
 
@@ -97,7 +97,7 @@ ENTRY = "ENTRY"
 
 
 def computations(text: str) -> dict[str, list[str]]:
-    """The lines of each computation, by its name; the one that runs first is ENTRY."""
+    """Return the lines of each computation by name; the entry's name is ENTRY."""
     return dict(_computations(text))
 
 
@@ -115,11 +115,11 @@ def _computations(text: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def times(computations: dict[str, list[str]]) -> Counter[str]:
-    """Count how often each computation runs."""
-    found: Counter[str] = Counter()
+    """Count how often each computation of an HLO program runs."""
+    counts: Counter[str] = Counter()
 
     def visit(name: str, count: int) -> None:
-        found[name] += count
+        counts[name] += count
         for line in computations[name]:
             loop = _WHILE.search(line)
             if loop:
@@ -130,19 +130,19 @@ def times(computations: dict[str, list[str]]) -> Counter[str]:
                     visit(inner, count)
 
     visit(ENTRY, 1)
-    return found
+    return counts
 
 
 def _called(line: str) -> list[str]:
-    """Computations that an operation runs, loops apart."""
+    """Return the computations that an operation calls, except loops."""
     branches = _BRANCHES.search(line)
     of_branches = branches["names"].split(",") if branches else []
     return [*_CALLED.findall(line), *(part.strip(" %") for part in of_branches)]
 
 
 def outermost(computations: dict[str, list[str]]) -> dict[str, str]:
-    """Return each computation's outermost loop body; ENTRY where it is in none."""
-    around: dict[str, str] = {}
+    """Return each computation's outermost loop body, or ENTRY."""
+    callers: dict[str, str] = {}
     bodies = set()
     for name, lines in computations.items():
         for line in lines:
@@ -150,20 +150,20 @@ def outermost(computations: dict[str, list[str]]) -> dict[str, str]:
             if loop:
                 bodies.add(loop["body"])
             for inner in [loop["body"]] if loop else _called(line):
-                around.setdefault(inner, name)
+                callers.setdefault(inner, name)
 
     def out(name: str) -> str:
-        outer = out(around[name]) if name in around else ENTRY
+        outer = out(callers[name]) if name in callers else ENTRY
         return name if outer == ENTRY and name in bodies else outer
 
     return {name: out(name) for name in computations}
 
 
 def _trips(line: str, condition: list[str]) -> int:
-    """Return the trip count of a loop over a range; 1 where nobody can say."""
-    known = _TRIPS.search(line)
-    if known:
-        return int(known["n"])
+    """Return the trip count of a loop over a range; 1 if unknown."""
+    trip_count = _TRIPS.search(line)
+    if trip_count:
+        return int(trip_count["n"])
     limits = [int(n) for text in condition for n in _LIMIT.findall(text)]
     return max(limits, default=1)
 
@@ -173,7 +173,7 @@ def _collective(line: str, slices: Sequence[int] | None) -> Collective | None:
     if match is None:
         return None
     sizes = [_array_bytes(array) for array in _ARRAY.finditer(match["type"])]
-    if match["start"] and len(sizes) > 1:  # what goes in, what comes out, and flags
+    if match["start"] and len(sizes) > 1:  # inputs, results and flags
         sizes = [size for size in sizes if size > 4]
         sizes = sizes[len(sizes) // 2 :]
     group = _group(line)
@@ -183,10 +183,10 @@ def _collective(line: str, slices: Sequence[int] | None) -> Collective | None:
 
 
 def _crosses(line: str, slices: Sequence[int]) -> bool:
-    """Return whether any of a permute's pairs, or the first group, is in more than one slice."""
+    """Return whether any pair of a permute, or the first group, spans several slices."""
     pairs = _PAIRS.search(line)
-    found = re.findall(r"\d+,\d+", pairs["pairs"]) if pairs else []
-    groups = [_numbers(pair) for pair in found] or [_group(line)]
+    pairs_text = re.findall(r"\d+,\d+", pairs["pairs"]) if pairs else []
+    groups = [_numbers(pair) for pair in pairs_text] or [_group(line)]
     return any(len({slices[device] for device in group}) > 1 for group in groups)
 
 
@@ -196,7 +196,7 @@ def _array_bytes(array: re.Match[str]) -> int:
 
 
 def _sent(kind: str, result: float, count: int) -> float:
-    """Bytes that one device sends for a result of that many, in a group of that many."""
+    """Return the bytes that one device sends for a result, in a group of `count` devices."""
     others = (count - 1) / count
     factors = {
         "all-gather": others,
@@ -209,7 +209,7 @@ def _sent(kind: str, result: float, count: int) -> float:
 
 
 def _group(line: str) -> tuple[int, ...]:
-    """The first group of devices; a permute has none."""
+    """Return the first group of devices; empty for a permute."""
     listed = _GROUPS.search(line)
     if listed:
         return _numbers(listed["first"])
@@ -223,34 +223,34 @@ def _group(line: str) -> tuple[int, ...]:
 
 
 def _of_grid(grid: re.Match[str]) -> tuple[int, ...]:
-    """`[2,4]<=[4,2]T(1,0)`: numbers laid out in a grid, its axes swapped, cut into rows."""
+    """Expand `[2,4]<=[4,2]T(1,0)`: device numbers in a grid, transposed and cut into rows."""
     dims = _numbers(grid["dims"])
     order = _numbers(grid["order"]) if grid["order"] else tuple(range(len(dims)))
     strides = [math.prod(dims[axis + 1 :]) for axis in range(len(dims))]
-    found = []
-    for place in range(int(grid["size"])):
-        number, rest = 0, place
+    numbers = []
+    for position in range(int(grid["size"])):
+        number, rest = 0, position
         for axis in reversed(order):
             number += rest % dims[axis] * strides[axis]
             rest //= dims[axis]
-        found.append(number)
-    return tuple(found)
+        numbers.append(number)
+    return tuple(numbers)
 
 
 def _of_mesh(mesh: re.Match[str]) -> tuple[int, ...]:
-    """`mesh['a'=4,'b'=2] {'a'}`: devices that differ along these axes, or parts of them, alone.
+    """Expand `mesh['a'=4,'b'=2] {'a'}`: devices that differ only along these axes or parts of them.
 
-    A part is `'a':(2)2`: behind the first 2 of it, the next 2.
+    A part `'a':(2)2` selects 2 positions of the axis, after a major part of 2.
     """
     sizes = {axis["name"]: int(axis["size"]) for axis in _AXIS.finditer(mesh["axes"])}
     names = list(sizes)
-    found: tuple[int, ...] = (0,)
+    numbers: tuple[int, ...] = (0,)
     for axis in _OVER.finditer(mesh["over"]):
         inner = math.prod(sizes[name] for name in names[names.index(axis["name"]) + 1 :])
         size = int(axis["size"] or sizes[axis["name"]])
         stride = inner * sizes[axis["name"]] // (int(axis["before"] or 1) * size)
-        found = tuple(number + step * stride for number in found for step in range(size))
-    return found
+        numbers = tuple(number + step * stride for number in numbers for step in range(size))
+    return numbers
 
 
 def _numbers(text: str) -> tuple[int, ...]:

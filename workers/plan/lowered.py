@@ -1,4 +1,4 @@
-"""The engine's own programs, compiled for devices that are not there, and read."""
+"""The engine's programs, compiled for devices that this machine lacks, with their costs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from jax.errors import JaxRuntimeError
 from jax.sharding import AbstractMesh, Mesh
 from jax.stages import Compiled, Traced
 
-from models.interface.pipeline import Fields, Pipeline, Prepared
+from models.interface.pipeline import Fields, Pipeline, PreparedRow
 from models.parallel.axis_rules import Layout
 from workers.plan import hlo
 from workers.plan.collectives import Interconnect, Traffic
-from workers.plan.trace import SECOND, conditions_of
+from workers.plan.trace import SECOND, modulations_of
 from workers.programs import warmup
 from workers.programs.tracer import Tracer
 from workers.slice.chips import CLOCK_HZ
@@ -25,7 +25,7 @@ from workers.slice.chips import CLOCK_HZ
 
 @dataclass(frozen=True)
 class CompiledProgram:
-    """Compiled program, on one device."""
+    """Compiler's costs of a program on one device."""
 
     name: str
     """`encode`, `decode`, or a phase's step."""
@@ -36,29 +36,29 @@ class CompiledProgram:
     temporary_bytes: int
     code_bytes: int
     flops_once: float
-    """FLOPs as the compiler counts: a loop's body once."""
+    """FLOPs by the compiler, which counts a loop's body once."""
     bytes_once: float
     traffic: tuple[Traffic, ...]
-    """Collectives by kind, loops counted."""
+    """Collectives by kind, with loop trips counted."""
     cycles_s: float | None
-    """The compiler's own estimate of its operations one after the other, loops counted."""
+    """The compiler's estimate of its operations in sequence, with loop trips counted."""
     refused: str = ""
-    """Reason why it did not compile; the numbers are all 0 then."""
+    """Reason why it did not compile; the numbers are then 0."""
 
     @property
     def traffic_s(self) -> float:
-        """Seconds of all exchange."""
-        return sum(one.seconds for one in self.traffic)
+        """Seconds of all collectives of the compiled program."""
+        return sum(item.seconds for item in self.traffic)
 
 
 def programs(
     pipeline: Pipeline, fields: Fields, layout: Layout, wires: Interconnect, slots: int
 ) -> Iterator[CompiledProgram]:
-    """Yield each of the engine's programs for this request, the steps first.
+    """Yield each of the engine's programs for this request, steps first.
 
     Args:
-        pipeline: abstract, its parameters placed by `layout`.
-        layout: over devices that a compiler is there for.
+        pipeline: abstract, with parameters placed by `layout`.
+        layout: over devices that a compiler supports.
     """
     tracer, first = Tracer(pipeline, layout), True
     for prepared in warmup.prepared_passes(pipeline, fields):
@@ -68,17 +68,17 @@ def programs(
 
 
 def _of_pass(
-    tracer: Tracer, prepared: Prepared, layout: Layout, wires: Interconnect, slots: int
+    tracer: Tracer, prepared: PreparedRow, layout: Layout, wires: Interconnect, slots: int
 ) -> Iterator[CompiledProgram]:
     encode = tracer.encode(prepared.inputs)
     row = encode.out_info
-    values = {step.phase: step.values for step in prepared.steps}
-    for phase, some in values.items():
-        trace = lambda p=phase, v=some: tracer.step(p, v, row, slots)  # noqa: E731
-        yield _program(str(phase), trace, layout, wires)
-        traced = tracer.conditions(phase, some, row)
+    values = {step.program: step.values for step in prepared.steps}
+    for step_program, step_values in values.items():
+        trace = lambda p=step_program, v=step_values: tracer.step(p, v, row, slots)  # noqa: E731
+        yield _program(str(step_program), trace, layout, wires)
+        traced = tracer.modulations(step_program, step_values, row)
         if jax.tree.leaves(traced.out_info):
-            yield _program(conditions_of(str(phase)), _already(traced), layout, wires)
+            yield _program(modulations_of(str(step_program)), _already(traced), layout, wires)
     yield _program("encode", _already(encode), layout, wires)
     yield _program("decode", lambda: tracer.decode(row), layout, wires)
 
@@ -93,7 +93,7 @@ def _program(
     mesh = concrete(layout.mesh)
     started = time.perf_counter()
     try:
-        # Kernels that ask for the chip find it in the mesh.
+        # Kernels read the chip's kind from this mesh.
         with jax.set_mesh(mesh):
             compiled = trace().lower().compile()
     except JaxRuntimeError as error:
@@ -107,14 +107,14 @@ def _program(
 
 
 def concrete(mesh: Mesh | AbstractMesh) -> Mesh:
-    """Return that mesh, as one of devices."""
+    """Return the mesh, or raise TypeError if its devices are abstract."""
     if isinstance(mesh, AbstractMesh):
         raise TypeError("nothing can be compiled for devices that are abstract")
     return mesh
 
 
 def refusal(error: str) -> str:
-    """The compiler's numbers, out of its many lines."""
+    """Extract the memory numbers from the compiler's error."""
     used = re.search(r"Used (\S+) of (\S+) (\w+)\. Exceeded \w+ capacity by (\S+?)\.?\s", error)
     if used is None:
         return error.splitlines()[0]
@@ -125,7 +125,7 @@ def _read(
     name: str, seconds: float, compiled: Compiled, reading: hlo.Reading, wires: Interconnect
 ) -> CompiledProgram:
     memory, cost = compiled.memory_analysis(), compiled.cost_analysis() or {}
-    assert memory is not None  # of TPUs it never is
+    assert memory is not None  # never None for TPUs
     return CompiledProgram(
         name,
         seconds,
@@ -141,7 +141,7 @@ def _read(
 
 
 def _text(compiled: Compiled, slices: Sequence[int]) -> hlo.Reading:
-    """Empty where the compiler does not write its program down, as some do for tpu7x."""
+    """Parse the program's text; empty if the compiler cannot print it, as some for tpu7x."""
     try:
         text = compiled.as_text()
     except (JaxRuntimeError, NotImplementedError):
@@ -151,8 +151,12 @@ def _text(compiled: Compiled, slices: Sequence[int]) -> hlo.Reading:
 
 def _traffic(collectives: Counter[hlo.Collective], wires: Interconnect) -> Iterator[Traffic]:
     kinds: dict[str, Traffic] = {}
-    for one, count in collectives.items():
-        if one.sent_bytes:
-            entry = wires.sent(one.kind, one.sent_bytes, count, crosses=one.crosses)
-            kinds[one.kind] = kinds[one.kind] + entry if one.kind in kinds else entry
+    for collective, count in collectives.items():
+        if collective.sent_bytes:
+            entry = wires.sent(
+                collective.kind, collective.sent_bytes, count, crosses=collective.crosses
+            )
+            kinds[collective.kind] = (
+                kinds[collective.kind] + entry if collective.kind in kinds else entry
+            )
     yield from kinds.values()

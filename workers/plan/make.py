@@ -1,4 +1,4 @@
-"""Entry of `atelier plan`: from its options to a search or a plan."""
+"""Entry point of `atelier plan`: from its options to a search or a plan."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from models.interface.pipeline import Pipeline, RequestError
 from models.nn.kernels.int8_matmul import eight_bit_for
 from models.nn.kernels.select import kernel_for
 from models.parallel.axis_rules import Layout
-from models.spec.asked_hires import mistyped
 from models.spec.hires import FIELD as HIRES
+from models.spec.hires_settings import type_errors
 from models.spec.model_spec import ModelSpec
 from models.spec.quality_presets import EightBit
 from models.vae.config import Tiling
@@ -26,7 +26,7 @@ from workers.plan.lowered import CompiledProgram, programs
 from workers.plan.model import abstract, sketch_of
 from workers.plan.offload import Residency, residencies
 from workers.plan.plan import Plan
-from workers.plan.search import Found, search
+from workers.plan.search import SearchResults, search
 from workers.plan.trace import Sketch
 from workers.programs import warmup
 from workers.slice.mesh_shape import MeshShape
@@ -35,81 +35,81 @@ from workers.slice.topology import PlanError, Topology
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """A model, a size and the devices to plan for."""
+    """Model, size and devices to plan for."""
 
     model: str
-    """A checkpoint's folder, file or hub id, or a name of `models.published.CHECKPOINTS`."""
+    """Folder, file or hub id of a checkpoint, or a name of `models.published.CHECKPOINTS`."""
     topology: Topology
     request: Mapping[str, Any]
     """Fields that differ from the model's defaults."""
     mesh: Literal["auto"] | MeshShape = "auto"
     dcn: Mapping[str, int] | None = None
-    """Axes between slices or hosts, where "auto" has several of them."""
+    """Axes between slices or hosts, if "auto" has several."""
     dtype: str = "bfloat16"
     slots: int | None = None
-    """Requests side by side; None: one for each part of `data`."""
+    """Concurrent requests; None: one per part of `data`."""
     activation_dtype: str | None = None
-    """Dtype of activations; None: the weights'."""
+    """Dtype of activations; None: that of the weights."""
     vae_tiling: bool | None = None
-    """Whether images are decoded in tiles; this and the next two: None is where the memory demands
-    it, as in a pool."""
+    """Whether images are decoded in tiles. None here and in the next two fields: if the memory
+    requires it, as in a pool."""
     swap_experts: bool | None = None
     encoders_on_host: bool | None = None
     eight_bit: EightBit | None = None
-    """Blocks with weights of 8 bits; None: none."""
+    """Blocks with 8-bit weights; None: none."""
 
     @property
     def slices(self) -> int:
-        """Number of slices or hosts."""
+        """Number of slices or hosts to plan for."""
         return math.prod((self.dcn or {}).values())
 
 
-def settled(ask: PlanRequest) -> tuple[PlanRequest, Sketch]:
-    """Settle whether to decode in tiles, and sketch what is asked of devices then.
+def with_tiling_decided(plan_request: PlanRequest) -> tuple[PlanRequest, Sketch]:
+    """Decide whether to decode in tiles, and return the request with its sketch.
 
-    Raises: PlanError, RequestError: the model cannot make it; CheckpointError: no such model.
+    Raises: PlanError, RequestError: the model rejects the request; CheckpointError: no such model.
     """
-    whole = replace(ask, vae_tiling=bool(ask.vae_tiling))
-    sketch = sketched(whole)
-    if ask.vae_tiling is not None or _fits(whole, sketch):
-        return whole, sketch
-    tiled = replace(ask, vae_tiling=True)
+    untiled = replace(plan_request, vae_tiling=bool(plan_request.vae_tiling))
+    sketch = sketched(untiled)
+    if plan_request.vae_tiling is not None or _fits(untiled, sketch):
+        return untiled, sketch
+    tiled = replace(plan_request, vae_tiling=True)
     smaller = sketched(tiled)
-    return (tiled, smaller) if _fits(tiled, smaller) else (whole, sketch)
+    return (tiled, smaller) if _fits(tiled, smaller) else (untiled, sketch)
 
 
-def sketched(ask: PlanRequest) -> Sketch:
-    """Return the request's sketch; traced, not compiled."""
+def sketched(plan_request: PlanRequest) -> Sketch:
+    """Trace the planned request without compiling it."""
     return sketch_of(
-        ask.model,
-        ask.dtype,
-        ask.request,
-        check=lambda spec: check(spec, ask.request),
-        **_reading(ask),
+        plan_request.model,
+        plan_request.dtype,
+        plan_request.request,
+        check=lambda spec: check(spec, plan_request.request),
+        **_reading(plan_request),
     )
 
 
-def _fits(ask: PlanRequest, sketch: Sketch) -> bool:
+def _fits(plan_request: PlanRequest, sketch: Sketch) -> bool:
     try:
-        return reckoned(ask, sketch).fits
+        return estimated(plan_request, sketch).fits
     except NothingFits:
         return False
 
 
-def _reading(ask: PlanRequest) -> dict[str, Any]:
+def _reading(plan_request: PlanRequest) -> dict[str, Any]:
     tiles = TilingSettings()
-    tiling = Tiling(tiles.side, tiles.stride) if ask.vae_tiling else None
+    tiling = Tiling(tiles.side, tiles.stride) if plan_request.vae_tiling else None
     return {
-        "activation_dtype": ask.activation_dtype,
+        "activation_dtype": plan_request.activation_dtype,
         "vae_tiling": tiling,
-        "rounding": Rounding(ask.eight_bit) if ask.eight_bit else None,
+        "rounding": Rounding(plan_request.eight_bit) if plan_request.eight_bit else None,
     }
 
 
 def check(spec: ModelSpec, request: Mapping[str, Any]) -> None:
-    """Check a request's fields and size.
+    """Validate a request's fields and size.
 
-    Raises: RequestError: a field that the model has not, or a size beyond its limits.
+    Raises: RequestError: the model lacks a field, or the size exceeds its limits.
     """
     for name in request:
         if name not in spec.fields:
@@ -131,7 +131,7 @@ def _check_size(spec: ModelSpec, request: Mapping[str, Any], prefix: str = "") -
 
 
 def _check_hires(spec: ModelSpec, request: Mapping[str, Any]) -> None:
-    for key, message in mistyped(request[HIRES]):
+    for key, message in type_errors(request[HIRES]):
         raise RequestError(key, message)
     upscaler = request[HIRES].get("upscaler")
     if upscaler not in (None, *spec.hires_upscalers):
@@ -140,103 +140,105 @@ def _check_hires(spec: ModelSpec, request: Mapping[str, Any]) -> None:
     _check_size(spec, fields[HIRES], f"{HIRES}.")
 
 
-def searched(ask: PlanRequest, sketch: Sketch) -> Found:
-    """Search with everything on the device if that fits any layout, or else as a pool would."""
-    chip, devices = ask.topology.chip, ask.topology.devices
-    for residency in residencies(sketch, ask.swap_experts, ask.encoders_on_host):
-        found = search(sketch, chip, devices, dcn=ask.dcn, residency=residency)
-        if found.latency:
+def search_layouts(plan_request: PlanRequest, sketch: Sketch) -> SearchResults:
+    """Search layouts with everything on the device; if none fits, with offloading as in a pool."""
+    chip, devices = plan_request.topology.chip, plan_request.topology.devices
+    for residency in residencies(sketch, plan_request.swap_experts, plan_request.encoders_on_host):
+        results = search(sketch, chip, devices, dcn=plan_request.dcn, residency=residency)
+        if results.latency:
             break
-    return found
+    return results
 
 
-def reckoned(ask: PlanRequest, sketch: Sketch) -> Estimate:
-    """The layout that was asked for, or the best one; with what does not fit on the host.
+def estimated(plan_request: PlanRequest, sketch: Sketch) -> Estimate:
+    """Estimate the requested layout, or the best one; offload to the host as needed.
 
-    Raises: PlanError: it does not match the devices or the heads; of "auto", nothing fits.
+    Raises: PlanError: it does not match the devices or heads; with "auto", nothing fits.
     """
     refused: list[NothingFits] = []
-    for residency in residencies(sketch, ask.swap_experts, ask.encoders_on_host):
+    for residency in residencies(sketch, plan_request.swap_experts, plan_request.encoders_on_host):
         try:
-            found = _with(residency, ask, sketch)
+            candidate = _with(residency, plan_request, sketch)
         except NothingFits as error:
             refused.append(error)
         else:
-            if found.fits:
+            if candidate.fits:
                 break
     else:
         if refused:
             raise refused[-1]
-    return found
+    return candidate
 
 
-def _with(residency: Residency, ask: PlanRequest, sketch: Sketch) -> Estimate:
-    """Raises: PlanError: as `reckoned`."""
-    chip, devices = ask.topology.chip, ask.topology.devices
-    if ask.mesh == "auto":
-        chosen = choose(sketch, chip, devices, dcn=ask.dcn, residency=residency)
-        if ask.slots is None:
+def _with(residency: Residency, plan_request: PlanRequest, sketch: Sketch) -> Estimate:
+    """Estimate the layout for one residency. Raises: PlanError: as `estimated`."""
+    chip, devices = plan_request.topology.chip, plan_request.topology.devices
+    if plan_request.mesh == "auto":
+        chosen = choose(sketch, chip, devices, dcn=plan_request.dcn, residency=residency)
+        if plan_request.slots is None:
             return chosen
-        filled = estimate(sketch, chosen.shape, chip, ask.slots, residency=residency)
+        filled = estimate(sketch, chosen.shape, chip, plan_request.slots, residency=residency)
         return replace(filled, why=chosen.why)
     try:
-        shape = ask.mesh.over(devices, ask.slices, sketch.heads)
+        shape = plan_request.mesh.over(devices, plan_request.slices, sketch.heads)
     except ValueError as error:
-        raise PlanError(f"the mesh does not match {ask.topology.name}: {error}") from None
-    return estimate(sketch, shape, chip, ask.slots or shape.size("data"), residency=residency)
+        raise PlanError(f"the mesh does not match {plan_request.topology.name}: {error}") from None
+    return estimate(
+        sketch, shape, chip, plan_request.slots or shape.size("data"), residency=residency
+    )
 
 
 def planned(
-    ask: PlanRequest,
+    plan_request: PlanRequest,
     sketch: Sketch,
     *,
     compiles: bool,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Plan:
-    """The estimate, and for TPUs the programs that the real compiler makes of it.
+    """Return the plan's estimate; for TPUs, also the costs of the compiled programs.
 
     Args:
-        compiles: whether to compile; without, and for GPUs, all is reckoned.
-        tell: of each program, when it is compiled: some take minutes.
+        compiles: whether to compile; otherwise, and for GPUs, everything is estimated.
+        tell: called with a line per compiled program, since some take minutes.
 
-    Raises: PlanError: as `reckoned`; there is no compiler.
+    Raises: PlanError: as `estimated`, or no compiler is available.
     """
     plan = Plan(
         sketch,
-        ask.topology,
-        ask.request,
-        ask.dtype,
-        ask.activation_dtype or ask.dtype,
-        bool(ask.vae_tiling),
-        ask.eight_bit,
-        reckoned(ask, sketch),
+        plan_request.topology,
+        plan_request.request,
+        plan_request.dtype,
+        plan_request.activation_dtype or plan_request.dtype,
+        bool(plan_request.vae_tiling),
+        plan_request.eight_bit,
+        estimated(plan_request, sketch),
     )
-    if not compiles or ask.topology.chip.kind != "tpu":
+    if not compiles or plan_request.topology.chip.kind != "tpu":
         return plan
-    tpu_compiler.prepare(ask.topology, sketch.family)
-    found: list[CompiledProgram] = []
-    for program in _programs(ask, plan.estimate):
+    tpu_compiler.prepare(plan_request.topology, sketch.family)
+    compiled: list[CompiledProgram] = []
+    for program in _programs(plan_request, plan.estimate):
         tell(f"{program.name}: {program.refused or 'compiled'} ({program.compile_s:.0f} s)")
-        found.append(program)
-    return replace(plan, programs=tuple(found))
+        compiled.append(program)
+    return replace(plan, programs=tuple(compiled))
 
 
-def _programs(ask: PlanRequest, estimate: Estimate) -> Iterator[CompiledProgram]:
+def _programs(plan_request: PlanRequest, estimate: Estimate) -> Iterator[CompiledProgram]:
     shape = estimate.shape
-    devices = tpu_compiler.devices_of(ask.topology, math.prod(shape.dcn.values()))
-    kernel = kernel_for(devices[0], ask.activation_dtype or ask.dtype)
-    own = eight_bit_for(devices[0].device_kind)
-    layout = Layout(tpu_compiler.mesh_of(shape, devices), kernel, eight_bit=own)
+    devices = tpu_compiler.devices_of(plan_request.topology, math.prod(shape.dcn.values()))
+    kernel = kernel_for(devices[0], plan_request.activation_dtype or plan_request.dtype)
+    eight_bit = eight_bit_for(devices[0].device_kind)
+    layout = Layout(tpu_compiler.mesh_of(shape, devices), kernel, eight_bit=eight_bit)
     residency = estimate.residency
     pipeline: Pipeline = abstract(
-        ask.model,
-        ask.dtype,
+        plan_request.model,
+        plan_request.dtype,
         layout.of_parameter,
         on_host=residency.on_host,
-        swap_experts=bool(residency.by_turns),
-        **_reading(ask),
+        swap_experts=bool(residency.swapped),
+        **_reading(plan_request),
     )
-    (fields,) = warmup.requests(pipeline.spec, [ask.request])
+    (fields,) = warmup.requests(pipeline.spec, [plan_request.request])
     return programs(
-        pipeline, fields, layout, Interconnect.of(ask.topology.chip, shape), estimate.slots
+        pipeline, fields, layout, Interconnect.of(plan_request.topology.chip, shape), estimate.slots
     )

@@ -1,4 +1,4 @@
-"""A model without its weights: from a checkpoint's configs, or by a published checkpoint's name."""
+"""Abstract models without weights, from a checkpoint's configs or a published checkpoint's name."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ def abstract(
     base: str | None = None,
     **how: Any,
 ) -> Pipeline:
-    """The pipeline with shapes for weights, each where it is said to lie; nothing big is read.
+    """Return the pipeline with abstract weights, placed by `sharding`; reads configs only.
 
     Args:
-        source: as in the settings (of a hub id the configs alone are fetched), or a name of
+        source: as in the settings (only the configs of a hub id are fetched), or a name of
             `models.published.CHECKPOINTS`.
-        base, how: as `models.registry.load` has it.
+        base, how: as in `models.registry.load`.
 
-    Raises: models.checkpoint.folder.CheckpointError: no such model, or one that is not served.
+    Raises: models.checkpoint.folder.CheckpointError: no such model, or an unsupported one.
     """
     with _folder(source) as place:
-        how = {**beside(source, Path(place)), **how}
+        how = {**neighboring_networks(source, Path(place)), **how}
         return registry.load(
             source, place, dtype, defaults, base=base, sharding=sharding, reader=SHAPES, **how
         )
 
 
-def beside(source: str, place: Path) -> dict[str, Any]:
-    """Return what `models.registry.load` is told of the networks beside a published checkpoint."""
+def neighboring_networks(source: str, place: Path) -> dict[str, Any]:
+    """Return arguments of `models.registry.load` for networks next to a published checkpoint."""
     prompts, controls = published.image_prompts(source, place), published.controls(source, place)
     return {
-        "image_prompts": {name: ImagePromptSource(at) for name, at in prompts.items()},
-        "controls": {name: ControlSource(**one) for name, one in controls.items()},
+        "image_prompts": {name: ImagePromptSource(path) for name, path in prompts.items()},
+        "controls": {name: ControlSource(**options) for name, options in controls.items()},
         "max_controls": MAX_CONTROLS if controls else 0,
         "refiner": published.refiner(source, Path(place)),
     }
@@ -69,14 +69,14 @@ def sketch_of(
     check: Callable[[ModelSpec], None] = lambda spec: None,
     **how: Any,
 ) -> Sketch:
-    """Sketch what a model's request asks of devices, whatever they are: for `reckon` and `search`.
+    """Trace a request's operations and memory, independent of devices, for `estimate` and `search`.
 
     Args:
         request: fields that differ from the model's defaults, such as height and width.
-        check: of the request, by what the model is; may raise.
-        how: as `models.registry.load` has it.
+        check: validates the request against the model's spec; may raise.
+        how: as in `models.registry.load`.
 
-    Raises: CheckpointError; models.interface.pipeline.RequestError: the model cannot make this.
+    Raises: CheckpointError; models.interface.pipeline.RequestError: the model rejects the request.
     """
     logical = logical_layout()
     pipeline = abstract(
@@ -95,7 +95,7 @@ def sketch_of(
 
 @contextmanager
 def _folder(source: str) -> Iterator[str]:
-    """Return the folder of the configs; a file, with its own place for them, is left as it is."""
+    """Yield the folder of the configs; a single file is yielded unchanged."""
     if source in published.CHECKPOINTS:
         with TemporaryDirectory() as folder:
             published.write(source, Path(folder))

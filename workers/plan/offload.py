@@ -1,4 +1,4 @@
-"""Offload: networks that lie in host memory because a device cannot hold all of them."""
+"""Offloading of networks to host memory when a device cannot hold all of them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from workers.plan.trace import Sketch, Weight
 
 @dataclass(frozen=True)
 class Residency:
-    """Residency of networks: those named are off the device, all others on it."""
+    """Placement of networks: those named are offloaded, all others are on the device."""
 
     on_host: frozenset[str] = frozenset()
-    """Networks that are brought a layer at a time when they are used: encoders."""
-    by_turns: frozenset[str] = frozenset()
-    """Networks of which one is on the device, the others on the host: experts."""
+    """Networks that are copied to the device layer by layer when they run: encoders."""
+    swapped: frozenset[str] = frozenset()
+    """Networks that take turns on the device: experts."""
 
     def keeps(self, weight: Weight) -> bool:
-        """Return whether a weight lies on the device (or would, by turns).
+        """Return whether a weight occupies device memory, at least when its network has its turn.
 
-        Of networks on the host the vectors alone do, as `models.weights.loader.beside` has them.
+        A network on the host keeps only vectors on the device (`models.weights.loader.beside`).
         """
         return weight.network not in self.on_host or not is_matrix(weight.axes)
 
@@ -29,8 +29,8 @@ class Residency:
         parts = []
         if self.on_host:
             parts.append(f"{' and '.join(sorted(self.on_host))} in host memory")
-        if self.by_turns:
-            parts.append(f"{' and '.join(sorted(self.by_turns))} by turns")
+        if self.swapped:
+            parts.append(f"{' and '.join(sorted(self.swapped))} by turns")
         return ", ".join(parts) or "everything on the device"
 
 
@@ -40,10 +40,10 @@ ALL_ON_DEVICE = Residency()
 def residencies(
     sketch: Sketch, swap_experts: bool | None, encoders_on_host: bool | None
 ) -> Iterator[Residency]:
-    """Yield the residencies that can be tried, the fastest first.
+    """Yield the residencies to try, fastest first.
 
     Args:
-        swap_experts, encoders_on_host: as the settings have it; None: either way.
+        swap_experts, encoders_on_host: as in the settings; None: both.
     """
     encoders, experts = encoders_of(sketch), experts_of(sketch)
     for swap in choices(swap_experts, bool(experts)):
@@ -52,20 +52,20 @@ def residencies(
 
 
 def choices(setting: bool | None, possible: bool) -> tuple[bool, ...]:
-    """Return the choices: as it was set, or first without and then with."""
+    """Return the values to try: the setting, or first False and then True."""
     if not possible:
         return (False,)
     return (False, True) if setting is None else (setting,)
 
 
 def encoders_of(sketch: Sketch) -> frozenset[str]:
-    """Networks that are done with once a request is encoded."""
+    """Return the networks that are unused after a request is encoded."""
     others = [sketch.decode, *(program for program, _ in sketch.steps.values())]
     later = {weight.network for program in others for weight in program.weights}
     return frozenset(weight.network for weight in sketch.encode.weights) - later
 
 
 def experts_of(sketch: Sketch) -> frozenset[str]:
-    """Networks that some steps use and others do not."""
+    """Return the networks that only some steps use."""
     used = [frozenset(w.network for w in step.weights) for step, _ in sketch.steps.values()]
     return frozenset[str]().union(*used) - used[0].intersection(*used)

@@ -1,4 +1,4 @@
-"""Share of a value or of some work that one device has under a layout."""
+"""Share of a value or operation that one device holds under a layout."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from workers.jaxpr.operations import Pairs
 
 
 def scaled(axes: Pairs, rows: int) -> Pairs:
-    """Scale axes to so many requests side by side."""
+    """Multiply the batch axis by the number of rows."""
     return tuple((axis, size * rows if axis == "batch" else size) for axis, size in axes)
 
 
 def split_axes(layout: Layout, axes: Pairs) -> dict[str, MeshAxes]:
-    """The mesh axes that each logical one is split over. Sequences are padded to equal shares."""
+    """Return the mesh axes that split each logical axis; sequences are padded to equal shares."""
     names = tuple(axis for axis, _ in axes)
     sizes = tuple(
         size + -size % layout.size(axis) if axis == "tokens" else size for axis, size in axes
@@ -23,7 +23,7 @@ def split_axes(layout: Layout, axes: Pairs) -> dict[str, MeshAxes]:
 
 
 def share(layout: Layout, axes: Pairs) -> float:
-    """Return the share of the fullest device: 1 where nothing is split."""
+    """Return the share of the fullest device; 1 if nothing is split."""
     parts = split_axes(layout, axes)
     counts = [(size, layout.devices(parts[axis])) for axis, size in axes]
     return math.prod(math.ceil(size / count) / size for size, count in counts)

@@ -1,4 +1,4 @@
-"""A plan: does a model of this size fit these chips, and how fast is it? All of it estimated."""
+"""Plan of a model on a slice: whether it fits, and how fast it is. All numbers are estimates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workers.slice.topology import Topology
 
 @dataclass(frozen=True)
 class Plan:
-    """Layout of one slice."""
+    """Estimated layout of one slice, with the compiled programs, if any."""
 
     sketch: Sketch
     topology: Topology
@@ -28,21 +28,21 @@ class Plan:
     eight_bit: EightBit | None
     estimate: Estimate
     programs: tuple[CompiledProgram, ...] = ()
-    """Compiled ones; none where only the estimate was asked for, or no compiler is at hand."""
+    """Compiled programs; empty without a compiler, or if only the estimate was requested."""
 
     @property
     def chip(self) -> Chip:
-        """Chip of the slice."""
+        """Chip of the planned slice."""
         return self.topology.chip
 
     @property
     def refused(self) -> tuple[CompiledProgram, ...]:
-        """Programs that the compiler refused."""
+        """Programs of the plan that failed to compile."""
         return tuple(program for program in self.programs if program.refused)
 
     @property
     def memory(self) -> dict[str, int]:
-        """Bytes a device, by kind: what the compiler says takes the place of what was reckoned."""
+        """Bytes a device, by kind; the compiler's numbers replace the estimated ones."""
         kinds = dict(self.estimate.memory)
         if self.programs:
             del kinds["reserve"]
@@ -54,7 +54,7 @@ class Plan:
 
     @property
     def spare_bytes(self) -> int:
-        """Bytes of a device that are left; negative: missing."""
+        """Free bytes of a device; negative if the plan does not fit."""
         return self.chip.memory_bytes - sum(self.memory.values())
 
     @property
@@ -63,7 +63,7 @@ class Plan:
         return not self.refused and self.spare_bytes >= 0
 
     def seconds(self, name: str) -> float:
-        """Seconds of one run of a program: computing by estimate, sending as compiled."""
+        """Return the seconds of one run of a program: estimated compute, compiled communication."""
         return self.compute_s(name) + self.exchange_s(name)
 
     def compute_s(self, name: str) -> float:
@@ -71,7 +71,7 @@ class Plan:
         return self.estimate.passes[name].compute_s
 
     def exchange_s(self, name: str) -> float:
-        """Return the seconds of a program's exchange: as compiled, or estimated."""
+        """Return the seconds of a program's communication, compiled or estimated."""
         compiled = next((program for program in self.programs if program.name == name), None)
         if compiled is None or not compiled.traffic:
             return self.estimate.passes[name].traffic_s
@@ -79,28 +79,28 @@ class Plan:
 
     @property
     def step_s(self) -> float:
-        """Seconds of a step of the phase that has most steps."""
-        return self.seconds(self.sketch.phase)
+        """Seconds of a step of the step kind with the most steps."""
+        return self.seconds(self.sketch.main_step_kind)
 
     @property
     def request_s(self) -> float:
-        """Seconds of all requests side by side: every step, one encoding and decoding a pass."""
-        return sum(self._pass_s(named, one) for named, one in self.sketch.passes())
+        """Seconds of all concurrent requests: every step, and an encoding and decoding per pass."""
+        return sum(self._pass_s(named, sketch) for named, sketch in self.sketch.passes())
 
     @property
     def runs(self) -> dict[str, int]:
-        """Runs of each program, of one request."""
+        """Number of runs of each program per request."""
         return {
             named + name: count
-            for named, one in self.sketch.passes()
-            for name, (_, count) in {**one.steps, **one.conditions}.items()
+            for named, sketch in self.sketch.passes()
+            for name, (_, count) in {**sketch.steps, **sketch.modulations}.items()
         }
 
-    def _pass_s(self, named: str, one: Sketch) -> float:
-        each = self._of_all(named, one.conditions)
-        each += self.seconds(f"{named}encode") + self.seconds(f"{named}decode")
-        return self._of_all(named, one.steps) + self.estimate.slots * each
+    def _pass_s(self, named: str, sketch: Sketch) -> float:
+        per_request_s = self._of_all(named, sketch.modulations)
+        per_request_s += self.seconds(f"{named}encode") + self.seconds(f"{named}decode")
+        return self._of_all(named, sketch.steps) + self.estimate.slots * per_request_s
 
     def _of_all(self, named: str, programs: Mapping[str, tuple[Any, int]]) -> float:
-        """Seconds of programs that run so often."""
+        """Return the seconds of programs with their numbers of runs."""
         return sum(count * self.seconds(named + name) for name, (_, count) in programs.items())

@@ -1,4 +1,4 @@
-"""A plan as text and as JSON. Both say that they are estimates, and what they rest on."""
+"""Text and JSON reports of plans. Both state that the numbers are estimates, and their basis."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from workers.plan.estimate import Estimate
 from workers.plan.lowered import CompiledProgram
 from workers.plan.offload import ALL_ON_DEVICE, Residency
 from workers.plan.plan import Plan
-from workers.plan.search import Found
+from workers.plan.search import SearchResults
 from workers.slice.chips import COLLECTIVE_S, GIB
 from workers.slice.mesh_shape import MeshShape
 
 SHOWN = 8
-"""Layouts of a search, as text; JSON has all."""
+"""Number of a search's layouts in text; JSON has all."""
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
-    """Bytes, seconds and FLOPs of one device; a device is half a chip on v4 and tpu7x."""
+    """Return a plan as JSON: bytes, seconds and FLOPs of one device (half a chip on v4, tpu7x)."""
     return {
         "estimate": True,
         "model": plan.sketch.model,
@@ -42,7 +42,9 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "spare_bytes": plan.spare_bytes,
         "step_s": plan.step_s,
         "request_s": plan.request_s,
-        "steps": sum(count for _, one in plan.sketch.passes() for _, count in one.steps.values()),
+        "steps": sum(
+            count for _, sketch in plan.sketch.passes() for _, count in sketch.steps.values()
+        ),
         "programs": [_program_json(plan, name) for name in plan.estimate.passes],
         "compiled": bool(plan.programs),
         "compile_s": sum(program.compile_s for program in plan.programs),
@@ -53,19 +55,19 @@ def as_json(plan: Plan) -> dict[str, Any]:
 
 
 def _program_json(plan: Plan, name: str) -> dict[str, Any]:
-    reckoned = plan.estimate.passes[name]
-    found = next((program for program in plan.programs if program.name == name), None)
-    traffic = tuple(reckoned.traffic.values()) if found is None else found.traffic
+    estimated = plan.estimate.passes[name]
+    compiled = next((program for program in plan.programs if program.name == name), None)
+    traffic = tuple(estimated.traffic.values()) if compiled is None else compiled.traffic
     entry = {
         "name": name,
         "runs": plan.runs.get(name, 1),
         "seconds": plan.seconds(name),
         "compute_s": plan.compute_s(name),
         "exchange_s": plan.exchange_s(name),
-        "flops": reckoned.flops,
-        "collectives": [_traffic_json(one) for one in traffic],
+        "flops": estimated.flops,
+        "collectives": [_traffic_json(item) for item in traffic],
     }
-    return entry | ({} if found is None else {"compiler": _compiler_json(found)})
+    return entry | ({} if compiled is None else {"compiler": _compiler_json(compiled)})
 
 
 def _compiler_json(program: CompiledProgram) -> dict[str, Any]:
@@ -82,13 +84,13 @@ def _compiler_json(program: CompiledProgram) -> dict[str, Any]:
     }
 
 
-def _traffic_json(one: Traffic) -> dict[str, Any]:
+def _traffic_json(traffic: Traffic) -> dict[str, Any]:
     return {
-        "kind": one.name,
-        "count": one.count,
-        "ici_bytes": one.ici_bytes,
-        "dcn_bytes": one.dcn_bytes,
-        "seconds": one.seconds,
+        "kind": traffic.name,
+        "count": traffic.count,
+        "ici_bytes": traffic.ici_bytes,
+        "dcn_bytes": traffic.dcn_bytes,
+        "seconds": traffic.seconds,
     }
 
 
@@ -100,37 +102,37 @@ def mesh_json(shape: MeshShape) -> dict[str, Any]:
 
 
 def residency_json(residency: Residency) -> dict[str, list[str]]:
-    """Return where networks lie as JSON values."""
-    return {"on_host": sorted(residency.on_host), "by_turns": sorted(residency.by_turns)}
+    """Return the placement of networks as JSON values."""
+    return {"on_host": sorted(residency.on_host), "by_turns": sorted(residency.swapped)}
 
 
-def found_json(found: Found) -> dict[str, Any]:
-    """A search: layouts in order, for one request at a time and for most requests a second."""
+def search_json(results: SearchResults) -> dict[str, Any]:
+    """Return a search as JSON: ranked layouts for latency and for throughput."""
     return {
         "estimate": True,
-        "latency": [_reckoning_json(one) for one in found.latency],
-        "throughput": [_reckoning_json(one) for one in found.throughput],
-        "do_not_fit": [_reckoning_json(one) for one in found.refused],
+        "latency": [_reckoning_json(candidate) for candidate in results.latency],
+        "throughput": [_reckoning_json(candidate) for candidate in results.throughput],
+        "do_not_fit": [_reckoning_json(candidate) for candidate in results.refused],
     }
 
 
-def _reckoning_json(one: Estimate) -> dict[str, Any]:
+def _reckoning_json(candidate: Estimate) -> dict[str, Any]:
     return {
-        "layout": str(one.shape),
-        "mesh": mesh_json(one.shape),
-        "residency": residency_json(one.residency),
-        "slots": one.slots,
-        "fits": one.fits,
-        "spare_bytes": one.spare_bytes,
-        "step_s": one.step_s,
-        "request_s": one.request_s,
-        "requests_per_s": one.requests_s,
-        "why": one.why,
+        "layout": str(candidate.shape),
+        "mesh": mesh_json(candidate.shape),
+        "residency": residency_json(candidate.residency),
+        "slots": candidate.slots,
+        "fits": candidate.fits,
+        "spare_bytes": candidate.spare_bytes,
+        "step_s": candidate.step_s,
+        "request_s": candidate.request_s,
+        "requests_per_s": candidate.requests_s,
+        "why": candidate.why,
     }
 
 
 def how(plan: Plan) -> str:
-    """Describe what the seconds rest on."""
+    """Describe the assumptions of the plan's estimated seconds."""
     by = plan.chip.efficiency
     sent = "as compiled" if any(program.traffic for program in plan.programs) else "by formula"
     return (
@@ -161,12 +163,15 @@ def _version(package: str) -> str | None:
 
 
 def as_text(plan: Plan) -> str:
-    """Return a plan as the command line shows it."""
+    """Return a plan as text for the command line."""
     return "\n".join(_lines(plan))
 
 
 def _lines(plan: Plan) -> Iterator[str]:
-    shape, size = plan.estimate.shape, ", ".join(f"{k} {_said(v)}" for k, v in plan.request.items())
+    shape, size = (
+        plan.estimate.shape,
+        ", ".join(f"{k} {_as_text(v)}" for k, v in plan.request.items()),
+    )
     eight = f", 8 bits {plan.eight_bit}" if plan.eight_bit else ""
     dtype = f"{plan.dtype} weights{eight}, {plan.activation_dtype} activations"
     yield f"{plan.sketch.model} ({dtype}; {size}) on {plan.topology.name}, {shape} [estimate]"
@@ -189,8 +194,8 @@ def _lines(plan: Plan) -> Iterator[str]:
     yield "  " + ", ".join(f"{name} {number or 'none'}" for name, number in versions().items())
 
 
-def _said(value: Any) -> str:
-    """Return a field's value; of an object, its members."""
+def _as_text(value: Any) -> str:
+    """Return a field's value as text; objects as their members."""
     return " ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
 
 
@@ -220,42 +225,42 @@ def _program_lines(plan: Plan, name: str) -> Iterator[str]:
             f"{compiler[f'{kind}_bytes'] / GIB:.3f} GiB {kind}"
             for kind in ("argument", "output", "temporary", "code")
         )
-    for one in entry["collectives"]:
+    for item in entry["collectives"]:
         yield (
-            f"    {one['count']:.0f} x {one['kind']}: {one['ici_bytes'] / 1e6:.4g} MB over ICI, "
-            f"{one['dcn_bytes'] / 1e6:.4g} MB over DCN, {duration(one['seconds'])}"
+            f"    {item['count']:.0f} x {item['kind']}: {item['ici_bytes'] / 1e6:.4g} MB over ICI, "
+            f"{item['dcn_bytes'] / 1e6:.4g} MB over DCN, {duration(item['seconds'])}"
         )
 
 
-def found_text(found: Found) -> str:
-    """Return the layouts of a search as the command line shows them."""
+def search_text(results: SearchResults) -> str:
+    """Return the layouts of a search as text for the command line."""
     return "\n".join(
         [
             "Layouts for one request at a time [estimate], the soonest first:",
-            *_ranked(found.latency),
+            *_ranked(results.latency),
             "Layouts for most requests a second [estimate]:",
-            *_ranked(found.throughput),
-            f"{len(found.refused)} layouts do not fit" + _smallest(found.refused),
+            *_ranked(results.throughput),
+            f"{len(results.refused)} layouts do not fit" + _smallest(results.refused),
         ]
     )
 
 
-def _ranked(found: Sequence[Estimate]) -> Iterator[str]:
-    for one in found[:SHOWN]:
+def _ranked(ranked: Sequence[Estimate]) -> Iterator[str]:
+    for row in ranked[:SHOWN]:
         yield (
-            f"  {one.shape!s:40} {duration(one.step_s):>9} a step, {duration(one.request_s):>9} a "
-            f"request, {one.requests_s:.4g} requests/s with {one.slots}, "
-            f"{one.spare_bytes / GIB:.1f} GiB to spare"
+            f"  {row.shape!s:40} {duration(row.step_s):>9} a step, {duration(row.request_s):>9} a "
+            f"request, {row.requests_s:.4g} requests/s with {row.slots}, "
+            f"{row.spare_bytes / GIB:.1f} GiB to spare"
         )
-    if found:
-        yield f"  {found[0].shape}: {found[0].why}"
+    if ranked:
+        yield f"  {ranked[0].shape}: {ranked[0].why}"
 
 
 def _smallest(refused: Sequence[Estimate]) -> str:
     return f"; the smallest: {refused[0].refusal()}" if refused else ""
 
 
-def both_json(plan: Plan | None, found: Found | None) -> Mapping[str, Any]:
-    """A plan, with the search beside it where there was one."""
-    searched = {} if found is None else {"search": found_json(found)}
-    return (as_json(plan) if plan else {"estimate": True, "versions": versions()}) | searched
+def both_json(plan: Plan | None, results: SearchResults | None) -> Mapping[str, Any]:
+    """Return a plan as JSON, with the search if there was one."""
+    search_layouts = {} if results is None else {"search": search_json(results)}
+    return (as_json(plan) if plan else {"estimate": True, "versions": versions()}) | search_layouts

@@ -1,4 +1,4 @@
-"""Search over every layout of a slice, in order of cost."""
+"""Exhaustive search over the layouts of a slice, ranked by cost."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from workers.slice.chips import Chip
 from workers.slice.mesh_shape import MeshShape
 
 TIE = 0.02
-"""Estimates that differ by less say nothing about which is faster."""
+"""Estimates with a smaller relative difference count as equal."""
 LAST = ("fsdp", "tensor", "ring", "data")
-"""Axes that a layout should have least of, where two tie: the first one first."""
+"""Axes to minimize among equal layouts, most important first."""
 
 
 @dataclass(frozen=True)
-class Found:
-    """Layouts of a slice, the best first."""
+class SearchResults:
+    """Search result: layouts of a slice, ranked by latency and by throughput."""
 
     latency: tuple[Estimate, ...]
-    """Layouts that fit with one request at a time, by the time of that request."""
+    """Layouts that fit one request at a time, by its duration."""
     throughput: tuple[Estimate, ...]
-    """Layouts that fit with a request in each part of `data`, by requests a second."""
+    """Layouts that fit a request in each part of `data`, by requests per second."""
     refused: tuple[Estimate, ...]
-    """Layouts that do not fit with one request, the smallest first."""
+    """Layouts too small for one request, by memory."""
 
 
 def search(
@@ -40,34 +40,34 @@ def search(
     dcn: Mapping[str, int] | None = None,
     table: Table = TABLE,
     residency: Residency = ALL_ON_DEVICE,
-) -> Found:
-    """Reckon each layout of so many devices.
+) -> SearchResults:
+    """Estimate every layout of a slice.
 
     Args:
-        devices: of one slice or host; with `dcn`, of each of them.
+        devices: number of devices of one slice or host; with `dcn`, of each.
         dcn: sizes of axes between slices or hosts.
     """
     every = list(shapes(sketch, devices, dcn or {}))
 
-    def reckoned(shapes: Iterable[MeshShape], slots: Callable[[MeshShape], int]) -> list[Estimate]:
+    def estimated(shapes: Iterable[MeshShape], slots: Callable[[MeshShape], int]) -> list[Estimate]:
         return [
             estimate(sketch, shape, chip, slots(shape), table=table, residency=residency)
             for shape in shapes
         ]
 
-    # One request alone has nothing for `data` to share out.
-    alone = reckoned((one for one in every if one.size("data") == 1), lambda shape: 1)
-    filled = reckoned(every, lambda shape: rows(sketch, shape))
-    refused = sorted((one for one in alone if not one.fits), key=lambda one: one.total_bytes)
-    return Found(
-        _explained(ordered(alone, lambda one: one.request_s), sketch, refused),
-        _explained(ordered(filled, lambda one: 1 / one.requests_s), sketch, refused),
+    # `data` cannot split a single request.
+    alone = estimated((item for item in every if item.size("data") == 1), lambda shape: 1)
+    filled = estimated(every, lambda shape: rows(sketch, shape))
+    refused = sorted((item for item in alone if not item.fits), key=lambda item: item.total_bytes)
+    return SearchResults(
+        _explained(ordered(alone, lambda item: item.request_s), sketch, refused),
+        _explained(ordered(filled, lambda item: 1 / item.requests_s), sketch, refused),
         tuple(refused),
     )
 
 
 def shapes(sketch: Sketch, devices: int, dcn: Mapping[str, int]) -> Iterator[MeshShape]:
-    """Yield shapes with no idle device: cfg where guided, tensor where heads divide."""
+    """Yield mesh shapes without idle devices: cfg with guidance, tensor if it divides the heads."""
     between = {axis: dcn.get(axis, 1) for axis in AXIS_NAMES}
     for sizes in factors(devices, len(AXIS_NAMES)):
         ici = dict(zip(AXIS_NAMES, sizes, strict=True))
@@ -80,12 +80,12 @@ def shapes(sketch: Sketch, devices: int, dcn: Mapping[str, int]) -> Iterator[Mes
 
 
 def rows(sketch: Sketch, shape: MeshShape) -> int:
-    """Requests that fill a layout: one on each part of `data`, and of `cfg` where it idles."""
+    """Return the requests that fill a layout: one per part of `data`, and of an unused `cfg`."""
     return shape.size("data") * (shape.size("cfg") if sketch.prompts == 1 else 1)
 
 
 def factors(number: int, parts: int) -> Iterator[tuple[int, ...]]:
-    """Yield every way to write a number as so many factors, in order."""
+    """Yield every ordered factorization of a number into `parts` factors."""
     if parts == 1:
         yield (number,)
         return
@@ -94,24 +94,24 @@ def factors(number: int, parts: int) -> Iterator[tuple[int, ...]]:
             yield from ((first, *rest) for rest in factors(number // first, parts - 1))
 
 
-def ordered(reckoned: Iterable[Estimate], cost: Callable[[Estimate], float]) -> list[Estimate]:
-    """Sort those that fit by cost; of those that tie, the simpler one first."""
-    left = sorted((one for one in reckoned if one.fits), key=cost)
+def ordered(estimated: Iterable[Estimate], cost: Callable[[Estimate], float]) -> list[Estimate]:
+    """Sort the layouts that fit by cost; of equal ones, the simpler first."""
+    left = sorted((candidate for candidate in estimated if candidate.fits), key=cost)
     result: list[Estimate] = []
     while left:
         limit = cost(left[0]) * (1 + TIE)
-        tied = [one for one in left if cost(one) <= limit]
+        tied = [candidate for candidate in left if cost(candidate) <= limit]
         result += sorted(tied, key=_plainness)
         left = left[len(tied) :]
     return result
 
 
-def _plainness(one: Estimate) -> tuple[int, ...]:
-    shape = one.shape
+def _plainness(candidate: Estimate) -> tuple[int, ...]:
+    shape = candidate.shape
     return tuple((shape.ring or 1) if axis == "ring" else shape.size(axis) for axis in LAST)
 
 
 def _explained(
-    found: list[Estimate], sketch: Sketch, refused: list[Estimate]
+    ranked: list[Estimate], sketch: Sketch, refused: list[Estimate]
 ) -> tuple[Estimate, ...]:
-    return tuple(replace(one, why=why(one, sketch, refused)) for one in found)
+    return tuple(replace(candidate, why=why(candidate, sketch, refused)) for candidate in ranked)

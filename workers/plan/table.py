@@ -1,7 +1,7 @@
-"""The tables of docs/performance/plans.md: `python -m workers.plan.table [PLAN.json …]`.
+"""Generator of docs/performance/plans.md's tables: `python -m workers.plan.table [PLAN.json …]`.
 
-Layouts by estimate, in seconds; and from plans that `atelier plan --json` has compiled
-(each takes minutes), how they compare.
+It estimates layouts in seconds. Plans compiled by `atelier plan --json` (minutes each) are compared
+with their estimates.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 
 from workers.plan.duration import duration
 from workers.plan.estimate import Estimate
-from workers.plan.make import PlanRequest, searched, sketched
+from workers.plan.make import PlanRequest, search_layouts, sketched
 from workers.plan.report import versions
-from workers.plan.search import Found
+from workers.plan.search import SearchResults
 from workers.plan.trace import Sketch
 from workers.slice.chips import GIB
 from workers.slice.topology import Topology
@@ -59,40 +59,45 @@ COLUMNS = (
 )
 
 
-def rows(model: str, topology: Topology, sketch: Sketch, found: Found) -> Iterator[str]:
+def rows(
+    model: str, topology: Topology, sketch: Sketch, search_results: SearchResults
+) -> Iterator[str]:
     """Yield the table's rows of a model on a slice."""
     size = "x".join(str(value) for value in MODELS[model].values())
-    for purpose, ranked in (("latency", found.latency), ("throughput", found.throughput)):
+    for purpose, ranked in (
+        ("latency", search_results.latency),
+        ("throughput", search_results.throughput),
+    ):
         best = row(sketch, ranked[0]) if ranked else f"none fits {'|' * 8}"
         yield f"| {model} {size} | {topology.name} | {purpose} | {best}"
 
 
-def row(sketch: Sketch, one: Estimate) -> str:
-    """Return one layout's row of the table."""
-    work = sketch.steps[sketch.phase][0].work.flops * one.slots
-    peak = work / (one.step_s * one.shape.devices * one.chip.peak_flops)
+def row(sketch: Sketch, candidate: Estimate) -> str:
+    """Return the table row of one estimated layout."""
+    work = sketch.steps[sketch.main_step_kind][0].work.flops * candidate.slots
+    peak = work / (candidate.step_s * candidate.shape.devices * candidate.chip.peak_flops)
     cells = (
-        str(one.shape),
-        str(one.slots),
-        duration(one.step_s),
-        duration(one.request_s),
-        f"{60 * one.requests_s:.3g}",
-        f"{one.step.traffic_s / one.step_s:.0%}",
+        str(candidate.shape),
+        str(candidate.slots),
+        duration(candidate.step_s),
+        duration(candidate.request_s),
+        f"{60 * candidate.requests_s:.3g}",
+        f"{candidate.step.traffic_s / candidate.step_s:.0%}",
         f"{peak:.0%}",
-        f"{one.total_bytes / GIB:.1f} ({one.chip.memory_bytes / GIB:.1f})",
+        f"{candidate.total_bytes / GIB:.1f} ({candidate.chip.memory_bytes / GIB:.1f})",
     )
     return " | ".join(cells) + " |"
 
 
 def compiled_rows(plan: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the rows of one plan, as its JSON has it: program by program."""
+    """Yield a row for each program of a compiled plan's JSON."""
     sizes = {axis: size for axis, size in plan["mesh"]["ici"].items() if size > 1}
     layout = " · ".join(f"{axis} {size}" for axis, size in sizes.items())
     for program in plan["programs"]:
         compiler = program.get("compiler")
         if compiler is None:
             continue
-        sent = sum(one["ici_bytes"] for one in program["collectives"]) / 1e6
+        sent = sum(collective["ici_bytes"] for collective in program["collectives"]) / 1e6
         cells = (
             plan["model"],
             plan["topology"],
@@ -125,16 +130,18 @@ COMPILED = (
 
 
 def lines(plans: list[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the table of plans."""
+    """Yield the lines of the tables of estimated and compiled plans."""
     named = ", ".join(f"{name} {number}" for name, number in versions().items())
     yield HEAD.format(date=datetime.datetime.now(tz=datetime.UTC).date(), versions=named)
     yield from _table(COLUMNS)
     for model, size in MODELS.items():
         sketch: Sketch | None = None
         for name in TOPOLOGIES:
-            ask = PlanRequest(model, Topology.parse(name), size)
-            sketch = sketch or sketched(ask)
-            yield from rows(model, ask.topology, sketch, searched(ask, sketch))
+            plan_request = PlanRequest(model, Topology.parse(name), size)
+            sketch = sketch or sketched(plan_request)
+            yield from rows(
+                model, plan_request.topology, sketch, search_layouts(plan_request, sketch)
+            )
     if plans:
         yield ""
         yield from _table(COMPILED)

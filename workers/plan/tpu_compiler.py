@@ -1,4 +1,4 @@
-"""TPUs that are not there: libtpu's compiler describes them, and compiles for them."""
+"""libtpu's compiler for absent TPUs: describes their devices, and compiles for them."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from workers.slice.topology import PlanError, Topology
 
 CHIPS_OF_HOST, DIMENSIONS = 8, 3
 FLAG_NAMES = {"tpu7x": "v7x"}
-"""Chips that the table of flags calls otherwise."""
+"""Chips with another name in the table of flags."""
 
 
 def prepare(topology: Topology, family: str) -> None:
-    """Set what libtpu reads when it is loaded.
+    """Set the environment for libtpu before it is loaded.
 
-    No questions to a machine that is none of Google's, and the flags that pools of this family have
-    on this chip. Before anything is compiled for TPUs.
+    It disables queries of Google's metadata server. It also sets the XLA flags of a family's pools
+    on this chip. Call it before anything is compiled for TPUs.
 
-    Raises: PlanError: there is no libtpu.
+    Raises: PlanError: libtpu is not installed.
     """
-    be_found(topology)
-    known = xla_flags.chosen(flag_name(topology), family)
-    libtpu_alone = {kind: known[kind] for kind in known if kind == "libtpu"}
+    prepare_environment(topology)
+    flags = xla_flags.chosen(flag_name(topology), family)
+    libtpu_alone = {kind: flags[kind] for kind in flags if kind == "libtpu"}
     os.environ.update(xla_flags.environment(libtpu_alone, os.environ))
 
 
-def be_found(topology: Topology) -> None:
-    """Set what libtpu needs to know of a machine without TPUs. Raises: PlanError: it is not there.
+def prepare_environment(topology: Topology) -> None:
+    """Set what libtpu needs on a machine without TPUs. Raises: PlanError: not installed.
 
-    Before it is loaded.
+    Call it before libtpu is loaded.
     """
     try:
         import libtpu  # noqa: F401
@@ -61,43 +61,43 @@ def be_found(topology: Topology) -> None:
 
 
 def flag_name(topology: Topology) -> str:
-    """Return what the table of flags calls a topology's chips."""
+    """Return the name of a topology's chips in the table of flags."""
     return FLAG_NAMES.get(topology.chip.name, topology.chip.name)
 
 
 def devices_of(topology: Topology, slices: int = 1) -> Sequence[jax.Device]:
     """Return the devices of a slice, as libtpu describes them.
 
-    Raises: PlanError: this libtpu does not know such a slice.
+    Raises: PlanError: this libtpu does not support the slice.
     """
     return _described(topology, **({"num_slices": slices} if slices > 1 else {}))
 
 
 def devices_of_host(topology: Topology) -> Sequence[jax.Device]:
-    """Return the same of a slice whose chips are all on one host.
+    """Return the devices of a slice whose chips are all on one host.
 
-    Raises: PlanError: this libtpu does not know such a slice, or hosts have fewer chips.
+    Raises: PlanError: this libtpu does not support the slice, or hosts have fewer chips.
     """
     sides = [int(side) for side in topology.name.partition(":")[2].split("x")]
     if math.prod(sides) > CHIPS_OF_HOST:
-        raise PlanError(f"{topology.name}: a host has {CHIPS_OF_HOST} chips at the most")
+        raise PlanError(f"{topology.name}: a host has at most {CHIPS_OF_HOST} chips")
     bounds = (*sides, *[1] * (DIMENSIONS - len(sides)))
     return _described(topology, chips_per_host_bounds=bounds)
 
 
 def _described(topology: Topology, **how: Any) -> Sequence[jax.Device]:
-    """Raises: PlanError."""
+    """Return the devices that libtpu describes. Raises: PlanError."""
     try:
         described = jax_internals.get_topology_desc(
             platform="tpu", topology_name=topology.name, **how
         )
-    except Exception as error:  # the plugin's own kinds, all of them RuntimeError or ValueError
-        raise PlanError(f"libtpu does not know {topology.name}: {error}") from error
+    except Exception as error:  # the plugin raises RuntimeError or ValueError
+        raise PlanError(f"libtpu does not support {topology.name}: {error}") from error
     return list(described.devices)
 
 
 def mesh_of(shape: MeshShape, devices: Sequence[jax.Device]) -> Mesh:
-    """Build a mesh as a pool does, but for DCN: its slices are none of processes here."""
+    """Build a mesh like a pool, except that DCN slices need not be processes."""
     if all(size == 1 for size in shape.dcn.values()):
         return make_mesh(shape, devices)
     ici, dcn = ([sizes[axis] for axis in AXIS_NAMES] for sizes in (shape.ici, shape.dcn))

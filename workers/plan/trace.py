@@ -1,4 +1,4 @@
-"""A sketch: one request of one model as its programs' work, traced once and good for any layout."""
+"""Sketch of a request: its programs' operations, traced once, usable for any layout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.stages import Traced
 
-from models.interface.pipeline import Fields, Pipeline, Prepared
+from models.interface.pipeline import Fields, Pipeline, PreparedRow
 from models.nn.layers.adapter_bank import BANK
 from models.parallel import jax_internals
 from models.parallel.axis_rules import Axes, Layout
@@ -22,20 +22,20 @@ from workers.jaxpr.logical_mesh import axes_of
 from workers.jaxpr.operations import Work, work_of
 from workers.jaxpr.peak_memory import Live, peak
 from workers.programs import warmup
-from workers.programs.conditioning import first
+from workers.programs.conditioning import group_start
 from workers.programs.device_weights import network_name
 from workers.programs.row_tree import axes_of as axes_of_row
 from workers.programs.tracer import Tracer
 
 ADAPTERS = "adapters"
-"""Network that all banks count as: they lie on the device, wherever the networks do."""
+"""Network name of all adapter banks, which are always on the device."""
 SECOND = "second pass: "
-"""Beginning of the names of the programs of hires fix's second pass."""
+"""Prefix of the program names of hires fix's second pass."""
 
 
 @dataclass(frozen=True)
 class RowLeaf:
-    """Array that lies on the devices, whatever runs."""
+    """Array of a row's state, with its logical axes."""
 
     shape: tuple[int, ...]
     itemsize: int
@@ -43,18 +43,18 @@ class RowLeaf:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one row's leaf."""
+        """Bytes of the array, over all devices."""
         return math.prod(self.shape) * self.itemsize
 
     def on_one(self, layout: Layout) -> int:
-        """Bytes of it on each device."""
+        """Return the bytes of the array on each device."""
         split = layout.split(self.axes, self.shape)
         return self.nbytes // layout.devices(tuple(name for names in split for name in names))
 
 
 @dataclass(frozen=True)
 class Weight(RowLeaf):
-    """Parameter of a network."""
+    """Parameter of a network, with its logical axes."""
 
     network: str
 
@@ -65,14 +65,14 @@ class TracedProgram:
 
     work: Work
     peak: Live
-    """Temporaries at the fullest moment."""
+    """Temporaries at the peak."""
     weights: tuple[Weight, ...]
     """Weights that it reads."""
 
 
 @dataclass(frozen=True)
 class Sketch:
-    """Sketch of what one request of one size asks of a device."""
+    """Operations, weights and memory of one request of one size, independent of devices."""
 
     model: str
     family: str
@@ -80,32 +80,32 @@ class Sketch:
     row: tuple[RowLeaf, ...]
     encode: TracedProgram
     steps: Mapping[str, tuple[TracedProgram, int]]
-    """Steps by phase: the program, and how many of them."""
+    """Steps by step kind: the program, and its number of runs."""
     decode: TracedProgram
-    conditions: Mapping[str, tuple[TracedProgram, int]]
-    """Conditions of the phases that have them: what computes them for several steps, and how often.
-    Their weights stay where they lie, so none is named."""
-    conditions_bytes: int
-    """Bytes of conditions that a row has while it is denoised."""
+    modulations: Mapping[str, tuple[TracedProgram, int]]
+    """Modulations by step kind: the program that computes them for several steps, and its runs.
+    Their weights stay in place, so none are listed."""
+    modulations_bytes: int
+    """Bytes of a row's modulations during denoising."""
     prompts: int
-    """Passes of a step: 2 where guidance is used."""
-    second: Sketch | None = None
-    """Sketch of hires fix's second pass, which is of another size; None: there is one pass."""
+    """Passes of a step: 2 with guidance."""
+    second_pass: Sketch | None = None
+    """Sketch of hires fix's second pass, which has another size; None: no second pass."""
 
     def passes(self) -> Iterator[tuple[str, Sketch]]:
-        """Yield the passes of the request, each with the beginning of its programs' names."""
+        """Yield the passes of the request, each with the prefix of its programs' names."""
         yield "", self
-        if self.second is not None:
-            yield SECOND, self.second
+        if self.second_pass is not None:
+            yield SECOND, self.second_pass
 
     @property
-    def phase(self) -> str:
-        """Phase that has most steps."""
+    def main_step_kind(self) -> str:
+        """Step kind with the most steps of the request."""
         return max(self.steps, key=lambda name: self.steps[name][1])
 
     @property
     def heads(self) -> frozenset[int]:
-        """Head counts of every attention among tokens."""
+        """Head counts of all self-attention."""
         return frozenset(
             dict(op.axes)["heads"]
             for program, _ in self.steps.values()
@@ -115,13 +115,13 @@ class Sketch:
 
     @property
     def tokens(self) -> int:
-        """Length of the longest sequence that a step attends over; 0 where there is none."""
+        """Length of the longest sequence that a step attends over, or 0."""
         axes = (dict(op.axes) for program, _ in self.steps.values() for op in program.work.ops)
         return max((sizes.get("tokens", 0) for sizes in axes), default=0)
 
     @property
     def networks(self) -> dict[str, int]:
-        """Bytes of the weights by network, all devices together."""
+        """Bytes of the weights by network, over all devices."""
         sizes: Counter[str] = Counter()
         for weight in self.weights:
             sizes[weight.network] += weight.nbytes
@@ -129,27 +129,29 @@ class Sketch:
 
 
 def sketch(pipeline: Pipeline, fields: Fields, logical: Layout) -> Sketch:
-    """Sketch a request, traced and not compiled: seconds, whatever the size.
+    """Trace a request without compiling it; takes seconds, whatever the size.
 
     Args:
-        pipeline: as `models.loading.sources.SHAPES` makes it, its parameters placed by `logical`.
+        pipeline: as created by `models.loading.sources.SHAPES`, with parameters placed by
+            `logical`.
         logical: `workers.jaxpr.logical_mesh.logical_layout()`.
 
-    Raises: models.interface.pipeline.RequestError: the model cannot make this; names the field.
+    Raises: models.interface.pipeline.RequestError: the model rejects the request; names the field.
     """
     tracer, weights = Tracer(pipeline, logical), _weights(pipeline)
     first, *others = [
-        _sketch(pipeline, one, tracer, weights) for one in warmup.prepared_passes(pipeline, fields)
+        _sketch(pipeline, prepared, tracer, weights)
+        for prepared in warmup.prepared_passes(pipeline, fields)
     ]
-    return replace(first, second=others[0]) if others else first
+    return replace(first, second_pass=others[0]) if others else first
 
 
 def _sketch(
-    pipeline: Pipeline, prepared: Prepared, tracer: Tracer, weights: tuple[Weight, ...]
+    pipeline: Pipeline, prepared: PreparedRow, tracer: Tracer, weights: tuple[Weight, ...]
 ) -> Sketch:
     encode = tracer.encode(prepared.inputs)
     row = encode.out_info
-    conditions = _conditions(tracer, prepared, row)
+    modulations = _modulations(tracer, prepared, row)
     return Sketch(
         pipeline.spec.name,
         pipeline.spec.family,
@@ -159,17 +161,17 @@ def _sketch(
         _steps(tracer, prepared, row, weights),
         _program(tracer.decode(row), weights),
         {
-            conditions_of(phase): (replace(_program(traced, weights), weights=()), runs)
-            for phase, (traced, runs) in conditions.items()
+            modulations_of(step_program): (replace(_program(traced, weights), weights=()), runs)
+            for step_program, (traced, runs) in modulations.items()
         },
-        max((_bytes(traced.out_info) for traced, _ in conditions.values()), default=0),
+        max((_bytes(traced.out_info) for traced, _ in modulations.values()), default=0),
         prompts=row["prompt_embeds"].shape[0] if "prompt_embeds" in row else 1,
     )
 
 
-def conditions_of(phase: str) -> str:
-    """The name of the program that makes a phase's conditions."""
-    return f"conditions of {phase}"
+def modulations_of(step_kind: str) -> str:
+    """Return the name of the program that computes a step kind's modulations."""
+    return f"conditions of {step_kind}"
 
 
 def _weights(pipeline: Pipeline) -> tuple[Weight, ...]:
@@ -181,13 +183,13 @@ def _weights(pipeline: Pipeline) -> tuple[Weight, ...]:
 
 
 def _network(path: Any) -> str:
-    """Return the network that a leaf belongs to; of a bank's, `ADAPTERS`."""
+    """Return the network that a leaf belongs to, or `ADAPTERS` for a bank."""
     is_bank = any(getattr(part, "key", None) == BANK for part in path)
     return ADAPTERS if is_bank else network_name(path[0])
 
 
 def _axes(leaf: Any) -> Axes:
-    if leaf.sharding is None:  # the preview's few numbers, which nothing splits
+    if leaf.sharding is None:  # the preview's small map, which is not split
         return (None,) * len(leaf.shape)
     return axes_of(leaf.sharding.spec, len(leaf.shape))
 
@@ -206,38 +208,41 @@ def _bytes(tree: Any) -> int:
     return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
-def _conditions(tracer: Tracer, prepared: Prepared, row: Any) -> dict[str, tuple[Traced, int]]:
-    """Conditions by phase, where the family has them; and how often they are computed."""
-    values = {step.phase: step.values for step in prepared.steps}
-    traced = {phase: tracer.conditions(phase, some, row) for phase, some in values.items()}
-    chunks = {(step.phase, first(at)) for at, step in enumerate(prepared.steps)}
-    runs = Counter(phase for phase, _ in chunks)
+def _modulations(tracer: Tracer, prepared: PreparedRow, row: Any) -> dict[str, tuple[Traced, int]]:
+    """Return the traced modulations by step kind with their runs; empty for some families."""
+    values = {step.program: step.values for step in prepared.steps}
+    traced = {
+        step_program: tracer.modulations(step_program, step_values, row)
+        for step_program, step_values in values.items()
+    }
+    chunks = {(step.program, group_start(index)) for index, step in enumerate(prepared.steps)}
+    runs = Counter(step_program for step_program, _ in chunks)
     return {
-        str(phase): (one, runs[phase])
-        for phase, one in traced.items()
-        if jax.tree.leaves(one.out_info)
+        str(step_program): (program, runs[step_program])
+        for step_program, program in traced.items()
+        if jax.tree.leaves(program.out_info)
     }
 
 
 def _steps(
-    tracer: Tracer, prepared: Prepared, row: Any, weights: tuple[Weight, ...]
+    tracer: Tracer, prepared: PreparedRow, row: Any, weights: tuple[Weight, ...]
 ) -> dict[str, tuple[TracedProgram, int]]:
-    counts = Counter(step.phase for step in prepared.steps)
-    values = {step.phase: step.values for step in prepared.steps}
+    counts = Counter(step.program for step in prepared.steps)
+    values = {step.program: step.values for step in prepared.steps}
     return {
-        str(phase): (
-            _program(tracer.step(phase, values[phase], row), weights),
+        str(step_program): (
+            _program(tracer.step(step_program, values[step_program], row), weights),
             count,
         )
-        for phase, count in counts.items()
+        for step_program, count in counts.items()
     }
 
 
 def _program(traced: Traced, weights: tuple[Weight, ...]) -> TracedProgram:
-    """A program's first arguments are the weights."""
+    """Analyze a program, whose first arguments are the weights."""
     program = traced.jaxpr.jaxpr
     others = len(program.invars) - len(weights)
     tags = [Tag(dims=weight.axes) for weight in weights] + [Tag()] * others
-    work, found = work_of(traced.jaxpr, tags)
+    work, tags_by_var = work_of(traced.jaxpr, tags)
     _, used = jax_internals.dce_jaxpr(program, [True] * len(program.outvars))
-    return TracedProgram(work, peak(program, found), tuple(compress(weights, used)))
+    return TracedProgram(work, peak(program, tags_by_var), tuple(compress(weights, used)))

@@ -1,107 +1,107 @@
-"""Room: how many more images a pool may claim."""
+"""Capacity accounting: the number of images that a worker may still claim."""
 
 from __future__ import annotations
 
 import asyncio
 
 LEAVING_STEPS = 4
-"""An image with no more steps to go makes room for its successor, which is claimed, prepared and
-encoded meanwhile: the slot changes hands without a gap, and no pool hoards what an idle one could
-begin at once."""
+"""An image with at most this many steps left frees its slot for a successor, which is claimed,
+prepared and encoded meanwhile. The slot changes hands without a gap, and no worker hoards jobs that
+an idle one could begin."""
 JOBS_A_SLOT = 4
-"""Jobs in all stages together, finished ones that wait for Redis or the store too: a bound on the
-memory that they take."""
+"""Maximum number of jobs per slot, in all stages together, including finished ones that wait for
+Redis or the store: a bound on their memory."""
 
 
 class Capacity:
-    """Images take places when they are claimed, and leave them shortly before the last step."""
+    """Slots of one worker, which images occupy from their claim until shortly before their end."""
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
-        self._pictures = 0
+        self._images = 0
         self._jobs = 0
         self._suspects = 0
         self._changed = asyncio.Event()
 
     @property
     def free(self) -> int:
-        """Images that may be claimed now; 0 while a step may hang."""
+        """Number of images that may be claimed now; 0 while a suspect job runs."""
         if self._suspects or self._jobs >= JOBS_A_SLOT * self._slots:
             return 0
-        return self._slots - self._pictures
+        return self._slots - self._images
 
     @property
     def is_full(self) -> bool:
-        """True while all slots for images are taken: one image less would leave capacity."""
+        """True if every slot is taken, and only that prevents a claim."""
         in_bounds = not self._suspects and self._jobs < JOBS_A_SLOT * self._slots
-        return in_bounds and self._pictures >= self._slots
+        return in_bounds and self._images >= self._slots
 
     @property
-    def is_whole(self) -> bool:
-        """True while no slot is taken, which holds whenever no job runs."""
-        return not (self._pictures or self._jobs or self._suspects)
+    def is_unused(self) -> bool:
+        """True if no slot is taken, which must hold whenever no job runs."""
+        return not (self._images or self._jobs or self._suspects)
 
     async def wait(self) -> int:
-        """Wait for capacity; return for how many images."""
+        """Wait for capacity; return the number of images."""
         while self.free <= 0:
             self._changed.clear()
             await self._changed.wait()
         return self.free
 
-    def enter(self, pictures: int, is_suspect: bool = False) -> Places:
-        """Take slots.
+    def enter(self, images: int, is_suspect: bool = False) -> Reservation:
+        """Reserve slots for the images of a job.
 
         Args:
-            is_suspect: a pool has died with this job: nobody comes in beside it.
+            is_suspect: a worker crashed while running this job, so it runs alone.
         """
-        return Places(self, pictures, is_suspect)
+        return Reservation(self, images, is_suspect)
 
-    def _change(self, pictures: int, jobs: int, suspects: int = 0) -> None:
-        self._pictures += pictures
+    def _change(self, images: int, jobs: int, suspects: int = 0) -> None:
+        self._images += images
         self._jobs += jobs
         self._suspects += suspects
         self._changed.set()
 
 
-class Places:
-    """The places of one job's images."""
+class Reservation:
+    """Reservation of one job: the slots of its images."""
 
-    def __init__(self, capacity: Capacity, pictures: int, is_suspect: bool) -> None:
+    def __init__(self, capacity: Capacity, images: int, is_suspect: bool) -> None:
         self._capacity = capacity
-        self._taken = set(range(pictures))
-        self._has_left = False
+        self._taken = set(range(images))
+        self._is_released = False
         self._suspects = int(is_suspect)
-        capacity._change(pictures, 1, self._suspects)
+        capacity._change(images, 1, self._suspects)
 
     @property
-    def pictures(self) -> int:
-        """Number of images that still have their slot."""
+    def images_with_slot(self) -> int:
+        """Number of images that still occupy a slot."""
         return len(self._taken)
 
-    def step(self, picture: int, steps_to_go: int) -> None:
-        """Count one image's step."""
-        if steps_to_go <= LEAVING_STEPS and picture in self._taken:
-            self._taken.remove(picture)
+    def step(self, image: int, steps_to_go: int) -> None:
+        """Count one step of an image, which frees its slot shortly before the end."""
+        if steps_to_go <= LEAVING_STEPS and image in self._taken:
+            self._taken.remove(image)
             self._capacity._change(-1, 0)
 
-    def wait(self, picture: int) -> None:
-        """Free the slot of an image that waits for its programs: others may have it meanwhile."""
-        if picture in self._taken:
-            self._taken.remove(picture)
+    def wait(self, image: int) -> None:
+        """Release the slot of an image that waits for its programs, so that others can use it."""
+        if image in self._taken:
+            self._taken.remove(image)
             self._capacity._change(-1, 0)
 
-    def come_back(self, picture: int) -> None:
-        """Take a slot again for an image with its programs, even beyond the slots.
+    def reacquire(self, image: int) -> None:
+        """Reacquire a slot for an image whose programs are ready, even above capacity.
 
-        Without effect once the job has left: its engine may report a stage after that.
+        No effect once the job has left, because its engine may report a stage afterwards.
         """
-        if self._has_left:
+        if self._is_released:
             return
-        self._taken.add(picture)
+        self._taken.add(image)
         self._capacity._change(1, 0)
 
-    def leave(self) -> None:
-        """The job has ended. To be called once."""
+    def release(self) -> None:
+        """Release all slots of a job that has ended. Call it once."""
         self._capacity._change(-len(self._taken), -1, -self._suspects)
         self._taken.clear()
-        self._has_left = True
+        self._is_released = True

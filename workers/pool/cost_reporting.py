@@ -1,4 +1,4 @@
-"""Telling of a pool's costs to the other rooms, and learning how it compares."""
+"""Reports of a worker's measured costs to the queue, and comparison with other workers."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ from service.jobs.scheduling.cost_model import (
 )
 from workers.engine.engine import Engine
 from workers.engine.latency_stats import describe
-from workers.pool.measuring import Known
+from workers.pool.measuring import MeasuredSizes
 from workers.retry import QUEUE_ERRORS
 
-TELL_EVERY_S, APART_S = 5.0, 0.05
-"""Interval of one pool's reports; and of all ready pools of a model together, on average: reading
-the table of a thousand takes Redis 1.5 ms."""
-WORTH_TELLING = 0.05
-"""Relative change of a time that is worth a report."""
-KNOWN_S = 86400.0
-"""Age up to which a starting pool trusts what others of its kind have measured of batches."""
+REPORT_EVERY_S, FLEET_INTERVAL_S = 5.0, 0.05
+"""Seconds between one worker's reports, and average seconds between the reports of all ready
+workers of a model: reading a table of a thousand takes Redis 1.5 ms."""
+MIN_CHANGE = 0.05
+"""Relative change of a time above which it is reported."""
+MAX_AGE_S = 86400.0
+"""Maximum age of batch measurements of other workers of the same kind that a starting worker
+trusts."""
 CONFIRM_S = 20.0
-"""Interval after which an unchanged time is reported again if it was measured again."""
+"""Seconds after which an unchanged time is reported again, if it was measured again."""
 
 log = logging.getLogger(__name__)
 
 
 class CostReporter:
-    """Tells the queue what one engine has measured, and learns how its pool compares.
+    """Reporter of one engine's measured costs, which also computes the worker's relative slowness.
 
     Args:
-        pool: its name in the settings, which equal pools share.
+        pool: name of the pool in the settings; its workers share measurements.
     """
 
     def __init__(self, engine: Engine, queue: Queue, pool: str) -> None:
@@ -45,69 +46,71 @@ class CostReporter:
         self._queue = queue
         self.model = engine.pipeline.spec.name
         self._reported: Mapping[CostKey, CostRow] = {}
-        self.pause_s = TELL_EVERY_S
-        """Pause until the next report."""
+        self.pause_s = REPORT_EVERY_S
+        """Seconds until the next cost report."""
         self._layout = describe(pool, engine.layout, engine.batching)
         self.slowness = 1.0
-        """Duration of an image here relative to the fastest ready pool."""
+        """Duration of an image on this worker relative to the fastest ready worker."""
         self.slowness_in: Mapping[str, float] = {}
-        """The same of each bucket that others have measured, too."""
+        """Relative slowness by bucket, for buckets that others have measured too."""
 
     @property
     def facts(self) -> PoolFacts:
-        """Return what the pool announces of itself now."""
+        """Facts about the worker that its registration in the queue contains."""
         adapters = self._engine.adapters
         return PoolFacts(
             self._layout,
             self._engine.slots,
-            self._engine.costs.at_hand,
+            self._engine.costs.available,
             tuple(adapters.digests),
             adapters.load_s,
         )
 
     @property
     def warm(self) -> list[str]:
-        """Buckets that are compiled, or lie compiled in files."""
-        return list(self._engine.costs.at_hand)
+        """Buckets whose programs are compiled, in memory or in files."""
+        return list(self._engine.costs.available)
 
-    async def known(self) -> Known:
-        """Return what pools of this kind have measured lately; empty while Redis is away."""
+    async def recent_measurements(self) -> MeasuredSizes:
+        """Return recent batch measurements of workers of this kind; empty without Redis."""
         try:
             table = await self._queue.costs(self.model)
         except QUEUE_ERRORS as error:
-            log.info("nothing is known of what was measured before: %s", error)
+            log.info("earlier measurements cannot be read: %s", error)
             return ()
         return {
             (key.bucket, key.batch)
             for key, row in table.rows.items()
-            if key.layout == self._layout and table.at - row.at < KNOWN_S
+            if key.layout == self._layout and table.at - row.at < MAX_AGE_S
         }
 
     async def run(self) -> None:
-        """Report news every few seconds, until canceled; less often where there are many pools."""
+        """Report changes every few seconds until canceled; less often if there are many workers."""
         while True:
             await asyncio.sleep(self.pause_s)
-            await self.tell()
+            await self.report()
 
-    async def tell(self) -> None:
-        """Report news; without Redis, the next time."""
+    async def report(self) -> None:
+        """Report changed costs; if Redis is unreachable, the next call does."""
         devices = self._engine.layout.mesh.size
         rows = self._engine.costs.rows(self._layout, devices)
         rows |= self._engine.upscalers.rows(self._layout, devices)
         try:
             table = await self._queue.costs(self.model)
-            known = {key: row for key, row in self._reported.items() if key in table.rows}
-            again = confirmed(rows, known, table, CONFIRM_S)
-            if news := again | changed(rows, known, WORTH_TELLING):
+            reported = {key: row for key, row in self._reported.items() if key in table.rows}
+            refreshed = confirmed(rows, reported, table, CONFIRM_S)
+            if news := refreshed | changed(rows, reported, MIN_CHANGE):
                 await self._queue.measured(self.model, news)
                 table = CostTable({**table.rows, **news}, table.pools)
         except QUEUE_ERRORS as error:
-            log.info("costs cannot be told now: %s", error)
+            log.info("costs cannot be reported now: %s", error)
             return
-        self._reported = {**known, **news}
-        self._engine.costs.elsewhere = table.compiled.get(self._layout, {})
-        await self._engine.look_for(key.bucket for key in table.rows if key.layout == self._layout)
+        self._reported = {**reported, **news}
+        self._engine.costs.reported_compile_s = table.compiled.get(self._layout, {})
+        await self._engine.readiness.find_stored(
+            key.bucket for key in table.rows if key.layout == self._layout
+        )
         self.slowness = table.slowness(self._layout)
-        self.pause_s = max(TELL_EVERY_S, APART_S * len(table.pools))
+        self.pause_s = max(REPORT_EVERY_S, FLEET_INTERVAL_S * len(table.pools))
         ours, by_bucket = {key.bucket for key in rows}, table.slowness_by_bucket(self._layout)
         self.slowness_in = {name: ratio for name, ratio in by_bucket.items() if name in ours}

@@ -1,4 +1,4 @@
-"""Another job that draws the same: what it has drawn is copied, not drawn twice."""
+"""Reuse of an equal job's outputs: copy them instead of generating them again."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from workers.retry import Patience
 log = logging.getLogger(__name__)
 
 
-async def drawn_by(queue: Queue, job: Job) -> Job | None:
-    """Return the job that this one awaits, once it has drawn what both ask for.
+async def awaited_result(queue: Queue, job: Job) -> Job | None:
+    """Return the job that this one awaits, once it has generated the outputs both request.
 
-    Waits while that is running in the same pool, where it has begun before. None: it runs in
-    another, is queued, goes back to the queue, ends otherwise, was drawn by other weights, or Redis
-    is away meanwhile; then this one is to be drawn.
+    Waits while that job runs in the same worker, where it began earlier. Returns None if it runs
+    elsewhere, is queued or requeued, does not succeed, used other weights, or if Redis is
+    unreachable. Then this job must generate its own outputs.
     """
     try:
         other = await queue.get(str(job.awaits))
@@ -31,16 +31,16 @@ async def drawn_by(queue: Queue, job: Job) -> Job | None:
         if other.state is JobState.RUNNING and other.pool == job.pool:
             other = await _ended(queue, other.id)
     except (RedisError, OSError) as error:
-        log.info("job %s is drawn: %s is out of sight (%s)", job.id, job.awaits, error)
+        log.info("job %s is generated: equal job %s cannot be read (%s)", job.id, job.awaits, error)
         return None
     return other if other and other.state is JobState.SUCCEEDED else None
 
 
 async def _ended(queue: Queue, job_id: str) -> Job | None:
-    """Wait until a job runs no more; return it as it is then."""
+    """Wait until a job is no longer running; return its latest record."""
     async with aclosing(queue.events(job_id)) as events:
         async for event in events:
-            if event.name == JobState.QUEUED:  # of its past, or it was given back
+            if event.name == JobState.QUEUED:  # an old event, or it was released
                 job = await queue.get(job_id)
                 if job is None or job.state is JobState.QUEUED:
                     return job
@@ -48,7 +48,7 @@ async def _ended(queue: Queue, job_id: str) -> Job | None:
 
 
 async def read(store: Store, patience: Patience, output: Output) -> bytes | None:
-    """Return a file of a job; None: it is gone, or not what it was."""
+    """Return a job's output file; None: missing or changed."""
     try:
         data = await patience.until_stored(store.get, output.key)
     except StoreError as error:

@@ -1,6 +1,6 @@
-"""Pace: how long an image still takes, by the steps of its pass that it has done here.
+"""Remaining time of an image, from the pace of its steps in this worker.
 
-Those of a later pass are taken to last as long as theirs are of more pixels.
+Steps of a later pass are assumed to take longer in proportion to their pixels.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from workers.engine.row import Row
 
 @dataclass
 class Eta:
-    """Wall-clock time, neighbours and all."""
+    """Estimate of an image's remaining wall-clock time, including delays by other images."""
 
     row: Row
-    """Row with its first step here done."""
+    """Row with its first step in this worker done."""
     first: int = field(init=False)
     begun_at: float = field(init=False)
     latest: float = field(init=False)
@@ -26,12 +26,12 @@ class Eta:
         self.begun_at = self.latest = time.monotonic()
 
     def step(self) -> None:
-        """Count one more step."""
+        """Record the time at which a step has ended."""
         self.latest = time.monotonic()
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds left of its steps; None: too few are done to tell."""
+        """Estimated seconds of the remaining steps; None: too few are done."""
         done = self.row.done - self.first
         if not done:
             return None

@@ -1,4 +1,4 @@
-"""Work that nobody waits for: a pool does it while it has no jobs, and drops it for the first."""
+"""Background work that a worker does only while it has no jobs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ log = logging.getLogger(__name__)
 
 
 class IdleWork:
-    """Works of one pool in order, each begun anew when it was dropped, until it has ended once.
+    """Queue of background works, run in order.
+
+    An interrupted work starts over next time; each runs to its end once.
 
     Args:
-        works: may be canceled wherever they wait.
+        works: coroutine functions that tolerate cancellation at any await.
     """
 
     def __init__(self, *works: Callable[[], Awaitable[None]]) -> None:
@@ -22,12 +24,12 @@ class IdleWork:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Do what is left, unless it is under way."""
+        """Start the remaining works, unless one is running."""
         if self._left and self._task is None:
             self._task = asyncio.create_task(self._do())
 
-    async def give_way(self) -> None:
-        """Drop what is under way, and return when it has stopped."""
+    async def interrupt(self) -> None:
+        """Cancel the running work, and return once it has stopped."""
         task, self._task = self._task, None
         if task:
             task.cancel()
@@ -38,5 +40,5 @@ class IdleWork:
             try:
                 await self._left[0]()
             except Exception:
-                log.exception("work of an idle pool has failed, and is not tried again")
+                log.exception("background work failed, and is not retried")
             self._left.popleft()

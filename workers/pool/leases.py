@@ -1,4 +1,4 @@
-"""Leases: renewed while the pool works on its claims, so that nobody else takes them."""
+"""Lease renewal: extends the leases of the worker's claims, so that no other worker takes them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ log = logging.getLogger(__name__)
 
 
 class Leases:
-    """The claims that are worked on now.
+    """Leases of the claims that a worker holds, renewed together.
 
     Args:
-        on_lost: told of each claim that is no longer ours: canceled, expired, or lapsed and given
-            to another pool.
+        on_lost: called with each claim that is no longer valid: canceled, expired, or lapsed and
+            reassigned.
     """
 
     def __init__(self, queue: Queue, lease_s: float, on_lost: Callable[[Claim], None]) -> None:
@@ -29,21 +29,21 @@ class Leases:
         self._held: dict[str, tuple[Claim, Bill]] = {}
 
     def hold(self, claim: Claim, bill: Bill) -> None:
-        """Renew the lease of a claim from now on."""
+        """Start to renew the lease of a claim."""
         self._held[claim.job.id] = claim, bill
 
     def holds(self, claim: Claim) -> bool:
-        """Return whether the claim is still ours, as far as is known."""
-        held = self._held.get(claim.job.id)
-        return held is not None and held[0] is claim
+        """Return whether the claim is valid, as of the last renewal."""
+        entry = self._held.get(claim.job.id)
+        return entry is not None and entry[0] is claim
 
     def drop(self, claim: Claim) -> None:
-        """Done with it, one way or the other."""
+        """Stop renewing the lease of a claim."""
         if self.holds(claim):
             del self._held[claim.job.id]
 
     async def run(self) -> None:
-        """Renew until canceled. Without Redis nothing lapses: the clock of leases is its own."""
+        """Renew leases until canceled. None lapses while Redis is down: it is their clock."""
         while True:
             await asyncio.sleep(self._every_s)
             try:

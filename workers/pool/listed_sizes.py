@@ -1,4 +1,4 @@
-"""The sizes that a model serves, from its settings."""
+"""Output sizes that a model serves, read from its settings."""
 
 from __future__ import annotations
 
@@ -10,17 +10,22 @@ from workers.programs import warmup
 
 
 def of_settings(model: ModelSettings, spec: ModelSpec) -> Sizes:
-    """Return the sizes that a model serves.
+    """Return the output sizes that a model serves.
 
-    Raises: ConfigError: a listed size is none that the model could serve.
+    Raises: ConfigError: the model cannot serve a listed size.
     """
     shared = spec.sizes.token_buckets
     if model.sizes == "any":
         return Sizes(token_buckets=shared)
     if model.sizes == "listed":
         requests = warmup.requests(spec, model.warmup)
-        drawn = [one for fields in requests for one in passes(fields, spec) if one is not None]
-        listed = [Size.model_validate(fields, from_attributes=False) for fields in drawn]
+        all_passes = [
+            pass_fields
+            for fields in requests
+            for pass_fields in passes(fields, spec)
+            if pass_fields is not None
+        ]
+        listed = [Size.model_validate(fields, from_attributes=False) for fields in all_passes]
     else:
         tokens = {"max_sequence_length": spec.defaults.get("max_sequence_length")}
         listed = [Size(**tokens | size.model_dump(exclude_none=True)) for size in model.sizes]

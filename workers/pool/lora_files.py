@@ -1,4 +1,4 @@
-"""Files of adapters: the operator's where the settings have them, tenants' out of the store."""
+"""Local adapter files: the operator's from the settings, tenants' downloaded from the store."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from workers.retry import Patience
 log = logging.getLogger(__name__)
 
 PREVIEW_BYTES = 2**20
-"""Maximum size of an image that shows an adapter."""
+"""Maximum size of an adapter's preview image."""
 
 
 class StoredLoras:
-    """Files of adapters for one pool.
+    """Adapter files of one worker, with a local cache of stored ones.
 
     Args:
         configured: adapters of the settings.
-        folder: keeps what comes out of the store; several pools may share it.
-        keep_bytes: of it; the longest unused files leave.
+        folder: cache of downloaded files; several workers may share it.
+        keep_bytes: size limit of the cache; the least recently used files are evicted.
     """
 
     def __init__(
@@ -39,27 +39,27 @@ class StoredLoras:
         store: Store,
         patience: Patience,
         folder: Path,
-        keep_bytes: int,
+        cache_bytes: int,
     ) -> None:
-        self._own = {one.lora.digest: one for one in configured if one.path}
+        self._configured = {lora.lora.digest: lora for lora in configured if lora.path}
         self._store = store
         self._patience = patience
         self._folder = folder
-        self._keep_bytes = keep_bytes
+        self._cache_bytes = cache_bytes
 
     async def find(self, lora: RequestedLora, tenant: str) -> Path:
-        """Return the file of an adapter that a tenant's request names.
+        """Return the local file of an adapter that a tenant's request names.
 
-        Raises: LoraGone: there is none any more, or it is damaged; StoreError: not now.
+        Raises: LoraGone: the adapter was deleted or is damaged; StoreError: the store fails.
         """
-        own = self._own.get(lora.digest)
-        if own is not None and own.path is not None:
-            return own.path
+        configured_lora = self._configured.get(lora.digest)
+        if configured_lora is not None and configured_lora.path is not None:
+            return configured_lora.path
         path = self._folder / lora.digest
         if await asyncio.to_thread(_touched, path):
             return path
         data = await self._fetched(lora, tenant)
-        await asyncio.to_thread(self._keep, path, data)
+        await asyncio.to_thread(self._cache, path, data)
         return path
 
     async def _fetched(self, lora: RequestedLora, tenant: str) -> bytes:
@@ -75,33 +75,33 @@ class StoredLoras:
             raise LoraGone(f"the file of the adapter {lora.name!r} is damaged; upload it again")
         return data
 
-    def _keep(self, path: Path, data: bytes) -> None:
+    def _cache(self, path: Path, data: bytes) -> None:
         private_folder(self._folder, "state_dir")
         part = path.with_name(f"{path.name}.{os.getpid()}.part")
         part.write_bytes(data)
         part.replace(path)
-        _thin_out(self._folder, self._keep_bytes, path)
+        _thin_out(self._folder, self._cache_bytes, path)
 
-    async def show(self, configured: Iterable[ConfiguredLora]) -> dict[str, Lora]:
-        """Store the images that show adapters, and return the catalogue's entries by name."""
-        return {one.lora.name: await self._shown(one) for one in configured}
+    async def catalogue(self, configured: Iterable[ConfiguredLora]) -> dict[str, Lora]:
+        """Store the preview images of adapters, and return the catalogue's entries by name."""
+        return {lora.lora.name: await self._with_preview(lora) for lora in configured}
 
-    async def _shown(self, one: ConfiguredLora) -> Lora:
-        if one.settings.preview is None:
-            return one.lora
+    async def _with_preview(self, lora: ConfiguredLora) -> Lora:
+        if lora.settings.preview is None:
+            return lora.lora
         try:
-            data = await asyncio.to_thread(_image, one.settings.preview)
-            kind = mimetypes.guess_type(one.settings.preview)[0] or "image/png"
+            data = await asyncio.to_thread(_image, lora.settings.preview)
+            kind = mimetypes.guess_type(lora.settings.preview)[0] or "image/png"
             key = f"loras/previews/{hashlib.sha256(data).hexdigest()}"
             await self._store.put(key, data, kind)
         except (OSError, ValueError, StoreError) as error:
-            log.warning("loras.%s.preview cannot be shown: %s", one.lora.name, error)
-            return one.lora
-        return one.lora.model_copy(update={"preview": key})
+            log.warning("loras.%s.preview cannot be shown: %s", lora.lora.name, error)
+            return lora.lora
+        return lora.lora.model_copy(update={"preview": key})
 
 
 def _touched(path: Path) -> bool:
-    """Return whether a file is kept; marks it as used now."""
+    """Mark a cached file as used now; return whether it exists."""
     try:
         os.utime(path)
     except FileNotFoundError:
@@ -110,26 +110,26 @@ def _touched(path: Path) -> bool:
 
 
 def _image(name: str) -> bytes:
-    """Raises: OSError; ValueError: it is too large."""
+    """Read the preview image of an adapter. Raises: OSError; ValueError: it is too large."""
     path = Path(name).expanduser()
     if path.stat().st_size > PREVIEW_BYTES:
         raise ValueError(f"{path} has more than {PREVIEW_BYTES} bytes")
     return path.read_bytes()
 
 
-def _thin_out(folder: Path, keep_bytes: int, newest: Path) -> None:
-    """Delete the files that were used longest ago, beyond so many bytes."""
+def _thin_out(folder: Path, cache_bytes: int, newest: Path) -> None:
+    """Delete the least recently used files beyond the size limit."""
     files = [(path, stat) for path in folder.iterdir() if (stat := _stat(path))]
     total = sum(stat.st_size for _, stat in files)
     for path, stat in sorted(files, key=lambda pair: pair[1].st_mtime):
-        if total <= keep_bytes or path == newest:
+        if total <= cache_bytes or path == newest:
             break
         path.unlink(missing_ok=True)
         total -= stat.st_size
 
 
 def _stat(path: Path) -> os.stat_result | None:
-    """Return a file's facts; None: another pool has deleted it meanwhile."""
+    """Return a file's status; None: another worker has deleted it."""
     try:
         return path.stat()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Measuring of a pool's warm-up requests: alone before it is ready, in larger batches after."""
+"""Measurement of a worker's warm-up requests: alone before it is ready, in larger batches later."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from collections.abc import Collection, Sequence
 from models.interface.pipeline import Fields
 from models.spec.model_spec import Batching
 from workers.engine.engine import Engine
-from workers.engine.errors import NON_FINITE, EngineDied, GenerationFailed
+from workers.engine.errors import NON_FINITE, EngineFailed, GenerationFailed
 from workers.programs.bucket_programs import BucketPrograms
 from workers.programs.step_latency import TRIALS
 
-FEW_S = 5.0
-"""Longest trial, by estimate, that readiness waits for; what takes longer is measured when it
-comes."""
-HELD_S = 20.0
-"""Time that readiness waits for a trial whose estimate was wrong."""
+SHORT_TRIAL_S = 5.0
+"""Longest estimated trial that delays readiness; slower requests are measured when they are served.
+"""
+TRIAL_TIMEOUT_S = 20.0
+"""Timeout of a trial whose estimate was too low."""
 BATCHES_S = 10.0
-"""Maximum time of a warm-up request for larger batches."""
+"""Maximum seconds per warm-up request for larger batches."""
 ROUNDS = 20
-"""Maximum number of batches: a size that is judged too slow may never come up."""
+"""Maximum number of batches: a size judged too slow may never be chosen."""
 
 NO_NUMBERS = (
     "no warm-up request gave finite numbers: the checkpoint's weights are damaged, or its dtype is"
@@ -32,21 +32,21 @@ NO_NUMBERS = (
 log = logging.getLogger(__name__)
 
 
-Known = Collection[tuple[str, int]]
-"""Buckets, and sizes of batches of these."""
+MeasuredSizes = Collection[tuple[str, int]]
+"""Buckets with batch sizes that are already measured."""
 
 
 class Trials:
-    """Trials of the requests that a pool warms up by.
+    """Trial runs of a worker's warm-up requests.
 
-    A request that fails is only logged: one of a user may do better.
+    A failed request is only logged, since users' requests may succeed.
 
     Args:
-        expected_s: of each request's trial alone, by estimate.
+        expected_s: estimated seconds of each request's trial alone.
     """
 
-    held_s: float | None = HELD_S
-    """Longest time of a trial alone; None: as long as it takes."""
+    timeout_s: float | None = TRIAL_TIMEOUT_S
+    """Timeout of a trial of one request alone; None: unlimited."""
 
     def __init__(
         self, engine: Engine, requests: Sequence[Fields], expected_s: Sequence[float]
@@ -55,41 +55,44 @@ class Trials:
         self._requests = requests
         self._expected_s = expected_s
         self._alone: list[tuple[Fields, BucketPrograms]] = []
-        """Requests that were tried alone, and their programs."""
+        """Requests already tried alone, and their programs."""
 
-    async def alone(self) -> str | None:
-        """Run each request alone for a few steps, unless that takes long.
+    async def run_alone(self) -> str | None:
+        """Run each request alone for a few steps, unless it is expected to take long.
 
-        Returns why no client can be served, where every one was run and none gave finite numbers.
+        Returns the reason to serve no clients, if every request ran and none gave finite numbers.
         """
         started, broken = time.monotonic(), 0
         for fields, expected_s in zip(self._requests, self._expected_s, strict=True):
-            if expected_s > FEW_S:
-                log.info("a trial takes about %.0f s: it is measured when it comes", expected_s)
+            if expected_s > SHORT_TRIAL_S:
+                log.info(
+                    "a trial takes about %.0f s: requests like it are measured when served",
+                    expected_s,
+                )
                 continue
             try:
-                async with asyncio.timeout(self.held_s):
+                async with asyncio.timeout(self.timeout_s):
                     self._alone.append((fields, await _alone(self._engine, fields)))
             except TimeoutError:
-                log.info("a trial takes more than %s s, not %.1f", self.held_s, expected_s)
+                log.info("a trial takes more than %s s, not %.1f", self.timeout_s, expected_s)
             except GenerationFailed as failure:
                 log.warning("a warm-up request failed: %s", failure, exc_info=failure)
                 broken += failure.error.code == NON_FINITE
-            except EngineDied:
-                return None  # whoever waits for that hears of it
+            except EngineFailed:
+                return None  # reported by `Engine.failure`
         log.info("measured its warm-up requests in %.1f s", time.monotonic() - started)
         return NO_NUMBERS if broken and broken == len(self._requests) else None
 
-    async def batches(self, known: Known = ()) -> None:
-        """Run those that were tried alone for a few steps in larger batches, once these compile.
+    async def run_batches(self, measured: MeasuredSizes = ()) -> None:
+        """Run the requests tried alone for a few steps in larger batches, once those compile.
 
         Args:
-            known: what others have measured lately, which is not tried.
+            measured: recent measurements of other workers, which are skipped.
         """
-        await self._engine.larger_ready(self._requests)
+        await self._engine.readiness.larger_ready(self._requests)
         for fields, programs in self._alone:
             bucket = self._engine.costs.bucket(fields)
-            if all((bucket, size) in known for size in sizes(programs)):
+            if all((bucket, size) in measured for size in sizes(programs)):
                 continue
             try:
                 async with asyncio.timeout(BATCHES_S):
@@ -98,57 +101,60 @@ class Trials:
                             count = sizes_left[-1 - number % len(sizes_left)]
                             await _together(self._engine, fields, count)
             except TimeoutError:
-                log.info("larger batches are measured when they come")
+                log.info("larger batches are measured when served")
             except GenerationFailed as failure:
                 log.warning("a batch of warm-up requests failed: %s", failure, exc_info=failure)
-            except EngineDied:
+            except EngineFailed:
                 return
 
 
 async def closeness(engine: Engine, requests: Sequence[Fields]) -> Batching:
-    """Return what clients are told where batches have several sizes.
+    """Measure how much an image depends on its batch, for the model's public facts.
 
-    Measured on the first request; a failure is only logged.
+    Uses the first request; a failure is only logged.
     """
     levels = None
     try:
         if requests:
-            levels = await engine.levels(requests[0])
+            levels = await engine.readiness.levels(requests[0])
     except Exception as error:
-        log.warning("how near batches of other sizes come is not known: %s", error)
-    log.info("images differ with their company, that of the warm-up by %s levels", levels)
+        log.warning("the difference between batch sizes cannot be measured: %s", error)
+    log.info("images depend on their batch: the warm-up's differs by %s levels", levels)
     return Batching(mode="fast", levels=levels)
 
 
 def sizes(programs: BucketPrograms) -> frozenset[int]:
-    """Return the batch sizes that it has programs for."""
+    """Return the batch sizes for which a bucket has compiled programs."""
     return frozenset(
         batch_layout.size
-        for phase in programs.phases.values()
-        for batch_layout in phase.batch_layouts
+        for step_kind in programs.step_kinds.values()
+        for batch_layout in step_kind.batch_layouts
     )
 
 
 async def _alone(engine: Engine, fields: Fields) -> BucketPrograms:
-    """Try a request out, once more by another seed where it gave no finite numbers.
+    """Try a request; if its numbers are not finite, retry once with another seed.
 
-    That may be the seed's or a moment's fault, and not the weights'. Raises: as `Engine.try_out`.
+    The seed or a transient fault may be the cause, and not the weights. Raises: as
+    `Engine.try_out`.
     """
     try:
-        return await engine.try_out(fields, TRIALS)
+        return await engine.readiness.try_out(fields, TRIALS)
     except GenerationFailed as failure:
         if failure.error.code != NON_FINITE:
             raise
-        log.warning("a warm-up request failed and is tried by another seed: %s", failure)
-        return await engine.try_out({**fields, "seed": (fields.get("seed") or 0) ^ 1}, TRIALS)
+        log.warning("a warm-up request failed and is retried with another seed: %s", failure)
+        return await engine.readiness.try_out(
+            {**fields, "seed": (fields.get("seed") or 0) ^ 1}, TRIALS
+        )
 
 
 async def _together(engine: Engine, fields: Fields, count: int) -> None:
-    """Try out so many images whose steps begin at once. Raises: the first failure."""
+    """Try `count` images whose steps begin together. Raises: the first failure."""
     begin = asyncio.Barrier(count)
     try:
         async with asyncio.TaskGroup() as group:
             for _ in range(count):
-                group.create_task(engine.try_out(fields, 2 * TRIALS, begin))
+                group.create_task(engine.readiness.try_out(fields, 2 * TRIALS, begin))
     except ExceptionGroup as failures:
         raise failures.exceptions[0] from None

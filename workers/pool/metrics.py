@@ -1,4 +1,7 @@
-"""Metrics of jobs: claims, ends, snapshots, costs. Those of the devices are workers/metrics.py."""
+"""Prometheus metrics of jobs: claims, outcomes, snapshots, costs.
+
+Device metrics are in workers/metrics.py.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ JOB_OUTCOMES = ("succeeded", "paused", "failed", "queued", "lost", "dropped")
 MEASURED, NOT_COMPILED, FAILED, DROPPED = "measured", "not_compiled", "failed", "dropped"
 RECEIPT_OUTCOMES = (MEASURED, NOT_COMPILED, FAILED, DROPPED)
 PSNR_BUCKETS_DB = (10, 15, 20, 22, 24, 26, 28, 30, 32, 34, 36, 38, 40, 45, 50, 60, 80)
-"""Finest where people aim."""
+"""Finest in the range that presets aim for."""
 CONTENT_TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif", "video/mp4", "video/webm")
 
-tally = JobMetrics(REGISTRY)
-"""Metrics of the jobs that end, start and go back by this pool's calls."""
+job_metrics = JobMetrics(REGISTRY)
+"""Metrics of jobs that this worker's calls end, start or requeue."""
 safety = SafetyMetrics(REGISTRY, "after")
 snapshots = Counter(
     "atelier_snapshots_total", "Snapshots taken of unfinished images and videos.", ["model"]
@@ -85,7 +88,7 @@ on_devices = Gauge(
 )
 
 reuse = ReuseMetrics(REGISTRY)
-"""Counts of jobs that were given the files of one that they awaited."""
+"""Metrics of jobs that received the files of an equal job."""
 
 OF_A_MODEL = (
     snapshots, snapshot_failures, snapshot_seconds, resumed, preemptions, claims, cost_ratio, ready,
@@ -94,14 +97,14 @@ OF_A_MODEL = (
 
 
 def expect(model: str, tenant_classes: Iterable[str], objective_s: float) -> None:
-    """Report what is counted of this worker's model from now on, with 0.
+    """Initialize the metrics of this worker's model with 0, so that they are exported at once.
 
     Args:
-        objective_s: time that a job of it may wait.
+        objective_s: target waiting time of the model's jobs.
     """
     metrics.expect(model)
-    tally.expect([model], tenant_classes)
-    tally.objectives[model] = objective_s
+    job_metrics.expect([model], tenant_classes)
+    job_metrics.objectives[model] = objective_s
     for family in OF_A_MODEL:
         family.labels(model)
     reuse.expect(model)
@@ -112,7 +115,7 @@ def expect(model: str, tenant_classes: Iterable[str], objective_s: float) -> Non
 
 
 def expect_receipts(model: str, presets: Iterable[str]) -> None:
-    """Report what is counted of this worker's presets from now on, with 0."""
+    """Initialize the metrics of the model's presets with 0."""
     for preset in presets:
         quality_psnr.labels(model, preset)
     for outcome in RECEIPT_OUTCOMES:
@@ -120,28 +123,28 @@ def expect_receipts(model: str, presets: Iterable[str]) -> None:
 
 
 def finished(job: Job, outputs: Iterable[Output], usage: Usage) -> None:
-    """A job is done; one that was put before anything was measured tells nothing of its cost.
+    """Record a finished job; the cost ratio only if its cost was predicted at submission.
 
     Args:
-        job: as it was claimed.
-        usage: of its last claim.
+        job: record of the job as claimed.
+        usage: usage of its last claim.
     """
     for output in outputs:
         kind = output.content_type if output.content_type in CONTENT_TYPES else metrics.OTHER
         output_bytes.labels(job.model, kind).inc(output.bytes)
-    if job.run_s is not None and usage.steps:  # not of a job with copies
+    if job.run_s is not None and usage.steps:  # not for copied outputs
         device_s = usage.device_seconds + job.usage.device_seconds
         cost_ratio.labels(job.model).observe(device_s / job.own_cost)
 
 
 def snapshot(model: str, seconds: float) -> None:
-    """Count one attempt, beside the steps, and its time."""
+    """Count one attempt to take a snapshot, and its time."""
     snapshots.labels(model).inc()
     snapshot_seconds.labels(model).inc(seconds)
 
 
 def swapped(model: str, seconds: float) -> None:
-    """Count one model that came to the devices, and its time."""
+    """Count one model loaded onto the devices, and its time."""
     on_devices.labels(model).set(1)
     model_swaps.labels(model).inc()
     model_swap_seconds.labels(model).inc(seconds)

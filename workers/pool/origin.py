@@ -1,6 +1,6 @@
-"""Origin of what a worker makes: its chips, region and checkpoint.
+"""Origin of a worker's outputs: its chips, region, checkpoint and software.
 
-For metrics and the ledger; and what outputs depend on, for whoever verifies them.
+Used for metrics and the ledger, and for the verification of outputs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def origin_of(spec: ModelSpec, layout: Layout, usage: UsageSettings) -> Origin:
 
 
 def made_by(spec: ModelSpec, layout: Layout) -> MadeBy:
-    """Return what a worker's outputs depend on beside their requests."""
+    """Return the facts that a worker's outputs depend on, except their requests."""
     device = layout.mesh.devices.flat[0]
     return MadeBy(
         checkpoint=spec.fingerprint,
@@ -51,18 +51,19 @@ def made_by(spec: ModelSpec, layout: Layout) -> MadeBy:
 
 
 def _programs(spec: ModelSpec, layout: Layout) -> str:
-    """Return the digest of what all programs are compiled from, wherever on a machine they run."""
+    """Digest all inputs of compilation, independent of the devices' position in a machine."""
     devices = list(layout.mesh.devices.flat)
     key = {
         **aot_key.of_process(devices[0]),
-        "layout": aot_key.of_layout(layout) | {"devices": [one.device_kind for one in devices]},
+        "layout": aot_key.of_layout(layout)
+        | {"devices": [device.device_kind for device in devices]},
         "configs": spec.config_digest,
     }
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
 
 
 def chip_name(device: jax.Device) -> str:
-    """Return a chip's name: the planner's, or else what its maker says."""
+    """Return a chip's name: the planner's if known, else the vendor's."""
     chip = known_chip(device)
     if chip is not None:
         return chip.name
@@ -70,15 +71,15 @@ def chip_name(device: jax.Device) -> str:
 
 
 def _chips(devices: Sequence[jax.Device]) -> float:
-    known = (known_chip(device) for device in devices)
-    return sum(1 if chip is None else chip.chips for chip in known)
+    chips = (known_chip(device) for device in devices)
+    return sum(1 if chip is None else chip.chips for chip in chips)
 
 
 def show(model: str, layout: Layout, origin: Origin, sharing: int = 1) -> None:
-    """Show on the worker's page where it runs.
+    """Export the worker's origin as metrics.
 
     Args:
-        sharing: number of models of the slice, whose series have an even share of its chips each.
+        sharing: number of models on the slice; each series gets an equal share of the chips.
     """
     spot, chips = str(origin.spot).lower(), f"{origin.chips:g}"
     metrics.worker_info.labels(

@@ -1,6 +1,6 @@
-"""Checks of outputs by the operator's safety hook, before anything of them is stored.
+"""Checks of outputs by the operator's safety hook, before they are stored.
 
-On a slice of several hosts the leader alone runs jobs, so it alone asks.
+On a slice of several hosts only the leader runs jobs, so only the leader calls the hook.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ import numpy as np
 from models.spec.request_images import without_images
 from service.jobs.model.job import Job, JobError
 from service.safety.checker import SafetyChecker
-from service.safety.question import Question, ShownImage
+from service.safety.safety_check import SafetyCheck, ShownImage
 from service.safety.verdict import SafetyRefused
 from workers.engine.errors import GenerationFailed
 from workers.media import image
 
 OutputCheck = Callable[[Job, int, np.ndarray], Awaitable[None]]
-"""Check the pixels of a job's image or video. Raises: GenerationFailed, SafetyAbsent."""
+"""Check of the pixels of a job's image or video. Raises: GenerationFailed, NoVerdict."""
 
 FORMAT = "png"
-"""Format that the hook is shown: lossless, whatever the request asks for."""
+"""Lossless format of images sent to the hook, regardless of the request's format."""
 
 
 async def no_check(job: Job, number: int, pixels: np.ndarray) -> None:
-    """Allow everything: there is no hook."""
+    """Accept every output: no hook is configured."""
 
 
 class OutputChecks:
-    """Shows the hook the pixels, and ends the job that it refuses.
+    """Client of the safety hook, which fails jobs that the hook refuses.
 
     Args:
-        max_frames: of a video that are shown.
+        max_frames: maximum number of frames of a video to send.
     """
 
     def __init__(self, checker: SafetyChecker, max_frames: int) -> None:
@@ -42,14 +42,16 @@ class OutputChecks:
         self._max_frames = max_frames
 
     async def __call__(self, job: Job, number: int, pixels: np.ndarray) -> None:
-        """Ask about one image or video.
+        """Check one image or video.
 
         Raises:
             GenerationFailed: the hook refuses it.
-            SafetyAbsent: it gives no verdict, and the policy refuses.
+            NoVerdict: the hook gives no verdict, and the policy refuses.
         """
-        shown = await asyncio.to_thread(lambda: tuple(_shown(pixels, self._max_frames)))
-        question = Question("after", job.tenant, job.model, _fields(job), shown, job.id, number)
+        samples = await asyncio.to_thread(lambda: tuple(_shown(pixels, self._max_frames)))
+        question = SafetyCheck(
+            "after", job.tenant, job.model, _fields(job), samples, job.id, number
+        )
         try:
             await self._checker.check(question, job.tenant)
         except SafetyRefused as refused:
@@ -68,6 +70,6 @@ def _shown(pixels: np.ndarray, max_frames: int) -> Iterator[ShownImage]:
     if pixels.ndim == 3:
         yield ShownImage("output", content_type, image.encode(pixels, FORMAT))
         return
-    chosen = np.linspace(0, len(pixels) - 1, min(max_frames, len(pixels))).round().astype(int)
-    for frame in chosen.tolist():
+    frames = np.linspace(0, len(pixels) - 1, min(max_frames, len(pixels))).round().astype(int)
+    for frame in frames.tolist():
         yield ShownImage("output", content_type, image.encode(pixels[frame], FORMAT), frame)

@@ -1,7 +1,7 @@
-"""Preemption: a full pool puts a long job aside for a short one that should go before it.
+"""Preemption: a full worker suspends a long job in favor of a short job with precedence.
 
-Which one that is, the queue says (`preempt.lua`). The job's state is kept at a step's boundary, and
-it goes on when its turn comes again, here or elsewhere: no attempt is counted, and no step is lost.
+The queue chooses both jobs (`preempt.lua`). The job's state is stored at a step boundary, and it
+resumes later in any worker. The attempt is not counted, and no step is lost.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from workers.pool.cost_reporting import CostReporter
 from workers.pool.running_jobs import RunningJobs
 from workers.retry import QUEUE_ERRORS
 
-ASK_EVERY_S = 1.0
-"""The queue is asked, by a pool that is full and has something to put aside."""
-PUT_ASIDE_S = 30.0
-"""Time for a step to end, and for what is done to be kept."""
+REQUEST_EVERY_S = 1.0
+"""Seconds between requests to the queue, while the worker is full and has a job to preempt."""
+SUSPEND_S = 30.0
+"""Timeout to finish the current step and store the job's state."""
 
 log = logging.getLogger(__name__)
 
 
 class Preemption:
-    """Preemption of one pool's jobs."""
+    """Preemption loop of one worker, which suspends jobs that the queue chooses."""
 
     def __init__(
         self,
@@ -45,19 +45,19 @@ class Preemption:
         self._ratio = settings.preemption_ratio
 
     async def run(self, queue: Queue) -> None:
-        """Preempt until canceled; a job being put aside then is the drain's to keep."""
+        """Preempt jobs until canceled; a suspension in progress is then left to the drain."""
         while True:
-            await asyncio.sleep(min(ASK_EVERY_S, self._quantum_s))
+            await asyncio.sleep(min(REQUEST_EVERY_S, self._quantum_s))
             try:
                 await self._make_room(queue)
             except QUEUE_ERRORS as error:
-                log.info("cannot ask now for whom to make room: %s", error)
+                log.info("preemption cannot be requested now: %s", error)
 
     async def _make_room(self, queue: Queue) -> None:
         if not self._capacity.is_full:
             return
-        soonest_s, held = self._running.full(self._quantum_s)
-        if not held:
+        soonest_s, candidates = self._running.full(self._quantum_s)
+        if not candidates:
             return
         cost_reporter = self._cost_reporter
         full = FullPool(
@@ -66,11 +66,11 @@ class Preemption:
             slots=cost_reporter.facts.slots,
             free=self._capacity.free,
             soonest_s=soonest_s,
-            held=held,
+            held=candidates,
             warm=cost_reporter.warm,
             slowness=cost_reporter.slowness,
             slowness_in=cost_reporter.slowness_in,
         )
-        pair = await queue.preempt(full, self._ratio, PUT_ASIDE_S)
-        if pair and await self._running.put_aside(*pair, PUT_ASIDE_S):
+        pair = await queue.preempt(full, self._ratio, SUSPEND_S)
+        if pair and await self._running.suspend(*pair, SUSPEND_S):
             metrics.preemptions.labels(cost_reporter.model).inc()

@@ -1,4 +1,4 @@
-"""Snapshot store: brings the states of rows into the store, beside the steps."""
+"""Snapshot storage: uploads states of rows to the object store while steps continue."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from service.jobs.redis.tasks import cancel
 from service.jobs.storage.object_store import STATE_TYPE, Store
 from service.recipes.recipe import PRIVATE
 from workers.engine.engine import Engine
-from workers.engine.snapshot import Origin, RowSnapshot, from_bytes, to_bytes, with_levers
+from workers.engine.snapshot import Origin, RowSnapshot, from_bytes, to_bytes, with_optimizations
 from workers.pool.snapshot_budget import Budget
 from workers.retry import Patience
 
-NOT_OF_THE_IMAGE = PRIVATE | {"output", "model"}
-"""Fields of a request that change no step of an image: the model is told by its fingerprint."""
-REST_S = 1.0
-"""Pause after a snapshot that failed: a store that is away costs little, and would be asked at each
+IGNORED_FIELDS = PRIVATE | {"output", "model"}
+"""Request fields that change no step of an image; the model is identified by its fingerprint."""
+PAUSE_S = 1.0
+"""Seconds without snapshots after a failure, so that an unreachable store is not called at each
 step."""
 
 
 class SnapshotStore:
-    """Resources that the snapshots of all jobs of a pool share."""
+    """Resources shared by the snapshots of all jobs of a worker."""
 
     def __init__(
         self, engine: Engine, queue: Queue, store: Store, budget: Budget, patience: Patience
@@ -35,25 +35,25 @@ class SnapshotStore:
         self.budget = budget
         self.patience = patience
         self._tasks: set[asyncio.Task[None]] = set()
-        self._rests_until = 0.0
+        self._paused_until = 0.0
 
-    def rest(self) -> None:
+    def pause(self) -> None:
         """Pause snapshots after one that could not be stored."""
-        self._rests_until = time.monotonic() + REST_S
+        self._paused_until = time.monotonic() + PAUSE_S
 
     @property
-    def rests(self) -> bool:
-        """Return whether the store is left alone for a while, after failures."""
-        return time.monotonic() < self._rests_until
+    def is_paused(self) -> bool:
+        """Return whether snapshots are paused after a failure."""
+        return time.monotonic() < self._paused_until
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run work to its end, even where its job is given up: it cleans up after itself."""
+        """Run a coroutine to its end, even if its job is dropped."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def stop(self) -> None:
-        """Cancel whatever is under way."""
+        """Cancel the storage tasks that are still running."""
         await cancel(*self._tasks)
 
     def origin(self, fields: dict[str, Any]) -> Origin:
@@ -63,8 +63,10 @@ class SnapshotStore:
             fields: one image's resolved request.
         """
         spec = self.engine.pipeline.spec
-        own = {name: value for name, value in fields.items() if name not in NOT_OF_THE_IMAGE}
-        return Origin.of(spec.fingerprint, with_levers(spec, own), self.engine.batching)
+        image_fields = {name: value for name, value in fields.items() if name not in IGNORED_FIELDS}
+        return Origin.of(
+            spec.fingerprint, with_optimizations(spec, image_fields), self.engine.batching
+        )
 
     async def put(self, key: str, snapshot: RowSnapshot, origin: Origin) -> int:
         """Store a snapshot, and return its size in bytes.
@@ -76,7 +78,7 @@ class SnapshotStore:
         return len(data)
 
     async def get(self, key: str, origin: Origin) -> RowSnapshot:
-        """Return a stored snapshot.
+        """Read a stored snapshot.
 
         Raises: StoreError, UnfitSnapshot.
         """

@@ -1,7 +1,7 @@
-"""Snapshots: how far the images of one job are, kept so that another pool can go on with it.
+"""Snapshots of one job's unfinished images, from which another worker can resume it.
 
-An image without a snapshot is no worse: what fails here is told to the log and tried again when
-the budget allows.
+A failure is only logged, and retried when the budget allows: an image without a snapshot remains
+valid.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from service.jobs.queue import Claim
 from service.jobs.storage.errors import StoreError
 from service.jobs.storage.object_store import snapshot_key
 from service.tracing.log_context import note
-from workers.engine.errors import EngineDied
+from workers.engine.errors import EngineFailed
 from workers.engine.row import Row
 from workers.engine.snapshot import Origin, RowSnapshot, UnfitSnapshot
 from workers.pool import metrics
@@ -31,31 +31,31 @@ log = logging.getLogger(__name__)
 
 
 class Snapshots:
-    """Snapshots of one claim. To be used in the event loop."""
+    """Snapshots of one claimed job's images. Use it in the event loop."""
 
     def __init__(self, snapshot_store: SnapshotStore, claim: Claim) -> None:
         self._snapshot_store = snapshot_store
         self._claim = claim
-        self._kept = {snapshot.index: snapshot for snapshot in claim.job.snapshots}
-        """Snapshots as the queue knows them."""
+        self._recorded = {snapshot.index: snapshot for snapshot in claim.job.snapshots}
+        """Snapshots of this job that the queue has recorded, by image."""
         self._origins: dict[int, Origin] = {}
         self._accounts: dict[int, Account] = {}
         self._rows: dict[int, Row] = {}
-        """Rows of the images that have done a step here."""
+        """Rows of the images that have done a step in this claim."""
         self._sizes: dict[int, int | None] = {}
-        """Bytes, of their states; None: they cannot be kept."""
-        self._keeping: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._under_way: set[int] = set()
-        """Images that are being kept, or about to be: where the event loop is late, many steps
-        are told of before the first snapshot begins."""
-        self._telling = asyncio.Lock()
+        """Bytes of each row's state; None: it cannot be copied."""
+        self._store_locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._in_progress: set[int] = set()
+        """Images with a snapshot in progress or about to start. If the event loop lags, many steps
+        are reported before the first snapshot starts."""
+        self._record_lock = asyncio.Lock()
 
     async def finished(self, number: int) -> Snapshot | None:
-        """An image that an earlier claim has finished, if its files are there.
+        """Return an image finished by an earlier claim, if its files exist.
 
         Raises: StoreError.
         """
-        snapshot = self._kept.get(number)
+        snapshot = self._recorded.get(number)
         if snapshot is None or not snapshot.outputs:
             return None
         keys = [output.key for output in snapshot.outputs]
@@ -63,158 +63,162 @@ class Snapshots:
             self._snapshot_store.store.exists,
             self._snapshot_store.patience.until_stored,
         )
-        found = await asyncio.gather(*(until_stored(exists, key) for key in keys))
-        return snapshot if all(found) else None
+        present = await asyncio.gather(*(until_stored(exists, key) for key in keys))
+        return snapshot if all(present) else None
 
     async def begin(
         self, number: int, fields: dict[str, Any], drafted: dict[str, Any] | None = None
     ) -> RowSnapshot | None:
-        """Return an earlier claim's snapshot of this image; None: nothing that could be used.
+        """Load an earlier claim's snapshot of this image; None: no usable snapshot.
 
         Args:
-            fields: the image's resolved request, with the digests of its images.
-            drafted: the request that its draft was drawn with, where that is another one.
+            fields: the image's resolved request, with the digests of its input images.
+            drafted: the request of its draft, if different.
         """
         self._origins[number] = self._snapshot_store.origin(fields)
-        kept = await self._find(number, drafted)
-        if kept is None:
-            self._kept.pop(number, None)
+        restored = await self._find(number, drafted)
+        if restored is None:
+            self._recorded.pop(number, None)
         self._accounts[number] = self._snapshot_store.budget.account(
-            kept.device_seconds if kept else 0
+            restored.device_seconds if restored else 0
         )
-        return kept
+        return restored
 
     async def _find(self, number: int, drafted: dict[str, Any] | None) -> RowSnapshot | None:
-        snapshot = self._kept.get(number)
+        snapshot = self._recorded.get(number)
         if snapshot is None or snapshot.key is None:
             return None
         origin, is_draft = self._origins[number], snapshot.fence == NO_CLAIM
         if is_draft and drafted is not None:
             origin = self._snapshot_store.origin(drafted)
         try:
-            kept = await self._snapshot_store.get(snapshot.key, origin)
+            restored = await self._snapshot_store.get(snapshot.key, origin)
             if is_draft:
-                kept = replace(kept, device_seconds=0.0)  # its audition has paid for that
+                restored = replace(restored, device_seconds=0.0)  # already charged to the audition
         except (StoreError, UnfitSnapshot) as error:
-            log.warning("image %d of %s begins anew: %s", number, self._claim.job.id, error)
+            log.warning("image %d of %s starts over: %s", number, self._claim.job.id, error)
             return None
         metrics.resumed.labels(self._claim.job.model).inc()
-        log.info("image %d of %s goes on after step %d", number, self._claim.job.id, kept.done)
-        return kept
+        log.info("image %d of %s resumes after step %d", number, self._claim.job.id, restored.done)
+        return restored
 
     def step(self, number: int, row: Row) -> None:
-        """Take a snapshot of an image after a step if that pays."""
+        """Take a snapshot of an image after a step, if the budget allows."""
         if row.canceled:
             return
         if self._rows.get(number) is not row:
-            self._meet(number, row)
+            self._begin_row(number, row)
         is_idle, size = (
-            not (number in self._under_way or self._snapshot_store.rests),
+            not (number in self._in_progress or self._snapshot_store.is_paused),
             self._sizes[number],
         )
         if is_idle and size is not None and self._accounts[number].pays(row, size):
-            self._under_way.add(number)
-            self._snapshot_store.spawn(self._keep_beside(number, row))
+            self._in_progress.add(number)
+            self._snapshot_store.spawn(self._store_in_background(number, row))
 
-    def _meet(self, number: int, row: Row) -> None:
+    def _begin_row(self, number: int, row: Row) -> None:
         self._rows[number] = row
         self._sizes[number] = self._snapshot_store.engine.snapshot_bytes(row)
-        if number in self._kept and row.image_done <= self._kept[number].step:
-            del self._kept[number]  # it did not fit, and the engine began anew
+        if number in self._recorded and row.image_done <= self._recorded[number].step:
+            del self._recorded[number]  # it did not fit, and the engine started over
 
     async def draft(self, number: int, row: Row, outputs: list[Output]) -> Snapshot:
-        """Keep an audition's image as it is now, with its preview; without a state it begins anew.
+        """Store the state of an audition's image with its preview; without a state it starts over.
 
-        Raises: StoreError: it cannot be stored, which another pool may try.
+        Raises: StoreError: it cannot be stored; another worker may retry.
         """
-        async with self._keeping[number]:
-            found = Snapshot(
+        async with self._store_locks[number]:
+            snapshot = Snapshot(
                 index=number,
                 step=row.image_done,
                 fence=self._claim.fence,
-                device_seconds=row.checked.device_seconds,
+                device_seconds=row.progress.device_seconds,
                 outputs=tuple(outputs),
             )
             if self._snapshot_store.engine.snapshot_bytes(row) is not None:
-                kept = await self._snapshot_store.engine.take_snapshot(row)
-                key = snapshot_key(self._claim.job.id, self._claim.fence, number, kept.done)
+                row_snapshot = await self._snapshot_store.engine.take_snapshot(row)
+                key = snapshot_key(self._claim.job.id, self._claim.fence, number, row_snapshot.done)
                 store, origin = self._snapshot_store, self._origins[number]
-                size = await store.patience.until_stored(store.put, key, kept, origin)
-                found = found.model_copy(update={"key": key, "bytes": size})
-            await self._tell(found)
+                size = await store.patience.until_stored(store.put, key, row_snapshot, origin)
+                snapshot = snapshot.model_copy(update={"key": key, "bytes": size})
+            await self._record(snapshot)
         self._rows.pop(number, None)
-        return found
+        return snapshot
 
     async def finish(self, snapshot: Snapshot) -> None:
-        """An image is finished, and others of the job are not: it need not be made again."""
-        await self._tell(snapshot)
+        """Record a finished image while others of the job run, so that it need not be redone."""
+        await self._record(snapshot)
         self._rows.pop(snapshot.index, None)
 
     @property
-    def pay_aside(self) -> bool:
-        """True if what is done pays for putting the job aside; not before an image began."""
-        return bool(self._rows) and all(map(self._pays_aside, self._rows))
+    def pay_suspension(self) -> bool:
+        """True if the finished steps pay for suspending the job; False before any image began."""
+        return bool(self._rows) and all(map(self._pays_suspension, self._rows))
 
-    def _pays_aside(self, number: int) -> bool:
+    def _pays_suspension(self, number: int) -> bool:
         size = self._sizes[number]
-        return size is not None and self._accounts[number].pays_aside(self._rows[number], size)
+        return size is not None and self._accounts[number].pays_suspension(self._rows[number], size)
 
     @property
     def are_complete(self) -> bool:
-        """Return whether all that is done is kept."""
-        kept = {number: snapshot.step for number, snapshot in self._kept.items()}
-        return all(kept.get(number, 0) >= row.image_done for number, row in self._rows.items())
+        """Return whether the finished steps of every image are stored."""
+        stored_steps = {number: snapshot.step for number, snapshot in self._recorded.items()}
+        return all(
+            stored_steps.get(number, 0) >= row.image_done for number, row in self._rows.items()
+        )
 
-    def go_on(self) -> None:
-        """Undo `put_aside`."""
+    def resume(self) -> None:
+        """Resume the rows paused by `suspend`."""
         for row in self._rows.values():
-            self._snapshot_store.engine.go_on(row)
+            self._snapshot_store.engine.resume(row)
 
-    async def put_aside(self, boundary_s: float) -> None:
-        """No further step of any image, and what is done is kept.
+    async def suspend(self, boundary_s: float) -> None:
+        """Pause all images of the job, and store their state.
 
         Args:
-            boundary_s: for the step under way; what it does not give in that time is left out.
+            boundary_s: timeout for the step in flight; if it expires, that step is not included.
         """
-        await asyncio.gather(*(self._put_aside(number, boundary_s) for number in self._rows))
+        await asyncio.gather(*(self._suspend(number, boundary_s) for number in self._rows))
 
-    async def _put_aside(self, number: int, boundary_s: float) -> None:
+    async def _suspend(self, number: int, boundary_s: float) -> None:
         row = self._rows[number]
         if not row.is_done:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._snapshot_store.engine.hold(row), boundary_s)
-        await self._keep(number, row)
+                await asyncio.wait_for(self._snapshot_store.engine.pause(row), boundary_s)
+        await self._store_or_log(number, row)
 
     def _is_finished(self, number: int) -> bool:
-        return number in self._kept and bool(self._kept[number].outputs)
+        return number in self._recorded and bool(self._recorded[number].outputs)
 
-    async def _keep_beside(self, number: int, row: Row) -> None:
+    async def _store_in_background(self, number: int, row: Row) -> None:
         note(**self._claim.job.log_fields)
         try:
-            await self._keep(number, row)
+            await self._store_or_log(number, row)
         finally:
-            self._under_way.discard(number)
+            self._in_progress.discard(number)
 
-    async def _keep(self, number: int, row: Row) -> None:
+    async def _store_or_log(self, number: int, row: Row) -> None:
         """Store an image's snapshot, one at a time."""
         if self._sizes[number] is None:
             return
-        async with self._keeping[number]:
+        async with self._store_locks[number]:
             try:
-                await self._keep_now(number, row)
-            except (StoreError, EngineDied) as error:
-                self._snapshot_store.rest()
+                await self._store_and_record(number, row)
+            except (StoreError, EngineFailed) as error:
+                self._snapshot_store.pause()
                 metrics.snapshot_failures.labels(self._claim.job.model).inc()
-                log.warning("image %d of %s is not kept: %s", number, self._claim.job.id, error)
+                log.warning(
+                    "the snapshot of image %d of %s failed: %s", number, self._claim.job.id, error
+                )
 
-    async def _keep_now(self, number: int, row: Row) -> None:
-        """Raises: StoreError, EngineDied."""
+    async def _store_and_record(self, number: int, row: Row) -> None:
+        """Store and record an image's snapshot. Raises: StoreError, EngineDied."""
         started = time.perf_counter()
         try:
             snapshot = await self._store(number, row)
         finally:
             self._spend(number, row, time.perf_counter() - started)
-        if snapshot is not None and not await self._tell(snapshot):
+        if snapshot is not None and not await self._record(snapshot):
             await self._snapshot_store.store.delete([str(snapshot.key)])
 
     def _spend(self, number: int, row: Row, seconds: float) -> None:
@@ -222,33 +226,33 @@ class Snapshots:
         metrics.snapshot(self._claim.job.model, seconds)
 
     async def _store(self, number: int, row: Row) -> Snapshot | None:
-        """Store a snapshot; None: nothing is new, and the file that there is may be in use."""
-        kept = await self._snapshot_store.engine.take_snapshot(row)
-        if number in self._kept and self._kept[number].step >= kept.done:
+        """Store a snapshot; None: no new step, and the existing file may be in use."""
+        row_snapshot = await self._snapshot_store.engine.take_snapshot(row)
+        if number in self._recorded and self._recorded[number].step >= row_snapshot.done:
             return None
         claim = self._claim
-        key = snapshot_key(claim.job.id, claim.fence, number, kept.done)
-        await self._snapshot_store.put(key, kept, self._origins[number])
+        key = snapshot_key(claim.job.id, claim.fence, number, row_snapshot.done)
+        await self._snapshot_store.put(key, row_snapshot, self._origins[number])
         return Snapshot(
             index=number,
-            step=kept.done,
+            step=row_snapshot.done,
             fence=claim.fence,
-            device_seconds=kept.device_seconds,
+            device_seconds=row_snapshot.device_seconds,
             key=key,
         )
 
-    async def _tell(self, snapshot: Snapshot) -> bool:
+    async def _record(self, snapshot: Snapshot) -> bool:
         """Record a snapshot in the queue.
 
-        False: the queue does not want it, since the claim is no longer ours or the image is
-        finished. While Redis is away nothing else is kept.
+        Returns False if the queue rejects it: the claim is no longer valid, or the image is
+        finished. While Redis is unreachable, no other snapshot is recorded.
         """
-        async with self._telling:
+        async with self._record_lock:
             if snapshot.key is not None and self._is_finished(snapshot.index):
                 return False
-            kept = {**self._kept, snapshot.index: snapshot}
-            tell = self._snapshot_store.queue.snapshot
-            if not await until_reached(tell, self._claim, list(kept.values())):
+            snapshots = {**self._recorded, snapshot.index: snapshot}
+            record = self._snapshot_store.queue.snapshot
+            if not await until_reached(record, self._claim, list(snapshots.values())):
                 return False
-            self._kept = kept
+            self._recorded = snapshots
             return True

@@ -1,7 +1,6 @@
-"""Worker of one model: it claims the model's jobs and works on them side by side.
+"""Worker of one model: claims the model's jobs and runs them concurrently.
 
-A drain lets what runs end or, where that takes too long, keeps it as it is and gives it back, for
-another worker to go on with.
+A drain lets jobs finish. Jobs that would take too long are suspended and released to other workers.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any
 from models.interface.pipeline import Fields
 from models.spec.model_spec import Batching, Sizes
 from service.jobs.model.ledger import Origin
-from service.jobs.queue import Claims, Queue
+from service.jobs.queue import ClaimList, Queue
 from service.jobs.redis.tasks import cancel
 from service.jobs.storage.object_store import Store
 from service.jobs.tenants import Tenants
@@ -35,9 +34,9 @@ from workers.pool.idle_work import IdleWork
 from workers.pool.measuring import Trials, closeness
 from workers.pool.output_checks import OutputCheck
 from workers.pool.preemption import Preemption
-from workers.pool.receipts import Receipts
+from workers.pool.quality_samples import QualitySamples
 from workers.pool.running_jobs import RunningJobs
-from workers.pool.turns import AllPresent
+from workers.pool.time_sharing import ResidentModels
 from workers.profiling.recorder import Profiler
 from workers.retry import QUEUE_ERRORS, until_reached
 
@@ -45,30 +44,30 @@ ANY_SIZE = Sizes()
 PLAIN_MARKING = Marking()
 UNKNOWN = Origin()
 CLAIM_WAIT_S = 5.0
-"""Time that one claim waits for a job to come."""
+"""Seconds that one claim waits for a job."""
 HEARTBEATS = 3
-"""Chances to be heard before a pool counts as gone."""
-ENDING, PUTTING_ASIDE = 0.5, 0.3
-"""Shares of a drain's time: for jobs to end, and to put aside those that do not."""
-LAST_WORDS_S = 5.0
-"""Time that a leaving pool tries to reach Redis; leases say the same a little later."""
+"""Heartbeats per lease; a worker without any counts as gone."""
+ENDING, SUSPENDING = 0.5, 0.3
+"""Shares of the drain time: to finish jobs, and to suspend the others."""
+SHUTDOWN_TIMEOUT_S = 5.0
+"""Seconds that a leaving worker tries to reach Redis; otherwise its leases lapse soon after."""
 
 log = logging.getLogger(__name__)
 
 
 class Worker:
-    """Worker with one engine and one queue.
+    """Worker of one model, with one engine and one queue connection.
 
     Args:
-        turns: with the other models on the same devices.
-        origin: of what it makes.
+        turns: time sharing with other models on the same devices.
+        origin: origin of its outputs.
     """
 
     def __init__(
         self, name: str, engine: Engine, queue: Queue, store: Store, settings: PoolSettings,
         lease_s: float, liveness: Liveness | None = None, served: Sizes = ANY_SIZE,
         marking: Marking = PLAIN_MARKING, check: OutputCheck | None = None,
-        turns: AllPresent | None = None, origin: Origin = UNKNOWN,
+        time_sharing: ResidentModels | None = None, origin: Origin = UNKNOWN,
         videos: SentVideos | None = None,
     ) -> None:  # fmt: skip
         self.name = f"{name}-{secrets.token_hex(3)}"
@@ -83,35 +82,35 @@ class Worker:
         self._spec = engine.pipeline.spec.model_copy(update=update)
         self._capacity = Capacity(engine.slots)
         self._cost_reporter = CostReporter(engine, queue, name)
-        self._receipts = Receipts(engine, settings.receipts)
+        self._quality_samples = QualitySamples(engine, settings.receipts)
         self._idle = IdleWork()
         self._running = RunningJobs(
             *(engine, queue, store, self._capacity, lease_s, settings, marking),
-            *(self._receipts, check, videos),
+            *(self._quality_samples, check, videos),
         )
         self._preemption = Preemption(
             self.name, self._running, self._capacity, self._cost_reporter, settings
         )
         self._profiler = Profiler(self.name, engine, queue, store)
         self.liveness = liveness or Liveness()
-        self._turns = turns or AllPresent()
+        self._time_sharing = time_sharing or ResidentModels()
         self._quantum_s = settings.quantum_s
         self._origin = origin
         self._is_ready = False
         self._drain = asyncio.Event()
         self._leave = asyncio.Event()
         self._clearing: asyncio.Task[None] | None = None
-        """Puts aside what runs, for an operator who drains the pool while it stays."""
-        self._was_asked = False
+        """Task that suspends jobs for an operator's drain, while the worker keeps running."""
+        self._stop_requested = False
 
     @property
     def model(self) -> str:
-        """Name of its model."""
+        """Name of the model that the worker serves."""
         return self._spec.name
 
     @property
     def is_ready(self) -> bool:
-        """Return whether it takes jobs, when it is its turn."""
+        """Return whether it accepts jobs, when it is its turn."""
         return self._is_ready
 
     @property
@@ -120,34 +119,34 @@ class Worker:
         return self._running.jobs
 
     def stop(self) -> None:
-        """The first call drains, the second leaves at once."""
-        (self._leave if self._was_asked else self._drain).set()
-        self._was_asked = True
+        """Drain on the first call; leave at once on the second."""
+        (self._leave if self._stop_requested else self._drain).set()
+        self._stop_requested = True
 
     def drain(self) -> None:
-        """However often it is called, and before or after `stop`."""
+        """Drain the worker. Idempotent, and not counted as a call of `stop`."""
         self._drain.set()
 
     def stop_now(self) -> None:
-        """Stop without finishing what runs."""
+        """Stop the worker without finishing running jobs."""
         self._drain.set()
         self._leave.set()
 
     async def run(self, warmup: Sequence[Fields], expected_s: Sequence[float] = ()) -> int:
-        """Serve until stopped: 0. Until the engine dies: 1.
+        """Serve until stopped (returns 0), or until the engine fails (returns 1).
 
         Args:
-            warmup: requests whose programs are compiled before the first claim, and measured.
-            expected_s: of each one's trial, by estimate; none: they take no time.
+            warmup: requests whose programs are compiled and measured before the first claim.
+            expected_s: estimated trial seconds of each request; empty: 0.
 
-        Raises: whatever keeps the model from being compiled.
+        Raises: errors of compiling the model.
         """
         self.liveness.warms_up()
         helpers = spawn(
             self.liveness.beat(),
             self._beat(),
             self._running.leases.run(),
-            self._hear_cancels(),
+            self._watch_cancels(),
             self._cost_reporter.run(),
             self._profiler.run(),
         )
@@ -156,149 +155,156 @@ class Worker:
         main = spawn(self._serve(warmup, trials), self._drain.wait(), preempting)
         try:
             await asyncio.wait(
-                [*helpers, *main, self.engine.died], return_when=asyncio.FIRST_COMPLETED
+                [*helpers, *main, self.engine.failure], return_when=asyncio.FIRST_COMPLETED
             )
             raise_failures([*helpers, *main])
-            self._turns.stop()
+            self._time_sharing.stop()
             self.liveness.drains()
             metrics.ready.labels(self._spec.name).set(0)
             await cancel(*main)
             await self._end_jobs()
         finally:
-            await self._say_goodbye([*helpers, *main])
-        return 1 if self.engine.died.done() else 0
+            await self._unregister([*helpers, *main])
+        return 1 if self.engine.failure.done() else 0
 
     async def _serve(self, warmup: Sequence[Fields], trials: Trials) -> None:
-        async with self._turns.warming:
-            await self._turns.bring(self.model)
-            began, mine = time.time(), (self._spec.name,)
-            await self.engine.warm_up(warmup)
-            began = worker_metrics.started(mine, "warm_up", began)
-            broken = await trials.alone()
-            worker_metrics.started(mine, "measure", began)
+        async with self._time_sharing.warming:
+            await self._time_sharing.ensure_present(self.model)
+            began, models = time.time(), (self._spec.name,)
+            await self.engine.readiness.warm_up(warmup)
+            began = worker_metrics.started(models, "warm_up", began)
+            broken = await trials.run_alone()
+            worker_metrics.started(models, "measure", began)
         if broken:
-            await self._stay_unready(broken)
-        await self._cost_reporter.tell()
+            await self._stay_not_ready(broken)
+        await self._cost_reporter.report()
         self._is_ready = True
         await until_reached(self._register)
         log.info("pool %s is ready", self.name)
         metrics.ready.labels(self._spec.name).set(1)
         self.liveness.serves()
-        self._idle = IdleWork(partial(self._catch_up, warmup, trials), self._receipts.run)
+        self._idle = IdleWork(
+            partial(self._measure_in_background, warmup, trials), self._quality_samples.run
+        )
         try:
             while True:
                 await self._capacity.wait()
-                async with self._turns.claiming(self.model):
+                async with self._time_sharing.claiming(self.model):
                     await self._take_jobs()
                 self.liveness.rests()
         finally:
-            await self.give_way()
+            await self.interrupt()
 
     async def _take_jobs(self) -> None:
-        """Begin what can be claimed now; until something can, do what nobody waits for."""
-        if not self.jobs and self._turns.is_idle:
+        """Claim and start jobs; do background work while none can be claimed."""
+        if not self.jobs and self._time_sharing.is_idle:
             self._idle.begin()
         claims = await until_reached(self._claim, self._capacity.free)
         self._running.hold(claims)
         try:
-            if claims or not self._turns.is_present(self.model):
-                await self.give_way()
+            if claims or not self._time_sharing.is_present(self.model):
+                await self.interrupt()
         finally:
             for claim in claims:
-                self._running.take(claim)
+                self._running.start(claim)
         if claims:
-            await self._turns.give_way()
+            await self._time_sharing.interrupt()
 
-    async def _catch_up(self, warmup: Sequence[Fields], trials: Trials) -> None:
-        """Measure what readiness has not waited for."""
-        async with self._turns.warming:
-            pass  # models that still warm up go first
-        await trials.batches(await self._cost_reporter.known())
+    async def _measure_in_background(self, warmup: Sequence[Fields], trials: Trials) -> None:
+        """Measure in the background what readiness did not wait for."""
+        async with self._time_sharing.warming:
+            pass  # other models' warm-up goes first
+        await trials.run_batches(await self._cost_reporter.recent_measurements())
         if not self.engine.batching.is_exact:
             batching = await closeness(self.engine, warmup)
             self._spec = self._spec.model_copy(update={"batching": batching})
 
-    async def _stay_unready(self, reason: str) -> None:
-        """Stay unready until stopped: started again, it would load the same weights."""
+    async def _stay_not_ready(self, reason: str) -> None:
+        """Stay unready until stopped, since a restart would load the same weights."""
         log.error("pool %s takes no jobs: %s", self.name, reason)
         self.liveness.refuses(reason)
         await asyncio.Event().wait()
 
-    async def _claim(self, pictures: int) -> Claims:
-        """Raises: as `Queue.claim`."""
+    async def _claim(self, images: int) -> ClaimList:
+        """Claim jobs for at most this many images. Raises: as `Queue.claim`."""
         self.liveness.claims()
         return await self._queue.claim(
             self.name,
             self._spec.name,
-            pictures,
+            images,
             wait_s=CLAIM_WAIT_S,
             warm=self._cost_reporter.warm,
             adapters=self.engine.adapters.digests,
             slowness=self._cost_reporter.slowness,
             slowness_in=self._cost_reporter.slowness_in,
             busy=lambda: self.jobs > 0,
-            has_room=lambda: self._capacity.free >= pictures and self._turns.is_present(self.model),
+            has_room=lambda: (
+                self._capacity.free >= images and self._time_sharing.is_present(self.model)
+            ),
             may_compile=lambda: self._running.compiling < self._max_compiling,
             origin=self._origin,
         )
 
     async def _end_jobs(self) -> None:
-        """Let end what ends in time, put the rest aside. A dead engine's jobs end by themselves."""
+        """Finish or suspend running jobs. After an engine failure, they end by themselves."""
         log.info("pool %s drains", self.name)
-        self._is_ready = False  # nobody is to count on it for what comes now
+        self._is_ready = False  # schedulers must not count on it
         metrics.ready.labels(self._spec.name).set(0)
-        limit_s = LAST_WORDS_S if self.engine.died.done() else self._drain_s
-        clearing = self._running.clear(ENDING * limit_s, PUTTING_ASIDE * limit_s)
-        ends, telling = spawn(clearing, self._leave.wait()), spawn(self._announce())
+        limit_s = SHUTDOWN_TIMEOUT_S if self.engine.failure.done() else self._drain_s
+        clearing = self._running.clear(ENDING * limit_s, SUSPENDING * limit_s)
+        ends, announcing = spawn(clearing, self._leave.wait()), spawn(self._announce())
         await asyncio.wait(
             ends,
-            timeout=(ENDING + PUTTING_ASIDE) * limit_s,
+            timeout=(ENDING + SUSPENDING) * limit_s,
             return_when=asyncio.FIRST_COMPLETED,
         )
-        await cancel(*ends, *telling)
+        await cancel(*ends, *announcing)
 
-    async def _say_goodbye(self, tasks: list[asyncio.Task[Any]]) -> None:
-        """Give back what is left, and be forgotten."""
+    async def _unregister(self, tasks: list[asyncio.Task[Any]]) -> None:
+        """Release remaining jobs, and unregister the worker."""
         try:
-            async with asyncio.timeout(LAST_WORDS_S):
-                await self._running.give_back()
-                await cancel(*tasks)  # or a last heartbeat might come after it has left
+            async with asyncio.timeout(SHUTDOWN_TIMEOUT_S):
+                await self._running.release_all()
+                await cancel(*tasks)  # a late heartbeat would register it again
                 await self._queue.unregister(self.name, self._spec.name)
         except (TimeoutError, *QUEUE_ERRORS) as error:
-            log.warning("left without a word to Redis, leases will tell: %s", error)
+            log.warning("Redis is unreachable: the worker exits, and its leases expire: %s", error)
         await cancel(*tasks)
 
     async def _register(self) -> None:
         self._check_capacity()
-        away_s, asleep = self._turns.away_s(self.model), self._turns.is_asleep
+        away_s, asleep = self._time_sharing.away_s(self.model), self._time_sharing.is_asleep
         facts = replace(self._cost_reporter.facts, away_s=away_s, asleep=asleep)
         await self._queue.register(self.name, self._spec, ready=self._is_ready, facts=facts)
-        metrics.tally.expect([self._spec.name], await self._tenants.classes())
+        metrics.job_metrics.expect([self._spec.name], await self._tenants.classes())
 
     def _check_capacity(self) -> None:
-        """Raises: RuntimeError: slots are taken while no job runs; nothing would free them."""
-        if self._is_ready and not self.jobs and not self._capacity.is_whole:
-            raise RuntimeError("slots are taken while no job runs; the pool has to start again")
+        """Verify that no slot is taken while no job runs.
+
+        Raises: RuntimeError: the slot would never be freed.
+        """
+        if self._is_ready and not self.jobs and not self._capacity.is_unused:
+            raise RuntimeError("slots are taken while no job runs; restart the pool")
 
     async def _announce(self) -> None:
         try:
             await self._register()
-            await self._heed_pause()
-            self._turns.heed(self.model, await self._queue.sleep_of(self.name))
+            await self._apply_pause()
+            self._time_sharing.apply_sleep(self.model, await self._queue.sleep_of(self.name))
         except QUEUE_ERRORS as error:
-            log.warning("the heartbeat was not heard: %s", error)
+            log.warning("the heartbeat cannot be sent: %s", error)
 
-    async def _heed_pause(self) -> None:
-        """Put aside what runs where an operator drains this pool, which claims nothing then."""
+    async def _apply_pause(self) -> None:
+        """Suspend running jobs if an operator drains this worker, which then claims none."""
         pause = await self._queue.pause_of(self.name, self._spec.name)
         is_clearing = self._clearing and not self._clearing.done()
         if pause and pause.drains and self._running.jobs and not is_clearing:
             log.info("pool %s is drained by %s", self.name, pause.by)
-            clearing = self._running.clear(0, PUTTING_ASIDE * self._drain_s)
+            clearing = self._running.clear(0, SUSPENDING * self._drain_s)
             self._clearing = asyncio.create_task(clearing)
 
     async def waiting_s(self) -> float | None:
-        """Seconds since the first queued job of its model came; None: there is none for it.
+        """Seconds since the oldest queued job of its model was submitted; None: none, or paused.
 
         Raises: QUEUE_ERRORS.
         """
@@ -307,29 +313,29 @@ class Worker:
             return None
         return waiting_s
 
-    def look_again(self) -> None:
-        """Let a claim that waits end, if it may take nothing any more."""
-        self._queue.look_again(self.model)
+    def end_waiting_claim(self) -> None:
+        """Let a waiting claim end if no job may be taken any more."""
+        self._queue.wake_claims(self.model)
 
-    async def make_way(self) -> None:
-        """Let jobs end that do so soon, put the others aside, and return when none is left."""
-        await self._running.clear(self._quantum_s, PUTTING_ASIDE * self._drain_s)
+    async def clear_jobs(self) -> None:
+        """Let jobs finish that end soon, suspend the others, and return when none is left."""
+        await self._running.clear(self._quantum_s, SUSPENDING * self._drain_s)
         await self._running.emptied()
 
-    async def leave_devices(self) -> None:
-        """Take the weights off the devices."""
-        await self.engine.leave_devices()
+    async def offload_weights(self) -> None:
+        """Move the model's weights off the devices."""
+        await self.engine.offload_weights()
 
-    async def return_to_devices(self, keep_copies: bool) -> None:
-        """Bring the weights back. Args: keep_copies: in host memory, for the next time."""
-        await self.engine.return_to_devices(keep_copies)
+    async def reload_weights(self, keep_copies: bool) -> None:
+        """Load the weights again. Args: keep_copies: retain host copies for the next time."""
+        await self.engine.reload_weights(keep_copies)
 
-    async def give_way(self) -> None:
-        """Drop what nobody waits for, and return when it has stopped."""
-        await self._idle.give_way()
+    async def interrupt(self) -> None:
+        """Cancel background work, and return when it has stopped."""
+        await self._idle.interrupt()
 
     async def announce(self) -> None:
-        """Tell the queue how soon its jobs can begin, once it is known there."""
+        """Report to the queue how soon its jobs can begin, once the worker is ready."""
         if self._is_ready:
             await self._announce()
 
@@ -338,18 +344,18 @@ class Worker:
             await self._announce()
             await asyncio.sleep(self._heartbeat_s)
 
-    async def _hear_cancels(self) -> None:
+    async def _watch_cancels(self) -> None:
         async for job_id in self._queue.canceled():
             self._running.drop_job(job_id)
 
 
 def spawn(*coroutines: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
-    """Return tasks that run already."""
+    """Start an asyncio task for each coroutine."""
     return [asyncio.create_task(coroutine) for coroutine in coroutines]
 
 
 def raise_failures(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    """Raise what ended one of the tasks."""
+    """Raise the error of a finished task, if any."""
     for task in tasks:
         if task.done():
             task.result()

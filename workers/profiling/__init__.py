@@ -1,4 +1,4 @@
-"""Profiles of a running engine: recorded, read, and broken down.
+"""Profiling of a running engine: recorder, trace reader and breakdown.
 
 May import engine and slice.
 """

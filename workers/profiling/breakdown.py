@@ -1,8 +1,8 @@
-"""Breakdown of steps' time: intervals of a device's operations → shares of a window.
+"""Breakdown of steps' time: from intervals of a device's operations to shares of a window.
 
-A moment counts once. Where a step's program computes it is compute, whatever is communicated
-meanwhile; where it only communicates it is communication; where neither runs, another program may;
-else the device waits. So the parts sum to the window.
+Each moment counts once, as the first that applies. Compute: a step's program computes.
+Communication: it only communicates. Other: another program runs. Otherwise the device waits. So the
+parts sum to the window.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from itertools import pairwise
 
 Interval = tuple[float, float]
 Intervals = Sequence[Interval]
-"""Intervals in order and without overlap, where it is not said otherwise."""
+"""Intervals, sorted and disjoint unless stated otherwise."""
 
 TOP = 12
-"""Operations that a report names."""
+"""Number of operations in a report."""
 
 
 class Kind(StrEnum):
-    """Kind of work that a device is busy with."""
+    """Kind of an operation in a device profile."""
 
     COMPUTE = "compute"
     COMMUNICATION = "communication"
     OTHER = "other"
-    """Work of another program than a step's: encoding, decoding, previews, copies."""
+    """Program other than a step: encoding, decoding, previews, copies."""
     FRAME = "frame"
-    """A loop or call around other operations: it computes where none of them communicates."""
+    """A loop or call around other operations; computes except while an inner one communicates."""
 
 
 COLLECTIVE = re.compile(
@@ -40,19 +40,19 @@ COLLECTIVE = re.compile(
 )
 FRAMES = re.compile(r"%?(while|call|conditional)(\.\d+)?( =.*)?")
 STEP_PROGRAM = re.compile(r"jit_step\b")
-"""Name that XLA gives a step's program (`Tracer.step`)."""
+"""XLA's name of a step's program (`Tracer.step`)."""
 
 
 def kind_of(name: str, program: str | None, category: str = "") -> Kind:
     """Return the kind of one operation.
 
     Args:
-        program: that it is part of; None: nothing tells, which counts as a step's.
-        category: as the profiler of a TPU has it.
+        program: its program; None: unknown, which counts as a step.
+        category: category by the TPU's profiler.
     """
     if program is not None and not STEP_PROGRAM.match(program):
         return Kind.OTHER
-    head = name.split(" = ")[0]  # a TPU's names have the whole instruction behind them
+    head = name.split(" = ")[0]  # TPU names are followed by the whole instruction
     if COLLECTIVE.search(head) or COLLECTIVE.search(category):
         return Kind.COMMUNICATION
     return Kind.FRAME if FRAMES.fullmatch(name) else Kind.COMPUTE
@@ -70,29 +70,29 @@ class ProfiledOp:
 
 @dataclass(frozen=True)
 class Recording:
-    """Recording of one process."""
+    """Recorded profile of one process: operations per device, step ends, idle times."""
 
     devices: Mapping[str, Sequence[ProfiledOp]]
     steps: Sequence[float]
-    """Times at which the end of a step was seen."""
+    """End times of steps."""
     no_work: Intervals
-    """Intervals in which there was nothing to step; in any order."""
+    """Intervals without work to step; unsorted."""
 
 
 @dataclass(frozen=True)
 class Top:
-    """Operation among those that take longest."""
+    """Operation among the longest of a profile."""
 
     name: str
     kind: Kind
     seconds: float
-    """Mean over the devices; others may have run meanwhile."""
+    """Mean over the devices; may overlap other operations."""
     calls: float
 
 
 @dataclass(frozen=True)
 class Report:
-    """Seconds are means over the devices; the five parts sum to the window."""
+    """Breakdown of a window, averaged over the devices; the five parts sum to the window."""
 
     devices: int
     steps: int
@@ -101,23 +101,23 @@ class Report:
     communication_s: float
     other_s: float
     waiting_s: float
-    """Seconds of waiting for the host, with something to step."""
+    """Seconds of waiting for the host while there is work."""
     no_work_s: float
     hidden_s: float
-    """Communication behind compute, which counts as that."""
+    """Communication during compute, which counts as compute."""
     top: tuple[Top, ...]
 
     @property
     def communication_share(self) -> float:
-        """Share of communication in the time with something to do."""
+        """Share of communication in the time with work."""
         return self.communication_s / max(self.window_s - self.no_work_s, 1e-12)
 
 
 def report(recording: Recording, most_steps: int) -> Report | None:
-    """Report from the end of one step to that of the last; None: there are not two.
+    """Break down the time from the first step's end to the last's; None: fewer than two steps.
 
     Args:
-        most_steps: later ones are left out.
+        most_steps: maximum number of steps; later ones are ignored.
     """
     ends = sorted(recording.steps)[: most_steps + 1]
     if len(ends) < 2 or not recording.devices:
@@ -142,7 +142,7 @@ def report(recording: Recording, most_steps: int) -> Report | None:
 
 
 def _parts(ops: Iterable[ProfiledOp], window: Interval, idle: Intervals) -> tuple[float, ...]:
-    """Split the time of one device as `Report` does: the five parts, and what is hidden."""
+    """Return the five parts of one device's time, and the hidden communication."""
     of: defaultdict[Kind, list[Interval]] = defaultdict(list)
     for op in ops:
         of[op.kind].append((op.start, op.end))
@@ -174,31 +174,31 @@ def _top(devices: Iterable[Sequence[ProfiledOp]], window: Interval) -> tuple[Top
         if took_s > 0 and op.kind is not Kind.FRAME:
             seconds[op.name, op.kind] += took_s
             calls[op.name, op.kind] += 1
-    longest = sorted(seconds, key=lambda one: -seconds[one])[:TOP]
+    longest = sorted(seconds, key=lambda key: -seconds[key])[:TOP]
     count = len(devices)
-    return tuple(Top(*one, seconds[one] / count, calls[one] / count) for one in longest)
+    return tuple(Top(*key, seconds[key] / count, calls[key] / count) for key in longest)
 
 
 def merged(intervals: Iterable[Interval]) -> list[Interval]:
-    """The same moments, in order and without overlap."""
-    found: list[Interval] = []
+    """Sort intervals of time and merge overlaps."""
+    result: list[Interval] = []
     for start, end in sorted(intervals):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        if result and start <= result[-1][1]:
+            result[-1] = (result[-1][0], max(end, result[-1][1]))
         else:
-            found.append((start, end))
-    return found
+            result.append((start, end))
+    return result
 
 
 def clipped(intervals: Intervals, window: Interval) -> list[Interval]:
-    """Return the intervals' parts inside the window."""
+    """Return the parts of intervals of time inside a window."""
     cut = ((max(start, window[0]), min(end, window[1])) for start, end in intervals)
     return [(start, end) for start, end in cut if start < end]
 
 
 def minus(intervals: Intervals, others: Intervals) -> list[Interval]:
-    """The moments of the first that are none of the second."""
-    found: list[Interval] = []
+    """Subtract the second list of intervals of time from the first."""
+    result: list[Interval] = []
     position = 0
     for start, end in intervals:
         while position < len(others) and others[position][1] <= start:
@@ -208,16 +208,20 @@ def minus(intervals: Intervals, others: Intervals) -> list[Interval]:
             if others[other][0] >= end:
                 break
             edges += others[other]
-        found += _gaps([*edges, end])
-    return found
+        result += _gaps([*edges, end])
+    return result
 
 
 def _gaps(edges: Sequence[float]) -> list[Interval]:
-    """Args: edges: begin, then begin and end of each hole, then end."""
+    """Return the intervals between holes.
+
+    Args:
+        edges: start, then start and end of each hole, then end.
+    """
     pairs = [pair for number, pair in enumerate(pairwise(edges)) if number % 2 == 0]
     return [(start, end) for start, end in pairs if start < end]
 
 
 def total(intervals: Intervals) -> float:
-    """Return the sum of disjoint intervals."""
+    """Return the total length of disjoint intervals."""
     return sum(end - start for start, end in intervals)

@@ -1,6 +1,6 @@
-"""Profiler: records what a running pool does when somebody asks for it in Redis.
+"""Profiler of a running worker, on request through Redis.
 
-The pool goes on meanwhile. What is recorded is read in a process of its own, at low priority.
+The worker keeps running. A child process with low priority reads the recording.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 
-from service.jobs.profiles import MOST_S, MOST_STEPS, ProfileRequest
+from service.jobs.profiles import MAX_S, MAX_STEPS, ProfileRequest
 from service.jobs.queue import Queue
 from service.jobs.storage.errors import StoreError
 from service.jobs.storage.object_store import Store
@@ -26,14 +26,14 @@ from workers.engine.engine import Engine
 from workers.engine.step_metrics import layout_name
 from workers.retry import QUEUE_ERRORS
 
-LOOK_EVERY_S = 1.0
-"""Interval of looking for requests; a look costs Redis less than a heartbeat."""
+CHECK_EVERY_S = 1.0
+"""Interval of polling for requests; a poll costs Redis less than a heartbeat."""
 POLL_S = 0.02
 READ_S = 100.0
-"""Time limit for reading a recording; whoever asked waits a little longer."""
+"""Time limit for reading a recording; the client waits a little longer."""
 AROUND = 2
-"""Steps beyond those that are wanted: the first one that is recorded has begun before."""
-KEPT_S = 300.0
+"""Extra steps to record, because the first one begins before the recording."""
+RETENTION_S = 300.0
 """Lifetime of a recording in the store."""
 NICENESS = 10
 FILES = (".xplane.pb", ".trace.json.gz")
@@ -42,11 +42,11 @@ log = logging.getLogger(__name__)
 
 
 class Unreadable(Exception):
-    """Error of a recording that cannot be read; says why, and what to do."""
+    """Error of an unreadable recording; states the reason and the remedy."""
 
 
 class Profiler:
-    """Profiler of one pool."""
+    """Profiler of one worker, which records JAX traces for requests in Redis."""
 
     def __init__(self, pool: str, engine: Engine, queue: Queue, store: Store) -> None:
         self._pool = pool
@@ -56,16 +56,16 @@ class Profiler:
         self._cleanups: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Answer requests one after the other, until canceled."""
+        """Answer requests one at a time, until canceled."""
         while True:
             try:
-                if request := await self._queue.wanted_profile(self._pool):
+                if request := await self._queue.requested_profile(self._pool):
                     await self._fulfil(request)
             except QUEUE_ERRORS as error:
-                log.info("cannot see now whether a profile is wanted: %s", error)
-            except (TypeError, ValueError) as error:  # of another version's command
-                log.warning("what is asked of the profiler cannot be understood: %s", error)
-            await asyncio.sleep(LOOK_EVERY_S)
+                log.info("profile requests cannot be read now: %s", error)
+            except (TypeError, ValueError) as error:  # command of another version
+                log.warning("a profile request is invalid: %s", error)
+            await asyncio.sleep(CHECK_EVERY_S)
 
     async def _fulfil(self, request: ProfileRequest) -> None:
         await self._queue.answer_profile(request, {"state": "taken"})
@@ -86,10 +86,10 @@ class Profiler:
             return {"state": "idle"}
         with TemporaryDirectory(prefix="profile-") as folder:
             await self._record(Path(folder), request)
-            report = await read_elsewhere(Path(folder), request.steps)
+            report = await read_in_subprocess(Path(folder), request.steps)
             if report is None:
                 return {"state": "idle"}
-            files = await self._keep(Path(folder), request) if request.raw else {}
+            files = await self._store_raw(Path(folder), request) if request.raw else {}
         metrics.profiled(self._engine.pipeline.spec.name, report["share"])
         return {"state": "done", "report": {**self._facts(), **report}, "files": files}
 
@@ -106,13 +106,13 @@ class Profiler:
         step_loop = self._engine.step_loop
         await asyncio.to_thread(jax.profiler.start_trace, str(folder), profiler_options=options())
         try:
-            enough = step_loop.settled + min(request.steps, MOST_STEPS) + AROUND
-            await self._until(lambda: step_loop.settled >= enough, min(request.seconds, MOST_S))
+            enough = step_loop.settled + min(request.steps, MAX_STEPS) + AROUND
+            await self._until(lambda: step_loop.settled >= enough, min(request.seconds, MAX_S))
         finally:
             await asyncio.shield(asyncio.to_thread(jax.profiler.stop_trace))
 
     async def _until(self, condition: Any, seconds: float) -> bool:
-        """Return whether it came in that time. Polls: the step loop has better things to do."""
+        """Poll until the condition holds; return False after a timeout. Spares the step loop."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         while not condition():
@@ -121,8 +121,8 @@ class Profiler:
             await asyncio.sleep(POLL_S)
         return True
 
-    async def _keep(self, folder: Path, request: ProfileRequest) -> dict[str, str]:
-        """The recording's files by their endings: their keys in the store. Raises: StoreError."""
+    async def _store_raw(self, folder: Path, request: ProfileRequest) -> dict[str, str]:
+        """Store the recording's files; return their keys by ending. Raises: StoreError."""
         from workers.profiling.trace import find
 
         keys = {ending: f"profiles/{request.id}/{self._pool}{ending}" for ending in FILES}
@@ -135,25 +135,25 @@ class Profiler:
         return keys
 
     async def _forget(self, folder: str) -> None:
-        """Delete a recording that nobody has fetched: whoever asked does so, unless it died."""
-        await asyncio.sleep(KEPT_S)
+        """Delete the recording after a while, in case the client did not."""
+        await asyncio.sleep(RETENTION_S)
         try:
             await self._store.delete([folder])
         except StoreError as error:
-            log.warning("a recording is left in %s: %s", folder, error)
+            log.warning("a recording remains in %s: %s", folder, error)
 
 
 def options() -> jax.profiler.ProfileOptions:
-    """Devices and the step_loop's marks; no calls of Python, which would slow the pool down."""
+    """Record devices and the step loop's marks, but no Python calls, which would be slow."""
     chosen = jax.profiler.ProfileOptions()
     chosen.python_tracer_level = 0
-    chosen.host_tracer_level = 2  # of a CPU, its operations are the host's
+    chosen.host_tracer_level = 2  # CPU operations are host events
     chosen.enable_hlo_proto = False
     return chosen
 
 
-async def read_elsewhere(folder: Path, steps: int) -> dict[str, Any] | None:
-    """The report on a recording; None: there are too few steps in it.
+async def read_in_subprocess(folder: Path, steps: int) -> dict[str, Any] | None:
+    """Read a recording in a child process; None: too few steps.
 
     Raises: Unreadable.
     """
@@ -165,21 +165,21 @@ async def read_elsewhere(folder: Path, steps: int) -> dict[str, Any] | None:
             **os.environ,
             "JAX_PLATFORMS": "cpu",
             "PYTHONPATH": str(IMPORT_ROOT),
-        },  # the chip is taken
+        },  # the worker holds the accelerator
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
     os.setpriority(os.PRIO_PROCESS, process.pid, NICENESS)
     try:
         async with asyncio.timeout(READ_S):
-            said, complaint = await process.communicate()
+            output, errors = await process.communicate()
     except TimeoutError:
         raise Unreadable(f"{READ_S:.0f} s were not enough to read it; take fewer --steps") from None
     finally:
         if process.returncode is None:
             process.kill()
     if process.returncode:
-        log.warning("a recording cannot be read:\n%s", complaint.decode())
+        log.warning("a recording cannot be read:\n%s", errors.decode())
         raise Unreadable("it cannot be read (see the pool's log); fewer --steps may do")
-    found = json.loads(said)
-    return None if found is None else dict(found)
+    report = json.loads(output)
+    return None if report is None else dict(report)

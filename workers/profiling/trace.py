@@ -1,7 +1,7 @@
-"""A recording of JAX's profiler → what ran on each device, and when.
+"""Reader of a JAX profiler's recording: the operations of each device, with times.
 
-In a process of its own (`python -m workers.profiling.trace FOLDER STEPS`), which prints the
-report as JSON: a long recording takes seconds of Python, which a pool does not have.
+It runs as a separate process (`python -m workers.profiling.trace FOLDER STEPS`) and prints the
+report as JSON. A long recording takes seconds of Python, which would block a worker.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ HOST = "/host:CPU"
 TPU_OPS = ("XLA Ops", "Async XLA Ops")
 MODULES = "XLA Modules"
 STREAM = "Stream"
-"""Prefix of a GPU's lines that have its kernels; the others are derived from those."""
+"""Prefix of a GPU's kernel lines; its other lines are derived from them."""
 
 
 MEMORY_BYTES = 4 << 30
-"""Memory limit of the reading beside its pool: what a machine is short of, it takes from both."""
+"""Memory limit of this process, which shares the machine with its worker."""
 
 
 def find(folder: Path, ending: str) -> Path:
-    """The one file of a recording with that ending. Raises: FileNotFoundError."""
+    """Return the recording's file with that ending. Raises: FileNotFoundError."""
     for path in sorted(folder.rglob(f"*{ending}")):
         return path
     raise FileNotFoundError(f"the profiler wrote no {ending}")
@@ -43,7 +43,7 @@ def read(path: Path) -> Recording:
     """Read a recording.
 
     Args:
-        path: of an `.xplane.pb`.
+        path: path of an `.xplane.pb`.
     """
     devices: defaultdict[str, list[ProfiledOp]] = defaultdict(list)
     marks: dict[str, list[Interval]] = {STEP: [], NO_WORK: []}
@@ -59,7 +59,7 @@ def read(path: Path) -> Recording:
 def _read_host(
     plane: Any, devices: dict[str, list[ProfiledOp]], marks: dict[str, list[Interval]]
 ) -> None:
-    """The step_loop's marks; and where the host's own cores are the devices, what runs on them."""
+    """Collect the step loop's marks, and the operations of CPU devices."""
     for line in plane.lines:
         for event in line.events:
             name = event.name
@@ -73,7 +73,7 @@ def _read_host(
 
 
 def _device_ops(plane: Any) -> Iterator[ProfiledOp]:
-    """Yield a GPU's kernels by stream, a TPU's operations by program."""
+    """Yield a GPU's kernels by stream, or a TPU's operations by program."""
     programs = ProgramRuns(line for line in plane.lines if line.name == MODULES)
     for line in plane.lines:
         if line.name in TPU_OPS or line.name.startswith(STREAM):
@@ -84,7 +84,7 @@ def _device_ops(plane: Any) -> Iterator[ProfiledOp]:
 
 
 class ProgramRuns:
-    """Lookup of the program that a device ran, where its operations do not name it."""
+    """Lookup of the program that a device ran, for operations that do not name it."""
 
     def __init__(self, lines: Iterable[Any]) -> None:
         runs = sorted((e.start_ns, e.end_ns, e.name) for line in lines for e in line.events)
@@ -92,7 +92,7 @@ class ProgramRuns:
         self._runs = runs
 
     def at(self, ns: float) -> str | None:
-        """Return the program that ran at a moment; None: none."""
+        """Return the program that ran at that time, or None."""
         number = bisect_right(self._starts, ns) - 1
         if number < 0 or ns >= self._runs[number][1]:
             return None
@@ -111,10 +111,10 @@ def _span(event: Any) -> Interval:
 
 
 def main(folder: str, most_steps: str) -> None:
-    """Print the report of a recording, in a process with bounded memory."""
+    """Print the report of a recording; limits the memory of this process."""
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
-    found = report(read(find(Path(folder), ".xplane.pb")), int(most_steps))
-    print(json.dumps(found and asdict(found) | {"share": found.communication_share}))
+    result = report(read(find(Path(folder), ".xplane.pb")), int(most_steps))
+    print(json.dumps(result and asdict(result) | {"share": result.communication_share}))
 
 
 if __name__ == "__main__":

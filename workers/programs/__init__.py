@@ -1,4 +1,4 @@
-"""Compiled programs: traced from a pipeline for a layout, kept by bucket in memory and in files.
+"""Compiled programs: traced from a pipeline for a layout, cached by bucket in memory and in files.
 
-May import jaxpr and slice. Neither the engine nor the planner is known here.
+May import jaxpr and slice; imports neither the engine nor the planner.
 """

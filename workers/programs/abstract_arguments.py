@@ -1,4 +1,4 @@
-"""Abstract arguments: shapes, dtypes and places of what a slice's programs are called with."""
+"""Abstract arguments of a slice's programs: shapes, dtypes and shardings."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from workers.programs.unstack import stacks
 
 
 class AbstractArguments:
-    """Arguments of programs as they lie on a slice.
+    """Argument shapes, dtypes and shardings for tracing one pipeline's programs on a slice.
 
-    Inputs whole on each of its devices, and rows but for what a step cache keeps; weights where
-    they were loaded, and swapped networks where the layout has them. On a GPU stacks come apart
+    Inputs are replicated; rows too, except the leaves of a step cache. Weights keep the sharding
+    they were loaded with; swapped networks have the layout's. On GPUs, stacks of layers are split
     (unstack.py).
 
     Args:
-        layout: how the slice splits its work.
+        layout: how the slice partitions the work.
     """
 
     def __init__(self, pipeline: Pipeline, layout: Layout) -> None:
@@ -40,17 +40,17 @@ class AbstractArguments:
             self.of(leaf) if isinstance(leaf, tuple) else self._leaf(leaf, sharding)
             for leaf, sharding in zip(self.weights.common, shardings, strict=True)
         ]
-        """Abstract form of `weights.common`."""
+        """Abstract arrays for `weights.common`."""
         self._tree = pipeline.weights
 
     def of(self, tree: PyTree) -> PyTree:
-        """Return the tree's leaves as abstract arrays; those without a place lie on each device."""
+        """Return the tree's leaves as abstract arrays; leaves without a sharding are replicated."""
         return jax.tree.map(self._leaf, tree)
 
     def row(self, row: PyTree) -> PyTree:
-        """Return a row as abstract arrays, whatever the layout of its next step."""
+        """Return a row as abstract arrays, independent of the layout of its next step."""
         return jax.tree.map(
-            lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
+            lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
             self.of(row),
             self.row_shardings(row),
         )
@@ -60,24 +60,24 @@ class AbstractArguments:
         return row_shardings(row, self.layout)
 
     def columns(self, values: Values, size: int) -> Mapping[str, jax.ShapeDtypeStruct]:
-        """Return the values of so many steps, or rows: float32, with a leading axis.
+        """Return abstract float32 values of `size` steps or rows, with a leading axis.
 
         Args:
-            values: one step's, for their names and shapes.
+            values: values of one step, for their names and shapes.
         """
         return {
-            name: jax.ShapeDtypeStruct((size, *one.shape), np.float32, sharding=self.replicated)
-            for name, one in values.items()
+            name: jax.ShapeDtypeStruct((size, *value.shape), np.float32, sharding=self.replicated)
+            for name, value in values.items()
         }
 
     def stay_under(self, other: Layout) -> bool:
-        """Return whether every weight lies where it does now under another layout, too."""
+        """Return whether another layout gives every weight its current sharding."""
         pairs = zip(
             jax.tree.leaves(self._tree),
             *(weight_shardings(layout, self._tree) for layout in (self.layout, other)),
             strict=True,
         )
-        return all(mine.is_equivalent_to(theirs, leaf.ndim) for leaf, mine, theirs in pairs)
+        return all(current.is_equivalent_to(changed, leaf.ndim) for leaf, current, changed in pairs)
 
     def _leaf(self, leaf: Any, place: Sharding | None = None) -> jax.ShapeDtypeStruct:
         sharding = getattr(leaf, "sharding", None) or place or self.replicated
@@ -86,13 +86,13 @@ class AbstractArguments:
 
 
 def weight_shardings(layout: Layout, weights: PyTree) -> list[Sharding]:
-    """Return where a layout has each array; what names no axes lies whole on each device."""
-    whole = NamedSharding(layout.mesh, PartitionSpec())
+    """Return each array's sharding under a layout; arrays without named axes are replicated."""
+    replicated = NamedSharding(layout.mesh, PartitionSpec())
 
     def place(leaf: Any) -> Any:
         if isinstance(leaf, nnx.Variable):
             return leaf.replace(layout.of_parameter("", leaf))
-        return whole
+        return replicated
 
     tree = jax.tree.map(place, weights, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
     return jax.tree.leaves(tree)

@@ -1,4 +1,4 @@
-"""Programs that sizes of a bucket of tokens share, called with rows and inputs of any one size."""
+"""Wrappers of programs that sizes of one token bucket share, for rows of any of these sizes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from workers.programs.bucket_programs import Program
 
 
 def encoding_any_size(program: Program, owner: Any) -> Program:
-    """Return (weights, inputs) → row of a program that neither takes nor gives what is of a size.
+    """Wrap a shared encode program: (weights, inputs) → row including its size's own leaves.
 
     Args:
-        owner: kept alive with the program, for other sizes to find.
+        owner: object kept alive as long as the program, so that other sizes can find it.
     """
 
     @wraps(program)
@@ -29,17 +29,20 @@ def encoding_any_size(program: Program, owner: Any) -> Program:
 
 
 def conditioning_any_size(program: Program) -> Program:
-    """Return (weights, row, values) → conditions."""
+    """Wrap a shared modulation program: (weights, row, values) → modulations."""
 
     @wraps(program)
-    def conditions(weights: list[Any], row: PyTree, values: Mapping[str, Any]) -> PyTree:
+    def modulations(weights: list[Any], row: PyTree, values: Mapping[str, Any]) -> PyTree:
         return program(weights, shared_row(row), values)
 
-    return conditions
+    return modulations
 
 
 def stepping_any_size(program: Program) -> Program:
-    """Return (weights, rows, values, …) → (rows, finite), each row with what is of its own size."""
+    """Wrap a shared step: (weights, rows, values, …) → (rows, finite).
+
+    Rows keep the leaves specific to their size.
+    """
 
     @wraps(program)
     def step(weights: list[Any], rows: Sequence[PyTree], *more: Any) -> tuple[Any, ...]:

@@ -1,13 +1,13 @@
-"""Compiled programs as files: a warm start reads them, and traces nothing.
+"""Compiled programs in files: a warm start loads them without tracing.
 
-JAX's own compile cache spares compiling, but the program has to be traced and lowered before it
-can be looked up. Here the key is made of what tracing starts from (aot_key.py), and what tracing is
-needed for beside the program (what a row looks like, which leaves a step changes) is kept with it.
+JAX's own compile cache avoids compiling, but only after a program is traced and lowered. The key
+here consists of the inputs of tracing (aot_key.py). Facts that also need tracing are stored too:
+the shape of a row, and the leaves that a step changes.
 
-A file is one object, written as a whole: several pools and machines may share a folder. It begins
-with its whole key, which is compared, and the digest of what follows, which is checked. What
-follows is pickled, and holds machine code: whoever may write to the folder can run code in the
-pools, as with JAX's own cache. So a folder or file that others may write to is not read.
+Each file is one object, written atomically, so several workers and machines may share a folder. It
+starts with the full key, which is compared, and a digest of the content, which is verified. The
+content is pickled and contains machine code. Anyone with write access can run code in the workers,
+as with JAX's own cache. Therefore files and folders writable by others are not read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import jax
 from jax.stages import Compiled
 
 from models.parallel import jax_internals
-from service.jobs.storage.private_folders import check_own
+from service.jobs.storage.private_folders import check_owner
 from workers import metrics
 from workers.programs.bucket_programs import Program
 from workers.programs.xla_cache import answers
@@ -38,16 +38,16 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 Key = Mapping[str, Any]
-"""Key as JSON: all that a program or a fact depends on."""
+"""JSON object of all that a program or fact depends on."""
 
 MAGIC = b"atelier executable 1\n"
-MOST_BYTES = 32 << 30
-"""Size limit of a folder; the least recently used leaves. A TPU's program is up to 0.13 GB (a
-decoder), and a pool has a few dozen: this holds those of ten models and chips."""
+MAX_BYTES = 32 << 30
+"""Size limit of a folder; the least recently used files are evicted. A TPU program has up to 0.13
+GB (a decoder), and a worker has a few dozen: this suffices for ten models and chips."""
 
 
 class Executables(Protocol):
-    """Source of compiled programs, and of facts about them."""
+    """Protocol for a cache of compiled programs and facts about them."""
 
     def program(
         self,
@@ -55,28 +55,28 @@ class Executables(Protocol):
         devices: Sequence[jax.Device],
         build: Callable[[], Compiled],
     ) -> Program:
-        """The program of this key, which runs on these devices. `build` compiles it."""
+        """Return the program of this key for these devices; `build` compiles it if missing."""
         ...
 
     def fact(self, key: Callable[[], Key], find: Callable[[], T]) -> T:
-        """Return what `find` gives for this key, of plain Python values."""
+        """Return the plain Python value of this key; `find` computes it if missing."""
         ...
 
     def recall(self, key: Callable[[], Key]) -> Any:
-        """The fact of this key, if it is kept; or None."""
+        """Return the stored fact of this key, or None."""
         ...
 
 
 class ModelExecutables(Protocol):
-    """Executables of each model that a process serves."""
+    """Protocol for the executables of each model that a process serves."""
 
     def of_model(self, model: Key) -> Executables:
-        """Return the executables of a model, whose key is `aot_key.of_model`'s."""
+        """Return the executables of a model; `model` is the key from `aot_key.of_model`."""
         ...
 
 
 class NoExecutables:
-    """Source that compiles each program when it is asked for."""
+    """Cache that stores nothing: each program is compiled on request."""
 
     def program(
         self,
@@ -84,34 +84,34 @@ class NoExecutables:
         devices: Sequence[jax.Device],
         build: Callable[[], Compiled],
     ) -> Program:
-        """Compile the program."""
+        """Compile the program with `build`."""
         return build()
 
     def fact(self, key: Callable[[], Key], find: Callable[[], T]) -> T:
-        """Find the fact."""
+        """Compute the fact with `find`."""
         return find()
 
     def recall(self, key: Callable[[], Key]) -> Any:
-        """Return None: nothing is kept."""
+        """Return None, because no facts are stored."""
         return None
 
 
 class ExecutableFiles:
-    """Executables in a folder, to be used from any thread.
+    """File cache of executables in one folder. Methods may run in any thread.
 
     Args:
-        folder: made where it is not there.
-        common: of all keys: what this process and its model are.
-        most_bytes: of all files in the folder.
-        awaited: called with a file's name before the file is read; returns when it has arrived from
-            elsewhere, or will not.
+        folder: created if missing.
+        common: part common to all keys: process and model.
+        most_bytes: size limit of all files in the folder.
+        awaited: called with a file's name before it is read; returns once the file has been fetched
+            from elsewhere, or will not be.
     """
 
     def __init__(
         self,
         folder: Path,
         common: Key,
-        most_bytes: int = MOST_BYTES,
+        most_bytes: int = MAX_BYTES,
         awaited: Callable[[str], None] = lambda name: None,
     ) -> None:
         self._folder = folder
@@ -126,44 +126,44 @@ class ExecutableFiles:
         devices: Sequence[jax.Device],
         build: Callable[[], Compiled],
     ) -> Program:
-        """Return the program out of its file, or compile and keep it."""
-        whole = {**self._common, **key()}
+        """Load the program from its file, or compile and store it."""
+        full_key = {**self._common, **key()}
         started = time.perf_counter()
-        content = self._read(whole)
+        content = self._read(full_key)
         if content is not None:
             try:
                 text, inputs, outputs = content
                 load = jax_internals.deserialize_and_load
                 program = load(text, inputs, outputs, execution_devices=devices)
-            except Exception as error:  # whatever a runtime says of what it cannot load
-                self._refuse(whole, f"cannot be loaded: {error}")
+            except Exception as error:  # runtimes raise various errors
+                self._refuse(full_key, f"cannot be loaded: {error}")
             else:
                 metrics.read_executable(time.perf_counter() - started)
                 return program
         metrics.executables.labels("miss").inc()
-        with answers() as heard:
+        with answers() as lookups:
             compiled = build()
-        if is_copied(devices, heard):
-            log.debug("%s came from JAX's compile cache and is not kept", whole.get("program"))
+        if is_copied(devices, lookups):
+            log.debug("%s came from JAX's compile cache and is not stored", full_key.get("program"))
         else:
-            self._keep(whole, lambda: jax_internals.serialize(compiled))
+            self._keep(full_key, lambda: jax_internals.serialize(compiled))
         return compiled
 
     def fact(self, key: Callable[[], Key], find: Callable[[], T]) -> T:
-        """Return the fact out of its file, or find and keep it."""
-        whole = {**self._common, **key()}
-        content: T | None = self._read(whole)
+        """Read the fact from its file, or compute and store it."""
+        full_key = {**self._common, **key()}
+        content: T | None = self._read(full_key)
         if content is None:
             content = find()
-            self._keep(whole, lambda: content)
+            self._keep(full_key, lambda: content)
         return content
 
     def recall(self, key: Callable[[], Key]) -> Any:
-        """Return the fact out of its file; None: there is none."""
+        """Read the fact from its file; None: not stored."""
         return self._read({**self._common, **key()})
 
     def _read(self, key: Key) -> Any:
-        """Read an entry; None: there is none that can be used."""
+        """Read and verify a cache entry; None: missing or unusable."""
         path = self._path(key)
         self._awaited(path.name)
         try:
@@ -171,37 +171,37 @@ class ExecutableFiles:
         except FileNotFoundError:
             return None
         except OSError as error:
-            self._tell("cannot be read, and so it is compiled", error)
+            self._log_once("cannot be read, and so it is compiled", error)
             metrics.executables.labels("refused").inc()
             return None
         try:
             content = unpacked(text, key)
-        except Exception as error:  # pickle raises what it likes
+        except Exception as error:  # pickle raises various errors
             self._refuse(key, f"is damaged: {error}")
             return None
         _touch(path)
         return content
 
     def _keep(self, key: Key, content: Callable[[], Any]) -> None:
-        """Write an entry. Nothing is lost where this fails: it is compiled again next time."""
+        """Write a cache entry. A failure is harmless: the next start compiles again."""
         path = self._path(key)
         try:
             text = packed(content(), key)
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_whole(path, text)
+            write_atomically(path, text)
             evict_oldest(path.parent, self._most_bytes)
         except OSError as error:
-            self._tell("cannot be written, and is compiled anew by the next start", error)
+            self._log_once("cannot be written, and the next start compiles it again", error)
             metrics.executables.labels("unkept").inc()
-        except Exception as error:  # some programs call the host, and cannot be kept
-            log.info("%s is not kept: %s", key.get("program"), error)
+        except Exception as error:  # programs with host callbacks cannot be serialized
+            log.info("%s is not stored: %s", key.get("program"), error)
             metrics.executables.labels("unkept").inc()
 
-    def _tell(self, what: str, error: OSError) -> None:
-        """Once, what is the folder's fault: a start asks it for dozens of programs."""
+    def _log_once(self, what: str, error: OSError) -> None:
+        """Log a folder's error once, since a start reads dozens of programs."""
         if (what, error.errno) not in self._logged:
             self._logged.add((what, error.errno))
-            log.warning("a program kept in %s %s: %s", self._folder, what, error)
+            log.warning("a program stored in %s %s: %s", self._folder, what, error)
 
     def _refuse(self, key: Key, why: str) -> None:
         log.warning("%s is not used, it %s", self._path(key), why)
@@ -212,56 +212,56 @@ class ExecutableFiles:
 
 
 def file_name(key: Key) -> str:
-    """Return the name of an entry's file, in folders and stores."""
+    """Return the file name of an entry, in folders and stores."""
     return digest(json.dumps(key, sort_keys=True).encode())[:32]
 
 
-def is_copied(devices: Sequence[jax.Device], heard: Sequence[str]) -> bool:
-    """Return whether a program cannot be written down again.
+def is_copied(devices: Sequence[jax.Device], lookups: Sequence[str]) -> bool:
+    """Return whether a program was loaded from a cache and cannot be serialized again.
 
-    XLA's CPU programs that came out of a file lack the machine code of some of their functions then
-    (jax 0.10.2), and say so only when they are called.
+    XLA's CPU programs loaded from a file then lack the machine code of some functions (jax 0.10.2),
+    which fails only when they are called.
     """
-    return "hit" in heard and any(device.platform == "cpu" for device in devices)
+    return "hit" in lookups and any(device.platform == "cpu" for device in devices)
 
 
 def packed(content: Any, key: Key) -> bytes:
-    """Return a file's bytes: key, digest and content."""
+    """Serialize an executable file: key, digest and content."""
     body = pickle.dumps(content)
     head = json.dumps({"key": key, "sha256": digest(body)}, sort_keys=True).encode()
     return MAGIC + head + b"\n" + body
 
 
 def unpacked(text: bytes, key: Key) -> Any:
-    """Return what a file holds.
+    """Parse an executable file, and return its content.
 
-    Raises: ValueError: of another key or damaged, and whatever pickle raises.
+    Raises: ValueError: damaged or of another key; errors of pickle.
     """
     magic, rest = text[: len(MAGIC)], text[len(MAGIC) :]
     head, newline, body = rest.partition(b"\n")
     if magic != MAGIC or not newline:
-        raise ValueError("it does not begin as it should")
+        raise ValueError("its header is invalid")
     header = json.loads(head)
     if header["key"] != json.loads(json.dumps(key)):
-        raise ValueError("it is of another key")
+        raise ValueError("it has another key")
     if header["sha256"] != digest(body):
-        raise ValueError("its digest is another")
-    return pickle.loads(body)  # after all that: from a folder that is ours
+        raise ValueError("its digest differs")
+    return pickle.loads(body)  # verified above, and from this user's folder
 
 
 def read_own(path: Path) -> bytes:
-    """A file that none but this user and root can have written.
+    """Read a file that only this user and root can have written.
 
-    Raises: OSError: it is not there, or others may write to it or to its folder.
+    Raises: OSError: missing, or the file or its folder is writable by others.
     """
-    check_own(path.parent.stat(), path.parent)
+    check_owner(path.parent.stat(), path.parent)
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
-        check_own(os.fstat(file.fileno()), path)
+        check_owner(os.fstat(file.fileno()), path)
         return file.read()
 
 
-def write_whole(path: Path, text: bytes) -> None:
-    """Write a file at once: concurrent readers see what was there before, or nothing."""
+def write_atomically(path: Path, text: bytes) -> None:
+    """Write a file atomically: concurrent readers see the previous state or the complete file."""
     other = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with open(other, "xb", opener=_own) as file:
@@ -272,22 +272,22 @@ def write_whole(path: Path, text: bytes) -> None:
 
 
 def _own(path: str, flags: int) -> int:
-    """Opened so that `check_own` takes it, whatever the umask is."""
+    """Open a file with mode 0600, so that `check_owner` accepts it."""
     return os.open(path, flags, 0o600)
 
 
 def evict_oldest(folder: Path, most_bytes: int) -> None:
-    """The oldest files go until the rest is small enough."""
-    found = []
+    """Delete the oldest files until the folder is small enough."""
+    files = []
     for path in folder.iterdir():
         try:
             status = path.stat()
-        except FileNotFoundError:  # another pool makes room too
+        except FileNotFoundError:  # another worker evicts too
             continue
         if stat.S_ISREG(status.st_mode):
-            found.append((status.st_mtime, status.st_size, path))
-    left = sum(size for _, size, _ in found)
-    for _, size, path in sorted(found):
+            files.append((status.st_mtime, status.st_size, path))
+    left = sum(size for _, size, _ in files)
+    for _, size, path in sorted(files):
         if left <= most_bytes:
             return
         path.unlink(missing_ok=True)
@@ -295,10 +295,10 @@ def evict_oldest(folder: Path, most_bytes: int) -> None:
 
 
 def digest(text: bytes) -> str:
-    """Return SHA-256, in hex."""
+    """Return the SHA-256 digest in hex."""
     return hashlib.sha256(text).hexdigest()
 
 
 def _touch(path: Path) -> None:
-    with suppress(OSError):  # some buckets have no times: the oldest written goes first there
+    with suppress(OSError):  # some buckets have no times; then eviction is by time written
         os.utime(path)

@@ -1,7 +1,7 @@
-"""Key of a compiled program beside its arguments: of this process, and of its model.
+"""Cache key of a compiled program, except its arguments: the process and the model.
 
-Two processes with equal answers trace and compile the same from the same arguments. Whatever could
-make a difference is in here: better a program too many than a wrong one.
+Two processes with equal keys trace and compile equal programs from equal arguments. Everything that
+could make a difference is included: an unnecessary program is better than a wrong one.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from models.interface.pipeline import PyTree
 from models.parallel.axis_rules import Layout
 
 PACKAGES = ("jax", "flax", "numpy", "ml_dtypes", "libtpu", "nvidia", "tokamax", "qwix")
-"""Name prefixes of packages with a part in tracing, compiling or running."""
+"""Name prefixes of packages involved in tracing, compiling or running."""
 ROOMS = ("models", "workers")
 DEMO = "models/demo"
-"""Checkpoints, and how they are made: no part of any program."""
+"""Checkpoints and their training: not part of any program."""
 SUFFIXES = (".py", ".json", ".toml")
 FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE")
-"""Variables that XLA and the libraries below it read."""
+"""Environment variables that XLA and its libraries read."""
 NO_MATTER = (
     *("cache", "dump", "log", "traceback", "coordinat", "distributed", "transfer", "profil"),
     *("platforms", "num_cpu_devices"),
 )
-"""Parts of the names of JAX's options that change no program: where it caches, what it logs; which
-devices it looks for, since those that it uses stand in the key."""
+"""Parts of the names of JAX options that change no program: cache locations, logging, and device
+discovery, since the devices in use are in the key."""
 CPU_LINES = ("model name", "flags", "Features", "CPU part")
-"""Lines of /proc/cpuinfo: XLA compiles for the very processor that it runs on."""
+"""Lines of /proc/cpuinfo in the key, because XLA compiles for the exact processor."""
 
 
 def of_process(device: jax.Device) -> dict[str, Any]:
-    """Software, flags, options, machine.
+    """Return the process's part of the key: software, flags, options and machine.
 
     Args:
-        device: one of those that programs run on, which may be described and not there.
+        device: a device that programs run on; it may be only described, not present.
     """
     client = device.client
     return {
@@ -63,22 +63,24 @@ def of_process(device: jax.Device) -> dict[str, Any]:
 
 @cache
 def packages() -> list[str]:
-    """Return `name-version` of each package, by the names of their folders.
+    """Return `name-version` of each relevant package, from the names of their folders.
 
-    Reading what is in these takes a second.
+    Reading the folders' contents would take a second.
     """
-    folders = (folder for place in sys.path for folder in Path(place or ".").glob("*.dist-info"))
+    folders = (
+        folder for directory in sys.path for folder in Path(directory or ".").glob("*.dist-info")
+    )
     names = {folder.stem.lower() for folder in folders}
     return sorted(name for name in names if name.startswith(PACKAGES))
 
 
 @cache
 def code(root: Path) -> str:
-    """Digest of the names and texts of all sources that trace."""
-    found = sha256()
+    """Digest the names and texts of all sources that affect tracing."""
+    hasher = sha256()
     for path in sorted(_sources(root)):
-        found.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
-    return found.hexdigest()
+        hasher.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
+    return hasher.hexdigest()
 
 
 def _sources(root: Path) -> Iterable[Path]:
@@ -87,7 +89,7 @@ def _sources(root: Path) -> Iterable[Path]:
 
 
 def options() -> dict[str, str]:
-    """JAX's own settings."""
+    """Return JAX's configuration options that affect programs."""
     return {
         name: str(value)
         for name, value in sorted(jax.config.values.items())
@@ -96,25 +98,28 @@ def options() -> dict[str, str]:
 
 
 def machine() -> str:
-    """The processor, and how many of it XLA may use."""
-    found = {f"{platform.machine()} {len(os.sched_getaffinity(0))}"}
+    """Digest the processor's features, and the number of cores XLA may use."""
+    features = {f"{platform.machine()} {len(os.sched_getaffinity(0))}"}
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:  # not Linux
         lines = [platform.processor()]
-    found.update(line for line in lines if line.startswith(CPU_LINES))
-    return sha256("\n".join(sorted(found)).encode()).hexdigest()
+    features.update(line for line in lines if line.startswith(CPU_LINES))
+    return sha256("\n".join(sorted(features)).encode()).hexdigest()
 
 
 def of_devices(devices: Iterable[jax.Device]) -> list[list[Any]]:
-    """Return number, kind and place of each."""
-    return [[one.id, one.device_kind, str(getattr(one, "coords", ""))] for one in devices]
+    """Return the number, kind and coordinates of each device."""
+    return [
+        [device.id, device.device_kind, str(getattr(device, "coords", ""))] for device in devices
+    ]
 
 
 def of_layout(layout: Layout) -> dict[str, Any]:
-    """Return the devices in their order, what splits what, and the attention kernel by its name.
+    """Return the layout's part of the key: mesh, devices in order, axis table and attention kernel.
 
-    Which kernel it is follows from the device, the model's dtype and the code.
+    The kernel is given by name; its variant follows from the device, the model's dtype and the
+    code.
     """
     return {
         "mesh": [[name, size] for name, size in layout.mesh.shape.items()],
@@ -125,33 +130,34 @@ def of_layout(layout: Layout) -> dict[str, Any]:
 
 
 def of_arguments(tree: PyTree) -> str:
-    """Names, shapes, dtypes and places of arrays, which may be abstract: a digest."""
-    found = sha256()
+    """Digest the names, shapes, dtypes and shardings of arrays, which may be abstract."""
+    hasher = sha256()
     for path, leaf in jax.tree.leaves_with_path(tree):
-        place = plain(getattr(leaf, "sharding", None))
-        described = (jax.tree_util.keystr(path), np.shape(leaf), str(leaf.dtype), str(place))
-        found.update(repr(described).encode())
-    found.update(str(jax.tree.structure(tree)).encode())
-    return found.hexdigest()
+        sharding = plain(getattr(leaf, "sharding", None))
+        described = (jax.tree_util.keystr(path), np.shape(leaf), str(leaf.dtype), str(sharding))
+        hasher.update(repr(described).encode())
+    hasher.update(str(jax.tree.structure(tree)).encode())
+    return hasher.hexdigest()
 
 
-def plain(place: Sharding | None) -> Sharding | None:
-    """Return a sharding in one form: without dimensions at the end that nothing splits."""
-    if not isinstance(place, NamedSharding):
-        return place
-    axes = list(place.spec)
+def plain(sharding: Sharding | None) -> Sharding | None:
+    """Normalize a sharding: drop trailing dimensions that are not split."""
+    if not isinstance(sharding, NamedSharding):
+        return sharding
+    axes = list(sharding.spec)
     while axes and axes[-1] is None:
         axes.pop()
-    return NamedSharding(place.mesh, PartitionSpec(*axes), memory_kind=place.memory_kind)
+    return NamedSharding(sharding.mesh, PartitionSpec(*axes), memory_kind=sharding.memory_kind)
 
 
 def of_model(config_digest: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the key of a model: its configs, and what the settings make of them.
+    """Return the model's part of the key: its configs and settings.
 
-    What weights hold is an argument of programs: of facts about it the key has the fingerprint.
+    Weights are arguments of programs, so their values are excluded; keys of facts about them
+    contain the fingerprint.
 
     Args:
         config_digest: `ModelSpec.config_digest`.
-        settings: of the model, as it was loaded.
+        settings: settings the model was loaded with.
     """
     return {"configs": config_digest, "settings": dict(settings)}

@@ -1,6 +1,6 @@
-"""Elastic layouts: one row over all devices of a slice, or several rows side by side.
+"""Elastic layouts: one row on all devices of a slice, or several rows on parts of it.
 
-No weight moves in between.
+Switching between them moves no weights.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from workers.programs.step_latency import BatchLayout
 
 
 def side_by_side(layout: Layout, parts: int) -> Layout:
-    """The same devices in the same order, so many times fewer of them on each row.
+    """Return a layout on the same devices in the same order, with `parts` rows at a time.
 
     Args:
-        parts: divides the devices that `LENDABLE` has.
+        parts: divides the product of the `LENDABLE` axes.
     """
     sizes, left = dict(layout.mesh.shape), parts
     for axis in LENDABLE:
@@ -33,16 +33,16 @@ def side_by_side(layout: Layout, parts: int) -> Layout:
 def layouts_by_batch(
     layout: Layout, sizes: Sequence[int], stays: Callable[[Layout], bool]
 ) -> Mapping[BatchLayout, Layout]:
-    """Map each batch layout to the layout it is compiled for.
+    """Map each batch layout to the mesh layout it is compiled for.
 
     Args:
-        stays: whether every weight lies as it does now under another layout, too; one that would
-            move any is left out.
+        stays: whether another layout keeps every weight's sharding; layouts that do not are
+            omitted.
     """
-    found = {BatchLayout(size): layout for size in sizes}
+    layouts = {BatchLayout(size): layout for size in sizes}
     movable = math.prod(layout.mesh.shape[axis] for axis in LENDABLE)
     for size in sizes:
         parts = math.gcd(size, movable)
         if parts > 1 and stays(other := side_by_side(layout, parts)):
-            found[BatchLayout(size, parts)] = other
-    return found
+            layouts[BatchLayout(size, parts)] = other
+    return layouts

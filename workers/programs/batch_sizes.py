@@ -1,7 +1,7 @@
-"""Batch sizes that the steps of a pool are compiled for.
+"""Batch sizes that a worker's steps are compiled for.
 
-And so whether an image can depend on its company: a program of another size, or of another layout,
-sums in another order.
+They decide whether an image may depend on the rest of its batch: programs of another size or layout
+sum in another order.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from service.settings.pools import PoolSettings
 
 @dataclass(frozen=True)
 class BatchSizes:
-    """Batch sizes of all steps of one pool."""
+    """Batch sizes of all steps of one worker."""
 
     mode: Literal["exact", "fast"]
     sizes: tuple[int, ...]
-    """Ascending."""
+    """Numbers of rows that steps are compiled for, ascending."""
     elastic: bool = False
-    """Whether images are also stepped side by side, each by a part of the slice."""
+    """Whether rows may also run in parallel, each on a part of the slice."""
 
     @property
     def is_exact(self) -> bool:
@@ -32,31 +32,32 @@ class BatchSizes:
 
     @property
     def label(self) -> str:
-        """Return all that decides the bytes of an image.
+        """Return the part of the batching that determines an image's bytes.
 
-        `exact by 2`; or `fast`, where its company does as well.
+        `exact by 2`; or `fast`, where the batch also influences them.
         """
         return f"exact by {self.sizes[0]}" if self.is_exact else "fast"
 
 
 def exact(rows: int = 1) -> BatchSizes:
-    """Build sizes of one program a step, padded to that many rows: no bit depends on the rest."""
+    """Build exact batching: one program per step, padded to `rows`; no bit depends on others."""
     return BatchSizes("exact", (rows,))
 
 
 def fast(slots: int, sizes: tuple[int, ...] = (), elastic: bool = True) -> BatchSizes:
-    """Build sizes of one row and several; measured times choose.
+    """Build fast batching: one row and several sizes, chosen by measured times.
 
     Args:
-        sizes: empty: 1, 2, 4, … up to `slots`.
+        sizes: batch sizes; empty: 1, 2, 4, … up to `slots`.
     """
     return BatchSizes("fast", tuple(sorted({1, *(sizes or powers_of_two(slots))})), elastic)
 
 
 def of_settings(pool: PoolSettings, model: ModelSettings, layout: Layout, slots: int) -> BatchSizes:
-    """Return the batch sizes as the settings have them.
+    """Return the batch sizes that the settings define.
 
-    Never as something was measured: pools with equal settings, on equal slices, run equal programs.
+    They never depend on measurements: workers with equal settings, on equal slices, run equal
+    programs.
     """
     if model.batching == "fast":
         return fast(slots, pool.batch_sizes, pool.elastic)
@@ -64,21 +65,21 @@ def of_settings(pool: PoolSettings, model: ModelSettings, layout: Layout, slots:
 
 
 def least(model: ModelSettings, layout: Layout) -> int:
-    """Rows of the smallest launch."""
+    """Return the number of rows of the smallest launch."""
     return 1 if model.batching == "fast" else model.exact_rows or side_by_side(layout)
 
 
 def most(model: ModelSettings, layout: Layout, slots: int) -> int:
-    """Rows of the largest launch, where `slots` are taken."""
+    """Return the number of rows of the largest launch with all `slots` in use."""
     return slots if model.batching == "fast" else least(model, layout)
 
 
 def side_by_side(layout: Layout) -> int:
-    """Rows that the layout steps at once, each on devices of its own."""
+    """Return the number of rows that the layout steps in parallel, each on its own devices."""
     axes = set(layout.table["batch"]) - set(layout.table["prompts"])
     return math.prod(layout.mesh.shape[axis] for axis in axes)
 
 
 def powers_of_two(slots: int) -> tuple[int, ...]:
-    """1, 2, 4, … and `slots` itself."""
+    """Return 1, 2, 4, … and `slots` itself."""
     return (*(2**i for i in range((slots - 1).bit_length())), slots)

@@ -23,35 +23,34 @@ Values = Mapping[str, np.ndarray | np.float32]
 
 
 @dataclass(eq=False)
-class Phase:
-    """Kind of step of one bucket, or of several sizes of one bucket of tokens.
+class StepKind:
+    """Step kind of one bucket, or of several sizes of one token bucket.
 
-    Rows of one phase may share a batch.
+    Rows of one step kind may share a batch.
     """
 
     program: StepProgram
     expert: str | None = None
-    """The swapped network that has to be on the device; None: all that it needs always is."""
+    """Swapped network that must be on the device; None: all needed weights always are."""
     programs: dict[BatchLayout, Compiling] = field(default_factory=dict)
     """Programs by batch layout: (weights, rows, values [batch, …]) → (rows, finite [batch]).
 
-    With conditions there are two arguments more: those of each row, and which of them its step is
-    to have, int32 [batch].
-    """
-    conditions: Future[Program | None] = field(default_factory=lambda: finished(None))
-    """(weights, row, values [steps, …]) → conditions [steps, …] (conditioning.py); of
-    None: the family has none."""
+    With precomputed modulations, two arguments follow: each row's modulations, and the index of its
+    step's, int32 [batch]."""
+    modulations: Future[Program | None] = field(default_factory=lambda: finished(None))
+    """Program that precomputes modulations: (weights, row, values [steps, …]) → [steps, …]
+    (conditioning.py); None if the family has none."""
     changes: frozenset[str] = frozenset()
-    """Leaves of a row that its steps change; known when the first program is."""
+    """Leaves of a row that its steps change; set with the first program."""
     flops: Future[float] | None = None
-    """Operations of one row's step; None: nobody has asked for them."""
+    """FLOPs of one row's step; None: not requested yet."""
     times: StepTimes = field(default_factory=StepTimes)
     limits: dict[int, int] = field(default_factory=dict)
-    """Largest batch by parts: larger ones ran out of memory and are not tried again."""
+    """Largest batch by `parts`; larger ones ran out of memory and are not retried."""
     made_by: Compilation | None = None
-    """Compilation that its necessary programs belong to."""
+    """Compilation that its required programs belong to."""
     bucket: str = ""
-    """Step bucket of images of several sizes; empty: those of one bucket have it alone."""
+    """Token bucket shared by images of several sizes; empty: not shared."""
 
     @property
     def batch_layouts(self) -> list[BatchLayout]:
@@ -65,23 +64,23 @@ class Phase:
 
     @property
     def smallest(self) -> BatchLayout:
-        """The fewest rows that it is compiled for."""
+        """The compiled batch layout with the fewest rows."""
         return min(self.programs)
 
     @property
     def is_broken(self) -> bool:
-        """Return whether what its rows need did not compile, or was dropped."""
+        """Return whether a required program failed to compile or was dropped."""
         return not self.programs or any(
             program.cancelled() or failed(program) for program in self.necessary
         )
 
     @property
     def necessary(self) -> list[Future[Any]]:
-        """Programs that any row of this phase needs."""
-        return [self.conditions, self.programs[self.smallest]]
+        """Programs that every row of this step kind needs."""
+        return [self.modulations, self.programs[self.smallest]]
 
     def shrink(self, batch_layout: BatchLayout) -> None:
-        """Use smaller batches of this layout from now on: this one does not fit."""
+        """Limit this layout to smaller batches from now on, because this one ran out of memory."""
         sizes = [other.size for other in self.programs if other.parts == batch_layout.parts]
         least = self.smallest.size if batch_layout.parts == self.smallest.parts else 0
         smaller = max((size for size in sizes if size < batch_layout.size), default=least)
@@ -89,91 +88,98 @@ class Phase:
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
-    """Needs of one image: its encoder and phases."""
+class ProgramNeeds:
+    """Programs that one waiting image needs: its encoder and step kinds."""
 
     encoder: Hashable
-    phases: frozenset[StepProgram]
+    step_programs: frozenset[StepProgram]
 
 
 @dataclass(eq=False)
 class BucketPrograms:
-    """Programs that images of one bucket run."""
+    """All programs that images of one bucket run."""
 
     bucket: str
     row: Future[Any] = field(init=False)
-    """Abstract row: a pytree of abstract arrays."""
+    """Abstract row of the bucket: a pytree of abstract arrays."""
     encoders: dict[Hashable, Compiling] = field(default_factory=dict)
     """Encoders by the inputs' names and shapes: (weights, inputs) → row."""
-    phases: dict[StepProgram, Phase] = field(default_factory=dict)
+    step_kinds: dict[StepProgram, StepKind] = field(default_factory=dict)
     decode: Compiling = field(init=False)
-    """(weights, row) → `Shown`: pixels, uint8 [height, width, 3], of a video [frames, height,
-    width, 3]; or a `Clip` of these with their sound."""
+    """(weights, row) → `CheckedOutput`: pixels, uint8 [height, width, 3], for a video [frames,
+    height, width, 3]; or a `Clip` of pixels and sound."""
     preview: Compiling = field(init=False)
-    """(weights, row) → `Shown`: a smaller image or video of the same kind."""
+    """(weights, row) → `CheckedOutput`: a smaller image or video of the same kind."""
     compilation: Compilation = field(default_factory=Compilation)
-    """Compilation of what an image has lacked last."""
+    """Compilation of the programs that the latest image lacked."""
     made_by: dict[Future[Any], Compilation] = field(default_factory=dict)
-    """Compilation that each program belongs to."""
-    awaited: list[Asked] = field(default_factory=list)
-    """Needs of each image that waits."""
+    """Compilation that each of the bucket's programs belongs to."""
+    awaited: list[ProgramNeeds] = field(default_factory=list)
+    """Programs that each waiting image needs."""
     encode_times: Recent = field(default_factory=Recent)
     decode_times: Recent = field(default_factory=Recent)
 
     @property
     def untried(self) -> list[int]:
-        """Batch sizes of which some layout of some phase has not had its trials, ascending."""
+        """Batch sizes with a layout that has not had its trials in some step kind, ascending."""
         return sorted(
             {
                 batch_layout.size
-                for phase in self.phases.values()
-                for batch_layout in set(phase.batch_layouts) - phase.times.known().keys()
+                for step_kind in self.step_kinds.values()
+                for batch_layout in set(step_kind.batch_layouts) - step_kind.times.measured().keys()
             }
         )
 
     @property
-    def around_s(self) -> float:
-        """Median seconds of an image's encoding and decoding, undisturbed; 0 where never done."""
+    def encode_decode_s(self) -> float:
+        """Median seconds to encode and decode an image, without other work; 0 if never measured."""
         return (self.encode_times.median or 0.0) + (self.decode_times.median or 0.0)
 
     def changes(self, steps: Iterable[Step]) -> frozenset[str]:
-        """Leaves of a row that any of these steps changes."""
-        return frozenset().union(*(self.phases[step.phase].changes for step in steps))
+        """Return the leaves of a row that any of these steps changes."""
+        return frozenset().union(*(self.step_kinds[step.program].changes for step in steps))
 
     @property
     def is_broken(self) -> bool:
-        """True if what any of its images needs did not compile. Another try may: start over."""
+        """True if a required program failed to compile; a new bucket may retry."""
         return bool(self.encoders) and any(failed(program) for program in self.necessary())
 
-    def to_begin(self, encoder: Hashable, phases: Iterable[StepProgram]) -> list[Future[Any]]:
-        """Return the programs that an image cannot begin without; other batch sizes may follow."""
-        chosen = [self.phases[name] for name in phases]
-        return [self.encoders[encoder], *(one for phase in chosen for one in phase.necessary)]
+    def to_begin(
+        self, encoder: Hashable, step_programs: Iterable[StepProgram]
+    ) -> list[Future[Any]]:
+        """Return the programs that an image needs before it can begin."""
+        chosen = [self.step_kinds[name] for name in step_programs]
+        return [
+            self.encoders[encoder],
+            *(program for step_kind in chosen for program in step_kind.necessary),
+        ]
 
     def necessary(self) -> list[Future[Any]]:
         """Return all programs that any image of this bucket may need."""
-        of_steps = [one for phase in self.phases.values() for one in phase.necessary]
+        of_steps = [
+            program for step_kind in self.step_kinds.values() for program in step_kind.necessary
+        ]
         return [*self.encoders.values(), *of_steps, self.decode, self.preview]
 
     def optional(self) -> list[Compiling]:
-        """Larger batches and other layouts: without them it only takes longer."""
+        """Return programs of larger batches and other layouts, which only save time."""
         return [
             program
-            for phase in self.phases.values()
-            for batch_layout, program in phase.programs.items()
-            if batch_layout != phase.smallest
+            for step_kind in self.step_kinds.values()
+            for batch_layout, program in step_kind.programs.items()
+            if batch_layout != step_kind.smallest
         ]
 
 
 def finished(result: T) -> Future[T]:
-    """Return a finished future, which nobody has to wait for."""
+    """Return a completed future with this result."""
     future: Future[T] = Future()
     future.set_result(result)
     return future
 
 
 def is_ready(program: Future[Any]) -> bool:
-    """Return whether the program is compiled."""
+    """Return whether a program has compiled without an error."""
     return program.done() and not program.cancelled() and program.exception() is None
 
 

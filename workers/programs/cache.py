@@ -1,6 +1,6 @@
 """Program cache: the buckets in use, each compiled when an image first needs it.
 
-Compiling goes on in threads of its own, so images that have their programs are not held up.
+Compilation runs in separate threads, so images whose programs are ready are not delayed.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from functools import partial
 from typing import TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
-from models.interface.pipeline import Prepared, PyTree
+from models.interface.pipeline import PreparedRow, PyTree
 from models.interface.step_program import StepProgram
 from workers.programs.bucket_programs import (
-    Asked,
     BucketPrograms,
     Compiling,
-    Phase,
     Program,
+    ProgramNeeds,
+    StepKind,
     Values,
     is_ready,
 )
@@ -34,14 +34,15 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_BUCKETS = 32
-"""Buckets kept; the least recently used one leaves. Images in progress keep theirs alive."""
+"""Maximum number of cached buckets; the least recently used is evicted. Images in progress keep
+theirs alive."""
 
 
 class ProgramCache:
-    """Compiled programs by bucket. To be used from one thread.
+    """Cache of compiled programs by bucket. Use it from one thread.
 
     Args:
-        batch_layouts: of each step, in order of compiling; the first is necessary.
+        batch_layouts: batch layouts of each step, in order of compilation; the first is required.
     """
 
     def __init__(
@@ -51,46 +52,52 @@ class ProgramCache:
         self._launcher = launcher
         self._batch_layouts = batch_layouts
         self._buckets: dict[str, BucketPrograms] = {}
-        """The one used last is the last."""
+        """Cached programs by bucket, the most recently used last."""
         self._alive: WeakSet[BucketPrograms] = WeakSet()
-        """All that images or this cache refer to."""
-        self._shared: WeakValueDictionary[tuple[str, StepProgram], Phase] = WeakValueDictionary()
-        """Phases that sizes share, by their step bucket."""
+        """All buckets that images or this cache reference."""
+        self._shared: WeakValueDictionary[tuple[str, StepProgram], StepKind] = WeakValueDictionary()
+        """Step kinds shared by several sizes, by token bucket."""
         self._threads = CompileThreads(COMPILERS)
 
-    def of(self, prepared: Prepared, larger: bool = True) -> BucketPrograms:
-        """Return this image's programs; missing ones begin to compile, the first it needs first.
+    def of(self, prepared: PreparedRow, larger: bool = True) -> BucketPrograms:
+        """Return this image's programs; missing ones start to compile in order of need.
 
         Args:
-            larger: those of larger batches, too.
+            larger: also compile larger batches.
         """
         programs = self._find(prepared.bucket)
         self.grow(programs, prepared, larger)
         return programs
 
-    def has(self, prepared: Prepared) -> bool:
-        """Return whether all of this image's programs are compiled; begin to compile none."""
+    def has(self, prepared: PreparedRow) -> bool:
+        """Return whether all of this image's programs are compiled, without compiling any."""
         programs = self._buckets.get(prepared.bucket)
         if programs is None or signature(prepared.inputs) not in programs.encoders:
             return False
-        phases = {step.phase for step in prepared.steps}
-        return phases <= programs.phases.keys() and all(map(is_ready, programs.necessary()))
+        step_programs = {step.program for step in prepared.steps}
+        return step_programs <= programs.step_kinds.keys() and all(
+            map(is_ready, programs.necessary())
+        )
 
-    def grow(self, programs: BucketPrograms, prepared: Prepared, larger: bool = True) -> None:
-        """Begin to compile what the bucket lacks for this image.
+    def grow(self, programs: BucketPrograms, prepared: PreparedRow, larger: bool = True) -> None:
+        """Start to compile the programs that the bucket lacks for this image.
 
-        Programs that it cannot do without go before larger batches, of whichever bucket. Of each
-        kind the threads take the oldest first: one may wait for another that was asked for before.
+        Required programs precede larger batches of any bucket. Within each group the threads take
+        the oldest first, since a program may wait for an earlier one.
         """
-        values = {step.phase: step.values for step in prepared.steps}
+        values = {step.program: step.values for step in prepared.steps}
         self._alive.add(programs)
         self._adopt(programs, prepared.step_bucket, values)
-        phases = [
-            programs.phases.get(name) or self._phase(name, prepared.step_bucket) for name in values
+        step_kinds = [
+            programs.step_kinds.get(name) or self._step_kind(name, prepared.step_bucket)
+            for name in values
         ]
-        added = [phase for phase in phases if not phase.programs]
+        added = [step_kind for step_kind in step_kinds if not step_kind.programs]
         wanted = self._batch_layouts[1:] if larger else []
-        lacking = {phase: [w for w in wanted if w not in phase.programs] for phase in phases}
+        lacking = {
+            step_kind: [w for w in wanted if w not in step_kind.programs]
+            for step_kind in step_kinds
+        }
         is_new, key = not programs.encoders, signature(prepared.inputs)
         if key in programs.encoders and not (added or any(lacking.values())):
             return
@@ -98,80 +105,84 @@ class ProgramCache:
         self._launcher.growing(programs, prepared, larger)
         if key not in programs.encoders:
             self._add_encoder(programs, prepared)
-        for phase in added:
-            programs.phases[phase.program] = phase
-            phase.made_by = programs.compilation
-            self._add_conditions(programs, phase, values[phase.program])
-            self._add_batch_layouts(programs, phase, values[phase.program], self._batch_layouts[:1])
-            if phase.bucket:
-                self._shared[phase.bucket, phase.program] = phase
+        for step_kind in added:
+            programs.step_kinds[step_kind.program] = step_kind
+            step_kind.made_by = programs.compilation
+            self._add_modulations(programs, step_kind, values[step_kind.program])
+            self._add_batch_layouts(
+                programs, step_kind, values[step_kind.program], self._batch_layouts[:1]
+            )
+            if step_kind.bucket:
+                self._shared[step_kind.bucket, step_kind.program] = step_kind
         if is_new:
             programs.decode = self._show(programs, "decode", self._compiler.decode)
             programs.preview = self._show(programs, "preview", self._compiler.preview)
-        for phase, batch_layouts in lacking.items():
-            self._add_batch_layouts(programs, phase, values[phase.program], batch_layouts)
+        for step_kind, batch_layouts in lacking.items():
+            self._add_batch_layouts(programs, step_kind, values[step_kind.program], batch_layouts)
 
     def _adopt(
         self, programs: BucketPrograms, step_bucket: str, names: Iterable[StepProgram]
     ) -> None:
-        """Give a bucket the phases that images of other sizes have made."""
+        """Reuse the step kinds that images of other sizes have compiled."""
         for name in names:
-            phase = self._shared.get((step_bucket, name)) if step_bucket else None
-            if phase is None or phase.is_broken or name in programs.phases:
+            step_kind = self._shared.get((step_bucket, name)) if step_bucket else None
+            if step_kind is None or step_kind.is_broken or name in programs.step_kinds:
                 continue
-            programs.phases[name] = phase
-            assert phase.made_by is not None
-            programs.made_by |= dict.fromkeys(phase.necessary, phase.made_by)
+            programs.step_kinds[name] = step_kind
+            assert step_kind.made_by is not None
+            programs.made_by |= dict.fromkeys(step_kind.necessary, step_kind.made_by)
 
     @contextmanager
-    def awaited(self, programs: BucketPrograms, prepared: Prepared) -> Iterator[None]:
-        """Inside, an image waits for its programs.
+    def awaited(self, programs: BucketPrograms, prepared: PreparedRow) -> Iterator[None]:
+        """Register an image that waits for its programs.
 
-        Where it leaves without them, those are dropped that nobody else waits for and no thread has
-        begun.
+        If the wait is aborted, drop the programs that no other image awaits and no thread has
+        started.
         """
-        phases = frozenset(step.phase for step in prepared.steps)
-        asked = Asked(signature(prepared.inputs), phases)
-        programs.awaited.append(asked)
+        step_programs = frozenset(step.program for step in prepared.steps)
+        need = ProgramNeeds(signature(prepared.inputs), step_programs)
+        programs.awaited.append(need)
         try:
             yield
         except BaseException:
-            programs.awaited.remove(asked)
-            self._drop(programs, asked)
+            programs.awaited.remove(need)
+            self._drop(programs, need)
             raise
-        programs.awaited.remove(asked)
+        programs.awaited.remove(need)
 
-    def _drop(self, programs: BucketPrograms, asked: Asked) -> None:
-        """Drop what nobody else waits for; the rest stays, or it would be compiled twice."""
+    def _drop(self, programs: BucketPrograms, need: ProgramNeeds) -> None:
+        """Drop programs that no other image awaits; the rest stays, to avoid compiling it twice."""
         wanted = {
-            other.phases.get(name)
+            other.step_kinds.get(name)
             for other in self._alive
             for image in other.awaited
-            for name in image.phases
+            for name in image.step_programs
         }
-        is_encoder_wanted = any(other.encoder == asked.encoder for other in programs.awaited)
-        if not is_encoder_wanted and programs.encoders[asked.encoder].cancel():
-            del programs.encoders[asked.encoder]
-        for name in asked.phases:
-            if (phase := programs.phases[name]) not in wanted:
-                self._drop_phase(phase)
-        if not (programs.encoders and programs.phases):
+        is_encoder_wanted = any(other.encoder == need.encoder for other in programs.awaited)
+        if not is_encoder_wanted and programs.encoders[need.encoder].cancel():
+            del programs.encoders[need.encoder]
+        for name in need.step_programs:
+            if (step_kind := programs.step_kinds[name]) not in wanted:
+                self._drop_step_kind(step_kind)
+        if not (programs.encoders and programs.step_kinds):
             self._forget(programs)
 
-    def _drop_phase(self, phase: Phase) -> None:
-        if all(map(is_ready, phase.necessary)):
-            return  # larger batches are still to come, for whoever has it
-        if phase.flops is not None and phase.flops.cancel():
-            phase.flops = None
-        phase.conditions.cancel()
-        phase.programs = {
-            batch_layout: one for batch_layout, one in phase.programs.items() if not one.cancel()
+    def _drop_step_kind(self, step_kind: StepKind) -> None:
+        if all(map(is_ready, step_kind.necessary)):
+            return  # only larger batches are pending, for its other users
+        if step_kind.flops is not None and step_kind.flops.cancel():
+            step_kind.flops = None
+        step_kind.modulations.cancel()
+        step_kind.programs = {
+            batch_layout: program
+            for batch_layout, program in step_kind.programs.items()
+            if not program.cancel()
         }
-        if self._batch_layouts[0] in phase.programs:
+        if self._batch_layouts[0] in step_kind.programs:
             return
         for programs in self._alive:
-            if programs.phases.get(phase.program) is phase:
-                del programs.phases[phase.program]
+            if programs.step_kinds.get(step_kind.program) is step_kind:
+                del programs.step_kinds[step_kind.program]
 
     def _forget(self, programs: BucketPrograms) -> None:
         for program in (programs.row, programs.decode, programs.preview):
@@ -179,28 +190,28 @@ class ProgramCache:
         if self._buckets.get(programs.bucket) is programs:
             del self._buckets[programs.bucket]
 
-    def count(self, programs: BucketPrograms, prepared: Prepared) -> None:
-        """Begin to count the operations of the bucket's steps, behind all that is to be compiled.
+    def count(self, programs: BucketPrograms, prepared: PreparedRow) -> None:
+        """Start to count the FLOPs of the bucket's steps, after all pending compilations.
 
-        Of steps that may leave most of theirs out, nobody knows how many they are.
+        Steps that may skip most of their work are not counted, because the amount varies.
         """
-        values = {step.phase: step.values for step in prepared.steps}
-        for name, some in values.items():
-            phase = programs.phases[name]
-            if phase.flops is None and name.cache is None:
-                count = partial(self._flops, programs, phase, some)
-                phase.flops = self._threads.submit(count, can_wait=True)
+        values = {step.program: step.values for step in prepared.steps}
+        for name, step_values in values.items():
+            step_kind = programs.step_kinds[name]
+            if step_kind.flops is None and name.cache is None:
+                count = partial(self._flops, programs, step_kind, step_values)
+                step_kind.flops = self._threads.submit(count, can_wait=True)
 
-    def _flops(self, programs: BucketPrograms, phase: Phase, values: Values) -> float:
-        phase.programs[phase.smallest].result()  # else nothing is to be counted
+    def _flops(self, programs: BucketPrograms, step_kind: StepKind, values: Values) -> float:
+        step_kind.programs[step_kind.smallest].result()  # a failed program is not counted
         try:
-            return self._compiler.flops(phase.program, values, programs.row.result())
+            return self._compiler.flops(step_kind.program, values, programs.row.result())
         except Exception as error:
             log.warning("the operations of a step are not counted: %s", error)
             raise
 
     def close(self) -> None:
-        """Drop what is queued for compiling; what is being compiled goes on to its end."""
+        """Drop queued compilations; running ones continue to their end."""
         self._threads.close()
 
     def _find(self, bucket: str) -> BucketPrograms:
@@ -212,7 +223,7 @@ class ProgramCache:
             del self._buckets[next(iter(self._buckets))]
         return programs
 
-    def _add_encoder(self, programs: BucketPrograms, prepared: Prepared) -> None:
+    def _add_encoder(self, programs: BucketPrograms, prepared: PreparedRow) -> None:
         encoding = self._compiler.encoding(prepared.inputs)
         if not programs.encoders:
             programs.row = self._threads.submit(lambda: encoding.row)
@@ -223,33 +234,37 @@ class ProgramCache:
 
         programs.encoders[signature(prepared.inputs)] = self._of_row(programs, compile_for)
 
-    def _phase(self, name: StepProgram, step_bucket: str) -> Phase:
+    def _step_kind(self, name: StepProgram, step_bucket: str) -> StepKind:
         is_swapped = self._compiler.weights.is_swapped(name.network)
-        return Phase(name, name.network if is_swapped else None, bucket=step_bucket)
+        return StepKind(name, name.network if is_swapped else None, bucket=step_bucket)
 
-    def _add_conditions(self, programs: BucketPrograms, phase: Phase, values: Values) -> None:
+    def _add_modulations(
+        self, programs: BucketPrograms, step_kind: StepKind, values: Values
+    ) -> None:
         def compile_for(row: PyTree) -> Program | None:
-            program = self._compiler.conditions(phase.program, values, row)
+            program = self._compiler.modulations(step_kind.program, values, row)
             if program is None:
                 return None
-            return self._launcher.conditions(programs, phase.program, program)
+            return self._launcher.modulations(programs, step_kind.program, program)
 
-        phase.conditions = self._of_row(programs, compile_for)
+        step_kind.modulations = self._of_row(programs, compile_for)
 
     def _add_batch_layouts(
         self,
         programs: BucketPrograms,
-        phase: Phase,
+        step_kind: StepKind,
         values: Values,
         batch_layouts: Sequence[BatchLayout],
     ) -> None:
         def compile_for(batch_layout: BatchLayout, row: PyTree) -> Program:
-            program, phase.changes = self._compiler.step(phase.program, values, batch_layout, row)
-            return self._launcher.step(programs, phase.program, batch_layout, program)
+            program, step_kind.changes = self._compiler.step(
+                step_kind.program, values, batch_layout, row
+            )
+            return self._launcher.step(programs, step_kind.program, batch_layout, program)
 
         for batch_layout in batch_layouts:
             is_optional = batch_layout != self._batch_layouts[0]
-            phase.programs[batch_layout] = self._of_row(
+            step_kind.programs[batch_layout] = self._of_row(
                 programs, partial(compile_for, batch_layout), is_optional
             )
 

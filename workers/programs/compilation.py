@@ -1,7 +1,4 @@
-"""Compilation of a bucket's programs.
-
-How long a request waits for it, and what it is charged.
-"""
+"""Time accounting of a bucket's compilation: a request's waiting time and its charge."""
 
 from __future__ import annotations
 
@@ -15,14 +12,14 @@ from contextvars import ContextVar
 from typing import Any
 
 COMPILERS = 2
-"""Threads: tracing holds Python's lock, the compiler does not, so two overlap well."""
+"""Number of compile threads: tracing holds the GIL and compiling does not, so two overlap well."""
 
 
 class Compilation:
-    """The programs that one request is the first to need. To be used from any thread.
+    """The set of programs that one request is the first to need. Methods may run in any thread.
 
     Args:
-        optional: number of them that it can begin without (larger batches).
+        optional: number of programs that the request can begin without (larger batches).
     """
 
     def __init__(self, optional: int = 0) -> None:
@@ -30,36 +27,36 @@ class Compilation:
         self._left = optional
         self._busy_s = self._longest_s = 0.0
         self._under_way: dict[int, float] = {}
-        """Start of the build in each thread."""
+        """Start time of the running build in each thread."""
         self.programs: list[Future[Any]] = []
-        """Programs of the compilation; only the event loop's thread reads this."""
+        """Programs of the compilation; read only by the event loop's thread."""
         self._began_at: float | None = None
         self._on_begin: list[Callable[[], Any]] = []
         self._is_taken = False
         self.waited_s: float | None = None
-        """Seconds from the first program's beginning until the request could begin; None: not yet,
+        """Seconds from the start of the first build until the request could begin; None: not yet,
         or nothing had to be compiled."""
 
     def take(self) -> bool:
-        """Return whether the caller is the first to ask: the one who is charged."""
+        """Return whether this is the first call; the first caller is charged."""
         with self._lock:
             is_first, self._is_taken = not self._is_taken, True
         return is_first
 
     @property
     def is_over(self) -> bool:
-        """Return whether all of its programs are there, failed or dropped."""
+        """Return whether all of its programs are compiled, failed or dropped."""
         return all(program.done() for program in self.programs)
 
     async def over(self) -> None:
-        """Wait until then."""
+        """Wait until all programs are compiled, failed or dropped."""
         programs = (asyncio.shield(asyncio.wrap_future(program)) for program in self.programs)
         await asyncio.gather(*programs, return_exceptions=True)
 
     def on_begin(self, callback: Callable[[], Any]) -> None:
-        """Call back when something has to be compiled: at once, where that has begun.
+        """Call `callback` when a build starts, or at once if one has started.
 
-        Never, where all programs are read from files.
+        Never called if all programs are loaded from files.
         """
         with self._lock:
             has_begun = self._began_at is not None
@@ -69,9 +66,9 @@ class Compilation:
             callback()
 
     def can_begin(self) -> float | None:
-        """Note that the programs are there which the request that was charged begins with.
+        """Record that the programs needed to begin the charged request are ready.
 
-        Returns the seconds that it took, to the first caller; None, if nothing had to be compiled.
+        Returns the elapsed seconds to the first caller; None if nothing had to be compiled.
         """
         with self._lock:
             if self._began_at is None or self.waited_s is not None:
@@ -81,7 +78,7 @@ class Compilation:
 
     @property
     def spent_s(self) -> float:
-        """Seconds of all compile threads together, until now."""
+        """Compile time until now, running builds included, divided by the compile threads."""
         with self._lock:
             now = time.monotonic()
             under_way = sum(now - since for since in self._under_way.values())
@@ -89,16 +86,16 @@ class Compilation:
 
     @property
     def charge_s(self) -> float:
-        """Seconds of all compile threads together.
+        """Compile time to charge, divided by the compile threads.
 
-        A larger batch that is not compiled yet counts like the longest program that is.
+        Each larger batch still pending counts like the longest finished program.
         """
         with self._lock:
             return (self._busy_s + self._left * self._longest_s) / COMPILERS
 
     @contextmanager
     def making(self, is_optional: bool) -> Iterator[None]:
-        """Make one of its programs in this thread: read it, or build it."""
+        """Attribute this thread's work to the compilation: loading or building one program."""
         before = _here.set(self)
         try:
             yield
@@ -132,7 +129,7 @@ _here: ContextVar[Compilation | None] = ContextVar("compilation", default=None)
 
 @contextmanager
 def building() -> Iterator[None]:
-    """Trace and compile one program inside: it was in no file."""
+    """Time the tracing and compiling of one program that is in no file."""
     compilation = _here.get()
     if compilation is None:
         yield

@@ -1,4 +1,4 @@
-"""Threads that compile: what a request waits for goes before what only saves time later."""
+"""Compile thread pool with two priorities: programs that requests await, then optional ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(order=True)
 class Task:
-    """Function that a thread will call."""
+    """Compile task in the queue, with its priority and future."""
 
     can_wait: bool
     number: int
@@ -24,25 +24,25 @@ class Task:
 
 
 class CompileThreads:
-    """Threads that take what cannot wait first, and of each kind the oldest.
+    """Thread pool that runs required tasks first, then optional ones, each in order of submission.
 
-    One of several is kept free of what can wait, which may take minutes.
+    With several threads, one is reserved for required tasks, since optional ones may take minutes.
 
     Args:
-        count: of threads.
+        count: number of threads.
     """
 
     def __init__(self, count: int) -> None:
         self._threads = ThreadPoolExecutor(count, "compile")
-        self._most_of_others = max(1, count - 1)
-        self._others = 0
-        """Tasks under way that could have waited."""
+        self._max_optional = max(1, count - 1)
+        self._optional_running = 0
+        """Number of running tasks that are optional."""
         self._lock = threading.Lock()
         self._tasks: list[Task] = []
         self._numbers = itertools.count()
 
     def submit(self, make: Callable[[], T], can_wait: bool = False) -> Future[T]:
-        """Return what `make` will return."""
+        """Queue `make`; return the future of its result."""
         with self._lock:
             task = Task(can_wait, next(self._numbers), make)
             heapq.heappush(self._tasks, task)
@@ -50,7 +50,7 @@ class CompileThreads:
         return task.future
 
     def close(self) -> None:
-        """Drop what no thread has begun; what runs goes on to its end."""
+        """Cancel queued tasks; running ones continue to their end."""
         with self._lock:
             tasks, self._tasks = self._tasks, []
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -58,12 +58,12 @@ class CompileThreads:
             task.future.cancel()
 
     def _next(self) -> None:
-        """Run the next task, where one may be begun now."""
+        """Run the next task, if one may start now."""
         with self._lock:
-            if not self._tasks or (self._tasks[0].can_wait and self._is_full_of_others):
+            if not self._tasks or (self._tasks[0].can_wait and self._is_full_of_optional):
                 return
             task = heapq.heappop(self._tasks)
-            self._others += task.can_wait
+            self._optional_running += task.can_wait
         try:
             if task.future.set_running_or_notify_cancel():
                 _settle(task)
@@ -71,14 +71,14 @@ class CompileThreads:
             self._end(task)
 
     @property
-    def _is_full_of_others(self) -> bool:
-        return self._others >= self._most_of_others
+    def _is_full_of_optional(self) -> bool:
+        return self._optional_running >= self._max_optional
 
     def _end(self, task: Task) -> None:
-        """Let the next one begin that had to wait for this."""
+        """Release the thread's optional slot, and start a task that waited for it."""
         if task.can_wait:
             with self._lock:
-                self._others -= 1
+                self._optional_running -= 1
                 is_open = bool(self._tasks)
             if is_open:
                 self._threads.submit(self._next)

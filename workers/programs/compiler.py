@@ -1,6 +1,6 @@
-"""Compiler: a pipeline's pure functions → programs for one mesh slice, from shapes alone.
+"""Compiler: turns a pipeline's pure functions into programs for one mesh slice, from shapes only.
 
-`Tracer` traces them, `ProgramStore` keeps what was compiled; here is which programs there are.
+Defines which programs exist; `Tracer` traces them, and `ProgramStore` loads and stores them.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ T = TypeVar("T")
 
 
 class Compiler:
-    """Ahead-of-time compilation; its methods may run in any thread.
+    """Ahead-of-time compiler of one pipeline. Methods may run in any thread.
 
     Args:
-        layout: how the slice splits its work.
-        executables: where programs may be that need not be compiled.
+        layout: how the slice partitions the work.
+        executables: cache of compiled programs.
     """
 
     def __init__(
@@ -59,13 +59,13 @@ class Compiler:
         self._layouts: Mapping[BatchLayout, Layout] = {}
         self._encodings: WeakValueDictionary[Hashable, SharedEncoding] = WeakValueDictionary()
         self._lock = Lock()
-        """Held while an encoding is looked for."""
+        """Lock that serializes the lookup of encodings."""
 
     def batch_layouts(self, sizes: Sequence[int], elastic: bool) -> list[BatchLayout]:
-        """Return how so many rows can be stepped: ascending.
+        """Return the batch layouts for these batch sizes, ascending.
 
         Args:
-            elastic: by layouts too that have several rows side by side.
+            elastic: include layouts that run several rows in parallel.
         """
         if elastic:
             self._layouts = layouts_by_batch(self.layout, sizes, self.arguments.stay_under)
@@ -74,47 +74,53 @@ class Compiler:
         return sorted(self._layouts)
 
     def layout_of(self, batch_layout: BatchLayout) -> Layout:
-        """Return how the slice splits a step of that batch layout."""
+        """Return how the slice partitions a step of that batch layout."""
         return self._layouts.get(batch_layout, self.layout)
 
     def encoding(self, inputs: Mapping[str, np.ndarray]) -> Encoding:
-        """Return the encoding of inputs of this kind, which sizes that share theirs have as one."""
+        """Return the encoding of these inputs; sizes of one token bucket share its program."""
         return Encoding(self._shared_encoding(shared_inputs(inputs)), size_leaves(inputs))
 
     def _shared_encoding(self, inputs: Mapping[str, np.ndarray]) -> SharedEncoding:
         with self._lock:
             key = signature(inputs)
-            found = self._encodings.get(key)
-            if found is None:
-                self._encodings[key] = found = SharedEncoding(self.tracer, self.store, inputs)
-            return found
+            encoding = self._encodings.get(key)
+            if encoding is None:
+                self._encodings[key] = encoding = SharedEncoding(self.tracer, self.store, inputs)
+            return encoding
 
-    def conditions(self, phase: StepProgram, values: Values, row: PyTree) -> Program | None:
-        """Compile `Tracer.conditions`; None: the family has none."""
-        own, row = row, shared_row(row)
-        name, arguments = str(phase), (dict(values), row)
-        traced = cache(lambda: self.tracer.conditions(phase, values, row))
+    def modulations(self, step_program: StepProgram, values: Values, row: PyTree) -> Program | None:
+        """Compile `Tracer.modulations`; None: the family has no precomputed modulations."""
+        full_row, row = row, shared_row(row)
+        name, arguments = str(step_program), (dict(values), row)
+        traced = cache(lambda: self.tracer.modulations(step_program, values, row))
         if not self.store.fact(
             ("has conditions", name), arguments, lambda: bool(jax.tree.leaves(traced().out_info))
         ):
             return None
         with metrics.compiling("conditions"):
             program = self.store.program(("conditions", name), arguments, traced)
-        return program if own is row else conditioning_any_size(program)
+        return program if full_row is row else conditioning_any_size(program)
 
     def step(
-        self, phase: StepProgram, values: Values, batch_layout: BatchLayout, row: PyTree
+        self, step_program: StepProgram, values: Values, batch_layout: BatchLayout, row: PyTree
     ) -> tuple[Program, frozenset[str]]:
-        """Compile `Tracer.step` by one of the `batch_layouts`.
+        """Compile `Tracer.step` for one of the `batch_layouts`.
 
-        Returns the names of the leaves of a row that it changes, too.
+        Also returns the names of the row's leaves that the step changes.
 
         Args:
-            values: one step's, for their names and shapes.
+            values: values of one step, for their names and shapes.
         """
-        own, row = row, shared_row(row)
-        name, arguments, layout = str(phase), (dict(values), row), self.layout_of(batch_layout)
-        traced = cache(lambda: self.tracer.step(phase, values, row, batch_layout.size, layout))
+        full_row, row = row, shared_row(row)
+        name, arguments, layout = (
+            str(step_program),
+            (dict(values), row),
+            self.layout_of(batch_layout),
+        )
+        traced = cache(
+            lambda: self.tracer.step(step_program, values, row, batch_layout.size, layout)
+        )
         with metrics.compiling("step"):
             program = self.store.program(
                 ("step", name, *map(str, batch_layout)), arguments, traced, layout
@@ -122,45 +128,45 @@ class Compiler:
             changes = self.store.fact(
                 ("changes", name), arguments, lambda: self.changes(traced(), row)
             )
-        return program if own is row else stepping_any_size(program), changes
+        return program if full_row is row else stepping_any_size(program), changes
 
     def decode(self, row: PyTree) -> Program:
-        """Compile `Tracer.decode`."""
+        """Compile `Tracer.decode`, which returns a finished row's pixels."""
         with metrics.compiling("decode"):
             return self.store.program(("decode",), row, lambda: self.tracer.decode(row))
 
     def preview(self, row: PyTree) -> Program:
-        """Compile `Tracer.preview`."""
+        """Compile `Tracer.preview`, which returns an estimate's pixels."""
         with metrics.compiling("preview"):
             return self.store.program(("preview",), row, lambda: self.tracer.preview(row))
 
-    def flops(self, phase: StepProgram, values: Values, row: PyTree) -> float:
-        """Return the operations of one row's step, as `step` has its arguments. May trace."""
+    def flops(self, step_program: StepProgram, values: Values, row: PyTree) -> float:
+        """Return the FLOPs of one row's step; arguments as for `step`. May trace."""
         row = shared_row(row)
         return self.store.fact(
-            ("flops", str(phase)),
+            ("flops", str(step_program)),
             (dict(values), row),
-            lambda: step_flops(self.pipeline, self.weights, phase, values, row),
+            lambda: step_flops(self.pipeline, self.weights, step_program, values, row),
         )
 
-    def known_compile_s(self, bucket: str) -> float | None:
-        """Return the seconds that compiling the programs of the queue's bucket took once.
+    def recorded_compile_s(self, bucket: str) -> float | None:
+        """Return the recorded compile seconds of the queue's bucket.
 
-        Where they lie in files now; None: they do not.
+        None: its programs are not stored in files.
         """
         seconds: float | None = self.store.recall(self._compile_s(bucket))
         return seconds
 
     def record_compile_s(self, bucket: str, seconds: float) -> None:
-        """Note that the programs of the queue's bucket lie in files, and what they took."""
+        """Record the compile seconds of the bucket's programs, now stored in files."""
         self.store.fact(self._compile_s(bucket), {}, lambda: seconds)
 
     def _compile_s(self, bucket: str) -> tuple[str, ...]:
-        """Names that fact: with other batch layouts its steps are other programs."""
+        """Return the fact's name, which includes the batch layouts: each has its own programs."""
         return ("compile_s", bucket, *map(str, sorted(self._layouts)))
 
     def changes(self, traced: Traced, row: PyTree) -> frozenset[str]:
-        """Return the leaves of a row that a step's program does not simply give back."""
+        """Return the leaves of a row that a step's program does not return unchanged."""
         names = list(leaves_by_name(row))
         program = traced.jaxpr.jaxpr
         first = len(jax.tree.leaves(self.arguments.abstract_weights))
@@ -172,7 +178,7 @@ class Compiler:
 
 
 class Once(Generic[T]):
-    """Value that the first caller makes, while others wait for it; an error is made anew."""
+    """Lazy value, computed by the first caller while others wait; recomputed after an error."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
@@ -180,7 +186,7 @@ class Once(Generic[T]):
         self._made: list[T] = []
 
     def __call__(self) -> T:
-        """Return the value."""
+        """Return the value, computing it on the first call."""
         with self._lock:
             if not self._made:
                 self._made.append(self._make())
@@ -188,7 +194,7 @@ class Once(Generic[T]):
 
 
 class SharedEncoding:
-    """Encoding of one kind of inputs: the row it makes, and its program."""
+    """Encoding of one kind of inputs: abstract row and compiled program."""
 
     def __init__(
         self, tracer: Tracer, store: ProgramStore, inputs: Mapping[str, np.ndarray]
@@ -198,40 +204,42 @@ class SharedEncoding:
             lambda: store.fact(("row",), inputs, lambda: as_plain_values(traced().out_info))
         )
         self.row = Once(lambda: from_plain_values(values()))
-        """Abstract row, long before the program is compiled."""
+        """Abstract row, available before the program is compiled."""
         self.program = Once(lambda: store.program(("encode",), inputs, traced))
-        """Compiled (weights, inputs) → row."""
+        """Compiled encode program: (weights, inputs) → row."""
 
 
 class Encoding:
-    """Encoding of one kind of inputs, and of one size.
+    """Encoding of inputs of one size, based on a program that other sizes share.
 
     Args:
-        shared: with other sizes.
-        own: leaves of its rows that are of its size.
+        shared: encoding common to all sizes.
+        size_specific: leaves of the row specific to this size.
     """
 
-    def __init__(self, shared: SharedEncoding, own: Mapping[str, PyTree]) -> None:
+    def __init__(self, shared: SharedEncoding, size_specific: Mapping[str, PyTree]) -> None:
         self._shared = shared
-        self._own = own
+        self._size_specific = size_specific
 
     @cached_property
     def row(self) -> PyTree:
-        """Abstract row, long before the program is compiled."""
+        """Abstract row, available before the program is compiled."""
         row = self._shared.row()
-        return {**row, **jax.eval_shape(lambda: self._own)} if self._own else row
+        return (
+            {**row, **jax.eval_shape(lambda: self._size_specific)} if self._size_specific else row
+        )
 
     def program(self, row: PyTree) -> Program:
-        """Compile (weights, inputs) → row.
+        """Compile the encode program: (weights, inputs) → row.
 
-        Raises: TypeError: of another shape than the row given.
+        Raises: TypeError: its row differs in shape from the given one.
         """
         check_row("encode", self.row, row)
         with metrics.compiling("encode"):
             program = self._shared.program()
-        return encoding_any_size(program, self) if self._own else program
+        return encoding_any_size(program, self) if self._size_specific else program
 
 
 def signature(inputs: Mapping[str, np.ndarray]) -> Hashable:
-    """Return what is equal for inputs that the same program encodes."""
+    """Return a hashable key, equal for inputs that the same program encodes."""
     return tuple(sorted((name, x.shape, x.dtype.str) for name, x in inputs.items()))

@@ -1,7 +1,7 @@
-"""Conditions: what a row's next steps are told by time and prompt alone, computed ahead of them.
+"""Precomputed modulations of a row's next steps, which depend only on time and prompt.
 
-So many steps at once, whatever a request has in all: one program serves every request, the
-parameters that only this needs are read once for all of these steps, and a row never holds more.
+A fixed number of steps is computed at once, so one program serves every request. The parameters
+used only here are read once for all of these steps, and memory per row is bounded.
 """
 
 from __future__ import annotations
@@ -19,68 +19,75 @@ from models.interface.step_program import StepProgram
 from workers.programs.bucket_programs import Program, Values
 
 STEPS = 16
-"""Computed at once. Parameters are read a sixteenth as often as by each step; more would not save
-much, and Flux-dev has 2 MB a step and row."""
+"""Steps computed at once. Parameters are read a sixteenth as often as by each step; more would save
+little, and Flux-dev has 2 MB per step and row."""
 
 
 @dataclass(frozen=True)
-class Conditions:
-    """Conditions of some steps of one row and phase."""
+class Modulations:
+    """Modulations of consecutive steps of one row and step kind."""
 
-    phase: StepProgram
-    first: int
-    """The step that they begin with; a multiple of `STEPS`, so that a row that goes on from a
-    snapshot is told the same to the last bit."""
+    step_program: StepProgram
+    group_start: int
+    """Index of the first step; a multiple of `STEPS`, so that a row resumed from a snapshot gets
+    identical bits."""
     tree: PyTree
-    """Leaves on the device [STEPS, …]."""
+    """Modulations on the device, leaves [STEPS, …]."""
 
-    def serve(self, phase: StepProgram, step: int) -> bool:
-        """Return whether these are the conditions of that step."""
-        return self.phase == phase and self.first == first(step)
+    def serve(self, step_program: StepProgram, step: int) -> bool:
+        """Return whether these modulations include the given step."""
+        return self.step_program == step_program and self.group_start == group_start(step)
 
 
-def computed(
+def precompute(
     program: Program, weights: list[jax.Array], row: PyTree, steps: Sequence[Step], at: int
-) -> Conditions:
-    """Compute the conditions of step `at` and those beside it, on the device.
+) -> Modulations:
+    """Compute the modulations of step `at` and the other steps of its group, on the device.
 
     Args:
-        row: on the device, as it is before any of them.
+        row: on the device, in its state before the group's steps.
     """
-    phase, start = steps[at].phase, first(at)
-    shown = [step if step.phase == phase else steps[at] for step in steps[start : start + STEPS]]
-    shown += [steps[at]] * (STEPS - len(shown))  # nobody asks for these
-    return Conditions(phase, start, program(weights, row, columns([step.values for step in shown])))
+    step_program, start = steps[at].program, group_start(at)
+    group = [
+        step if step.program == step_program else steps[at] for step in steps[start : start + STEPS]
+    ]
+    group += [steps[at]] * (STEPS - len(group))  # padding, never used
+    return Modulations(
+        step_program, start, program(weights, row, columns([step.values for step in group]))
+    )
 
 
-def first(step: int) -> int:
-    """Return the first of the steps that are computed together with this one."""
-    return step - place(step)
+def group_start(step: int) -> int:
+    """Return the first step of the group that is computed with this step."""
+    return step - index_in_group(step)
 
 
-def place(step: int) -> int:
-    """Return the index of a step among those that are computed together."""
+def index_in_group(step: int) -> int:
+    """Return the index of a step in its group."""
     return step % STEPS
 
 
 def columns(values: Sequence[Values]) -> Mapping[str, np.ndarray]:
-    """Stack values of several steps, or rows: by name, with a new leading axis, float32."""
-    return {name: np.stack([one[name] for one in values], dtype=np.float32) for name in values[0]}
+    """Stack values of several steps or rows by name, on a new leading axis, float32."""
+    return {
+        name: np.stack([row_values[name] for row_values in values], dtype=np.float32)
+        for name in values[0]
+    }
 
 
-def gather_steps(trees: Sequence[PyTree], places: Int[Array, " batch"]) -> PyTree:
-    """Gather each row's conditions of its own next step, stacked on a leading row axis.
+def gather_steps(trees: Sequence[PyTree], indices: Int[Array, " batch"]) -> PyTree:
+    """Select each row's modulations of its next step, stacked on a leading row axis.
 
     Args:
         trees: leaves [STEPS, …].
-        places: which of those steps.
+        indices: index of the step for each row.
     """
 
-    def at(tree: PyTree, place: Int[Array, ""]) -> PyTree:
+    def at(tree: PyTree, index: Int[Array, ""]) -> PyTree:
         return jax.tree.map(
-            lambda leaf: jax.lax.dynamic_index_in_dim(leaf, place, keepdims=False), tree
+            lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False), tree
         )
 
     return stack_rows(
-        [at(tree, place) for tree, place in zip(trees, jnp.unstack(places), strict=True)]
+        [at(tree, index) for tree, index in zip(trees, jnp.unstack(indices), strict=True)]
     )

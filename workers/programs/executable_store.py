@@ -1,9 +1,9 @@
-"""Executables made elsewhere: files and a manifest in a store, fetched before anything compiles.
+"""Executables compiled elsewhere: fetched from an object store before anything is compiled.
 
-A store has the files that a folder has (aot_cache.py), under the same names, and a manifest for
-each model on each kind of slice: which files there are, and the digest of each. Files are made by
-`atelier compile`, and workers write nothing there. A digest shows damage and nothing else: whoever
-may write to the store can run code in all workers that fetch from it.
+A store contains the same files as a folder (aot_cache.py), and a manifest for each model and kind
+of slice. The manifest lists the files and their digests. `atelier compile` creates them, and
+workers write nothing. A digest only detects damage: anyone with write access to the store can run
+code in the workers that fetch from it.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from service.jobs.storage.object_store import Store
 from workers import metrics
 from workers.programs import aot_key
 from workers.programs.aot_cache import (
-    MOST_BYTES,
+    MAX_BYTES,
     Key,
     digest,
     evict_oldest,
     file_name,
-    write_whole,
+    write_atomically,
 )
 
 log = logging.getLogger(__name__)
 
 SETTING = "executables"
-"""Setting that names the store."""
+"""Name of the setting with the executable store's address."""
 FORMAT = 1
 AT_ONCE = 8
-"""Files that are fetched at the same time; each is held in memory, 0.13 GB at the most."""
+"""Maximum concurrent downloads; each file is held in memory, at most 0.13 GB."""
 MANIFESTS = "manifests/"
 THREAD = "fetch executables"
 
 
 class Entry(BaseModel):
-    """File of a manifest."""
+    """Executable file as listed in a manifest."""
 
     program: list[str]
     """Name of the program or fact, for people."""
@@ -59,36 +59,36 @@ class Manifest(BaseModel):
 
     format: int = FORMAT
     key: dict[str, Any]
-    """Key that all of its files have in common: of the process, the model, and the devices."""
+    """Key shared by all of its files: process, model and devices."""
     files: dict[str, Entry] = Field(default_factory=dict)
-    """Files by name."""
+    """Executable files of the manifest, by name."""
 
 
 def key_of(common: Key, devices: Sequence[jax.Device]) -> dict[str, Any]:
-    """Return what executables of one model on one slice have in common, as JSON has it."""
+    """Return the key shared by the executables of one model on one slice, as JSON values."""
     key = {**common, "devices": aot_key.of_devices(devices)}
     return json.loads(json.dumps(key))  # type: ignore[no-any-return]
 
 
 def manifest_name(key: Key) -> str:
-    """Return the key of a manifest in its store."""
+    """Return the object key of a manifest in its store."""
     return f"{MANIFESTS}{file_name(key)}.json"
 
 
 async def read_manifest(store: Store, key: Key) -> Manifest:
-    """Return the manifest of that key.
+    """Fetch the executable manifest of a key.
 
-    Raises: NotStored; StoreError: the store does not answer, or has something else there.
+    Raises: NotStored; StoreError: the store fails, or the manifest is invalid.
     """
     name = manifest_name(key)
     manifest = parsed(await store.get(name), name)
     if manifest.key != key:
-        raise StoreError(f"{name} in {store.url} is of another key; delete it")
+        raise StoreError(f"{name} in {store.url} has another key; delete it")
     return manifest
 
 
 def parsed(text: bytes, name: str) -> Manifest:
-    """Read a manifest. Raises: StoreError: it is none."""
+    """Parse an executable manifest. Raises: StoreError: it is invalid."""
     try:
         manifest = Manifest.model_validate_json(text)
     except ValidationError as error:
@@ -99,7 +99,7 @@ def parsed(text: bytes, name: str) -> Manifest:
 
 
 async def nearest(store: Store, key: Key) -> list[str]:
-    """Return the parts of a key in which the most similar manifest differs; empty: there is none.
+    """Return the parts of a key in which the most similar manifest differs; empty: no manifest.
 
     Raises: NotStored, StoreError.
     """
@@ -108,17 +108,17 @@ async def nearest(store: Store, key: Key) -> list[str]:
 
 
 def differing(ours: Key, theirs: Key) -> list[str]:
-    """Return the names of what differs between two keys."""
+    """Return the names of the parts that differ between two keys."""
     names = sorted({*ours, *theirs})
     return [name for name in names if ours.get(name) != theirs.get(name)]
 
 
 class Fetch:
-    """Fetching of one model's executables into a folder, beside whatever else a start does.
+    """Background download of one model's executables into a folder during a worker's start.
 
     Args:
-        key: of the manifest.
-        folder: that executables are read from.
+        key: key of the manifest.
+        folder: cache folder of executables.
     """
 
     def __init__(self, store: Store, key: Key, folder: Path) -> None:
@@ -126,11 +126,11 @@ class Fetch:
         self._key = key
         self._folder = folder
         self._listed: Future[Mapping[str, Future[str]]] = Future()
-        """Files that arrive, by name; of each, why it did not, or nothing."""
+        """Files being fetched, by name; each result is the reason of a failure, or empty."""
         threading.Thread(target=self._run, name=THREAD, daemon=True).start()
 
     def wait(self, name: str) -> None:
-        """Return when a file is in the folder, or will not be: it is in no manifest, or failed."""
+        """Wait until a file is fetched or has failed; return at once if no manifest lists it."""
         arriving = self._listed.result().get(name)
         if arriving is not None:
             arriving.result()
@@ -140,49 +140,51 @@ class Fetch:
         try:
             arriving = asyncio.run(self._begin())
             if arriving:
-                self._tell(arriving, time.monotonic() - started)
+                self._log_result(arriving, time.monotonic() - started)
         except Exception as error:
             log.warning("executables are not fetched, and so they are compiled: %s", error)
         finally:
             if not self._listed.done():
                 self._listed.set_result({})
-            for one in self._listed.result().values():
-                if not one.done():
-                    one.set_result("it was given up")
+            for file in self._listed.result().values():
+                if not file.done():
+                    file.set_result("it was given up")
 
     async def _begin(self) -> Mapping[str, Future[str]]:
-        """Raises: StoreError, OSError."""
+        """Fetch the manifest's executables missing in the folder. Raises: StoreError, OSError."""
         try:
             manifest = await read_manifest(self._store, self._key)
         except NotStored:
             await self._explain_absence()
             return {}
-        there = {path.name for path in self._folder.glob("*")}
-        wanted = {name: one for name, one in manifest.files.items() if name not in there}
+        present = {path.name for path in self._folder.glob("*")}
+        wanted = {
+            name: download for name, download in manifest.files.items() if name not in present
+        }
         arriving = {name: Future[str]() for name in wanted}
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._listed.set_result(arriving)
         limit = asyncio.Semaphore(AT_ONCE)
 
-        async def one(name: str, entry: Entry) -> None:
+        async def download(name: str, entry: Entry) -> None:
             async with limit:
                 reason = await self._fetched(name, entry)
             metrics.executables.labels("unfetched" if reason else "fetched").inc()
             arriving[name].set_result(reason)
 
-        # The small ones first: facts, which are asked for before any program is.
+        # Small files first: facts, which are read before any program.
         ascending = sorted(wanted.items(), key=lambda item: item[1].bytes)
-        await asyncio.gather(*(one(*item) for item in ascending))
-        evict_oldest(self._folder, MOST_BYTES)
+        await asyncio.gather(*(download(*item) for item in ascending))
+        evict_oldest(self._folder, MAX_BYTES)
         return arriving
 
     async def _fetched(self, name: str, entry: Entry) -> str:
-        """Fetch one file; return why it cannot be used, or nothing."""
+        """Fetch one file; return the reason it is unusable, or an empty string."""
         try:
             text = await self._store.get(name)
             if digest(text) != entry.sha256:
                 return "its digest is not the manifest's"
-            await asyncio.to_thread(write_whole, self._folder / name, text)
+            await asyncio.to_thread(write_atomically, self._folder / name, text)
         except NotStored:
             return "it is listed and not there"
         except (StoreError, OSError) as error:
@@ -191,14 +193,14 @@ class Fetch:
 
     async def _explain_absence(self) -> None:
         different = ", ".join(await nearest(self._store, self._key))
-        near = f"; the most similar ones there differ in: {different}" if different else ""
+        hint = f"; the most similar ones there differ in: {different}" if different else ""
         log.warning(
             "%s has no executables for this model on these devices, which are compiled%s",
-            *(self._store.url, near),
+            *(self._store.url, hint),
         )
 
-    def _tell(self, arriving: Mapping[str, Future[str]], took_s: float) -> None:
-        reasons = [reason for one in arriving.values() if (reason := one.result())]
+    def _log_result(self, arriving: Mapping[str, Future[str]], took_s: float) -> None:
+        reasons = [reason for file in arriving.values() if (reason := file.result())]
         log.info(
             "fetched %d executables from %s in %.1f s",
             *(len(arriving) - len(reasons), self._store.url, took_s),

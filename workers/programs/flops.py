@@ -1,9 +1,9 @@
-"""FLOPs of one step of one image, by the planner's count of the traced program.
+"""FLOPs of one step of one image, counted by the planner from the traced program.
 
-The compiler's own `cost_analysis` would not do: it counts a loop's body once, sees nothing of what
-kernels of their own do, and counts what a layout computes twice. So the step is traced as one
-device would run it, its loops are counted as often as they run, and only its products and
-convolutions are: the rest is small, and no chip is rated by it.
+The compiler's `cost_analysis` is unsuitable: it counts a loop's body once, ignores custom kernels,
+and counts operations that a layout duplicates. Therefore the step is traced for one device and
+loops are counted by their iterations. Only matrix products and convolutions count: the rest is
+small, and no chip is rated by it.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from workers.programs.device_weights import Weights
 def step_flops(
     pipeline: Pipeline,
     weights: Weights,
-    phase: StepProgram,
+    step_program: StepProgram,
     values: Values,
     row: PyTree,
     least: bool = False,
 ) -> float:
-    """Count the FLOPs of one row. Traces, and compiles nothing.
+    """Count the FLOPs of one row's step by tracing, without compiling.
 
     Args:
-        values: one step's, for their names and shapes.
+        values: values of one step, for their names and shapes.
         row: abstract arrays.
-        least: whether a step cache has the blocks left out.
+        least: count a step whose cache skips the blocks.
     """
 
     def step(leaves: list[Any], rows: PyTree, values: Any) -> PyTree:
-        return pipeline.step(phase, weights.unflatten(leaves), rows, values)
+        return pipeline.step(step_program, weights.unflatten(leaves), rows, values)
 
     rows = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype), row)
     columns = {
@@ -50,5 +50,5 @@ def step_flops(
 
 
 def _bare(leaf: Any) -> jax.ShapeDtypeStruct:
-    """Wherever it lies."""
+    """Return a leaf as an abstract array without sharding."""
     return jax.ShapeDtypeStruct(leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype))

@@ -1,4 +1,4 @@
-"""Copies of weights in host memory, from which they come back to the devices at the bus's rate."""
+"""Host-memory copies of weights, from which they are reloaded at the bus's bandwidth."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Host = np.ndarray | jax.Array
 
 
 class HostCopies:
-    """Copies of a pipeline's arrays, by their places among its weights.
+    """Host copies of a pipeline's arrays, by index among its weights.
 
-    Several places may have one array: it is copied once, and is one again when it comes back.
+    An array used at several indices is copied once, and shared again after reloading.
     """
 
     def __init__(self) -> None:
@@ -25,57 +25,57 @@ class HostCopies:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of host memory."""
-        each = {id(one): one.nbytes for found in self._copies.values() for one in found}
+        """Bytes of host memory used by all copies."""
+        each = {id(copy): copy.nbytes for copies in self._copies.values() for copy in copies}
         return sum(each.values())
 
-    def forget(self, places: Iterable[int]) -> None:
-        """Drop copies of what has changed on the devices, or is not to stay."""
-        for place in list(places):
-            self._copies.pop(place, None)
+    def forget(self, indices: Iterable[int]) -> None:
+        """Drop copies that are outdated or no longer needed."""
+        for index in list(indices):
+            self._copies.pop(index, None)
 
     def take(self, leaves: Mapping[int, Any]) -> None:
-        """Copy leaves that have no copy yet, and free all of them on the devices.
+        """Copy leaves that have no copy yet, then free all of them on the devices.
 
         Args:
-            leaves: by place; an array, or a tuple of an array for each layer.
+            leaves: by index; an array, or a tuple with one array per layer.
         """
-        made: dict[int, Host] = {}
-        for place in leaves.keys() - self._copies.keys():
-            arrays = _arrays(leaves[place])
+        copies: dict[int, Host] = {}
+        for index in leaves.keys() - self._copies.keys():
+            arrays = _arrays(leaves[index])
             for array in arrays:
-                if id(array) not in made:
-                    made[id(array)] = copied(array)
-            self._copies[place] = [made[id(array)] for array in arrays]
+                if id(array) not in copies:
+                    copies[id(array)] = copied(array)
+            self._copies[index] = [copies[id(array)] for array in arrays]
         for leaf in leaves.values():
             for array in _arrays(leaf):
-                array.delete()  # not left to whoever else may still hold a reference
+                array.delete()  # freed even if still referenced elsewhere
 
-    def bring(self, leaves: Mapping[int, Any]) -> dict[int, Any]:
-        """Return leaves on their devices again, by place. All are on their way at once.
+    def reload(self, leaves: Mapping[int, Any]) -> dict[int, Any]:
+        """Reload leaves onto their devices with concurrent transfers; return them by index.
 
         Args:
-            leaves: that `take` has freed.
+            leaves: leaves that `take` has freed.
         """
         brought: dict[int, jax.Array] = {}
-        found: dict[int, Any] = {}
-        for place, leaf in leaves.items():
-            for copy, array in zip(self._copies[place], _arrays(leaf), strict=True):
+        reloaded: dict[int, Any] = {}
+        for index, leaf in leaves.items():
+            for copy, array in zip(self._copies[index], _arrays(leaf), strict=True):
                 if id(copy) not in brought:
                     brought[id(copy)] = jax.device_put(copy, array.sharding)
-            back = [brought[id(copy)] for copy in self._copies[place]]
-            found[place] = tuple(back) if isinstance(leaf, tuple) else back[0]
+            back = [brought[id(copy)] for copy in self._copies[index]]
+            reloaded[index] = tuple(back) if isinstance(leaf, tuple) else back[0]
         jax.block_until_ready(list(brought.values()))
-        return found
+        return reloaded
 
 
 def _arrays(leaf: Any) -> Sequence[jax.Array]:
-    """Return the arrays of a leaf."""
+    """Return a leaf's arrays as a sequence, one per layer if the leaf was split."""
     return leaf if isinstance(leaf, tuple) else (leaf,)
 
 
 def copied(array: jax.Array) -> Host:
-    """Return a copy in host memory: pinned where the devices have that, so that a bus reads it."""
+    """Copy an array to host memory, pinned if the devices support it."""
     if is_pinnable(array):
         pinned = array.sharding.with_memory_kind(HOST_MEMORY)
         return jax.block_until_ready(jax.device_put(array, pinned))
@@ -83,13 +83,13 @@ def copied(array: jax.Array) -> Host:
 
 
 def is_pinnable(array: jax.Array) -> bool:
-    """Return whether its devices lie behind a bus, and read pinned host memory."""
+    """Return whether its devices are attached to a bus and read pinned host memory."""
     (first, *_) = array.devices()
     kinds = {memory.kind for memory in first.addressable_memories()}
     return first.platform != "cpu" and HOST_MEMORY in kinds
 
 
 def is_on_device(leaf: Any) -> bool:
-    """Return whether a leaf takes memory of the devices."""
-    one = leaf[0] if isinstance(leaf, tuple) else leaf
-    return isinstance(one, jax.Array) and one.sharding.memory_kind != HOST_MEMORY
+    """Return whether a weight occupies device memory."""
+    array = leaf[0] if isinstance(leaf, tuple) else leaf
+    return isinstance(array, jax.Array) and array.sharding.memory_kind != HOST_MEMORY

@@ -1,4 +1,4 @@
-"""The seam between the engine and its programs: where a launch goes besides this process."""
+"""Launcher interface between the engine and its programs: runs each launch on all processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from models.interface.pipeline import Prepared, PyTree
+from models.interface.pipeline import PreparedRow, PyTree
 from models.interface.step_program import StepProgram
 from workers.programs.bucket_programs import BucketPrograms, Program
 from workers.programs.row_tree import leaves_by_name, with_leaves
@@ -18,117 +18,124 @@ from workers.programs.step_latency import BatchLayout
 
 
 class Launcher(Protocol):
-    """Makes of each compiled program the one that the engine calls.
+    """Protocol that wraps each compiled program into one that runs on all processes of the slice.
 
-    What such a program returns as a row is for other programs to take: nobody else looks inside.
+    Rows that these programs return are opaque: only other programs may use them.
     """
 
-    def on_loss(self, tell: Callable[[Exception], None]) -> None:
-        """Tell this, from any thread, when nothing can be launched any more."""
+    def on_loss(self, callback: Callable[[Exception], None]) -> None:
+        """Register a callback, called from any thread, for when no more launches are possible."""
         ...
 
     def on_stop(self, *, drain: Callable[[], Any], stop_now: Callable[[], Any]) -> None:
-        """Call these, from any thread, when another process of the slice is asked to end."""
+        """Register callbacks, called from any thread, for when another process is told to stop."""
         ...
 
-    def growing(self, programs: BucketPrograms, prepared: Prepared, larger: bool) -> None:
-        """Tell that what the programs lack for this image is about to be compiled.
+    def growing(self, programs: BucketPrograms, prepared: PreparedRow, larger: bool) -> None:
+        """Announce that the programs missing for this image are about to be compiled.
 
         Args:
-            larger: its larger batches, too.
+            larger: including larger batches.
         """
         ...
 
     def encode(self, programs: BucketPrograms, program: Program) -> Program:
-        """Return a program that makes a row on every process."""
+        """Return a program that encodes a row on every process."""
 
-    def conditions(self, programs: BucketPrograms, phase: StepProgram, program: Program) -> Program:
-        """Compute conditions for steps to take, as rows are."""
+    def modulations(
+        self, programs: BucketPrograms, step_program: StepProgram, program: Program
+    ) -> Program:
+        """Return a program that computes modulations on every process."""
         ...
 
     def step(
         self,
         programs: BucketPrograms,
-        phase: StepProgram,
+        step_program: StepProgram,
         batch_layout: BatchLayout,
         program: Program,
     ) -> Program:
         """Return a program that steps rows on every process."""
 
     def show(self, programs: BucketPrograms, what: str, program: Program) -> Program:
-        """`what`: decode or preview."""
+        """Return a program that decodes or previews a row (`what`) on every process."""
         ...
 
     def write(self, program: Program) -> Program:
-        """Return a program that writes pages of adapters on every process (adapter_banks.py).
+        """Return a program that writes adapter pages on every process (adapter_banks.py).
 
-        Nothing else is launched while it is called.
+        Nothing else is launched during its calls.
         """
 
     def leaves(self, row: PyTree) -> Mapping[str, jax.Array]:
-        """A row's leaves by name, to be fetched."""
+        """Return a row's leaves by name, for `fetch`."""
         ...
 
     def restore(self, row: PyTree, leaves: Mapping[str, np.ndarray]) -> PyTree:
-        """The row with these leaves in place of its own."""
+        """Return a row with these leaves replaced."""
         ...
 
     def wait(self, results: PyTree) -> PyTree:
-        """A program's results when it has ended. Raises: its error; EngineDied: so has all else."""
+        """Wait for a program's results.
+
+        Raises: the program's error; EngineDied: the engine failed.
+        """
         ...
 
     def fetch(self, results: PyTree) -> PyTree:
-        """Wait for arrays, and bring them to the host."""
+        """Wait for arrays, and copy them to the host."""
         ...
 
 
 class OneHost:
-    """Launcher of a slice whose devices are all this process's.
+    """Launcher of a slice whose devices all belong to this process.
 
-    Programs are called as they are, by several threads; those that write, while no other is.
+    Programs are called directly, from several threads; programs that write run exclusively.
     """
 
     def __init__(self) -> None:
         self._launches = 0
-        self._turn = threading.Condition()
+        self._launch_lock = threading.Condition()
 
-    def on_loss(self, tell: Callable[[Exception], None]) -> None:
-        """Do nothing: there is nobody to lose."""
+    def on_loss(self, callback: Callable[[Exception], None]) -> None:
+        """Do nothing: no other process can be lost."""
 
     def on_stop(self, *, drain: Callable[[], Any], stop_now: Callable[[], Any]) -> None:
-        """Do nothing: nobody else is told to stop."""
+        """Do nothing: no other process can be stopped."""
 
-    def growing(self, programs: BucketPrograms, prepared: Prepared, larger: bool) -> None:
-        """Do nothing: nobody else compiles."""
+    def growing(self, programs: BucketPrograms, prepared: PreparedRow, larger: bool) -> None:
+        """Do nothing: no other process compiles."""
 
     def encode(self, programs: BucketPrograms, program: Program) -> Program:
-        """Return the program, launched beside others."""
-        return self._beside(program)
+        """Return the encode program, callable concurrently with others."""
+        return self._concurrent(program)
 
-    def conditions(self, programs: BucketPrograms, phase: StepProgram, program: Program) -> Program:
-        """Return the program, launched beside others."""
-        return self._beside(program)
+    def modulations(
+        self, programs: BucketPrograms, step_program: StepProgram, program: Program
+    ) -> Program:
+        """Return the modulation program, callable concurrently with others."""
+        return self._concurrent(program)
 
     def step(
         self,
         programs: BucketPrograms,
-        phase: StepProgram,
+        step_program: StepProgram,
         batch_layout: BatchLayout,
         program: Program,
     ) -> Program:
-        """Return the program, launched beside others."""
-        return self._beside(program)
+        """Return the step program, callable concurrently with others."""
+        return self._concurrent(program)
 
     def show(self, programs: BucketPrograms, what: str, program: Program) -> Program:
-        """Return the program, launched beside others."""
-        return self._beside(program)
+        """Return the decode or preview program, callable concurrently with others."""
+        return self._concurrent(program)
 
     def write(self, program: Program) -> Program:
-        """Return the program, launched alone."""
+        """Return the program that writes adapter pages, with exclusive launches."""
 
         def alone(*args: Any) -> Any:
-            with self._turn:
-                self._turn.wait_for(lambda: not self._launches)
+            with self._launch_lock:
+                self._launch_lock.wait_for(lambda: not self._launches)
                 return program(*args)
 
         return alone
@@ -138,27 +145,27 @@ class OneHost:
         return leaves_by_name(row)
 
     def restore(self, row: PyTree, leaves: Mapping[str, np.ndarray]) -> PyTree:
-        """Return the row with these leaves."""
+        """Return the row with these leaves replaced."""
         return with_leaves(row, leaves)
 
     def wait(self, results: PyTree) -> PyTree:
-        """Wait until results are computed."""
+        """Wait until a program's results are computed."""
         return jax.block_until_ready(results)
 
     def fetch(self, results: PyTree) -> PyTree:
-        """Return the arrays' values."""
+        """Copy a program's results to NumPy arrays."""
         return jax.tree.map(np.asarray, results)
 
-    def _beside(self, program: Program) -> Program:
+    def _concurrent(self, program: Program) -> Program:
         @wraps(program)
         def launch(*args: Any) -> Any:
-            with self._turn:
+            with self._launch_lock:
                 self._launches += 1
             try:
                 return program(*args)
             finally:
-                with self._turn:
+                with self._launch_lock:
                     self._launches -= 1
-                    self._turn.notify_all()
+                    self._launch_lock.notify_all()
 
         return launch

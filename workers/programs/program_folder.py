@@ -14,14 +14,14 @@ from workers.programs.executable_store import SETTING, Fetch, key_of
 
 
 class ProgramFolder:
-    """Folder that executables are read from and written to.
+    """Cache folder for executables of several models, optionally filled from an object store.
 
     Args:
-        path: several machines may share it.
-        devices: of the process's slice.
-        store: address of executables made elsewhere; None: there is none.
+        path: parent folder; several machines may share it.
+        devices: devices of the process's slice.
+        store: address of executables compiled elsewhere; None: not used.
 
-    Raises: ConfigError: that is no address of a store.
+    Raises: ConfigError: the address is invalid.
     """
 
     def __init__(self, path: Path, devices: Sequence[jax.Device], store: str | None = None) -> None:
@@ -31,9 +31,9 @@ class ProgramFolder:
         self._fetches: dict[str, Fetch] = {}
 
     def of_model(self, model: Key) -> Executables:
-        """Return the executables of a model, whose key is `aot_key.of_model`'s.
+        """Return the executables of a model; `model` is the key from `aot_key.of_model`.
 
-        Those that were made elsewhere begin to arrive.
+        The first call starts to fetch those compiled elsewhere.
         """
         common = aot_key.of_process(self._devices[0]) | dict(model)
         if self._store is None:

@@ -1,4 +1,4 @@
-"""Program store: one slice's compiled programs by name, out of files or compiled now."""
+"""Program store: one slice's compiled programs by name, loaded from files or compiled."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ T = TypeVar("T")
 
 
 class ProgramStore:
-    """Programs and facts of one model on one slice; its methods may run in any thread.
+    """Cached programs and facts of one model on one slice. Methods may run in any thread.
 
     Args:
-        model: its name, for metrics.
-        arguments: of its programs.
-        executables: where programs may be that need not be compiled.
+        model: name of the model, for metrics.
+        arguments: abstract arguments of its programs.
+        executables: cache of compiled programs.
     """
 
     def __init__(self, model: str, arguments: AbstractArguments, executables: Executables) -> None:
@@ -41,12 +41,12 @@ class ProgramStore:
         trace: Callable[[], Traced],
         layout: Layout | None = None,
     ) -> Program:
-        """Return the program that was kept under its key, or what `trace` gives, compiled.
+        """Return the stored program of this key, or compile the result of `trace`.
 
         Args:
-            name: all that tells it from others of the same arguments.
-            arguments: beside the weights.
-            layout: that it is traced under; None: the slice's own.
+            name: parts that distinguish the program from others with the same arguments.
+            arguments: arguments other than the weights.
+            layout: layout that it is traced with; None: the slice's own.
         """
         layout = layout or self._arguments.layout
         return self._executables.program(
@@ -56,18 +56,18 @@ class ProgramStore:
         )
 
     def fact(self, name: tuple[str, ...], arguments: PyTree, find: Callable[[], T]) -> T:
-        """Return a plain Python value that is known from before, or found and kept now."""
-        return self._executables.fact(lambda: self._own_key(name, arguments), find)
+        """Return a stored plain Python value, or compute and store it."""
+        return self._executables.fact(lambda: self._program_key(name, arguments), find)
 
     def recall(self, name: tuple[str, ...]) -> Any:
-        """Return a fact without arguments where it is known; None: it is not."""
-        return self._executables.recall(lambda: self._own_key(name, {}))
+        """Return a stored fact without arguments; None: not stored."""
+        return self._executables.recall(lambda: self._program_key(name, {}))
 
     def _compile(self, trace: Callable[[], Traced]) -> Compiled:
         with building(), metrics.building(self._model):
             return trace().lower().compile()
 
-    def _own_key(self, name: tuple[str, ...], arguments: PyTree) -> Mapping[str, Any]:
+    def _program_key(self, name: tuple[str, ...], arguments: PyTree) -> Mapping[str, Any]:
         return self._key(name, arguments, self._arguments.layout)
 
     def _key(self, name: tuple[str, ...], arguments: PyTree, layout: Layout) -> Mapping[str, Any]:

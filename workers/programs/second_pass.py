@@ -1,4 +1,4 @@
-"""Second pass of an image before the first is drawn: with a stand-in for what it begins with."""
+"""Stand-in inputs for the second pass of an image, before the first pass has run."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from models.spec.model_spec import ModelSpec
 
 
 def begins_with(fields: Fields, spec: ModelSpec) -> str:
-    """Return the field of what the second pass of a request begins with."""
+    """Return the field that holds the input of a request's second pass."""
     return HIRES if upscaler_of(fields) in spec.enlargers else "image"
 
 
 def upscaler_of(fields: Fields) -> str:
-    """Return the name of what enlarges the first pass; without hires fix its latents are."""
-    asked = fields.get(HIRES)
-    return str(asked["upscaler"]) if asked else LATENT
+    """Return the upscaler between the passes; without hires fix, the latents' resizer."""
+    options = fields.get(HIRES)
+    return str(options["upscaler"]) if options else LATENT
 
 
-def stood_in(fields: Fields, spec: ModelSpec, images: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the images of the second pass, of which one is not known yet.
+def with_stand_in(fields: Fields, spec: ModelSpec, images: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the images of the second pass, with a stand-in for its input.
 
     Args:
-        images: of the request.
+        images: images of the request.
     """
-    start = unknown(upscaler_of(fields), spec.enlargers)
+    start = stand_in(upscaler_of(fields), spec.enlargers)
     return {**images, begins_with(fields, spec): start}
 
 
-def unknown(upscaler: str, enlargers: Collection[str] = ()) -> bytes:
-    """Return the image of a second pass before the first one is drawn: latents, or a pixel.
+def stand_in(upscaler: str, enlargers: Collection[str] = ()) -> bytes:
+    """Return a stand-in for the second pass's input, of the same kind: latents or one pixel.
 
-    Of the kind that it will be: an image draws noise for the VAE's posterior, and latents don't.
+    The kind matters: an image draws noise for the VAE's posterior, and latents do not.
 
     Args:
-        enlargers: names of those of the model's own latents.
+        enlargers: names of the model's own latent enlargers.
     """
     if upscaler in enlargers:
         return latents_file(np.zeros(1, np.float32))
@@ -52,7 +52,7 @@ def unknown(upscaler: str, enlargers: Collection[str] = ()) -> bytes:
 
 
 def image_file(pixels: np.ndarray) -> bytes:
-    """Return an image as a file without loss, quickly."""
+    """Encode an image as uncompressed PNG, lossless and fast."""
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG", compress_level=0)
     return file.getvalue()

@@ -1,11 +1,10 @@
 """Step latency by batch size and layout.
 
-Measured, so that no constant decides how rows are batched, nor over how many devices each of them
-is split.
+It is measured, so that no constant decides how rows are batched, or how many devices each row uses.
 
-Batching gains little where one row fills the device (a large transformer at 1024²) and a lot where
-it does not (the same at 512²), so the same three rows may be best served as 4, as 2 or one by one;
-and of a slice of several devices, each row by all of them or several rows side by side.
+Batching gains little where one row fills the device (a large transformer at 1024²), and much where
+it does not (the same at 512²). So three rows may run fastest as a batch of 4, of 2, or separately.
+On a slice of several devices, each row may use all devices, or several rows may run in parallel.
 """
 
 from __future__ import annotations
@@ -18,27 +17,26 @@ from statistics import median
 from typing import NamedTuple
 
 TRIALS = 3
-"""Number of steps before a batch layout is judged: a first one may have been unlucky."""
+"""Steps before a batch layout is judged, since the first may be an outlier."""
 MEMORY = 15
 """Latest steps of a batch layout that count, so that the table follows a changing machine."""
 REFRESH = 500
-"""Steps after which batch layouts judged too slow get another trial."""
+"""Steps after which batch layouts judged too slow are tried again."""
 HOPE = 0.9
-"""Assumed step time of a layout that was never tried, as a fraction of another's, so that it gets
-tried."""
+"""Assumed step time of an untried layout, as a fraction of another's, so that it is tried."""
 
 
 class BatchLayout(NamedTuple):
-    """Compiled step of a batch: its size, and the parts of the slice."""
+    """Compiled form of a step: batch size, and the number of parts of the slice."""
 
     size: int
-    """Rows."""
+    """Number of rows in the batch."""
     parts: int = 1
-    """Parts of the slice that work on rows side by side; 1: the slice's own layout, the widest."""
+    """Parts of the slice that run rows in parallel; 1: all devices share each row."""
 
 
 class StepTimes:
-    """Seconds of a step of one shape and phase, by batch layout."""
+    """Measured step seconds of one step kind, by batch layout."""
 
     def __init__(self) -> None:
         self._seconds: dict[BatchLayout, deque[float]] = defaultdict(lambda: deque(maxlen=MEMORY))
@@ -49,8 +47,8 @@ class StepTimes:
         """Number of steps observed, in all batch layouts."""
         return self._steps
 
-    def known(self) -> dict[BatchLayout, tuple[float, ...]]:
-        """The latest seconds of a step by each batch layout after its trials. From any thread."""
+    def measured(self) -> dict[BatchLayout, tuple[float, ...]]:
+        """Return the latest step seconds of each tried batch layout. Callable from any thread."""
         seconds = {
             batch_layout: tuple(times) for batch_layout, times in tuple(self._seconds.items())
         }
@@ -59,17 +57,21 @@ class StepTimes:
         }
 
     def observe(self, batch_layout: BatchLayout, seconds: float) -> None:
-        """Take in the seconds of one step."""
+        """Record the seconds of one step with a batch layout."""
         self._steps += 1
         if self._steps % REFRESH == 0:
             self._seconds.clear()
         self._seconds[batch_layout].append(seconds)
 
     def best(self, count: int, batch_layouts: Sequence[BatchLayout]) -> BatchLayout:
-        """One of `batch_layouts` (ascending) that serves `count` rows with the least time a row."""
-        usable = [one for one in batch_layouts if one.size <= count]
-        if count not in (one.size for one in usable):
-            larger = [one for one in batch_layouts if one.size > count]
+        """Choose the batch layout that serves `count` rows with the least time per row.
+
+        Args:
+            batch_layouts: candidates, ascending.
+        """
+        usable = [candidate for candidate in batch_layouts if candidate.size <= count]
+        if count not in (candidate.size for candidate in usable):
+            larger = [candidate for candidate in batch_layouts if candidate.size > count]
             usable += [
                 batch_layout for batch_layout in larger if batch_layout.size == larger[0].size
             ]
@@ -82,47 +84,49 @@ class StepTimes:
         )
 
     def _estimate(self, batch_layout: BatchLayout) -> float:
-        """Seconds of a step. Unmeasured layouts are assumed fast, so that each is tried."""
-        trusted = {one: typical(times) for one, times in self.known().items()}
+        """Estimate a step's seconds; unmeasured layouts count as fast, so that each is tried."""
+        trusted = {layout: typical(times) for layout, times in self.measured().items()}
         alike = {
-            one.size: seconds for one, seconds in trusted.items() if one.parts == batch_layout.parts
+            layout.size: seconds
+            for layout, seconds in trusted.items()
+            if layout.parts == batch_layout.parts
         }
         if not alike and trusted:
-            others = {one.parts for one in trusted}
+            others = {layout.parts for layout in trusted}
             return HOPE * min(
                 self._estimate(BatchLayout(batch_layout.size, parts)) for parts in others
             )
         smaller = max((size for size in alike if size <= batch_layout.size), default=None)
         if smaller is not None:
-            return alike[smaller]  # itself, or: the additional rows might come for free
+            return alike[smaller]  # its own time, or a smaller batch's: more rows may be free
         larger = min(alike, default=None)
         return 1.0 if larger is None else alike[larger] * batch_layout.size / larger
 
 
 def typical(seconds: Iterable[float]) -> float:
-    """The lower quartile: a busy host makes many steps look slower than the device is."""
+    """Return the lower quartile: a busy host makes many steps appear slower than the device is."""
     ordered = sorted(seconds)
     return ordered[len(ordered) // 4]
 
 
 class Recent:
-    """Recent times of something, and their median."""
+    """Recent durations of one operation, and their median."""
 
     def __init__(self) -> None:
         self._seconds: deque[float] = deque(maxlen=MEMORY)
 
     @contextmanager
     def timing(self) -> Iterator[None]:
-        """Time what is done inside, unless it fails."""
+        """Time the operation inside the context, unless it fails."""
         started = time.perf_counter()
         yield
         self.observe(time.perf_counter() - started)
 
     def observe(self, seconds: float) -> None:
-        """Take in the seconds of one run."""
+        """Record the duration of one run of the operation."""
         self._seconds.append(seconds)
 
     @property
     def median(self) -> float | None:
-        """Median of the latest times; None: it was never done. From any thread."""
+        """Median of the latest durations; None: never measured. Callable from any thread."""
         return median(times) if (times := tuple(self._seconds)) else None

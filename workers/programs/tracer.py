@@ -1,4 +1,4 @@
-"""Tracer: a pipeline's pure functions → traced programs for one slice, from shapes alone."""
+"""Tracer: turns a pipeline's pure functions into traced programs for a slice, from shapes only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from jax.stages import Traced
 from jaxtyping import Array, Bool, Shaped
 
-from models.interface.finite import Shown, shown
+from models.interface.finite import CheckedOutput, decode_checked
 from models.interface.pipeline import Pipeline, PyTree, stack_rows
 from models.interface.step_program import StepProgram
 from models.interface.token_buckets import shared_row
@@ -25,10 +25,10 @@ from workers.programs.row_tree import check_row
 
 
 class Tracer:
-    """Traces each program of a pipeline; its methods may run in any thread.
+    """Tracer of each program of a pipeline. Methods may run in any thread.
 
     Args:
-        layout: how the slice splits its work.
+        layout: how the slice partitions the work.
         record: called with each activation that a trace splits.
     """
 
@@ -46,7 +46,7 @@ class Tracer:
         self._record = record
 
     def encode(self, inputs: Mapping[str, np.ndarray]) -> Traced:
-        """Trace (weights, inputs) → row, of inputs of this kind."""
+        """Trace (weights, inputs) → row, for inputs of this kind."""
 
         def encode(weights: list[jax.Array], inputs: Mapping[str, jax.Array]) -> PyTree:
             row = self.pipeline.encode(self._weights.unflatten(weights), inputs)
@@ -55,27 +55,29 @@ class Tracer:
         jitted = self._jit(encode, None)
         return jitted.trace(self._abstract_weights, self.arguments.of(dict(inputs)))
 
-    def conditions(self, phase: StepProgram, values: Values, row: PyTree) -> Traced:
-        """Trace (weights, row, values [steps, …]) → conditions [steps, …] (conditioning.py).
+    def modulations(self, step_program: StepProgram, values: Values, row: PyTree) -> Traced:
+        """Trace (weights, row, values [steps, …]) → modulations [steps, …] (conditioning.py).
 
-        A tree without leaves where the family has none.
+        The result is a tree without leaves if the family has none.
 
         Args:
-            values: one step's, for their names and shapes.
+            values: values of one step, for their names and shapes.
         """
 
-        def conditions(
+        def modulations(
             weights: list[jax.Array], row: PyTree, values: Mapping[str, jax.Array]
         ) -> PyTree:
-            return self.pipeline.conditions(phase, self._weights.unflatten(weights), row, values)
+            return self.pipeline.modulations(
+                step_program, self._weights.unflatten(weights), row, values
+            )
 
-        jitted = self._jit(conditions, self.arguments.replicated)
+        jitted = self._jit(modulations, self.arguments.replicated)
         columns = self.arguments.columns(values, STEPS)
         return jitted.trace(self._abstract_weights, self.arguments.row(shared_row(row)), columns)
 
     def step(
         self,
-        phase: StepProgram,
+        step_program: StepProgram,
         values: Values,
         row: PyTree,
         size: int = 1,
@@ -83,15 +85,13 @@ class Tracer:
     ) -> Traced:
         """Trace (weights, rows, values [rows, …]) → (rows, finite [rows]).
 
-        Rows as steps of a bucket of tokens have them, where they are of one.
-
-        In a family with conditions it takes two arguments more: those of each row, and the places
-        [rows] among them.
+        Rows of a token bucket have the bucket's padded shapes. With precomputed modulations, two
+        arguments follow: each row's modulations, and the index [rows] of its step's.
 
         Args:
-            values: one step's, for their names and shapes.
+            values: values of one step, for their names and shapes.
             size: number of rows.
-            layout: other than the slice's own.
+            layout: replaces the slice's own layout.
         """
 
         def step(
@@ -102,46 +102,46 @@ class Tracer:
         ) -> tuple[tuple[PyTree, ...], jax.Array]:
             batch = stack_rows(list(rows))
             tree = self._weights.unflatten(weights)
-            conditions = gather_steps(*conditioning) if conditioning else None
-            after = self.pipeline.step(phase, tree, batch, values, conditions)
+            modulations = gather_steps(*conditioning) if conditioning else None
+            after = self.pipeline.step(step_program, tree, batch, values, modulations)
             return unstack_rows(after, rows, batch), finite_rows(after["latents"])
 
         row = self.arguments.row(shared_row(row))
         columns = self.arguments.columns(values, size)
         to = (self.arguments.row_shardings(row),) * size, self.arguments.replicated
-        conditioning = self._conditioning(phase, values, row, size)
+        conditioning = self._conditioning(step_program, values, row, size)
         jitted = self._jit(step, to, layout)
         traced = jitted.trace(self._abstract_weights, (row,) * size, columns, *conditioning)
-        check_row(f"step {str(phase)!r}", traced.out_info[0][0], row)
+        check_row(f"step {str(step_program)!r}", traced.out_info[0][0], row)
         return traced
 
     def decode(self, row: PyTree) -> Traced:
-        """Trace (weights, row) → the finished row's pixels, with its sound if it has one."""
+        """Trace (weights, row) → the finished row's pixels, with sound if any."""
         return self._pixels(self.pipeline.decode, row)
 
     def preview(self, row: PyTree) -> Traced:
-        """Trace (weights, row) → pixels of an estimate on the way."""
+        """Trace (weights, row) → pixels of an intermediate estimate."""
         return self._pixels(self.pipeline.preview, row)
 
     def _conditioning(
-        self, phase: StepProgram, values: Values, row: PyTree, size: int
+        self, step_program: StepProgram, values: Values, row: PyTree, size: int
     ) -> tuple[Any, ...]:
-        """A step's further arguments; none where the family has no conditions."""
-        tree = self.conditions(phase, values, row).out_info
+        """Return a step's modulation arguments; empty if the family has no modulations."""
+        tree = self.modulations(step_program, values, row).out_info
         if not jax.tree.leaves(tree):
             return ()
-        places = jax.ShapeDtypeStruct((size,), np.int32, sharding=self.arguments.replicated)
-        return (self.arguments.of(tree),) * size, places
+        indices = jax.ShapeDtypeStruct((size,), np.int32, sharding=self.arguments.replicated)
+        return (self.arguments.of(tree),) * size, indices
 
     def _pixels(self, function: Callable[..., PyTree], row: PyTree) -> Traced:
-        def pixels(weights: list[jax.Array], row: PyTree) -> Shown:
-            return shown(function, self._weights.unflatten(weights), row)
+        def pixels(weights: list[jax.Array], row: PyTree) -> CheckedOutput:
+            return decode_checked(function, self._weights.unflatten(weights), row)
 
         jitted = self._jit(pixels, self.arguments.replicated)
         return jitted.trace(self._abstract_weights, self.arguments.row(row))
 
     def _jit(self, function: Callable[..., Any], to: PyTree, layout: Layout | None = None) -> Any:
-        """Args: to: where what it returns goes; None: the function itself says so."""
+        """Jit a function with trace options. Args: to: output shardings; None: not set here."""
         options = TraceOptions(layout or self.layout, record=self._record)
 
         @functools.wraps(function)
@@ -153,25 +153,28 @@ class Tracer:
 
 
 def unstack_rows(after: PyTree, rows: Sequence[PyTree], batch: PyTree) -> tuple[PyTree, ...]:
-    """A batch after a step → its rows. What the step left alone is each row's own, as it came in.
+    """Split a batch after a step into rows; leaves the step did not change keep each row's array.
 
     Args:
-        rows: as they were before the step.
-        batch: the same, stacked.
+        rows: the rows before the step.
+        batch: the same rows, stacked.
     """
     leaves, tree = jax.tree.flatten(after)
-    places = {id(leaf): place for place, leaf in enumerate(jax.tree.leaves(batch))}
+    indices = {id(leaf): index for index, leaf in enumerate(jax.tree.leaves(batch))}
 
     def row_after(number: int, row: PyTree) -> PyTree:
-        own = jax.tree.leaves(row)
+        row_leaves = jax.tree.leaves(row)
         return jax.tree.unflatten(
             tree,
-            [own[places[id(leaf)]] if id(leaf) in places else leaf[number] for leaf in leaves],
+            [
+                row_leaves[indices[id(leaf)]] if id(leaf) in indices else leaf[number]
+                for leaf in leaves
+            ],
         )
 
     return tuple(row_after(number, row) for number, row in enumerate(rows))
 
 
 def finite_rows(latents: Shaped[Array, "batch ..."]) -> Bool[Array, " batch"]:
-    """Return which rows hold neither NaN nor infinity."""
+    """Return which rows contain neither NaN nor infinity."""
     return jnp.isfinite(latents).all(axis=tuple(range(1, latents.ndim)))

@@ -1,10 +1,9 @@
-"""Stacks of layers as one array a layer, for GPUs.
+"""Split stacked layers into one array per layer, for GPUs.
 
-A loop over a stack takes each layer's kernels out of it, and XLA's products on a GPU read no part
-of an array in such a loop: all of a network's weights are copied in each step (jax 0.10.2). With an
-array for each layer, and one layer behind the other, products read them where they lie. That is a
-twelfth of an image's step. Of a video's, whose tokens are many more, it is three thousandths: its
-layers stay in a loop.
+A loop over a stack slices each layer's kernels. In a loop, XLA's GPU products cannot read a part of
+an array, so every step copies all of a network's weights (jax 0.10.2). With one array per layer and
+an unrolled loop, products read them in place. That saves a twelfth of an image's step. For a video,
+which has many more tokens, it is three thousandths, so its layers stay in a loop.
 """
 
 from __future__ import annotations
@@ -23,18 +22,17 @@ from models.parallel.axis_rules import Layout
 from models.parallel.row_adapters import AdapterPages
 
 DEVICE = (None, "device")
-"""Kinds of memory that a product reads from."""
+"""Memory kinds that matrix products on a GPU can read."""
 
 
 def stacks(pipeline: Pipeline, layout: Layout) -> list[bool]:
-    """Return, of each leaf of its weights, whether its layers are to be apart.
+    """Return, for each leaf of the weights, whether to split its layers.
 
-    Kernels of denoising blocks are, on GPUs.
-
-    Not what is split over devices where it is stored, whose layers are brought together one at a
-    time; nor what comes from the host; nor banks of adapters, of which rows take their pages.
+    Kernels of denoising blocks are split on GPUs. Excluded are stacks sharded over devices in
+    storage, whose layers are gathered one at a time; host arrays; and adapter banks, whose pages
+    rows index.
     """
-    pays = is_wanted(layout) and pipeline.spec.limits.max_frames == 1
+    pays = should_unstack(layout) and pipeline.spec.limits.max_frames == 1
 
     def one(leaf: Any) -> Any:
         if not isinstance(leaf, nnx.Variable) or isinstance(leaf, AdapterPages):
@@ -49,50 +47,50 @@ def stacks(pipeline: Pipeline, layout: Layout) -> list[bool]:
 
 
 def is_of_blocks(axes: Axes) -> bool:
-    """Return whether tokens are multiplied with a kernel: stacked, and none of modulations."""
+    """Return whether a kernel multiplies tokens: stacked, and not for modulations."""
     return "layers" in axes and "modulation" not in axes
 
 
-def is_wanted(layout: Layout) -> bool:
-    """Return whether to unstack: on GPUs that each hold just what their products read."""
+def should_unstack(layout: Layout) -> bool:
+    """Return whether to unstack: on GPUs that each hold exactly what their products read."""
     return layout.platform == "gpu" and layout.size("embed") == 1
 
 
-_apart: dict[int, tuple[Any, ...]] = {}
-"""Layers of stacks that were split, by the stack's identity while somebody holds it: networks that
-share a stack share its layers."""
+_layers_by_stack: dict[int, tuple[Any, ...]] = {}
+"""Layers of split stacks, by the stack's identity while it is alive: networks that share a stack
+share its layers."""
 
 
 def unstack(stack: Any) -> tuple[Any, ...]:
-    """Split a stack into an array a layer, and free it; an abstract one stays abstract.
+    """Split a stack into one array per layer, and free it; an abstract stack stays abstract.
 
-    One that was split before has the layers of then.
+    A stack that was split before returns the same layers.
     """
     if isinstance(stack, jax.ShapeDtypeStruct):
-        place = _of_layer(stack.sharding, stack.ndim)
-        layer = jax.ShapeDtypeStruct(stack.shape[1:], stack.dtype, sharding=place)
+        sharding = _of_layer(stack.sharding, stack.ndim)
+        layer = jax.ShapeDtypeStruct(stack.shape[1:], stack.dtype, sharding=sharding)
         return (layer,) * len(stack)
-    if id(stack) not in _apart:
-        _apart[id(stack)] = _split(stack)
-        weakref.finalize(stack, _apart.pop, id(stack))
-    return _apart[id(stack)]
+    if id(stack) not in _layers_by_stack:
+        _layers_by_stack[id(stack)] = _split(stack)
+        weakref.finalize(stack, _layers_by_stack.pop, id(stack))
+    return _layers_by_stack[id(stack)]
 
 
 def _split(stack: jax.Array) -> tuple[jax.Array, ...]:
-    places = (_of_layer(stack.sharding, stack.ndim),) * len(stack)
+    shardings = (_of_layer(stack.sharding, stack.ndim),) * len(stack)
     layers: tuple[jax.Array, ...] = jax.block_until_ready(
-        jax.jit(lambda stack: tuple(stack), out_shardings=places)(stack)
+        jax.jit(lambda stack: tuple(stack), out_shardings=shardings)(stack)
     )
-    stack.delete()  # not left to whoever else may still hold a reference
+    stack.delete()  # freed even if still referenced elsewhere
     return layers
 
 
-def _of_layer(place: Sharding, axes: int) -> Sharding:
-    """Return the sharding of a layer of a stack."""
-    if not isinstance(place, NamedSharding):
-        return place
-    over = (*place.spec, *[None] * (axes - len(place.spec)))
-    return NamedSharding(place.mesh, PartitionSpec(*over[1:]))
+def _of_layer(sharding: Sharding, axes: int) -> Sharding:
+    """Return the sharding of one layer of a stack."""
+    if not isinstance(sharding, NamedSharding):
+        return sharding
+    over = (*sharding.spec, *[None] * (axes - len(sharding.spec)))
+    return NamedSharding(sharding.mesh, PartitionSpec(*over[1:]))
 
 
 def _is_on_device(value: Any) -> bool:

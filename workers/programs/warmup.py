@@ -1,8 +1,8 @@
-"""The requests that a pool compiles for before it is ready: of what kind, and with which images.
+"""Warm-up requests, whose programs a worker compiles before it is ready.
 
-A model may make nothing from text alone (image to video, an inpainting network), or edit first of
-all (Kontext). Its warm-up has images that nobody sent, since programs depend on their number and
-not on what is in them.
+A model may generate nothing from text alone (image to video, inpainting), or edit by default
+(Kontext). Warm-up requests then contain stand-in images, since programs depend on the number of
+images and not on their content.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 
 from PIL import Image
 
-from models.interface.pipeline import Fields, Pipeline, Prepared, RequestError, Step
+from models.interface.pipeline import Fields, Pipeline, PreparedRow, RequestError, Step
 from models.interface.step_program import StepProgram
-from models.spec.asked_hires import mistyped
 from models.spec.hires import FIELD as HIRES
 from models.spec.hires import with_defaults
+from models.spec.hires_settings import type_errors
 from models.spec.lora import Lora, RequestedLora, always
 from models.spec.model_spec import ModelSpec
 from models.spec.passes import passes
@@ -27,41 +27,41 @@ from service.settings.section import ConfigError
 from workers.programs import second_pass
 
 SIDE_PX = 64
-"""Side of a stand-in image; it is resized like any other."""
+"""Side of a stand-in image, which is resized like any other."""
 
 
 def requests(spec: ModelSpec, settings: Sequence[Mapping[str, Any]]) -> list[Fields]:
-    """The settings' warm-up requests, with the model's defaults for what they leave open."""
+    """Return the settings' warm-up requests, completed with the model's defaults."""
     defaults = spec.defaults_for(spec.tasks[0])
     base = {**defaults, "prompt": "", "seed": 0, "num_images": 1}
     return [_with_hires(spec, _with_loras(spec, {**base, **entry}), entry) for entry in settings]
 
 
 def _with_hires(spec: ModelSpec, fields: Fields, entry: Mapping[str, Any]) -> Fields:
-    """Return a request whose hires fix has its target's size, and all that is left open.
+    """Return a request with hires fix options completed: target size and defaults.
 
     Args:
-        entry: the settings' part of it.
+        entry: the request as in the settings.
 
-    Raises: ConfigError: it is no hires fix.
+    Raises: ConfigError: the options are invalid.
     """
     if fields.get(HIRES) is None or HIRES not in spec.fields:
         return fields
-    place = "warmup" if HIRES in entry else "defaults"
-    for key, message in mistyped(fields[HIRES]):
-        raise ConfigError(f"models.{spec.name}.{place}.{key}: {message}")
+    section = "warmup" if HIRES in entry else "defaults"
+    for key, message in type_errors(fields[HIRES]):
+        raise ConfigError(f"models.{spec.name}.{section}.{key}: {message}")
     multiple = spec.limits.size_multiple_px
     return {**fields, HIRES: with_defaults(fields[HIRES], fields, multiple, spec.enlargers)}
 
 
 def _with_loras(spec: ModelSpec, fields: Fields) -> Fields:
-    """Return a request whose adapters, of the settings, are resolved.
+    """Return a request with its adapters resolved from the settings.
 
-    Raises: ConfigError: one of them is not there, or cannot be used.
+    Raises: ConfigError: an adapter is missing or unusable.
     """
     if not fields.get("loras"):
         return fields
-    named = [_usable(spec, str(one["name"])) for one in fields["loras"]]
+    named = [_usable(spec, str(lora_fields["name"])) for lora_fields in fields["loras"]]
     resolved = [
         RequestedLora(
             name=lora.name,
@@ -76,20 +76,20 @@ def _with_loras(spec: ModelSpec, fields: Fields) -> Fields:
 
 
 def with_adapter(pipeline: Any, fields: Fields, pages: int) -> Fields:
-    """Return a request with one adapter more, of whichever file, that changes all networks.
+    """Return a request with an additional unnamed adapter that changes all networks.
 
     Args:
-        pages: that it takes; 0: the request stays as it is.
+        pages: pages of the adapter; 0: the request is returned unchanged.
     """
     if not pages:
         return fields
-    networks = sorted({one.network for one in pipeline.SPELLINGS})
+    networks = sorted({spelling.network for spelling in pipeline.SPELLINGS})
     lora = RequestedLora(name="any", digest="", pages=pages, networks=networks, scales=always(1.0))
     return {**fields, "loras": [*(fields.get("loras") or ()), lora.model_dump(mode="json")]}
 
 
 def _usable(spec: ModelSpec, name: str) -> Lora:
-    """Raises: ConfigError."""
+    """Return a named adapter of the settings. Raises: ConfigError: it is missing or unusable."""
     lora = spec.loras.get(name)
     if lora is None or lora.error:
         why = f"cannot be used: {lora.error}" if lora else "is not there"
@@ -97,29 +97,29 @@ def _usable(spec: ModelSpec, name: str) -> Lora:
     return lora
 
 
-def prepare(pipeline: Pipeline, fields: Fields) -> Prepared:
-    """The request with a grey image in each field that this model's first task has.
+def prepare(pipeline: Pipeline, fields: Fields) -> PreparedRow:
+    """Prepare a request's first pass, with a grey image in each field its first task needs.
 
-    Of several passes, the first.
-
-    Raises: RequestError: something else is wrong with it.
+    Raises: RequestError: the request is invalid for another reason.
     """
-    prepared, _ = stood_in(pipeline, fields)
+    prepared, _ = prepare_with_stand_ins(pipeline, fields)
     return prepared
 
 
-def prepared_passes(pipeline: Pipeline, fields: Fields) -> list[Prepared]:
-    """The same, and its second pass if it has one. Raises: as `prepare`."""
-    prepared, images = stood_in(pipeline, fields)
+def prepared_passes(pipeline: Pipeline, fields: Fields) -> list[PreparedRow]:
+    """Prepare a request like `prepare`, with its second pass if any. Raises: as `prepare`."""
+    prepared, images = prepare_with_stand_ins(pipeline, fields)
     _, second = passes(fields, pipeline.spec)
     if second is None:
         return [prepared]
-    images = second_pass.stood_in(fields, pipeline.spec, images)
+    images = second_pass.with_stand_in(fields, pipeline.spec, images)
     return [prepared, pipeline.prepare(second, images)]
 
 
-def stood_in(pipeline: Pipeline, fields: Fields) -> tuple[Prepared, dict[str, bytes]]:
-    """The same, and those images by path. Raises: as `prepare`."""
+def prepare_with_stand_ins(
+    pipeline: Pipeline, fields: Fields
+) -> tuple[PreparedRow, dict[str, bytes]]:
+    """Prepare a request like `prepare`; also return its images by field. Raises: as `prepare`."""
     first, _ = passes(fields, pipeline.spec)
     images = {"image": _grey()} if pipeline.spec.tasks[0] == "image-to-image" else {}
     while True:
@@ -132,12 +132,12 @@ def stood_in(pipeline: Pipeline, fields: Fields) -> tuple[Prepared, dict[str, by
 
 
 def first_steps(steps: Sequence[Step], each: int) -> tuple[Step, ...]:
-    """The first so many of each phase."""
+    """Return the first `each` steps of every step kind."""
     seen: Counter[StepProgram] = Counter()
     chosen = []
     for step in steps:
-        seen[step.phase] += 1
-        if seen[step.phase] <= each:
+        seen[step.program] += 1
+        if seen[step.program] <= each:
             chosen.append(step)
     return tuple(chosen)
 

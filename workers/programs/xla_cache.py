@@ -1,4 +1,4 @@
-"""JAX's persistent compile cache: the second start reads what the first one compiled."""
+"""JAX's persistent compile cache: configuration, and metrics of its hits and misses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from models.parallel import jax_internals
-from service.jobs.storage.private_folders import check_own, private_folder
+from service.jobs.storage.private_folders import check_owner, private_folder
 from workers import metrics
 
 log = logging.getLogger(__name__)
@@ -22,13 +22,13 @@ EVENTS = {
     "/jax/compilation_cache/cache_hits": "hit",
     "/jax/compilation_cache/cache_misses": "miss",
 }
-"""Events as JAX names them."""
+"""Names of JAX's monitoring events, and their label values."""
 
 _heard = threading.local()
 
 
 def use_compile_cache(folder: Path) -> None:
-    """Keep every program of this process in a folder, the small ones too.
+    """Store every program of this process in a folder, including small ones.
 
     Raises: ConfigError: the folder belongs to another user, whose programs would run here.
     """
@@ -39,17 +39,17 @@ def use_compile_cache(folder: Path) -> None:
     except OSError as error:
         log.warning("compile_cache: %s cannot be used: %s", folder, error.strerror)
     jax.config.update("jax_compilation_cache_dir", str(folder.resolve()))
-    jax_internals.reset_cache()  # JAX keeps to the folder that it has opened, if any
+    jax_internals.reset_cache()  # JAX would continue with a folder it has already opened
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
 
 def _drop_foreign(folder: Path) -> None:
-    """Delete what others may have written: JAX looks at nobody's owner."""
+    """Delete files that others may have written, since JAX does not check ownership."""
     for path in folder.iterdir():
         try:
-            check_own(path.lstat(), path)
-        except FileNotFoundError:  # another pool starts too
+            check_owner(path.lstat(), path)
+        except FileNotFoundError:  # another worker starts too
             continue
         except PermissionError as error:
             log.warning("a compiled program is not used and deleted: %s", error)
@@ -59,22 +59,22 @@ def _drop_foreign(folder: Path) -> None:
 
 @cache
 def _count() -> None:
-    """Once a process: JAX tells all of its listeners of each program."""
+    """Register the metrics listener once per process: JAX calls all listeners for each program."""
 
-    def hear(event: str, **details: Any) -> None:
+    def record_event(event: str, **details: Any) -> None:
         if event in EVENTS:
             metrics.compile_cache.labels(EVENTS[event]).inc()
             getattr(_heard, "answers", []).append(EVENTS[event])
 
-    jax.monitoring.register_event_listener(hear)
+    jax.monitoring.register_event_listener(record_event)
 
 
 @contextmanager
 def answers() -> Iterator[list[str]]:
-    """Collect what the cache answers to whatever this thread compiles inside."""
-    heard: list[str] = []
-    _heard.answers = heard
+    """Collect the results of cache lookups that this thread makes inside the context."""
+    lookups: list[str] = []
+    _heard.answers = lookups
     try:
-        yield heard
+        yield lookups
     finally:
         del _heard.answers

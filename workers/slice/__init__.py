@@ -1,4 +1,4 @@
-"""Mesh slices and chips: axes and their sizes, devices, flags for XLA, what chips can do.
+"""Mesh slices and chips: mesh shapes, devices, XLA flags, and chips' rated performance.
 
 May import no other room.
 """

@@ -1,9 +1,9 @@
-"""Chips as data: what their makers rate them at, and how much of it these programs get.
+"""Data of chips: rated performance, and the share that these programs reach.
 
-Source, of TPUs: docs.cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e,tpu7x}; ICI is given there for all
-ports of a chip and both directions, and stands here for one port and one direction. Memory is what
-libtpu 0.0.51 lets a program have. Of GPUs: NVIDIA's data sheets of the A100, H100, H200, L40S and
-L4, dense bfloat16, NVLink or PCIe in one direction.
+Source, of TPUs: docs.cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e,tpu7x}. ICI there covers all ports
+of a chip in both directions; here it is one port and direction. Memory is what libtpu 0.0.51 gives
+a program. Of GPUs: NVIDIA's data sheets of the A100, H100, H200, L40S and L4, dense bfloat16,
+NVLink or PCIe in one direction.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ class Efficiency:
 
 
 BROAD_TPU = Efficiency(matmul=0.45, attention=0.58, conv=0.35)
-"""Matrix units of 256 x 256, which a head of 128 fills by half in one of attention's two products:
-at most two thirds of the peak. 0.58 is the static schedule of our own kernel for Flux's 4,608
-tokens; for Wan's 75,600 it has 0.61 (docs/performance/speed.md). Linears: between what the
-compiler's own schedule gives (0.3) and what tuned layouts do (0.45)."""
+"""Matrix units of 256 x 256. A head of 128 fills half of them in one of attention's two products:
+at most two thirds of the peak. 0.58 is the static schedule of this project's kernel for Flux's
+4,608 tokens; for Wan's 75,600 it is 0.61 (docs/performance/speed.md). Linears: between the
+compiler's schedule (0.3) and tuned layouts (0.45)."""
 NARROW_TPU = Efficiency(matmul=0.55, attention=0.5, conv=0.4)
-"""Matrix units of 128 x 128: a head of 128 fills them."""
+"""Matrix units of 128 x 128, which a head of 128 fills."""
 HOPPER = Efficiency(matmul=0.65, attention=0.6, conv=0.4)
 AMPERE = Efficiency(matmul=0.65, attention=0.55, conv=0.4)
 
 
 @dataclass(frozen=True)
 class Chip:
-    """Device as JAX counts them. Bytes and seconds; one direction of every wire."""
+    """Device as JAX counts it, with its rates. Links are rated in one direction."""
 
     name: str
     kind: Literal["tpu", "gpu"]
     peak_flops: float
-    """A second, bfloat16, dense."""
+    """Per second, bfloat16, dense."""
     memory_bytes: int
-    """Memory that programs may have."""
+    """Memory available to programs."""
     memory_bytes_s: float
     ici_bytes_s: float
-    """Rate to its neighbours in the slice, or through the host's switch, for one collective."""
+    """Rate of one collective to adjacent chips, or through the host's switch."""
     dcn_bytes_s: float
-    """Rate between slices or hosts, a device."""
+    """Rate per device between slices or hosts."""
     efficiency: Efficiency
     chips: float = 1
-    """Chips that one device is; 0.5 where JAX sees two devices a chip."""
+    """Chips per device; 0.5 if JAX exposes two devices per chip."""
 
 
 TPU_V4 = Chip(
@@ -74,7 +74,7 @@ TPU_7X = Chip(
 )
 
 GPU_SHARE = 0.92
-"""Share of a GPU's memory: the rest is the driver's, CUDA's and the libraries'."""
+"""Usable share of a GPU's memory; the driver, CUDA and libraries take the rest."""
 
 
 def _gpu(
@@ -100,7 +100,7 @@ CHIPS: Mapping[str, Chip] = {
         _gpu("l4", 121, 24, 300, 32, AMPERE),
     )
 }
-"""Chips by name, as topologies begin with it."""
+"""Chips by name, the prefix of topologies."""
 
 COLLECTIVE_S = 5e-6
 """Latency of a collective before its first byte. An assumption."""
@@ -112,4 +112,4 @@ CLOCK_HZ: Mapping[str, float] = {
     "v6e": 1.75e9,
     "tpu7x": 2.2e9,
 }
-"""Clock of a TPU's cores: the rated peak over what its matrix units do in a cycle."""
+"""Clock of a TPU's cores: the rated peak over the FLOPs of its matrix units per cycle."""

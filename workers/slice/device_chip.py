@@ -1,4 +1,4 @@
-"""The chip that a device of this process is, as the table of chips has it."""
+"""Lookup of a device's chip in the table of chips."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ KINDS: Mapping[str, str] = {
     "L40S": "l40s",
     "L4": "l4",
 }
-"""Chip by a pattern of a device's kind. The first that matches counts."""
+"""Chip by a pattern of a device's kind; the first match counts."""
 CPU = Chip("cpu", "gpu", 1e11, 4 * GIB, 2e10, 5e9, 1e9, BROAD_TPU)
-"""Chip that stands for any machine: ranks layouts, and claims nothing about seconds."""
+"""Placeholder for any CPU: ranks layouts, but its times mean nothing."""
 
 
 def chip_of(devices: Sequence[jax.Device]) -> Chip:
-    """The chip of devices that are there, with the memory that this process's say they have.
+    """Return the chip of these devices, with the memory that this process's device reports.
 
-    A kind that is not in the table gets the rates of an H100: good enough to rank layouts.
+    An unknown kind gets the rates of an H100, which suffices to rank layouts.
     """
-    device = next(one for one in devices if one.process_index == jax.process_index())
+    device = next(item for item in devices if item.process_index == jax.process_index())
     chip = _by_kind(device)
     if is_described(device):
         return chip
@@ -46,17 +46,17 @@ def chip_of(devices: Sequence[jax.Device]) -> Chip:
 
 
 def is_described(device: jax.Device) -> bool:
-    """Return whether a device is not there: a compiler describes it."""
+    """Return whether a device is only described by a compiler."""
     return device.client.runtime_type == "compile_only_runtime"
 
 
 def known_chip(device: jax.Device) -> Chip | None:
-    """Return the chip of the table; None: no accelerator, or none of those."""
+    """Return the chip in the table, or None for a CPU or an unknown accelerator."""
     if device.platform == "cpu":
         return None
-    seen = device.device_kind
-    found = (name for kind, name in KINDS.items() if re.search(rf"{kind}\b", seen))
-    name = next(found, None)
+    device_kind = device.device_kind
+    matches = (name for kind, name in KINDS.items() if re.search(rf"{kind}\b", device_kind))
+    name = next(matches, None)
     return None if name is None else CHIPS[name]
 
 
@@ -65,7 +65,7 @@ def _by_kind(device: jax.Device) -> Chip:
 
 
 def _share_of_host(device: jax.Device) -> int | None:
-    """Virtual devices share the machine's memory."""
+    """Return a virtual CPU device's share of the host's memory; None for accelerators."""
     if device.platform != "cpu":
         return None
     host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,6 +1,6 @@
-"""Accelerators of this machine, and which of them a process sees: settled before JAX starts.
+"""Detection of this machine's accelerators, and their visibility to a process, before JAX starts.
 
-No JAX in here: it would take hold of them.
+It does not import JAX, which would claim the accelerators.
 """
 
 from __future__ import annotations
@@ -22,25 +22,24 @@ TPUS: Mapping[str, str] = {
 """PCI device → chip. Source: jax/_src/hardware_utils.py."""
 
 BOUNDS: Mapping[int, str] = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}
-"""Arrangement of so many chips of one host, as libtpu counts them."""
+"""Arrangement of a number of chips of one host, for libtpu."""
 
 
 def chip(pci: Path = Path("/sys/bus/pci/devices")) -> str | None:
-    """`v6e`, `nvidia` and so on; None: this machine has no accelerator that is known here."""
+    """Return this machine's kind of accelerator, such as `v6e` or `nvidia`, or None."""
     for device in sorted(pci.glob("*")):
         vendor = _read(device / "vendor")
-        if vendor == GOOGLE and (found := TPUS.get(_read(device / "device"))):
-            return found
+        if vendor == GOOGLE and (name := TPUS.get(_read(device / "device"))):
+            return name
         if vendor == NVIDIA and _read(device / "class")[:6] in DISPLAY_CLASSES:
             return "nvidia"
     return None
 
 
 def visible(devices: Sequence[int]) -> dict[str, str]:
-    """Environment of a process that sees these accelerators of its machine alone.
+    """Return environment variables that restrict a process to these accelerators.
 
-    Raises: ValueError: a TPU host is not cut into such parts, or `CUDA_VISIBLE_DEVICES` names
-        fewer.
+    Raises: ValueError: a TPU host cannot be divided this way, or `CUDA_VISIBLE_DEVICES` has fewer.
     """
     if len(devices) not in BOUNDS and chip() in TPUS.values():
         parts = ", ".join(map(str, BOUNDS))
@@ -56,7 +55,7 @@ def visible(devices: Sequence[int]) -> dict[str, str]:
 
 
 def _among(shown: str, devices: Sequence[int]) -> str:
-    """Return those of the GPUs that an operator shows; none of none."""
+    """Return these GPUs of the operator's `CUDA_VISIBLE_DEVICES`; empty if that is empty."""
     gpus = shown.split(",") if shown else []
     if gpus and len(gpus) <= max(devices):
         raise ValueError(f"CUDA_VISIBLE_DEVICES={shown} has no GPU number {max(devices)}")

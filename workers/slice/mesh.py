@@ -1,4 +1,4 @@
-"""Devices → mesh slices: each pool works on one slice, and sees no other."""
+"""Construction of JAX meshes over a slice's devices."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from workers.slice.mesh_shape import MeshShape
 
 
 def make_mesh(shape: MeshShape, devices: Sequence[jax.Device]) -> Mesh:
-    """The mesh of a slice, axes as `models.parallel.mesh_axes.MESH_AXES` has them.
+    """Build the mesh of a slice, with the axes of `models.parallel.mesh_axes.MESH_AXES`.
 
     Args:
-        shape: with every size known.
+        shape: mesh shape with every size set.
     """
     ici, dcn = ([sizes[axis] for axis in AXIS_NAMES] for sizes in (shape.ici, shape.dcn))
     if math.prod(dcn) > 1:
@@ -30,5 +30,5 @@ def make_mesh(shape: MeshShape, devices: Sequence[jax.Device]) -> Mesh:
 
 
 def one_device(device: jax.Device) -> Layout:
-    """Build a layout that splits nothing."""
+    """Build a layout of one device, which splits nothing."""
     return Layout(make_mesh(MeshShape().over(1), [device]), xla_kernel)

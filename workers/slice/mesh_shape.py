@@ -1,7 +1,7 @@
-"""A mesh slice's axes and their sizes, before any device is asked. No JAX in here.
+"""Sizes of a mesh slice's axes, without devices or JAX.
 
-Each axis (models/parallel/mesh_axes.py) has a size inside a host or TPU slice (ICI) and one between
-them (DCN).
+Each axis (models/parallel/mesh_axes.py) has a size inside a host or TPU slice (ICI) and a size
+between them (DCN).
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from fractions import Fraction
 from models.parallel.mesh_axes import AXIS_NAMES, MESH_AXES
 
 REST = -1
-"""Size of the one axis that takes what is left."""
+"""Size of the axis that takes the remaining devices."""
 SLOTS = 4
-"""Requests denoised together where nobody says."""
+"""Default number of requests denoised together."""
 
 
 @dataclass(frozen=True)
 class MeshShape:
-    """Sizes of a slice's axes; axes that are not named have size 1.
+    """Sizes of a slice's axes; unnamed axes have size 1.
 
     Args:
-        ring: parts of the context that pass their keys and values round; inside each part tokens
-            are swapped for heads (Ulysses). None: one for each host, and as many more as leave
-            parts that divide the heads.
+        ring: parts of the context that pass their keys and values around. Inside each part, tokens
+            are exchanged for heads (Ulysses). None: the fewest parts that are a multiple of the
+            hosts and leave groups that divide the heads.
 
-    Raises: ValueError: an axis that does not exist, or a size that is none.
+    Raises: ValueError: an axis does not exist, or a size is invalid.
     """
 
     ici: Mapping[str, int] = field(default_factory=dict)
@@ -48,12 +48,12 @@ class MeshShape:
                 raise ValueError(f"only one {kind} axis may be -1: {in_words(sizes)}")
 
     def over(self, devices: int, hosts: int = 1, heads: Collection[int] = ()) -> MeshShape:
-        """Return the shape with every size known, over so many devices on each of the hosts.
+        """Return the shape with every size set, for `devices` on each host.
 
         Args:
-            heads: head counts of the attentions that it has to divide.
+            heads: head counts of the attentions, which the shape must divide.
 
-        Raises: ValueError: the sizes do not make that many, or do not divide; says the numbers.
+        Raises: ValueError: the sizes do not match, or do not divide the heads; states the numbers.
         """
         ici, dcn = filled("ici", self.ici, devices), filled("dcn", self.dcn, hosts)
         tensor = ici["tensor"] * dcn["tensor"]
@@ -73,17 +73,17 @@ class MeshShape:
         return MeshShape(ici, dcn, ring)
 
     def size(self, axis: str) -> int:
-        """Return an axis's size, inside and between hosts together."""
+        """Return an axis's size, inside and between hosts."""
         return self.ici.get(axis, 1) * self.dcn.get(axis, 1)
 
     @property
     def devices(self) -> int:
-        """Number of devices, of all hosts together."""
+        """Number of devices of the mesh, over all hosts."""
         return math.prod(map(self.size, AXIS_NAMES))
 
     @property
     def mesh_sizes(self) -> tuple[int, ...]:
-        """Sizes of `MESH_AXES`, ICI and DCN together: a context is a ring of Ulysses' groups."""
+        """Sizes of `MESH_AXES`, ICI times DCN; a context is a ring of Ulysses groups."""
         sizes = {axis: self.size(axis) for axis in AXIS_NAMES}
         ring = self.ring or 1
         sizes |= {"ring": ring, "ulysses": sizes["context"] // ring}
@@ -91,18 +91,22 @@ class MeshShape:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether no size is left to whoever counts the devices."""
+        """Return whether no size depends on the number of devices."""
         return REST not in (*self.ici.values(), *self.dcn.values())
 
     def __str__(self) -> str:
-        """`cfg 2 · context 4 (ring 2)`: what is split."""
+        """List the split axes, as in `cfg 2 · context 4 (ring 2)`."""
         sizes = {axis: self.size(axis) for axis in AXIS_NAMES if self.size(axis) != 1}
         if not sizes:
             return "one device"
         return in_words(sizes) + (f" (ring {self.ring})" if (self.ring or 1) > 1 else "")
 
     def _ring(self, context: int, hosts: int, heads: int) -> int:
-        """Args: heads: the largest number of parts that they can be dealt to; 0: any."""
+        """Return the number of ring parts.
+
+        Args:
+            heads: heads per tensor part, which Ulysses groups must divide; 0: any.
+        """
         if self.ring is not None:
             return self.ring
         rings = (ring for ring in range(hosts, context + 1, hosts) if context % ring == 0)
@@ -110,33 +114,33 @@ class MeshShape:
 
 
 def filled(kind: str, sizes: Mapping[str, int], devices: int) -> dict[str, int]:
-    """Return every axis's size, the one of -1 having what the others leave.
+    """Return every axis's size; the axis of -1 gets the remaining devices.
 
-    Raises: ValueError: the product is not the number of devices.
+    Raises: ValueError: the product differs from the number of devices.
     """
     named = {axis: sizes.get(axis, 1) for axis in AXIS_NAMES}
-    known = math.prod(size for size in named.values() if size != REST)
+    product = math.prod(size for size in named.values() if size != REST)
     things = "devices" if kind == "ici" else "hosts"
     if REST in named.values():
-        if devices % known:
+        if devices % product:
             raise ValueError(
-                f"{kind} {in_words(sizes)}: {known} does not divide {devices} {things}"
+                f"{kind} {in_words(sizes)}: {product} does not divide {devices} {things}"
             )
-        return {axis: devices // known if size == REST else size for axis, size in named.items()}
-    if known != devices:
+        return {axis: devices // product if size == REST else size for axis, size in named.items()}
+    if product != devices:
         raise ValueError(
-            f"{kind} {in_words(sizes)} makes {known} {things}, but there are {devices}"
+            f"{kind} {in_words(sizes)} makes {product} {things}, but there are {devices}"
         )
     return named
 
 
 def slots_of(slots: int | None, per_device_batch_size: float | None, shape: MeshShape) -> int:
-    """Requests denoised together.
+    """Return the number of requests denoised together.
 
     Args:
         per_device_batch_size: may be a fraction: 0.25 on 4 devices is one request over four.
 
-    Raises: ValueError: the batch is not whole, or is not dealt out evenly; says the numbers.
+    Raises: ValueError: the batch is not an integer, or not divisible by `data`; states the numbers.
     """
     count = shape.devices
     if per_device_batch_size is not None:
@@ -160,11 +164,11 @@ def slots_of(slots: int | None, per_device_batch_size: float | None, shape: Mesh
 
 
 def in_words(sizes: Mapping[str, int]) -> str:
-    """`cfg 2 · context 4`, as messages have it."""
+    """Format axis sizes for messages, as in `cfg 2 · context 4`."""
     return " · ".join(f"{axis} {size}" for axis, size in sizes.items()) or "(no axes)"
 
 
 def heads_in_words(heads: Collection[int], tensor: int) -> str:
-    """Return head counts, as messages have them."""
+    """Format head counts for messages."""
     counts = " or ".join(map(str, sorted(heads)))
     return f"{counts} attention heads" + (f" / tensor {tensor}" if tensor > 1 else "")

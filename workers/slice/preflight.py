@@ -1,7 +1,7 @@
-"""Preflight: whether this machine lets a worker use its accelerators, asked before JAX takes them.
+"""Preflight check of this machine's accelerators for a worker, before JAX claims them.
 
-JAX and libtpu say of a device file that they cannot open that there is no device, or nothing at
-all. No JAX in here: it would take hold of the devices.
+JAX and libtpu report a device file without permissions as a missing device, or not at all. This
+module does not import JAX, which would claim the devices.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from workers.slice.topology import ALIASES
 
 ROOT = Path("/")
 LEAST_SHM_BYTES = 2**30
-"""Shared memory that is enough. Assumption: a container's own, 64 MiB, is what fails elsewhere."""
+"""Sufficient shared memory. Assumption: a container's default of 64 MiB fails elsewhere."""
 LEAST_MEMLOCK_BYTES = 64 * 2**30
-"""Locked memory that is enough. Assumption: libtpu names no number, and recipes lift the limit."""
+"""Sufficient locked memory. Assumption: libtpu states no number, and recipes lift the limit."""
 CAP_IPC_LOCK = 14
-"""Bit of the capability for which RLIMIT_MEMLOCK is no limit. Source: linux/capability.h."""
-GIVEN = ("TPU_ACCELERATOR_TYPE", "TPU_CHIPS_PER_HOST_BOUNDS", "TPU_WORKER_HOSTNAMES")
-"""Variables of which GKE's device plugin sets some where a pod was given TPUs."""
+"""Bit of the capability that overrides RLIMIT_MEMLOCK. Source: linux/capability.h."""
+TPU_VARIABLES = ("TPU_ACCELERATOR_TYPE", "TPU_CHIPS_PER_HOST_BOUNDS", "TPU_WORKER_HOSTNAMES")
+"""Variables that GKE's device plugin may set in a pod with TPUs."""
 NO_GPUS = ("", "-1", "NoDevFiles")
 """Values of `CUDA_VISIBLE_DEVICES` that hide all GPUs."""
 
@@ -38,18 +38,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Accelerator:
-    """Accelerators of one kind: how they show, and what their libraries want."""
+    """Kind of accelerator: its device files, and its libraries' requirements."""
 
     name: str
     platforms: tuple[str, ...]
     """Names in `JAX_PLATFORMS`."""
     library: str
     packages: tuple[str, ...]
-    """Packages of which one lets JAX use them."""
+    """Packages, any of which lets JAX use it."""
     files: tuple[str, ...]
-    """Device files below /dev, one a chip."""
+    """Device files below /dev, one per chip."""
     control: tuple[str, ...]
-    """Further device files that every process needs."""
+    """Other device files that every process needs."""
     resource: str
     """Name among a pod's resources."""
 
@@ -68,7 +68,7 @@ GPU = Accelerator(
     ("cuda", "gpu"),
     "NCCL",
     ("jax_cuda13_plugin", "jax_cuda12_plugin"),
-    ("nvidia[0-9]*", "dxg"),  # the latter in place of all of them on WSL 2
+    ("nvidia[0-9]*", "dxg"),  # WSL 2 has only dxg
     ("nvidiactl", "nvidia-uvm"),
     "nvidia.com/gpu",
 )
@@ -77,57 +77,57 @@ ACCELERATORS = (TPU, GPU)
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that is wrong with a machine, as a sentence that says what to do."""
+    """Problem of a machine, as a sentence that states the remedy."""
 
     text: str
     is_fatal: bool = False
-    """Whether no worker can start with it."""
+    """Whether it prevents a worker's start."""
 
 
 def check(pool: PoolSettings, devices: range | None, root: Path = ROOT) -> None:
-    """Check this machine for a pool's worker; log what makes it slower.
+    """Check this machine for a pool's worker; log problems that only slow it down.
 
     Args:
-        devices: of this machine; None: all of them.
+        devices: devices of this machine to use; None: all.
 
-    Raises: ConfigError: it cannot start here; says every fault, and what to do.
+    Raises: ConfigError: the worker cannot start; states every problem and its remedy.
     """
     kind = expected(os.environ, root)
     if kind is None:
         return
-    found = [*faults(kind, wanted(pool, devices), root)]
-    lines = "".join(f"\n  {fault.text}" for fault in found)
-    if any(fault.is_fatal for fault in found):
+    problems = [*faults(kind, required_devices(pool, devices), root)]
+    lines = "".join(f"\n  {fault.text}" for fault in problems)
+    if any(fault.is_fatal for fault in problems):
         raise ConfigError(f"this machine is not fit for a worker with {kind.name}s:{lines}")
-    if found:
+    if problems:
         log.warning("this machine may slow down or stop a worker with %ss:%s", kind.name, lines)
 
 
 def expected(environment: Mapping[str, str], root: Path = ROOT) -> Accelerator | None:
-    """Return the kind of accelerator that JAX will look for here; None: it stays on the CPU."""
+    """Return the kind of accelerator that JAX will use; None: it stays on the CPU."""
     platform = environment.get("JAX_PLATFORMS", "").split(",")[0]
     if platform:
         return next((kind for kind in ACCELERATORS if platform in kind.platforms), None)
-    seen = next((kind for kind in ACCELERATORS if _is_seen(kind, environment, root)), None)
+    seen = next((kind for kind in ACCELERATORS if _is_visible(kind, environment, root)), None)
     return seen if seen and any(map(find_spec, seen.packages)) else None
 
 
-def _is_seen(kind: Accelerator, environment: Mapping[str, str], root: Path) -> bool:
-    """Return whether anything shows accelerators; VFIO alone has devices of any kind."""
+def _is_visible(kind: Accelerator, environment: Mapping[str, str], root: Path) -> bool:
+    """Return whether accelerators are detected; VFIO files alone may be other devices."""
     if kind is GPU:
         hidden = environment.get("CUDA_VISIBLE_DEVICES") in NO_GPUS
         return not hidden and bool(device_files(kind, root))
-    return any(map(environment.get, GIVEN)) or _chip(root) in accelerators.TPUS.values()
+    return any(map(environment.get, TPU_VARIABLES)) or _chip(root) in accelerators.TPUS.values()
 
 
 def _chip(root: Path) -> str | None:
     return accelerators.chip(root / "sys" / "bus" / "pci" / "devices")
 
 
-def wanted(pool: PoolSettings, devices: range | None) -> int:
-    """Return how many devices of this host a worker needs at least.
+def required_devices(pool: PoolSettings, devices: range | None) -> int:
+    """Return the minimum number of this host's devices that a worker needs.
 
-    Raises: ConfigError: `mesh` is none.
+    Raises: ConfigError: `mesh` is invalid.
     """
     if devices is not None:
         return devices.stop
@@ -141,7 +141,7 @@ def wanted(pool: PoolSettings, devices: range | None) -> int:
 
 
 def faults(kind: Accelerator, devices: int, root: Path = ROOT) -> Iterator[Fault]:
-    """Yield what is wrong with a machine for a worker with so many devices."""
+    """Yield the problems of a machine for a worker with this many devices."""
     files = device_files(kind, root)
     control = [file for name in kind.control if (file := root / "dev" / name).exists()]
     yield from _unopenable(root / "dev", [*files, *control])
@@ -153,7 +153,7 @@ def faults(kind: Accelerator, devices: int, root: Path = ROOT) -> Iterator[Fault
 
 
 def device_files(kind: Accelerator, root: Path = ROOT) -> list[Path]:
-    """Return the device files of the accelerators that there are."""
+    """Return the existing device files of this kind."""
     return sorted(file for name in kind.files for file in (root / "dev").glob(name))
 
 
@@ -165,25 +165,25 @@ def _too_few(kind: Accelerator, files: Sequence[Path], devices: int, root: Path)
             "in its resources, the container its devices, or set JAX_PLATFORMS=cpu",
             is_fatal=True,
         )
-    elif (there := len(files) * _devices_a_chip(kind, root)) < devices:
+    elif (count := len(files) * _devices_a_chip(kind, root)) < devices:
         yield Fault(
-            f"the worker wants {devices} devices, and there are {there} ({patterns}): give the pod "
+            f"the worker wants {devices} devices, and there are {count} ({patterns}): give the pod "
             f"more {kind.resource} in its resources, or change the pool's mesh or devices",
             is_fatal=True,
         )
 
 
 def _devices_a_chip(kind: Accelerator, root: Path) -> int:
-    """Return how many devices JAX may see in a chip; of an unknown TPU two, the most there are."""
+    """Return the maximum number of JAX devices per chip; 2 for an unknown TPU."""
     if kind is GPU:
         return 1
     chip = _chip(root) or ""
-    known = CHIPS.get(ALIASES.get(chip, chip))
-    return round(1 / known.chips) if known else 2
+    chip_data = CHIPS.get(ALIASES.get(chip, chip))
+    return round(1 / chip_data.chips) if chip_data else 2
 
 
 def _unopenable(dev: Path, files: Sequence[Path]) -> Iterator[Fault]:
-    """Yield one fault for all files of the same owner and mode."""
+    """Yield one problem for all files with the same owner and mode."""
     shut: dict[str, list[Path]] = {}
     for file in files:
         if not os.access(file, os.R_OK | os.W_OK, effective_ids=True):
@@ -202,7 +202,7 @@ def _unopenable(dev: Path, files: Sequence[Path]) -> Iterator[Fault]:
 
 
 def raised_memlock() -> int:
-    """Raise this process's limit of locked memory as far as it may be, and return it."""
+    """Raise this process's limit of locked memory to its maximum, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (hard, hard))
@@ -210,7 +210,7 @@ def raised_memlock() -> int:
 
 
 def locked_memory(limit_bytes: int, root: Path = ROOT) -> Iterator[Fault]:
-    """Yield a fault where a limit of locked memory binds."""
+    """Yield a problem if the limit of locked memory applies."""
     is_enough = limit_bytes == resource.RLIM_INFINITY or limit_bytes >= LEAST_MEMLOCK_BYTES
     if not (is_enough or _may_lock_all(root)):
         yield Fault(
@@ -232,14 +232,14 @@ def _may_lock_all(root: Path) -> bool:
 def shared_memory(
     kind: Accelerator, root: Path = ROOT, least: int = LEAST_SHM_BYTES
 ) -> Iterator[Fault]:
-    """Yield a fault where shared memory is missing or small."""
+    """Yield a problem if shared memory is missing or small."""
     advice = "mount an emptyDir with medium Memory there, or --shm-size of Docker"
     folder = root / "dev" / "shm"
     if not os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
         yield Fault(f"nothing can be written to /dev/shm, which {kind.library} shares: {advice}")
         return
-    there = os.statvfs(folder)
-    if (size := there.f_frsize * there.f_blocks) < least:
+    filesystem = os.statvfs(folder)
+    if (size := filesystem.f_frsize * filesystem.f_blocks) < least:
         yield Fault(
             f"/dev/shm has {_mib(size)}, which is little for {kind.library}: give it "
             f"{_mib(least)} or more; {advice}"

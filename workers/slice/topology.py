@@ -1,4 +1,4 @@
-"""`v6e:2x4`, `h100:8` → which chips, how many, and how they hang together."""
+"""Accelerator topologies, such as `v6e:2x4` or `h100:8`: chip and number of devices."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ TPU_SIZES = {
     "v6e": ("1x1", "2x2", "2x4", "4x4"),
     "tpu7x": ("2x2x1", "2x2x2"),
 }
-"""Slices that libtpu's compiler was tried for."""
+"""Slices that were tested with libtpu's compiler."""
 ALIASES = {"v7x": "tpu7x"}
 
 
 class PlanError(ValueError):
-    """A plan that cannot be made as asked; the message says what can."""
+    """Error of an impossible plan; the message states what is possible."""
 
 
 @dataclass(frozen=True)
 class Topology:
-    """Topology: one slice of TPUs, or the GPUs of one host."""
+    """One slice of TPUs, or the GPUs of one host."""
 
     name: str
     chip: Chip
@@ -35,7 +35,7 @@ class Topology:
     def parse(cls, text: str) -> Topology:
         """Parse a chip and a size, such as `v6e:2x4`.
 
-        Raises: PlanError: no such chip or size; names those that there are.
+        Raises: PlanError: unknown chip or size; names the valid ones.
         """
         match = re.fullmatch(r"(?P<chip>[\w-]+):(?P<size>\d+(?:x\d+)*)", text.lower())
         name = ALIASES.get(match["chip"], match["chip"]) if match else ""

@@ -1,4 +1,4 @@
-"""Flags for XLA and libtpu by chip and model: data (xla_flags.toml), set before JAX starts."""
+"""XLA and libtpu flags by chip and model, from xla_flags.toml; set before JAX starts."""
 
 from __future__ import annotations
 
@@ -11,48 +11,48 @@ from workers.slice.devices import TPUS
 
 TABLE = Path(__file__).with_suffix(".toml")
 VARIABLES: Mapping[str, str] = {"libtpu": "LIBTPU_INIT_ARGS", "xla": "XLA_FLAGS"}
-"""Kind of flag → the environment variable that takes it."""
+"""Kind of flag → its environment variable."""
 
 
 def chosen(
     chip: str | None, family: str, batching: str = "exact", table: Path = TABLE
 ) -> dict[str, tuple[str, ...]]:
-    """The flags for this family on this chip, by kind; none for a chip without a set."""
+    """Return the table's flags for a family on a chip, by kind; empty for other chips."""
     sets = list(_sets(chip, family, batching, table))
-    found = {kind: merged(*(entry.get(kind, ()) for entry in sets)) for kind in VARIABLES}
-    return {kind: flags for kind, flags in found.items() if flags}
+    merged_flags = {kind: merged(*(entry.get(kind, ()) for entry in sets)) for kind in VARIABLES}
+    return {kind: flags for kind, flags in merged_flags.items() if flags}
 
 
 def of_settings(
     flags: Literal["auto"] | Sequence[str], chip: str | None, family: str, batching: str = "exact"
 ) -> dict[str, tuple[str, ...]]:
-    """The table's, and the pool's own beside them or in their place; on a TPU for libtpu."""
-    found = chosen(chip, family, batching)
+    """Combine the table's flags with a pool's flags, which override them; on a TPU for libtpu."""
+    flags_of_table = chosen(chip, family, batching)
     if flags == "auto":
-        return found
+        return flags_of_table
     kind = "libtpu" if chip in TPUS.values() else "xla"
-    with_own = {**found, kind: merged(found.get(kind, ()), flags)}
+    with_own = {**flags_of_table, kind: merged(flags_of_table.get(kind, ()), flags)}
     return {kind: flags for kind, flags in with_own.items() if flags}
 
 
 def check_batching(
     given: Sequence[str], chip: str | None, family: str, batching: str, table: Path = TABLE
 ) -> None:
-    """Check flags against those that exact batching needs.
+    """Verify that flags do not conflict with those that the batching mode needs.
 
-    Raises: ValueError: a flag undoes what the table has for this kind of batching alone.
+    Raises: ValueError: a flag overrides one that the table has for this batching mode.
     """
-    sets = [one for one in _sets(chip, family, batching, table) if "batching" in one]
-    needed = merged(*(one.get(kind, ()) for one in sets for kind in VARIABLES))
-    own = {name_of(flag): flag for flag in given}
+    sets = [entry for entry in _sets(chip, family, batching, table) if "batching" in entry]
+    needed = merged(*(entry.get(kind, ()) for entry in sets for kind in VARIABLES))
+    given_by_name = {name_of(flag): flag for flag in given}
     for flag in needed:
-        found = own.get(name_of(flag), flag)
-        if found != flag:
-            raise ValueError(f'batching = "{batching}" needs {flag}, not {found}')
+        value = given_by_name.get(name_of(flag), flag)
+        if value != flag:
+            raise ValueError(f'batching = "{batching}" needs {flag}, not {value}')
 
 
 def merged(*sets: Sequence[str]) -> tuple[str, ...]:
-    """Flags of all sets; of one name the last."""
+    """Merge sets of flags; the last of each name wins."""
     return tuple({name_of(flag): flag for flags in sets for flag in flags}.values())
 
 
@@ -62,7 +62,7 @@ def name_of(flag: str) -> str:
 
 
 def _sets(chip: str | None, family: str, batching: str, table: Path) -> Iterator[dict[str, Any]]:
-    """Yield those entries of the table that hold for all of these."""
+    """Yield the entries of the table that match all of these."""
     for entry in tomllib.loads(table.read_text())["set"]:
         wanted = family in entry.get("families", [family])
         if chip in entry["chips"] and wanted and batching in entry.get("batching", [batching]):
@@ -70,7 +70,7 @@ def _sets(chip: str | None, family: str, batching: str, table: Path) -> Iterator
 
 
 def environment(flags: Mapping[str, Sequence[str]], base: Mapping[str, str]) -> dict[str, str]:
-    """Return variables to set; what the operator has set there by hand comes last and wins."""
+    """Return the environment variables to set; the operator's own flags follow and override."""
     return {
         variable: " ".join([*flags[kind], *base.get(variable, "").split()])
         for kind, variable in VARIABLES.items()

@@ -1,4 +1,4 @@
-"""Full-size networks with random weights, timed on this machine's devices.
+"""Engine benchmark: full-size networks with random weights, timed on this machine's devices.
 
 May import no other room of `deploy`.
 """

@@ -1,6 +1,6 @@
-"""Adapters to measure with: random numbers for all layers of the networks that denoise.
+"""Random LoRA adapters for benchmarks, covering all layers of the denoising networks.
 
-In files that the engine reads as any other.
+They are files that the engine loads like any others.
 """
 
 from __future__ import annotations
@@ -14,22 +14,24 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import save_file
 
-from models.adapters.files.adapter import KernelShape, Place
+from models.adapters.files.adapter import KernelShape, LayerPosition
 from models.adapters.files.names import NetworkNames
 from models.adapters.names_of import names_of
 from models.interface.pipeline import Fields, Pipeline
 from models.spec.lora import RequestedLora, always, pages_of
 
 STRENGTH = 0.1
-"""Share of a layer's output that an adapter adds, about."""
+"""Approximate share of a layer's output that an adapter adds."""
 
 
 class RandomAdapters:
-    """Files of adapters, one for each network; each row has pages of its own all the same.
+    """Random adapter files, one per network, shared by all rows.
+
+    Rows name them by different digests, so each row has pages of its own.
 
     Args:
-        networks: names of the networks that denoise.
-        folder: of the files.
+        networks: names of the denoising networks.
+        folder: folder for the files.
     """
 
     def __init__(
@@ -44,11 +46,11 @@ class RandomAdapters:
 
     @property
     def bytes(self) -> int:
-        """Size of the files of one row."""
+        """Size of one row's adapter files."""
         return sum(file.stat().st_size for file in self._files.values())
 
     def asked(self, fields: Fields, row: int) -> dict[str, Any]:
-        """Return the request of a row with adapters that no other row has."""
+        """Return the request of a row with adapters that no other row shares."""
         loras = [
             RequestedLora(
                 name=network,
@@ -62,7 +64,7 @@ class RandomAdapters:
         return {**fields, "loras": [lora.model_dump(mode="json") for lora in loras]}
 
     async def find(self, lora: RequestedLora, tenant: str) -> Path:
-        """Return an adapter's file, as engines ask for it."""
+        """Return an adapter's file; the engine's file lookup."""
         return self._files[lora.name]
 
 
@@ -81,8 +83,8 @@ def _written(network: NetworkNames, rank: int, dtype: str, folder: Path) -> Path
 
 
 def _layers(network: NetworkNames) -> Iterator[tuple[str, KernelShape]]:
-    """Yield each layer once, by the last of its names."""
-    last: dict[Place, tuple[str, KernelShape]] = {}
+    """Yield each layer once, with the last of its names."""
+    last: dict[LayerPosition, tuple[str, KernelShape]] = {}
     for name, layers in network.names.items():
         if len(layers) == 1:
             ((place, shape),) = layers.items()

@@ -1,7 +1,7 @@
-"""Best rate of the devices: one large matrix product, timed in the same run.
+"""Reference rate of the devices: a large matrix product, timed in the same run.
 
-Makers' rates are for clocks that a chip under load does not keep, so a share of them says as much
-of the cooling as of the program. This rate is what a program could have had here and now.
+Vendors' peak rates assume clocks that a chip under load does not sustain. A share of them depends
+on the cooling as much as on the program. This rate is attainable here and now.
 """
 
 from __future__ import annotations
@@ -25,62 +25,64 @@ from models.parallel.axis_rules import auto_mesh
 SIDES = (512, 1024, 2048, 4096, 8192, 16384)
 """Sides of the square matrices. The largest takes 1.6 GB in bfloat16."""
 LONG_S = 0.001
-"""A product that takes so long has filled the device; a larger one would tell nothing new. At 790
-TFLOP/s the first such side is 8192."""
+"""Duration of a product that fills the device; larger ones are no faster. At 790 TFLOP/s the first
+such side is 8192."""
 PRODUCTS = 8
-"""Number of products in one call, each of the one before it: no call's own time counts."""
+"""Number of chained products per call, so that call overhead is negligible."""
 
 
 @dataclass(frozen=True)
 class Rate:
-    """Measured products of square matrices."""
+    """Measured rate of square matrix products."""
 
     side: int
     dtype: str
     devices: int
     flops: tuple[float, ...]
-    """A second, of all devices together, of each repeat."""
+    """FLOP/s of all devices together, for each repeat."""
 
     @property
     def typical(self) -> float:
-        """Median of the measured operations per second."""
+        """Median FLOP/s of the repeats."""
         return median(self.flops)
 
 
 def matrix_rate(
     devices: Sequence[jax.Device], dtype: DTypeLike, repeats: int, side: int | None = None
 ) -> Rate:
-    """Time one product a device, all at once.
+    """Time one product per device, on all devices at once.
 
     Args:
-        side: None: the first of `SIDES` that takes its time.
+        side: None: the first of `SIDES` that takes longer than `LONG_S`.
     """
     if side is None:
         side = next((n for n in SIDES if _seconds(devices, dtype, n, 1)[0] > LONG_S), SIDES[-1])
     seconds = _seconds(devices, dtype, side, repeats)
     work = 2.0 * side**3 * len(devices)
-    return Rate(side, str(jnp.dtype(dtype)), len(devices), tuple(work / one for one in seconds))
+    return Rate(
+        side, str(jnp.dtype(dtype)), len(devices), tuple(work / product_s for product_s in seconds)
+    )
 
 
 def _seconds(
     devices: Sequence[jax.Device], dtype: DTypeLike, side: int, repeats: int
 ) -> list[float]:
-    """Return the seconds of one product. The first call, which compiles, does not count."""
+    """Return the seconds of one product, for each repeat after compilation."""
     mesh = auto_mesh(list(devices), ("device",))
     place = NamedSharding(mesh, PartitionSpec("device"))
     shape = (len(devices), side, side)
-    # Mean 0 and a variance of one over the side, so that no product of products grows: numbers
-    # that are all alike, or zeros, would take less power, and so be faster than any real ones.
+    # Mean 0 and variance 1/side keep products of products bounded. Constant numbers or zeros would
+    # take less power, and so be faster than real ones.
     draw, reach = uniform(shape, jnp.dtype(dtype), place), np.float32(math.sqrt(3 / side))
     left, right = (draw(np.uint32(seed), reach, np.float32(0)) for seed in (0, GOLDEN))
     program = jax.jit(_products, out_shardings=place).lower(left, right).compile()
     jax.block_until_ready(program(left, right))
-    found = []
+    seconds = []
     for _ in range(repeats):
         started = time.perf_counter()
         jax.block_until_ready(program(left, right))
-        found.append((time.perf_counter() - started) / PRODUCTS)
-    return found
+        seconds.append((time.perf_counter() - started) / PRODUCTS)
+    return seconds
 
 
 def _products(left: Array, right: Array) -> Array:

@@ -1,4 +1,4 @@
-"""A measuring as one JSON document: the result, or why there is none, and what it belongs to."""
+"""Benchmark report as one JSON document: the result or the refusal, with its environment."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from deploy.bench.engine.ask import EngineCase
+from deploy.bench.engine.case import EngineCase
 from deploy.bench.engine.measure import measured
 from deploy.bench.machine import flags, machine, versions
 from models.interface.pipeline import RequestError
@@ -14,20 +14,20 @@ from workers.engine.errors import GenerationFailed
 from workers.loading.model import NotEnoughMemory
 
 
-def report(ask: EngineCase) -> dict[str, Any]:
-    """Report on one model; a refusal for memory or for the request becomes its result.
+def report(case: EngineCase) -> dict[str, Any]:
+    """Measure one model; an error of memory or of the request becomes the result.
 
-    Raises: CheckpointError, ConfigError: the model or the layout is none.
+    Raises: CheckpointError, ConfigError: the model or the layout is invalid.
     """
     try:
-        result = measured(ask).as_json()
+        result = measured(case).as_json()
     except (NotEnoughMemory, RequestError, GenerationFailed) as error:
-        result = {"model": ask.model, "tiny": ask.tiny, "refused": str(error)}
+        result = {"model": case.model, "tiny": case.tiny, "refused": str(error)}
     return document([result])
 
 
 def document(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the results with the machine and versions that they belong to."""
+    """Return the results with the machine and the versions."""
     return {
         "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine(),

@@ -1,4 +1,4 @@
-"""Measurements of one model, and the figures that follow from them."""
+"""Measurements of one model, and the statistics derived from them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from statistics import median, quantiles
 from typing import Any
 
-from deploy.bench.engine.ask import EngineCase
+from deploy.bench.engine.case import EngineCase
 from deploy.bench.engine.matrix import Rate
 from deploy.bench.engine.memory import Memory
 from models.interface.pipeline import Fields
@@ -15,11 +15,11 @@ from models.interface.pipeline import Fields
 
 @dataclass(frozen=True)
 class Spread:
-    """Spread of several repeats."""
+    """Median and quartiles of a measurement's repeats."""
 
     median: float
     low: float
-    """The lower quartile; of fewer than four repeats the least."""
+    """The lower quartile; with fewer than four repeats, the minimum."""
     high: float
 
     @classmethod
@@ -32,24 +32,24 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Adapted:
-    """Rounds in which each row had adapters; each followed one without any."""
+class AdapterTimes:
+    """Rounds in which each row has adapters; each follows a round without adapters."""
 
     seconds: Mapping[str, Sequence[float]]
-    """Seconds by stage, of each repeat."""
+    """Seconds by stage, for each repeat."""
     file_bytes: int
-    """Size of one row's adapters, as files."""
+    """Size of one row's adapter files."""
     bank_bytes: int
-    """Bytes of the banks on each device, with room for the adapters of all rows."""
+    """Bytes of the banks on each device, with pages for the adapters of all rows."""
     load_s: float
-    """Median seconds from a request for an adapter to its being there, from local files."""
+    """Median seconds of loading an adapter from local files."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """Seconds are of a whole batch, each on its own clock; FLOPs are of one request."""
+    """Measurements of one model at one size. Seconds are of a whole batch; FLOPs of one request."""
 
-    ask: EngineCase
+    case: EngineCase
     fields: Fields
     bucket: str
     family: str
@@ -62,55 +62,55 @@ class Result:
     """Whether images are decoded in tiles."""
     steps: int
     work: float
-    """Operations of all steps of one request: products and convolutions."""
+    """FLOPs of all steps of one request: products and convolutions."""
     seconds: Mapping[str, Sequence[float]]
-    """Seconds by stage, of each repeat."""
+    """Seconds by stage, for each repeat."""
     matrix: tuple[Rate, Rate]
-    """Matrix rates before and after."""
+    """Matrix rates before and after the rounds."""
     memory: Memory
     weights_s: float
-    """Seconds of making the weights, the layout's search included."""
+    """Seconds of generating the weights, including the search for a layout."""
     compile_s: float
-    adapted: Adapted | None = None
-    """Measurements with adapters; None: there are none."""
+    adapted: AdapterTimes | None = None
+    """Measurements with adapters, or None."""
 
     @property
     def step_s(self) -> list[float]:
-        """Seconds a step of the batch, over its denoising loop."""
+        """Seconds per step of the batch, over the denoising loop."""
         return [seconds / self.steps for seconds in self.seconds["denoise"]]
 
     @property
     def matrix_flops(self) -> float:
-        """A second, of all devices together."""
+        """Median matrix rate in FLOP/s of all devices together."""
         return median([*self.matrix[0].flops, *self.matrix[1].flops])
 
     @property
     def mfu(self) -> list[float]:
-        """Share of that rate over the denoising loop."""
-        work = self.work * self.ask.batch
+        """Denoising loop's share of the matrix rate (MFU)."""
+        work = self.work * self.case.batch
         return [work / seconds / self.matrix_flops for seconds in self.seconds["denoise"]]
 
     @property
-    def around(self) -> list[float]:
-        """Share of a request that encodes and decodes."""
+    def encode_decode_share(self) -> list[float]:
+        """Share of encoding and decoding in a request."""
         stages = zip(*(self.seconds[name] for name in ("encode", "denoise", "decode")), strict=True)
         return [(encode + decode) / (encode + steps + decode) for encode, steps, decode in stages]
 
     def as_json(self) -> dict[str, Any]:
-        """Seconds, bytes and FLOPs; lists have one entry a repeat."""
+        """Return seconds, bytes and FLOPs as JSON; lists have one entry per repeat."""
         prompts = ("prompt", "negative_prompt", "seed", "num_images")
         return {
-            "model": self.ask.model,
-            "tiny": self.ask.tiny,
+            "model": self.case.model,
+            "tiny": self.case.tiny,
             "family": self.family,
             "request": {name: x for name, x in self.fields.items() if name not in prompts},
             "bucket": self.bucket,
-            "batch": self.ask.batch,
-            "exact_rows": self.ask.exact_rows or self.ask.batch,
-            "batching": self.ask.batching,
-            "dtype": self.ask.dtype,
-            "activation_dtype": self.ask.activation_dtype or self.ask.dtype,
-            "eight_bit": self.ask.eight_bit,
+            "batch": self.case.batch,
+            "exact_rows": self.case.exact_rows or self.case.batch,
+            "batching": self.case.batching,
+            "dtype": self.case.dtype,
+            "activation_dtype": self.case.activation_dtype or self.case.dtype,
+            "eight_bit": self.case.eight_bit,
             "vae_tiling": self.is_tiled,
             "chip": self.chip,
             "devices": self.devices,
@@ -125,7 +125,7 @@ class Result:
                 for name, times in {**self.seconds, "step": self.step_s}.items()
             },
             "mfu": self.mfu,
-            "around": self.around,
+            "around": self.encode_decode_share,
             "matrix": [asdict(rate) for rate in self.matrix],
             "matrix_flops": self.matrix_flops,
             "memory": asdict(self.memory),
@@ -141,7 +141,10 @@ class Result:
         pairs = zip(times, self.seconds["denoise"], strict=True)
         return {
             **asdict(self.adapted),
-            "rank": self.ask.lora_rank,
-            "seconds": {**self.adapted.seconds, "step": [one / self.steps for one in times]},
-            "of_plain": [one / plain for one, plain in pairs],
+            "rank": self.case.lora_rank,
+            "seconds": {
+                **self.adapted.seconds,
+                "step": [seconds / self.steps for seconds in times],
+            },
+            "of_plain": [seconds / plain for seconds, plain in pairs],
         }

@@ -1,4 +1,4 @@
-"""Results for people. Reads the JSON, so that files of other runs can be shown too."""
+"""Text table of benchmark results. Reads JSON reports, so it also shows those of earlier runs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ QUARTILES = "medians, and the quartiles of all repeats; of fewer than four the l
 
 
 def show(report: Json, console: Console) -> None:
-    """A table with a column for each model, and below it what it rests on."""
-    results = [one for one in report["results"] if "refused" not in one]
+    """Print a table with a column per model, followed by notes."""
+    results = [item for item in report["results"] if "refused" not in item]
     if results:
         columns = [figures(result) for result in results]
         table = Table("", *(named(result) for result in results))
@@ -24,20 +24,20 @@ def show(report: Json, console: Console) -> None:
             table.add_row(name, *(column.get(name, "") for column in columns))
         console.print(table)
         console.print(QUARTILES, highlight=False)
-    for one in report["results"]:
-        if "refused" in one:
-            console.print(f"{one['model']}: {one['refused']}", style="red", markup=False)
+    for item in report["results"]:
+        if "refused" in item:
+            console.print(f"{item['model']}: {item['refused']}", style="red", markup=False)
     for line in notes(report, results):
         console.print(line, markup=False, highlight=False)
 
 
 def named(result: Json) -> str:
-    """Return a result's model, as tables name it."""
+    """Return a benchmark result's model name, for tables."""
     return str(result["model"]) + (" (tiny)" if result["tiny"] else "")
 
 
 def figures(result: Json) -> dict[str, str]:
-    """Return a result's cells by the names of their columns."""
+    """Return the table cells of a benchmark result, by row name."""
     seconds, memory = result["seconds"], result["memory"]
     return {
         "request": f"{result['bucket']}, {result['steps']} steps",
@@ -57,7 +57,7 @@ def figures(result: Json) -> dict[str, str]:
 
 
 def adapted(result: Json | None) -> dict[str, str]:
-    """Return the cell of a step with adapters in every row; empty where none were measured."""
+    """Return the cell of a step with adapters, if measured."""
     if result is None:
         return {}
     ratio = Spread.of(result["of_plain"])
@@ -67,38 +67,38 @@ def adapted(result: Json | None) -> dict[str, str]:
 
 
 def rows(result: Json) -> str:
-    """Format the number of requests, and of rows in one program where that differs."""
+    """Format the number of requests, and the rows of a program if different."""
     same = result["batch"] == result["exact_rows"]
     return str(result["batch"]) + ("" if same else f" by {result['exact_rows']}")
 
 
 def numbers(result: Json) -> str:
-    """Types of the weights and, where they differ, of what is computed."""
+    """Format the data types of weights and, if different, of activations."""
     weights, activations = result["dtype"], result["activation_dtype"]
     text = weights if weights == activations else f"{weights}, activations {activations}"
     return text + (f", blocks by {result['eight_bit']}" if result["eight_bit"] else "")
 
 
 def spread(values: Sequence[float]) -> str:
-    """Return a median and its spread in words."""
-    found = Spread.of(values)
-    return f"{shown(found.median)} ({shown(found.low)} to {shown(found.high)})"
+    """Format a median with its quartiles."""
+    statistics = Spread.of(values)
+    return f"{shown(statistics.median)} ({shown(statistics.low)} to {shown(statistics.high)})"
 
 
 def shown(seconds: float) -> str:
-    """Return a duration in the unit that reads best."""
+    """Format a duration in a suitable unit."""
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.1f} ms"
 
 
 def _of_adapters(result: Json) -> str:
     return (
-        f"a row's adapters of {result['file_bytes'] / 1e6:.3g} MB were there after"
+        f"a row's adapters of {result['file_bytes'] / 1e6:.3g} MB were loaded after"
         f" {shown(result['load_s'])}; the banks have {result['bank_bytes'] / 1e6:.3g} MB a device"
     )
 
 
 def notes(report: Json, results: Sequence[Json]) -> Iterator[str]:
-    """Yield what a reader should know of the table."""
+    """Yield notes for the reader of the table."""
     for result in results:
         rate = result["matrix"][0]
         yield (

@@ -1,21 +1,28 @@
-"""An engine that notes how long each stage of each request took: what is timed is what serves."""
+"""Engine that records the duration of each request's stages."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from models.interface.pipeline import Fields, PreparedRow, PyTree
+from service.tracing import span
 from workers.engine.engine import Engine
+from workers.engine.generation import EngineOutput
+from workers.engine.observer import UNOBSERVED, Observer
+from workers.engine.snapshot import RowSnapshot
+from workers.engine.stages import Stages
+from workers.programs.bucket_programs import BucketPrograms
 
 STAGES = ("encode", "denoise", "decode", "request")
 
 
 @dataclass(frozen=True)
 class Span:
-    """Stage of one request, on the clock of `time.perf_counter`."""
+    """Stage of one request, in times of `time.perf_counter`."""
 
     stage: str
     begun_at: float
@@ -23,44 +30,72 @@ class Span:
 
     @property
     def seconds(self) -> float:
-        """Seconds between beginning and end."""
+        """Duration of the stage in seconds."""
         return self.ended_at - self.begun_at
 
 
-class TimedEngine(Engine):
-    """Engine whose stages end when their results are there.
+class Recorder(Observer):
+    """Recorder of all requests' spans.
 
-    Encoding and steps on the device, pixels on the host.
+    Denoising ends on the device, decoding on the host. `TimedStages` records encoding, without the
+    wait for its thread.
     """
 
-    def __init__(self, *args: Any, **how: Any) -> None:
-        super().__init__(*args, **how)
-        self._spans: list[Span] = []
-
-    def taken(self) -> list[Span]:
-        """Return the spans noted since the last call."""
-        spans, self._spans = self._spans, []
-        return spans
-
-    async def generate(self, *args: Any, **how: Any) -> Any:
-        """Generate as the engine does, and note how long it took."""
-        with self._noting("request"):
-            return await super().generate(*args, **how)
-
-    def _encode(self, *args: Any) -> Any:
-        with self._noting("encode"):
-            return super()._encode(*args)
-
-    async def _denoise(self, *args: Any) -> Any:
-        with self._noting("denoise"):
-            return await super()._denoise(*args)
-
-    async def _decode(self, *args: Any) -> Any:
-        with self._noting("decode"):
-            return await super()._decode(*args)
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
 
     @contextmanager
-    def _noting(self, stage: str) -> Iterator[None]:
+    def timed(self, model: str, stage: str) -> Iterator[span.Span]:
+        """Record a stage of a request."""
+        if stage == "encode":
+            yield span.NOTHING
+        else:
+            with self.recording(stage):
+                yield span.NOTHING
+
+    @contextmanager
+    def recording(self, stage: str) -> Iterator[None]:
+        """Record the span of a stage."""
         begun_at = time.perf_counter()
         yield
-        self._spans.append(Span(stage, begun_at, time.perf_counter()))
+        self.spans.append(Span(stage, begun_at, time.perf_counter()))
+
+
+class TimedStages(Stages):
+    """Stages whose encoding is recorded."""
+
+    recorder: Recorder
+
+    def encode(self, programs: BucketPrograms, prepared: PreparedRow) -> PyTree:
+        """Encode as `Stages` does, and record the duration on the device."""
+        with self.recorder.recording("encode"):
+            return super().encode(programs, prepared)
+
+
+class TimedEngine(Engine):
+    """Engine that records each stage of its requests, until the stage's results are ready."""
+
+    stages_type = TimedStages
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._recorder = Recorder()
+        assert isinstance(self._stages, TimedStages)
+        self._stages.recorder = self._recorder
+
+    def taken(self) -> list[Span]:
+        """Return the spans recorded since the last call."""
+        spans, self._recorder.spans = self._recorder.spans, []
+        return spans
+
+    async def generate(
+        self,
+        fields: Fields,
+        images: Mapping[str, bytes],
+        observer: Observer = UNOBSERVED,
+        begin: RowSnapshot | None = None,
+        tenant: str = "",
+    ) -> EngineOutput:
+        """Generate as the engine does, and record the request's duration; ignores the observer."""
+        with self._recorder.recording("request"):
+            return await super().generate(fields, images, self._recorder, begin, tenant)

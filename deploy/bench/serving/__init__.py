@@ -1,4 +1,4 @@
-"""Load for a running server, by HTTP, and what became of it.
+"""Load benchmark of a running server over HTTP, with its report.
 
 May import no other room of `deploy`.
 """

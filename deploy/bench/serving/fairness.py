@@ -1,43 +1,45 @@
-"""Fairness between tenants while they asked: what each got, against its due."""
+"""Fairness between tenants during a load: device time received, compared with fair shares."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deploy.bench.serving.answer import SUCCEEDED, Answer
 from deploy.bench.serving.load import Alone
+from deploy.bench.serving.request_outcome import SUCCEEDED, RequestOutcome
 from deploy.bench.serving.statistics import grouped, percentile
 
 
 def fairness(
-    answers: Sequence[Answer],
+    answers: Sequence[RequestOutcome],
     alone: Mapping[str, Alone],
     weights: Mapping[str, float],
     window_s: float,
 ) -> dict[str, Any]:
-    """Return by tenant, in device-seconds: asked for, got while requests came, and due.
+    """Return requested, received and due device-seconds by tenant, with slowdowns.
 
-    And how many times as long as alone its requests took. Requests count as they take alone, so
-    that a batch counts for the work that is done, not for the company.
+    A slowdown is a duration relative to that on the unloaded server. Requests count with their cost
+    on the unloaded server, so a batch counts its work rather than its duration. `jain` is 1 if all
+    received equal parts of their due, down to 1/n if one received everything.
 
-    `jain`: 1, all got the same part of their due, to 1/n, one got everything.
     Source: Jain, Chiu and Hawe 1984.
     """
     rows = {
         tenant: _row(those, alone, window_s)
-        for tenant, those in sorted(grouped(answers, lambda one: one.ask.tenant).items())
+        for tenant, those in sorted(grouped(answers, lambda answer: answer.ask.tenant).items())
     }
-    asked = {tenant: row["asked_s"] for tenant, row in rows.items()}
-    whole = sum(row["got_s"] for row in rows.values())
-    for tenant, due in dues(asked, weights, whole).items():
+    requested = {tenant: row["asked_s"] for tenant, row in rows.items()}
+    total = sum(row["got_s"] for row in rows.values())
+    for tenant, due in dues(requested, weights, total).items():
         row = rows[tenant]
         row |= {"due_s": due, "got_of_due": row["got_s"] / due if due else None}
     parts = [row["got_of_due"] for row in rows.values() if row["got_of_due"] is not None]
     return {"tenants": rows, "jain": jain(parts)}
 
 
-def _row(answers: Sequence[Answer], alone: Mapping[str, Alone], window_s: float) -> dict[str, Any]:
+def _row(
+    answers: Sequence[RequestOutcome], alone: Mapping[str, Alone], window_s: float
+) -> dict[str, Any]:
     done = [answer for answer in answers if answer.outcome == SUCCEEDED]
     in_time = [a for a in done if a.ended_at_s is not None and a.ended_at_s <= window_s]
     slowdowns = [
@@ -55,33 +57,34 @@ def _row(answers: Sequence[Answer], alone: Mapping[str, Alone], window_s: float)
     }
 
 
-def _work_s(answer: Answer, alone: Mapping[str, Alone]) -> float:
-    """Return the seconds it takes alone; where not measured, what its job says, or 0."""
-    known = alone.get(answer.ask.shape)
-    if known is None:
+def _work_s(answer: RequestOutcome, alone: Mapping[str, Alone]) -> float:
+    """Return the unloaded cost of a request; if unmeasured, its job's device time or 0."""
+    unloaded = alone.get(answer.ask.shape)
+    if unloaded is None:
         return answer.device_s or 0.0
-    return known.whole_s if known.device_s is None else known.device_s
+    return unloaded.whole_s if unloaded.device_s is None else unloaded.device_s
 
 
 def dues(
-    asked: Mapping[str, float], weights: Mapping[str, float], whole: float
+    requested: Mapping[str, float], weights: Mapping[str, float], whole: float
 ) -> dict[str, float]:
     """Return weighted max-min shares.
 
-    Nobody gets more than it asks for, and what it leaves goes to the others by their weights.
+    No tenant gets more than it requested. The rest is divided among the others by weight.
+
     Source: Bertsekas and Gallager, Data Networks, 6.5.2.
     """
-    found: dict[str, float] = {}
-    by_need = sorted(asked, key=lambda tenant: asked[tenant] / weights.get(tenant, 1.0))
+    shares: dict[str, float] = {}
+    by_need = sorted(requested, key=lambda tenant: requested[tenant] / weights.get(tenant, 1.0))
     for number, tenant in enumerate(by_need):
         weight = weights.get(tenant, 1.0)
         among = sum(weights.get(other, 1.0) for other in by_need[number:])
-        found[tenant] = min(asked[tenant], max(0.0, whole) * weight / among)
-        whole -= found[tenant]
-    return found
+        shares[tenant] = min(requested[tenant], max(0.0, whole) * weight / among)
+        whole -= shares[tenant]
+    return shares
 
 
 def jain(values: Sequence[float]) -> float | None:
-    """(Σx)² / (n Σx²); None of nothing."""
+    """Compute Jain's index (Σx)² / (n Σx²); None if all values are zero or missing."""
     squares = sum(value * value for value in values)
     return sum(values) ** 2 / (len(values) * squares) if squares else None

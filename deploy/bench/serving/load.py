@@ -1,4 +1,4 @@
-"""Open loop: requests leave on their planned instants, whatever the answers do."""
+"""Open-loop load: requests are sent at their planned times, independent of responses."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from deploy.bench.serving.answer import SUCCEEDED, UNFINISHED, Answer
-from deploy.bench.serving.ask import TimedRequest
+from deploy.bench.serving.request_outcome import SUCCEEDED, UNFINISHED, RequestOutcome
 from deploy.bench.serving.server import Server
+from deploy.bench.serving.timed_request import TimedRequest
 
 CANCEL_S = 10.0
-"""Time for calling off what is not done when the load is given up."""
+"""Time limit for canceling unfinished jobs when the load stops."""
 
 
 @dataclass(frozen=True)
 class Alone:
-    """Times of requests of one shape on a server with nothing else to do: medians."""
+    """Median times of requests of one shape on the unloaded server."""
 
     whole_s: float
     accept_s: float
@@ -31,7 +31,7 @@ class Alone:
 
 
 class NotMeasured(Exception):
-    """A request of a shape did not succeed, alone on the server; says why."""
+    """Error of a shape whose request failed on the unloaded server; states why."""
 
 
 async def measure_alone(
@@ -41,34 +41,36 @@ async def measure_alone(
     say: Callable[[str], None],
     patience_s: float,
 ) -> dict[str, Alone]:
-    """Measure each shape of a load by itself, one request at a time. The first one compiles.
+    """Measure each shape of a load on the unloaded server, one request at a time.
+
+    The first request of a shape, which compiles, is not counted.
 
     Args:
-        patience_s: for each request, across a server that is away.
+        patience_s: time limit of each request, including server outages.
 
     Raises: NotMeasured.
     """
-    found: dict[str, Alone] = {}
+    medians: dict[str, Alone] = {}
     first: dict[str, TimedRequest] = {}
     for ask in asks:
         first.setdefault(ask.shape, ask)
     for ask in first.values():
         say(f"alone: {ask.shape}")
         answers = [await _one_alone(server, ask, patience_s) for _ in range(1 + count)]
-        found[ask.shape] = alone_of(answers[1:])
-    return found
+        medians[ask.shape] = alone_of(answers[1:])
+    return medians
 
 
-async def _one_alone(server: Server, ask: TimedRequest, patience_s: float) -> Answer:
-    """Send a request without a deadline, which a server that has to compile would refuse."""
+async def _one_alone(server: Server, ask: TimedRequest, patience_s: float) -> RequestOutcome:
+    """Send a request without a deadline, which a server that must compile would refuse."""
     request = {name: value for name, value in ask.request.items() if name != "deadline_s"}
-    answer = Answer(ask.model_copy(update={"request": request}))
+    answer = RequestOutcome(ask.model_copy(update={"request": request}))
     try:
         async with asyncio.timeout(patience_s):
             await server.ask(answer)
     except TimeoutError:
-        said = f"{ask.shape}: not done after {patience_s:g} s; give it more (--patience)"
-        raise NotMeasured(said) from None
+        message = f"{ask.shape}: not done after {patience_s:g} s; increase --patience"
+        raise NotMeasured(message) from None
     finally:
         await _call_off(server, [answer])
     if answer.outcome != SUCCEEDED:
@@ -77,8 +79,8 @@ async def _one_alone(server: Server, ask: TimedRequest, patience_s: float) -> An
     return answer
 
 
-def alone_of(answers: Sequence[Answer]) -> Alone:
-    """The middle of some single requests."""
+def alone_of(answers: Sequence[RequestOutcome]) -> Alone:
+    """Return the median times of single requests on the unloaded server."""
 
     def middle(name: str) -> float | None:
         values = [getattr(answer, name) for answer in answers]
@@ -94,34 +96,36 @@ async def send(
     alone: Mapping[str, Alone],
     stop: asyncio.Event,
     patience_s: float,
-) -> list[Answer]:
-    """Send requests; return the answers of all that were sent, in that order.
+) -> list[RequestOutcome]:
+    """Send requests on schedule; return the outcomes of all that were sent, in order.
 
     Args:
-        asks: by their instants.
-        stop: set it to send no more and to wait no longer; what is not done is canceled.
-        patience_s: how long after the last request answers are waited for.
+        asks: requests, sorted by time.
+        stop: when set, sending and waiting end, and unfinished jobs are canceled.
+        patience_s: time limit of waiting after the last request.
     """
-    answers: list[Answer] = []
+    answers: list[RequestOutcome] = []
     tasks: list[asyncio.Task[None]] = []
     began = time.perf_counter()
     for ask in asks:
         if await _stopped_before(stop, began + ask.at_s):
             break
-        answers.append(Answer(ask))
+        answers.append(RequestOutcome(ask))
         tasks.append(asyncio.create_task(_one(server, answers[-1], alone, began)))
     if tasks and not stop.is_set():
         await _all_or_stopped(tasks, stop, patience_s)
     await _give_up(server, tasks, answers)
     for task in tasks:
         if not task.cancelled():
-            task.result()  # whatever a server does ends in its answer: an error is ours
+            task.result()  # server errors are outcomes; an exception is a bug here
     return answers
 
 
-async def _one(server: Server, answer: Answer, alone: Mapping[str, Alone], began: float) -> None:
-    known = alone.get(answer.ask.shape)
-    answer.deadline_s = answer.ask.deadline_s(known.whole_s if known else None)
+async def _one(
+    server: Server, answer: RequestOutcome, alone: Mapping[str, Alone], began: float
+) -> None:
+    unloaded = alone.get(answer.ask.shape)
+    answer.deadline_s = answer.ask.deadline_s(unloaded.whole_s if unloaded else None)
     answer.late_s = max(0.0, time.perf_counter() - began - answer.ask.at_s)
     await server.ask(answer)
     answer.ended_at_s = time.perf_counter() - began
@@ -136,7 +140,7 @@ async def _stopped_before(stop: asyncio.Event, instant: float) -> bool:
         except TimeoutError:
             pass
     else:
-        await asyncio.sleep(0)  # a backlog of late ones must not keep the answers from being read
+        await asyncio.sleep(0)  # let responses be read even if sending is late
     return stop.is_set()
 
 
@@ -151,18 +155,22 @@ async def _all_or_stopped(
 
 
 async def _give_up(
-    server: Server, tasks: Sequence[asyncio.Task[None]], answers: Sequence[Answer]
+    server: Server, tasks: Sequence[asyncio.Task[None]], answers: Sequence[RequestOutcome]
 ) -> None:
-    """Call off what is still under way: a load leaves no work behind."""
+    """Cancel unfinished requests, so that no jobs remain on the server."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     await _call_off(server, answers)
 
 
-async def _call_off(server: Server, answers: Sequence[Answer]) -> None:
-    """Cancel those that the server still has."""
-    left = [one for one in answers if one.outcome == UNFINISHED and one.job_id]
+async def _call_off(server: Server, answers: Sequence[RequestOutcome]) -> None:
+    """Cancel the jobs that the server still has."""
+    left = [
+        unfinished
+        for unfinished in answers
+        if unfinished.outcome == UNFINISHED and unfinished.job_id
+    ]
     try:
         async with asyncio.timeout(CANCEL_S):
             await asyncio.gather(*(server.cancel(answer) for answer in left))

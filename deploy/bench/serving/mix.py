@@ -1,4 +1,4 @@
-"""A mix of shapes, tenants and deadlines, and the requests that a Poisson process draws from it."""
+"""Random load: a mix of shapes, tenants and deadlines, sampled by a Poisson process."""
 
 from __future__ import annotations
 
@@ -10,50 +10,50 @@ from typing import Any, TypeVar
 
 from pydantic import Field, ValidationError
 
-from deploy.bench.serving.ask import DEFAULT_TENANT, Part, TimedRequest, explained
+from deploy.bench.serving.timed_request import DEFAULT_TENANT, Part, TimedRequest, explained
 from deploy.exit_codes import UsageError
 
 PROMPT = "a red circle on a blue background"
 MAX_SEED = 2**31
-"""Bound below which images' seeds are drawn."""
+"""Upper bound of random seeds."""
 MAX_REQUESTS = 1_000_000
-"""Maximum requests of a load: it lies in memory, with its outcomes."""
+"""Maximum requests of a load, which is held in memory with its outcomes."""
 
 
 class Share(Part):
-    """Base of what a mix draws from by shares."""
+    """Base of the mix's entries, which are sampled by their shares."""
 
     share: float = Field(1.0, gt=0)
-    """Frequency with which it is drawn, against the others of its kind."""
+    """Relative frequency among the entries of its kind."""
 
 
 class Shape(Share):
-    """A kind of request in a mix."""
+    """Kind of request in a load's mix."""
 
     request: dict[str, Any]
-    """The body of `POST /v1/generate`, but for what is drawn: prompt, seed, deadline."""
+    """The body of `POST /v1/generate`, without the sampled prompt, seed and deadline."""
     prompts: tuple[str, ...] = (PROMPT,)
 
 
 class Tenant(Share):
-    """A tenant of a mix."""
+    """Tenant in a load's mix."""
 
     name: str
     weight: float = Field(1.0, gt=0)
-    """Weight in the server's settings, for measuring fairness."""
+    """Weight in the server's settings, used to measure fairness."""
     key_variable: str | None = None
-    """The environment variable that has its API key; None: the one key for all."""
+    """Environment variable with its API key; None: the common key."""
 
 
 class Deadline(Share):
-    """A deadline in a mix."""
+    """Deadline in a load's mix."""
 
     scale: float | None = Field(None, gt=0)
-    """Times what the request takes on the unloaded server; None: no deadline."""
+    """Multiple of the request's duration on the unloaded server; None: no deadline."""
 
 
 class Mix(Part):
-    """Requests come at random, `rate_per_s` on the average, each drawn by the shares."""
+    """Poisson process of `rate_per_s` requests, each sampled by the shares."""
 
     rate_per_s: float = Field(1.0, gt=0)
     seconds: float = Field(60.0, gt=0)
@@ -63,13 +63,13 @@ class Mix(Part):
     deadlines: tuple[Deadline, ...] = (Deadline(),)
 
 
-Drawn = TypeVar("Drawn", bound=Share)
+ShareT = TypeVar("ShareT", bound=Share)
 
 
 def plan(mix: Mix) -> Iterator[TimedRequest]:
-    """The requests by their instants: the same for the same mix.
+    """Yield the requests in order of time, deterministically.
 
-    A mix that differs in its rate alone has the same requests, closer together.
+    A mix with another rate has the same requests at other intervals.
     """
     rng = random.Random(mix.seed)
     at_s = 0.0
@@ -84,12 +84,12 @@ def plan(mix: Mix) -> Iterator[TimedRequest]:
         )
 
 
-def _draw(rng: random.Random, among: Sequence[Drawn]) -> Drawn:
-    return rng.choices(among, [one.share for one in among])[0]
+def _draw(rng: random.Random, among: Sequence[ShareT]) -> ShareT:
+    return rng.choices(among, [entry.share for entry in among])[0]
 
 
 def read_mix(path: Path) -> dict[str, Any]:
-    """Read the file, unchecked. Raises: UsageError."""
+    """Read a mix file without validation. Raises: UsageError."""
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
@@ -98,18 +98,18 @@ def read_mix(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path}: {error}") from None
 
 
-def mix_of(said: dict[str, Any]) -> Mix:
-    """Return the mix of a parsed file.
+def mix_of(fields: dict[str, Any]) -> Mix:
+    """Validate a parsed mix.
 
-    Raises: UsageError: names every unknown key and every wrong value.
+    Raises: UsageError: names every unknown key and invalid value.
     """
     try:
-        mix = Mix.model_validate(said)
+        mix = Mix.model_validate(fields)
     except ValidationError as error:
         raise UsageError(f"the mix cannot be used: {explained(error)}") from None
     if (count := mix.rate_per_s * mix.seconds) > MAX_REQUESTS:
         raise UsageError(
             f"{mix.rate_per_s:g} requests a second for {mix.seconds:g} s are {count:.3g}, and"
-            f" a load has {MAX_REQUESTS:,} at the most"
+            f" a load has at most {MAX_REQUESTS:,}"
         )
     return mix

@@ -1,4 +1,4 @@
-"""Report of a load, as one value for JSON and tables."""
+"""Report of a load as JSON, the source of the tables."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from deploy.bench.machine import machine
-from deploy.bench.serving.answer import UNFINISHED, Answer
 from deploy.bench.serving.fairness import fairness
 from deploy.bench.serving.load import Alone
+from deploy.bench.serving.request_outcome import UNFINISHED, RequestOutcome
 from deploy.bench.serving.run import Run
 from deploy.bench.serving.statistics import (
     deadlines,
@@ -28,9 +28,10 @@ from deploy.exit_codes import UsageError
 
 
 def report(run: Run, scales: Sequence[float], weights: Mapping[str, float]) -> dict[str, Any]:
-    """Times in seconds; every percentile by the same definition (`statistics.percentile`).
+    """Return the report of a run. Times are in seconds.
 
-    `client` is the machine that sent.
+    All percentiles have the same definition (`statistics.percentile`). `client` is the sending
+    machine.
     """
     answers = run.answers
     return {
@@ -64,25 +65,29 @@ def report(run: Run, scales: Sequence[float], weights: Mapping[str, float]) -> d
     }
 
 
-def _waits_by(answers: Sequence[Answer], by: Callable[[Answer], Hashable]) -> dict[str, Any]:
+def _waits_by(
+    answers: Sequence[RequestOutcome], by: Callable[[RequestOutcome], Hashable]
+) -> dict[str, Any]:
     return {str(name): waits(those) for name, those in grouped(answers, by).items()}
 
 
 def _offered(run: Run) -> float | None:
-    """Return the device-seconds asked for a second.
+    """Return the requested device-seconds per second.
 
-    Each request counts as it takes alone: 1 is all that one device which works on one image at a
-    time can do.
+    Requests count with their cost on the unloaded server. 1 is the capacity of a device that works
+    on one image at a time.
     """
-    known = [run.alone.get(answer.ask.shape) for answer in run.answers]
-    seconds = [one.device_s for one in known if one is not None and one.device_s is not None]
-    return sum(seconds) / run.window_s if known and len(seconds) == len(known) else None
+    unloaded = [run.alone.get(answer.ask.shape) for answer in run.answers]
+    seconds = [
+        times.device_s for times in unloaded if times is not None and times.device_s is not None
+    ]
+    return sum(seconds) / run.window_s if unloaded and len(seconds) == len(unloaded) else None
 
 
 def read_alone(path: Path) -> dict[str, Alone]:
-    """Read what an earlier report measured of each shape alone. Raises: UsageError."""
+    """Read the unloaded times of an earlier report. Raises: UsageError."""
     try:
-        said = json.loads(path.read_text("utf-8"))["alone"]
-        return {shape: Alone(**values) for shape, values in said.items()}
+        sections = json.loads(path.read_text("utf-8"))["alone"]
+        return {shape: Alone(**values) for shape, values in sections.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{str(path)!r} is no report of `bench serve`: {error}") from None
+        raise UsageError(f"{str(path)!r} is not a report of `bench serve`: {error}") from None

@@ -1,4 +1,4 @@
-"""Run of a server's benchmark, from the first look at it to its last answer."""
+"""Run of a server's benchmark: preparation, unloaded measurements and the load."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from deploy.bench.serving.answer import Answer
-from deploy.bench.serving.ask import TimedRequest
 from deploy.bench.serving.load import Alone, measure_alone, send
+from deploy.bench.serving.request_outcome import RequestOutcome
 from deploy.bench.serving.server import Server
+from deploy.bench.serving.timed_request import TimedRequest
 from deploy.exit_codes import UsageError
 from service.client import ApiError
 
@@ -22,47 +22,47 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @dataclass(frozen=True)
 class Plan:
-    """Plan of how a load is measured."""
+    """Options of a load benchmark."""
 
     window_s: float
-    """Time in which its requests come; 0: all at once."""
+    """Duration of the load; 0: all requests at once."""
     alone: int
-    """Single requests of each shape before it."""
-    known: Mapping[str, Alone]
-    """Shapes that need none."""
+    """Single requests of each shape to measure before the load."""
+    unloaded_times: Mapping[str, Alone]
+    """Known unloaded times, which are not measured."""
     patience_s: float
-    """Time limit for answers, after the last request, and for each request alone."""
+    """Time limit for each unloaded request, and for responses after the load's last request."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """Load, sent."""
+    """Results of a load benchmark: outcomes and unloaded times."""
 
     server: str
     began_at: str
     """ISO 8601."""
     planned: int
-    """Requests of the load."""
+    """Number of planned requests."""
     window_s: float
-    """Time in which requests came: as long as planned, or until it was broken off."""
+    """Duration of the load: as planned, or until it was interrupted."""
     interrupted: bool
-    answers: Sequence[Answer]
+    answers: Sequence[RequestOutcome]
     alone: Mapping[str, Alone]
     lost_connections: int
     followed_late: int
 
 
 async def models_of(server: Server, keys: Iterable[str | None]) -> Mapping[str, bool]:
-    """Names of its models → whether a pool serves them now, if it knows all these tenants' keys.
+    """Return the server's models, and whether a worker serves each; verifies all keys.
 
-    Raises: UsageError: it does not, or has no models; Problem, Unreachable.
+    Raises: UsageError: a key is rejected, or there are no models; ApiError, ServiceUnreachable.
     """
     for tenant in keys:
         try:
             await server.models(tenant)
         except ApiError as problem:
             whose = "the API key" if tenant is None else f"the API key of tenant {tenant!r}"
-            raise UsageError(f"the server does not take {whose}: {problem}") from None
+            raise UsageError(f"the server rejects {whose}: {problem}") from None
     models = await server.models(next(iter(keys), None))
     if not models:
         raise UsageError("no model is registered at the server; wait until a pool has started")
@@ -70,9 +70,9 @@ async def models_of(server: Server, keys: Iterable[str | None]) -> Mapping[str, 
 
 
 def check_models(asks: Iterable[TimedRequest], models: Mapping[str, bool]) -> None:
-    """Check that the server has the models.
+    """Verify that the server has the requested models.
 
-    Raises: UsageError: names what the server has.
+    Raises: UsageError: names the server's models.
     """
     there_is = "the server has " + ", ".join(sorted(models))
     for model in {ask.model for ask in asks}:
@@ -85,16 +85,18 @@ def check_models(asks: Iterable[TimedRequest], models: Mapping[str, bool]) -> No
 async def measure(
     server: Server, url: str, asks: Sequence[TimedRequest], plan: Plan, say: Callable[[str], None]
 ) -> Run:
-    """Measure each shape alone, then the load. A signal ends the load, a second one all of it.
+    """Measure each shape on the unloaded server, then the load.
 
-    Raises: UsageError: deadlines are multiples of what is not measured; NotMeasured.
+    A signal stops the load, a second one the process.
+
+    Raises: UsageError: deadlines need unloaded times; NotMeasured.
     """
-    alone = dict(plan.known)
+    alone = dict(plan.unloaded_times)
     new = [ask for ask in asks if ask.shape not in alone]
     if not plan.alone and any(ask.deadline_scale for ask in new):
         raise UsageError(
-            "deadlines are multiples of what requests take alone: measure that (--alone), or take"
-            " it from an earlier report (--alone-from)"
+            "deadlines are multiples of unloaded times: measure them (--alone), or read"
+            " them from an earlier report (--alone-from)"
         )
     if plan.alone and new:
         alone |= await measure_alone(server, new, plan.alone, say, plan.patience_s)
@@ -120,7 +122,7 @@ async def measure(
 
 @contextmanager
 def _stopping() -> Iterator[asyncio.Event]:
-    """An event that the first signal sets; the next one does what it does elsewhere."""
+    """Yield an event that the first signal sets; further signals have their default effect."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
 
     def first() -> None:

@@ -1,4 +1,4 @@
-"""A server under load, by HTTP: one request from its sending to its files."""
+"""HTTP client of a server under load: follows one request from sending to its files."""
 
 from __future__ import annotations
 
@@ -10,31 +10,38 @@ from typing import Any
 
 import httpx
 
-from deploy.bench.serving.answer import LOST, REFUSED, SUCCEEDED, UNREACHABLE, Answer, lifetime_s
+from deploy.bench.serving.request_outcome import (
+    LOST,
+    REFUSED,
+    SUCCEEDED,
+    UNREACHABLE,
+    RequestOutcome,
+    lifetime_s,
+)
 from service.client import EventReader, JobEvent, ServiceUnreachable, checked
 from service.jobs.model.state_machine import ENDED
 
 TIMEOUT_S = httpx.Timeout(60, connect=10, pool=None)
-"""Timeouts: reads outlast the pauses between keep-alive comments; a wait for a connection is not
-the server's fault, and has no limit."""
+"""Timeouts. Reads outlast the pauses between keep-alive comments. Waiting for a free connection has
+no limit, because it is not the server's fault."""
 IDLE_S = 2.0
-"""Time that a connection is kept for the next request: less than servers keep theirs, or requests
-would go into connections that have just been closed."""
+"""Idle time of pooled connections: shorter than that of servers, which might close a connection as
+it is reused."""
 PAUSE_S, MOST_PAUSE_S = 0.1, 5.0
-"""Pauses before the next try to reach a server that was lost while a job was followed."""
+"""Pauses between reconnections while a job is followed."""
 NOT_UNDERSTOOD = (ValueError, KeyError, TypeError)
-"""Errors of reading an answer that is none of this API's."""
+"""Errors of parsing an unexpected response."""
 FOR_POSTS = 8
-"""Number of connections of which one is for sending; the others may follow jobs."""
+"""One of this many connections is reserved for sending; the others may follow jobs."""
 
 
 class Server:
-    """Use as an async context manager.
+    """HTTP client of the server under load. Use as an async context manager.
 
     Args:
-        keys: API keys by tenant; `None` is for all that are not named.
-        connections: open ones at the most.
-        fetch: whether the files are read, too, as a user would.
+        keys: API keys by tenant; `None` is the key of all others.
+        connections: maximum number of open connections.
+        fetch: whether to download the files, like a user.
     """
 
     def __init__(
@@ -48,10 +55,10 @@ class Server:
         self._fetch = fetch
         self._streams = asyncio.Semaphore(max(1, connections - max(1, connections // FOR_POSTS)))
         self.lost = 0
-        """Connections that broke while a job was followed."""
+        """Number of connections lost while following a job."""
         self.followed_late = 0
-        """Jobs that had ended before a connection was free to follow them. Their end is taken from
-        the server's clock."""
+        """Number of jobs that ended before a connection was free to follow them; their end is taken
+        from the server's clock."""
 
     async def __aenter__(self) -> Server:
         return self
@@ -60,19 +67,19 @@ class Server:
         await self._http.aclose()
 
     async def models(self, tenant: str | None = None) -> dict[str, bool]:
-        """Names of the models → whether a pool serves it now. Raises: Problem, Unreachable."""
+        """Return whether a worker serves each model. Raises: ApiError, ServiceUnreachable."""
         try:
             answer = await self._http.get("/v1/models", headers=self._headers(tenant))
             return {model["name"]: model["ready"] for model in checked(answer).json()["data"]}
         except httpx.HTTPError as error:
-            said = f"no server answers at {self._http.base_url} ({error})"
-            raise ServiceUnreachable(said) from error
+            message = f"no server answers at {self._http.base_url} ({error})"
+            raise ServiceUnreachable(message) from error
         except NOT_UNDERSTOOD as error:
-            said = f"what answers at {self._http.base_url} has no list of models"
-            raise ServiceUnreachable(said) from error
+            message = f"the server at {self._http.base_url} has no list of models"
+            raise ServiceUnreachable(message) from error
 
-    async def ask(self, answer: Answer) -> None:
-        """Send a request that has its turn now, and see it through. Nothing of it is an error."""
+    async def ask(self, answer: RequestOutcome) -> None:
+        """Send a request now, and follow it to its end. All errors become outcomes."""
         sent = time.perf_counter()
         try:
             response = await self._post(answer)
@@ -88,7 +95,7 @@ class Server:
             job, ended = await self._followed(answer)
             try:
                 lifetime = lifetime_s(job)
-                answer.tell(job)
+                answer.record_job(job)
             except NOT_UNDERSTOOD as error:
                 answer.outcome, answer.reason = LOST, f"its end: {type(error).__name__}"
                 return
@@ -99,14 +106,14 @@ class Server:
         answer.whole_s = answer.late_s + ended - sent + fetched_s
         answer.fetch_s = fetched_s if self._fetch else None
 
-    async def cancel(self, answer: Answer) -> None:
-        """Leave no work behind."""
+    async def cancel(self, answer: RequestOutcome) -> None:
+        """Cancel a request's job; ignores connection errors."""
         with suppress(httpx.HTTPError):
             await self._http.post(
                 f"/v1/jobs/{answer.job_id}/cancel", headers=self._headers(answer.ask.tenant)
             )
 
-    async def _post(self, answer: Answer) -> httpx.Response:
+    async def _post(self, answer: RequestOutcome) -> httpx.Response:
         body = dict(answer.ask.request)
         if answer.deadline_s is not None:
             body["deadline_s"] = answer.deadline_s
@@ -114,10 +121,10 @@ class Server:
             "/v1/generate", json=body, headers=self._headers(answer.ask.tenant)
         )
 
-    async def _followed(self, answer: Answer) -> tuple[dict[str, Any], float]:
+    async def _followed(self, answer: RequestOutcome) -> tuple[dict[str, Any], float]:
         """Follow a job to its end, across lost connections.
 
-        Returns the job, and when its end was told.
+        Returns the job, and the time of its end event.
         """
         last, pause_s = "0", PAUSE_S
         while True:
@@ -127,20 +134,21 @@ class Server:
                         last, pause_s = event.id or last, PAUSE_S
                         if event.name in ENDED:
                             ended = time.perf_counter()
-                            await anext(events, None)  # a stream read to its end is used again
+                            # read to the end, so the connection is reused
+                            await anext(events, None)
                             return await self._whole(answer, event), ended
             except httpx.HTTPStatusError as error:
-                if error.response.is_client_error:  # deleted meanwhile, or the key was revoked
-                    said = f"HTTP status {error.response.status_code}"
-                    return {"state": LOST, "error": {"code": said}}, time.perf_counter()
+                if error.response.is_client_error:  # deleted, or the key was revoked
+                    code = f"HTTP status {error.response.status_code}"
+                    return {"state": LOST, "error": {"code": code}}, time.perf_counter()
                 self.lost += 1
             except (httpx.HTTPError, *NOT_UNDERSTOOD):
                 self.lost += 1
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, MOST_PAUSE_S)
 
-    async def _events(self, answer: Answer, last: str) -> AsyncGenerator[JobEvent]:
-        """Raises: httpx.HTTPError; ValueError: they are none."""
+    async def _events(self, answer: RequestOutcome, last: str) -> AsyncGenerator[JobEvent]:
+        """Yield the events of a job. Raises: httpx.HTTPError; ValueError: malformed events."""
         headers = {"Accept": "text/event-stream", "Last-Event-ID": last}
         headers |= self._headers(answer.ask.tenant)
         path, reader = f"/v1/jobs/{answer.job_id}/events", EventReader()
@@ -150,8 +158,8 @@ class Server:
                 if event := reader.line(line):
                     yield event
 
-    async def _whole(self, answer: Answer, end: JobEvent) -> dict[str, Any]:
-        """The job itself, which comes with the event of its end, or has to be asked for."""
+    async def _whole(self, answer: RequestOutcome, end: JobEvent) -> dict[str, Any]:
+        """Return the job from its end event, or fetch it if the event lacks it."""
         if "state" in end.data:
             return end.data
         headers = self._headers(answer.ask.tenant)
@@ -159,8 +167,8 @@ class Server:
         job: dict[str, Any] = response.json() if response.is_success else {"state": end.name}
         return job
 
-    async def _files(self, answer: Answer, job: Mapping[str, Any]) -> float:
-        """Seconds that they took."""
+    async def _files(self, answer: RequestOutcome, job: Mapping[str, Any]) -> float:
+        """Download the files of a successful job; return the seconds."""
         if not self._fetch or answer.outcome != SUCCEEDED:
             return 0.0
         began, headers = time.perf_counter(), self._headers(answer.ask.tenant)
@@ -176,8 +184,8 @@ class Server:
         return {"Authorization": f"Bearer {key}"} if key else {}
 
 
-def _refused(answer: Answer, response: httpx.Response) -> None:
-    """Record a refusal by the server's code; by its status where it gives none."""
+def _refused(answer: RequestOutcome, response: httpx.Response) -> None:
+    """Record a refusal with the server's error code."""
     answer.outcome, answer.status = REFUSED, response.status_code
     with suppress(ValueError, AttributeError):
         problem = response.json()

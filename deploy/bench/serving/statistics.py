@@ -1,4 +1,4 @@
-"""Statistics of a load's answers. Pure: answers in, numbers out."""
+"""Statistics of a load's outcomes, as pure functions."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from deploy.bench.serving.answer import REFUSED, SUCCEEDED, Answer
 from deploy.bench.serving.load import Alone
+from deploy.bench.serving.request_outcome import REFUSED, SUCCEEDED, RequestOutcome
 
 PERCENTS = (50, 90, 99)
 TIMES = ("accept_s", "queue_s", "run_s", "device_s", "outside_s", "fetch_s", "whole_s")
@@ -18,43 +18,45 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def percentile(values: Iterable[float], percent: float) -> float | None:
-    """Interpolate between the two nearest values, by their distance; None without values.
+    """Return a percentile by linear interpolation; None without values.
 
     Source: Hyndman and Fan 1996, definition 7 (NumPy's default).
     """
     ordered = sorted(values)
     if not ordered:
         return None
-    place = percent / 100 * (len(ordered) - 1)
-    low = math.floor(place)
+    position = percent / 100 * (len(ordered) - 1)
+    low = math.floor(position)
     high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+    return ordered[low] + (position - low) * (ordered[high] - ordered[low])
 
 
 def spread(values: Iterable[float | None]) -> dict[str, float | None]:
-    """p50, p90, p99 and the largest, of those that are known."""
-    known = [value for value in values if value is not None]
-    found = {f"p{percent}": percentile(known, percent) for percent in PERCENTS}
-    return found | {"max": max(known, default=None)}
+    """Return p50, p90, p99 and the maximum of the values that are not None."""
+    present = [value for value in values if value is not None]
+    percentiles = {f"p{percent}": percentile(present, percent) for percent in PERCENTS}
+    return percentiles | {"max": max(present, default=None)}
 
 
-def grouped(answers: Iterable[Answer], by: Callable[[Answer], Key]) -> dict[Key, list[Answer]]:
-    """Return answers by a property of theirs."""
-    groups: defaultdict[Key, list[Answer]] = defaultdict(list)
+def grouped(
+    answers: Iterable[RequestOutcome], by: Callable[[RequestOutcome], Key]
+) -> dict[Key, list[RequestOutcome]]:
+    """Group outcomes of requests by a key."""
+    groups: defaultdict[Key, list[RequestOutcome]] = defaultdict(list)
     for answer in answers:
         groups[by(answer)].append(answer)
     return dict(groups)
 
 
-def waits(answers: Sequence[Answer]) -> dict[str, Any]:
-    """Summarise where the time of successful requests went."""
+def waits(answers: Sequence[RequestOutcome]) -> dict[str, Any]:
+    """Return the percentiles of the times of successful requests."""
     done = [answer for answer in answers if answer.outcome == SUCCEEDED]
     times = {name: spread(getattr(answer, name) for answer in done) for name in TIMES}
     return {"asked": len(answers), "succeeded": len(done), **times}
 
 
-def refusals(answers: Iterable[Answer]) -> list[dict[str, Any]]:
-    """Count refusals by status and reason, the most frequent first."""
+def refusals(answers: Iterable[RequestOutcome]) -> list[dict[str, Any]]:
+    """Count refusals by status and reason, most frequent first."""
     refused = [answer for answer in answers if answer.outcome == REFUSED]
     groups = grouped(refused, lambda answer: (answer.status, answer.reason))
     rows = [
@@ -69,36 +71,38 @@ def refusals(answers: Iterable[Answer]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -row["count"])
 
 
-def outcomes(answers: Iterable[Answer]) -> dict[str, int]:
-    """Return the number of answers by outcome, the most frequent first."""
+def outcomes(answers: Iterable[RequestOutcome]) -> dict[str, int]:
+    """Count answers by outcome, most frequent first."""
     return dict(Counter(answer.outcome for answer in answers).most_common())
 
 
-def reasons(answers: Iterable[Answer]) -> dict[str, int]:
-    """Count the reasons of what was neither refused nor succeeded."""
+def reasons(answers: Iterable[RequestOutcome]) -> dict[str, int]:
+    """Count the reasons of outcomes other than success and refusal."""
     reported = (f"{a.outcome}: {a.reason}" for a in answers if a.reason and a.outcome != REFUSED)
     return dict(Counter(reported).most_common())
 
 
 def goodput(
-    answers: Sequence[Answer], alone: Mapping[str, Alone], scales: Iterable[float]
+    answers: Sequence[RequestOutcome], alone: Mapping[str, Alone], scales: Iterable[float]
 ) -> list[dict[str, float]]:
-    """Return, at each scale, the share of requests done within that many times their time alone.
+    """Return, at each scale, the share of requests done within that multiple of the unloaded time.
 
-    What was refused or failed was not. None where nothing was measured alone.
+    Refusals and failures count as not done. Empty if no unloaded times are known.
     """
-    known = [answer for answer in answers if answer.ask.shape in alone]
-    if not known:
+    measured = [answer for answer in answers if answer.ask.shape in alone]
+    if not measured:
         return []
     rows = []
     for scale in scales:
-        met = sum(answer.met(scale * alone[answer.ask.shape].whole_s) for answer in known)
-        rows.append({"scale": scale, "asked": len(known), "met": met, "share": part(met, known)})
+        met = sum(answer.met(scale * alone[answer.ask.shape].whole_s) for answer in measured)
+        rows.append(
+            {"scale": scale, "asked": len(measured), "met": met, "share": part(met, measured)}
+        )
     return rows
 
 
-def deadlines(answers: Iterable[Answer]) -> list[dict[str, Any]]:
-    """Count the deadlines met, of requests that sent one, by scale (None: seconds)."""
+def deadlines(answers: Iterable[RequestOutcome]) -> list[dict[str, Any]]:
+    """Count the deadlines met by scale (None: deadlines in seconds)."""
     with_deadline = [answer for answer in answers if answer.deadline_s is not None]
     groups = grouped(with_deadline, lambda answer: answer.ask.deadline_scale)
     rows = []
@@ -109,24 +113,24 @@ def deadlines(answers: Iterable[Answer]) -> list[dict[str, Any]]:
     return rows
 
 
-def throughput(answers: Sequence[Answer], window_s: float) -> dict[str, float | None]:
-    """A second, of what was done while requests came; device-seconds only where all jobs tell."""
+def throughput(answers: Sequence[RequestOutcome], window_s: float) -> dict[str, float | None]:
+    """Return rates per second of the load; device-seconds only if every job reports them."""
     done = [a for a in answers if a.outcome == SUCCEEDED and _within(a, window_s)]
     device = [answer.device_s for answer in done]
-    known = [seconds for seconds in device if seconds is not None]
+    reported = [seconds for seconds in device if seconds is not None]
     return {
         "window_s": window_s,
         "asked_per_s": len(answers) / window_s,
         "done_per_s": len(done) / window_s,
         "pictures_per_s": sum(answer.pictures for answer in done) / window_s,
-        "device_s_per_s": sum(known) / window_s if len(known) == len(device) else None,
+        "device_s_per_s": sum(reported) / window_s if len(reported) == len(device) else None,
     }
 
 
-def _within(answer: Answer, window_s: float) -> bool:
+def _within(answer: RequestOutcome, window_s: float) -> bool:
     return answer.ended_at_s is not None and answer.ended_at_s <= window_s
 
 
 def part(count: int, of: Sequence[Any]) -> float:
-    """Return a count as a share of a sequence; 0 of an empty one."""
+    """Return a count as a share of a sequence's length, or 0."""
     return count / len(of) if of else 0.0

@@ -1,4 +1,4 @@
-"""A report as tables, for people."""
+"""Text tables of a load's report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FILE_WIDTH = 140
 
 
 def show(report: Mapping[str, Any], console: Console) -> None:
-    """A file gets them as wide as they are."""
+    """Print a report's tables; files get a fixed width."""
     if not console.is_terminal:
         console.width = FILE_WIDTH
     for table in tables(report):
@@ -22,13 +22,13 @@ def show(report: Mapping[str, Any], console: Console) -> None:
 
 
 def tables(report: Mapping[str, Any]) -> Iterator[Table]:
-    """Yield all tables, those without rows too."""
+    """Yield all tables of a load's report, including empty ones."""
     yield _summary(report)
     yield _alone(report["alone"])
     yield _waits(report["waits"])
     yield _refusals(report)
     yield _met("goodput: done within so many times what it takes alone", report["goodput"])
-    yield _met("deadlines that the server was told", report["deadlines"])
+    yield _met("deadlines sent to the server", report["deadlines"])
     yield _fairness(report["fairness"])
 
 
@@ -38,9 +38,9 @@ def _summary(report: Mapping[str, Any]) -> Table:
     rows = {
         "server": report["server"],
         "sent": f"{report['sent']} of {report['planned']} requests"
-        + (", broken off" if report["interrupted"] else ""),
+        + (", interrupted" if report["interrupted"] else ""),
         "outcomes": ", ".join(f"{name} {count}" for name, count in report["outcomes"].items()),
-        **{said: str(count) for said, count in report["reasons"].items()},
+        **{reason: str(count) for reason, count in report["reasons"].items()},
         "asked": f"{rate['asked_per_s']:.3g}/s for {rate['window_s']:.0f} s",
         "done meanwhile": f"{rate['done_per_s']:.3g}/s, {rate['pictures_per_s']:.3g} pictures/s",
         "device-seconds/s": f"asked for {_number(report['offered_device_s_per_s'])}, "
@@ -62,8 +62,8 @@ def _summary(report: Mapping[str, Any]) -> Table:
 def _alone(alone: Mapping[str, Any]) -> Table:
     columns = ("whole", "device", "added", "accept", "queue", "run", "fetch")
     table = _table("alone on the server (medians)", "shape", *columns)
-    for shape, one in alone.items():
-        table.add_row(shape, *(seconds(one[f"{name}_s"]) for name in columns))
+    for shape, times in alone.items():
+        table.add_row(shape, *(seconds(times[f"{name}_s"]) for name in columns))
     return table
 
 
@@ -75,9 +75,9 @@ def _waits(groups: Mapping[str, Any]) -> Table:
     for kind in ("by_model", "by_shape", "by_tenant"):
         if len(groups[kind]) > 1:
             by_name |= groups[kind]
-    for name, found in by_name.items():
-        cells = (_percents(found[f"{column}_s"]) for column in columns)
-        table.add_row(name, f"{found['succeeded']}/{found['asked']}", *cells)
+    for name, group in by_name.items():
+        cells = (_percents(group[f"{column}_s"]) for column in columns)
+        table.add_row(name, f"{group['succeeded']}/{group['asked']}", *cells)
     return table
 
 
@@ -118,17 +118,17 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _percents(spread: Mapping[str, float | None]) -> str:
-    """Format percentiles in one unit, that of the largest."""
+    """Format percentiles in the unit of the largest."""
     values = [spread[name] for name in ("p50", "p90", "p99")]
-    known = [value for value in values if value is not None]
-    if not known:
+    present = [value for value in values if value is not None]
+    if not present:
         return NONE
-    factor, unit = _unit(max(known))
-    return " / ".join(_digits(factor * value) for value in known) + f" {unit}"
+    factor, unit = _unit(max(present))
+    return " / ".join(_digits(factor * value) for value in present) + f" {unit}"
 
 
 def seconds(value: float | None) -> str:
-    """Return a duration in the unit that reads best."""
+    """Format a duration in a suitable unit."""
     if value is None:
         return NONE
     factor, unit = _unit(value)
@@ -144,5 +144,5 @@ def _number(value: float | None) -> str:
 
 
 def _digits(value: float) -> str:
-    """Three of them, or all before the point."""
+    """Format with three significant digits, or as an integer."""
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""Files of adapters, read against the names of a model's layers. No JAX: front ends import it.
+"""Adapter files: validation and reading against a model's layer names. No JAX.
 
 May import `spec`.
 """

@@ -1,4 +1,4 @@
-"""Adapter as a model's layers take it, whatever its file was like."""
+"""Adapter contents in a common form, independent of the file's format."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from models.spec.lora import pages_of
 
 
 class AdapterError(ValueError):
-    """An adapter's file cannot be used with this model; says why, and names the keys."""
+    """Unusable adapter file; the message contains the reason and the keys."""
 
 
-class Place(NamedTuple):
-    """Layer of a network."""
+class LayerPosition(NamedTuple):
+    """Position of a layer in a network."""
 
     path: str
     """Path of its module, such as `double_blocks.image.attention.q`."""
     layer: int | None = None
-    """Place in a stack of equal layers; None: it is in none."""
+    """Index in a stack of equal layers; None: not stacked."""
 
 
 class KernelShape(NamedTuple):
@@ -30,12 +30,12 @@ class KernelShape(NamedTuple):
     in_features: int
     out_features: int
     window: tuple[int, ...] = ()
-    """Window of a convolution; empty: the layer is linear."""
+    """Window of a convolution; empty: a linear layer."""
 
 
 @dataclass(frozen=True)
-class Stored:
-    """Numbers as a file has them: nothing is converted before it is used.
+class StoredArray:
+    """Array in the file's dtype, converted only on use.
 
     Args:
         array: float32, float16, or the bits of bfloat16 as uint16.
@@ -50,15 +50,15 @@ class Stored:
 
     @property
     def is_bfloat16(self) -> bool:
-        """True if `array` has the bits of bfloat16."""
+        """True if `array` contains the bits of bfloat16."""
         return self.array.dtype == np.uint16
 
-    def __getitem__(self, index: Any) -> Stored:
-        """Return a part of it."""
-        return Stored(self.array[index])
+    def __getitem__(self, index: Any) -> StoredArray:
+        """Return a part of the array."""
+        return StoredArray(self.array[index])
 
     def float32(self) -> np.ndarray:
-        """Return the numbers in float32."""
+        """Return the values in float32."""
         if not self.is_bfloat16:
             return self.array.astype(np.float32, copy=False)
         return (self.array.astype(np.uint32) << 16).view(np.float32)
@@ -66,15 +66,15 @@ class Stored:
 
 @dataclass(frozen=True)
 class LowRank:
-    """Change of one layer: y += s · (scale · up(down(x)) + bias), s being the request's."""
+    """Change of one layer: y += s · (scale · up(down(x)) + bias), with the request's scale s."""
 
-    down: Stored
+    down: StoredArray
     """[rank, in, *window]."""
-    up: Stored
+    up: StoredArray
     """[out, rank]."""
     scale: float = 1.0
     """Alpha / rank."""
-    bias: Stored | None = None
+    bias: StoredArray | None = None
     """[out]."""
     bias_scale: float = 1.0
 
@@ -84,26 +84,26 @@ class LowRank:
         return self.up.shape[1]
 
 
-Changes = Mapping[Place, LowRank]
+Changes = Mapping[LayerPosition, LowRank]
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """Changes of a model's networks."""
+    """Changes of a model's networks by one adapter."""
 
     networks: Mapping[str, Changes]
-    """Changes by the network's name in the pipeline's weights; none is empty."""
+    """Changes by network name in the pipeline's weights; each is non-empty."""
     ignored: tuple[str, ...] = ()
-    """Keys of the file that have no effect, as they have none in diffusers."""
+    """Keys of the file without effect, as in diffusers."""
 
     @property
     def rank(self) -> int:
-        """The highest rank of a layer."""
+        """Highest rank of a layer."""
         return max(change.rank for change in self._changes())
 
     @property
     def pages(self) -> int:
-        """Number of pages that it takes in a bank."""
+        """Number of bank pages that the adapter occupies."""
         return pages_of(self.rank)
 
     def _changes(self) -> Iterable[LowRank]:
@@ -111,14 +111,14 @@ class Adapter:
 
 
 @dataclass(frozen=True)
-class Inspected:
-    """Summary of an adapter's file, all of which has been checked."""
+class AdapterSummary:
+    """Summary of an adapter's file after full validation."""
 
     rank: int
-    """The highest rank of a layer."""
+    """Highest rank of a layer."""
     networks: tuple[str, ...]
-    """Names of the networks that it changes, in the pipeline's weights."""
+    """Names of the changed networks in the pipeline's weights."""
     ignored: tuple[str, ...]
-    """Keys of the file that have no effect, as they have none in diffusers."""
+    """Keys of the file without effect, as in diffusers."""
     bytes: int
     """Size of the file."""

@@ -1,7 +1,7 @@
-"""Factors of low-rank products: by keys of the file, or by PEFT's config in its metadata.
+"""Scaling factors of low-rank products, from the file's keys or PEFT's config in its metadata.
 
-Source: Hu et al. 2021 (LoRA), section 4.1, alpha / rank; Kalajdzievski 2023 (rsLoRA), eq. 5,
-alpha / √rank; PEFT, src/peft/utils/other.py (get_pattern_key), for patterns of layers.
+Source: Hu et al. 2021 (LoRA), section 4.1, alpha / rank; Kalajdzievski 2023 (rsLoRA), eq. 5, alpha
+/ √rank; PEFT, src/peft/utils/other.py (get_pattern_key), for patterns of layers.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from models.adapters.files.tensor_file import TensorEntry, TensorFile, shown
 from models.spec.lora import MAX_RANK
 
 METADATA = "lora_adapter_metadata"
-"""Entry of a file's metadata with PEFT's config, as JSON."""
+"""Metadata entry with PEFT's config, as JSON."""
 MAX_SCALE = 2**16
-"""Largest alpha / rank; trainers' are around one."""
+"""Maximum alpha / rank; usual values are around 1."""
 MAX_ALPHA = MAX_SCALE * MAX_RANK
 _PATTERN = re.compile(r"\^?([\w.-]+)\$?")
-"""Patterns that are read: names. Another's expression might take forever."""
+"""Supported patterns: plain names. Arbitrary expressions could take exponential time."""
 
 
 class Alphas:
-    """Factors of a file's layers.
+    """Scaling factors of a file's layers.
 
     Args:
-        has_keys: the file has alphas among its arrays.
+        has_keys: whether the file has alphas among its arrays.
 
-    Raises: AdapterError: its metadata cannot be read, or there are alphas in both places.
+    Raises: AdapterError: invalid metadata, or alphas in both places.
     """
 
     def __init__(self, file: TensorFile, has_keys: bool) -> None:
@@ -47,18 +47,18 @@ class Alphas:
                 raise AdapterError(f"{shown(key)}: adapters of this kind are not served")
 
     def of(self, layer: LayerEntries, rank: int) -> float:
-        """Return alpha / rank of a layer; 1 where nothing is said. Raises: AdapterError."""
+        """Return alpha / rank of a layer; 1 if unspecified. Raises: AdapterError."""
         entry = layer.entries.get("alpha")
         alpha = self._configured(layer.name, rank) if entry is None else self._read(entry)
         scale = alpha / rank if rank else 1.0
-        if not abs(scale) <= MAX_SCALE:  # NaN, too
+        if not abs(scale) <= MAX_SCALE:  # also rejects NaN
             raise AdapterError(f"{shown(layer.name)}: an alpha of {alpha:g} at rank {rank}")
         return float(np.float32(scale))
 
     def of_bias(self, layer: LayerEntries, rank: int) -> float:
-        """Return the factor of a layer's bias: PEFT multiplies it as the matrices.
+        """Return the factor of a layer's bias: PEFT scales it like the matrices.
 
-        An alpha among the keys does not change it, as in diffusers.
+        An alpha among the keys does not affect the bias, as in diffusers.
         """
         return self.of(layer, rank) if self._config and rank else 1.0
 
@@ -68,20 +68,20 @@ class Alphas:
         return float(self._file.stored(entry).float32().reshape(()))
 
     def _configured(self, name: str, rank: int) -> float:
-        """Return alpha by the metadata, such that alpha / rank is the factor."""
+        """Return the alpha from the metadata; for rsLoRA, multiplied by √rank."""
         network, _, module = name.partition(".")
         if not any(key.startswith(f"{network}.") for key in self._config):
             return float(rank)
         default = self._config.get(f"{network}.lora_alpha", rank)
         alpha = self._matched(f"{network}.alpha_pattern", module, default)
         is_number = isinstance(alpha, int | float) and not isinstance(alpha, bool)
-        if not is_number or not abs(alpha) <= MAX_ALPHA:  # NaN, too
+        if not is_number or not abs(alpha) <= MAX_ALPHA:  # also rejects NaN
             raise AdapterError(f"{METADATA}: the alpha of {shown(name)} is no useful number")
         is_rooted = self._config.get(f"{network}.use_rslora", False) is True
         return float(alpha) * (math.sqrt(rank) if is_rooted else 1.0)
 
     def _matched(self, key: str, module: str, default: Any) -> Any:
-        """Return the value of the first pattern that a layer's name, or its end, is."""
+        """Return the value of the first pattern that equals a layer's name or its ending."""
         patterns = self._config.get(key) or {}
         if not isinstance(patterns, dict):
             raise AdapterError(f"{METADATA}: {key} is no object")

@@ -1,4 +1,4 @@
-"""Base models that adapters are made for, as far as their keys show: for messages."""
+"""Guess of an adapter's base model from its keys, for error messages."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SIGNS: tuple[tuple[str, str], ...] = (
     (r"(?:put_blocks[._]\d|attentions[._]\d)[._].*transformer_blocks[._][1-9]", "SDXL"),
     (r"(?:down|up|mid|input|output|middle)_blocks?[._]", "Stable Diffusion or SDXL"),
 )
-"""Expressions in keys, the first that is in any of them, and the model they are a sign of."""
+"""Expressions searched in the keys, and the model that the first match indicates."""
 KEYS, KEY_CHARS = 5_000, 300
-"""Keys that are looked at, and characters of each: expressions take long in endless ones."""
+"""Maximum number of keys and of characters per key, to bound the time of expressions."""
 CALLED = {"SD 1": "Stable Diffusion 1 or 2"}
 
 
 def looks_made_for(keys: Iterable[str]) -> str | None:
-    """Return the name of the base model that a file's keys are of; None: nobody can tell."""
+    """Return the name of the base model that a file's keys indicate; None: unknown."""
     joined = "\n".join(key[:KEY_CHARS] for key in islice(keys, KEYS))
     for expression, model in SIGNS:
         if re.search(expression, joined, re.MULTILINE):

@@ -1,10 +1,10 @@
-"""Files of adapters → `Adapter`.
+"""Reader of adapter files, which converts all supported formats to `Adapter`.
 
-Read are the forms of PEFT and diffusers, kohya's sd-scripts and musubi-tuner, ComfyUI, ai-toolkit,
-fal and XLabs. They differ in the names of layers (`names`) and in what follows a name
-(`key_endings`); numbers mean the same in all: y += alpha / rank · up(down(x)).
+Supported are the formats of PEFT and diffusers, kohya's sd-scripts and musubi-tuner, ComfyUI,
+ai-toolkit, fal and XLabs. They differ in layer names (`names`) and key endings (`key_endings`). The
+values have the same meaning in all formats: y += alpha / rank · up(down(x)).
 
-Source: diffusers, src/diffusers/loaders/lora_conversion_utils.py, for what each key means.
+Source: diffusers, src/diffusers/loaders/lora_conversion_utils.py, for the meaning of each key.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path
 from models.adapters.files.adapter import (
     Adapter,
     AdapterError,
-    Inspected,
+    AdapterSummary,
+    LayerPosition,
     LowRank,
-    Place,
 )
 from models.adapters.files.alphas import Alphas
 from models.adapters.files.base_models import looks_made_for
@@ -30,29 +30,29 @@ from models.adapters.files.tensor_file import TensorEntry, TensorFile, opened
 from models.spec.lora import Expert
 
 
-def inspect(path: Path, names: Names, expert: Expert | None = None) -> Inspected:
-    """Check an adapter's file wholly, with one of its arrays in memory at a time.
+def inspect(path: Path, names: Names, expert: Expert | None = None) -> AdapterSummary:
+    """Validate an adapter's file completely, with one of its arrays in memory at a time.
 
     Args:
         names: of the model's layers.
-        expert: of Wan 2.2, that the file is for; None: the one of high noise, as in diffusers.
+        expert: of Wan 2.2, that the file is for; None: high noise, as in diffusers.
 
     Raises: AdapterError: as `read`.
     """
     with opened(path) as file:
         layers, ignored = _sorted(file, names.of(expert))
-        found = [(network, change.rank) for network, _, change in _changes(file, layers)]
-        networks = tuple(sorted({network for network, _ in found}))
-        return Inspected(max(rank for _, rank in found), networks, ignored, file.bytes)
+        ranks = [(network, change.rank) for network, _, change in _changes(file, layers)]
+        networks = tuple(sorted({network for network, _ in ranks}))
+        return AdapterSummary(max(rank for _, rank in ranks), networks, ignored, file.bytes)
 
 
 def read(path: Path, names: Names, expert: Expert | None = None) -> Adapter:
-    """Read an adapter's file; arguments as of `inspect`.
+    """Read an adapter's file; arguments as in `inspect`.
 
-    Raises: AdapterError: it is no safetensors file, of another kind of adapter, or for another
-        model; or its numbers are not finite. Names the keys, and says what to do.
+    Raises: AdapterError: not a safetensors file, an unsupported kind of adapter, made for another
+        model, or non-finite values. Names the keys and the remedy.
     """
-    networks: dict[str, dict[Place, LowRank]] = defaultdict(dict)
+    networks: dict[str, dict[LayerPosition, LowRank]] = defaultdict(dict)
     with opened(path) as file:
         layers, ignored = _sorted(file, names.of(expert))
         for network, place, change in _changes(file, layers):
@@ -61,16 +61,16 @@ def read(path: Path, names: Names, expert: Expert | None = None) -> Adapter:
 
 
 def _sorted(file: TensorFile, names: Names) -> tuple[list[LayerEntries], tuple[str, ...]]:
-    """Return the file's layers, their sizes checked, and the keys without effect.
+    """Return the file's validated layers, and the keys without effect.
 
     Raises: AdapterError.
     """
     check_kind(file.entries)
-    layers, strangers = by_layer(file.entries, names)
+    layers, unmatched = by_layer(file.entries, names)
     for layer in layers:
         check_width(layer)
-    ignored = [entry.key for entry in strangers if _has_no_effect(entry, file, names)]
-    unknown = {entry.key for entry in strangers} - set(ignored)
+    ignored = [entry.key for entry in unmatched if _has_no_effect(entry, file, names)]
+    unknown = {entry.key for entry in unmatched} - set(ignored)
     if unknown:
         raise AdapterError(_of_another_model(unknown, file.entries, len(layers)))
     alone = [layer for layer in layers if _is_unread(layer, names)]
@@ -83,8 +83,8 @@ def _sorted(file: TensorFile, names: Names) -> tuple[list[LayerEntries], tuple[s
 
 
 def _check_layers(layers: list[LayerEntries], keys: Mapping[str, TensorEntry]) -> None:
-    """Check sizes, and that no layer is there twice. Raises: AdapterError."""
-    names: dict[tuple[str, Place], str] = {}
+    """Validate sizes, and reject layers that occur twice. Raises: AdapterError."""
+    names: dict[tuple[str, LayerPosition], str] = {}
     for layer in layers:
         try:
             check_sizes(layer)
@@ -97,7 +97,9 @@ def _check_layers(layers: list[LayerEntries], keys: Mapping[str, TensorEntry]) -
                 raise AdapterError(f"{listed([before, layer.name])}: the same layer by two names")
 
 
-def _changes(file: TensorFile, layers: list[LayerEntries]) -> Iterator[tuple[str, Place, LowRank]]:
+def _changes(
+    file: TensorFile, layers: list[LayerEntries]
+) -> Iterator[tuple[str, LayerPosition, LowRank]]:
     """Yield network, layer and change. Raises: AdapterError."""
     alphas = Alphas(file, has_keys=any("alpha" in layer.entries for layer in layers))
     for layer in layers:
@@ -106,29 +108,29 @@ def _changes(file: TensorFile, layers: list[LayerEntries]) -> Iterator[tuple[str
 
 
 def _has_no_effect(entry: TensorEntry, file: TensorFile, names: Names) -> bool:
-    """Return whether a key of no layer may be passed over: it is zero, or diffusers leaves it."""
+    """Return whether a key of no layer can be ignored: zeros, or ignored by diffusers."""
     if re.search(r"\.diff(?:_b)?$", entry.key):
-        unread = (one for network in names.networks for one in network.unread)
-        if any(re.search(one, entry.key) for one in unread):
+        unread = (pattern for network in names.networks for pattern in network.unread)
+        if any(re.search(pattern, entry.key) for pattern in unread):
             return True
     return file.is_zero(entry)
 
 
 def _is_unread(layer: LayerEntries, names: Names) -> bool:
-    """Return whether diffusers leaves a known layer's parts out."""
-    own = [one for one in names.networks if one.network == layer.goal.network]
+    """Return whether diffusers ignores all arrays of a known layer."""
+    networks = [entry for entry in names.networks if entry.network == layer.goal.network]
     is_alone = layer.entries.keys() == {"bias"}
-    if any(re.search(one, layer.name) for network in own for one in network.unread):
+    if any(re.search(entry, layer.name) for network in networks for entry in network.unread):
         return layer.entries.keys() <= {"bias", "full"}
-    unread_alone = (one for network in own for one in network.unread_alone)
-    return is_alone and any(re.search(one, layer.name) for one in unread_alone)
+    unread_alone = (entry for network in networks for entry in network.unread_alone)
+    return is_alone and any(re.search(entry, layer.name) for entry in unread_alone)
 
 
-def _of_another_model(unknown: set[str], keys: Mapping[str, TensorEntry], known: int) -> str:
-    if not known:
+def _of_another_model(unknown: set[str], keys: Mapping[str, TensorEntry], matches: int) -> str:
+    if not matches:
         looks = _looks(looks_made_for(keys))
-        return f"none of its layers is one of this model's ({listed(unknown)}){looks}"
-    # Several models have the same text encoders, so that some of another's keys may be known.
+        return f"none of its layers belongs to this model ({listed(unknown)}){looks}"
+    # Several models share text encoders, so some keys of another model may match.
     looks = _looks(looks_made_for(keys)) if len(unknown) >= len(keys) / 4 else ""
     return f"keys that this model has no layer for: {listed(unknown)}{looks}"
 

@@ -1,7 +1,7 @@
-"""Keys of an adapter's file: a layer's name, and behind it what the array is to that layer.
+"""Keys of an adapter's file: parsed into a layer's name and the role of the array.
 
-Source: diffusers, src/diffusers/loaders/lora_conversion_utils.py, for what each ending means;
-LyCORIS, docs/Algo-Details.md, for the kinds that are refused.
+Source: diffusers, src/diffusers/loaders/lora_conversion_utils.py, for the meaning of each ending;
+LyCORIS, docs/Algo-Details.md, for the rejected kinds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from models.adapters.files.adapter import AdapterError
-from models.adapters.files.names import Named, Names
+from models.adapters.files.names import NamedLayers, Names
 from models.adapters.files.tensor_file import TensorEntry, shown
 
 Kind = Literal["down", "up", "alpha", "bias", "full"]
@@ -24,15 +24,15 @@ _DOWN, _UP = (
 _OLDER = (".lora.{}.weight", "_lora.{}.weight", ".lora_linear_layer.{}.weight", ".{}.weight")
 
 ENDINGS: tuple[tuple[str, Kind], ...] = (
-    *((ending, "down") for ending in (*_DOWN, *(one.format("down") for one in _OLDER))),
-    *((ending, "up") for ending in (*_UP, *(one.format("up") for one in _OLDER))),
+    *((ending, "down") for ending in (*_DOWN, *(older.format("down") for older in _OLDER))),
+    *((ending, "up") for ending in (*_UP, *(older.format("up") for older in _OLDER))),
     (".alpha", "alpha"),
     (".lora_B.bias", "bias"),
     (".lora_B.default.bias", "bias"),
     (".diff_b", "bias"),
     (".diff", "full"),
 )
-"""Endings of keys, and what their arrays are."""
+"""Endings of keys, and the roles of their arrays."""
 
 REFUSED: tuple[tuple[str, str], ...] = (
     (".dora_scale", "DoRA"),
@@ -49,29 +49,29 @@ REFUSED: tuple[tuple[str, str], ...] = (
     (".w_norm", "LyCORIS with trained norms"),
     (".b_norm", "LyCORIS with trained norms"),
 )
-"""Parts of keys of other kinds of adapters, and how those are called."""
+"""Parts of keys of unsupported adapter kinds, and the kinds' names."""
 
 SHOWN = 5
-"""Keys that a message names at the most, of many."""
+"""Maximum number of keys in a message."""
 
 
 @dataclass(frozen=True)
 class LayerEntries:
-    """Arrays of a file that belong to one name."""
+    """Arrays of a file that belong to one layer name."""
 
     name: str
-    goal: Named
+    goal: NamedLayers
     entries: Mapping[Kind, TensorEntry]
 
 
 def check_kind(keys: Iterable[str]) -> None:
-    """Raise AdapterError if a file is of another kind of adapter."""
+    """Reject unsupported kinds of adapters. Raises: AdapterError."""
     keys = list(keys)
     for part, kind in REFUSED:
-        found = [key for key in keys if part in key]
-        if found:
+        matches = [key for key in keys if part in key]
+        if matches:
             raise AdapterError(
-                f"{kind}: adapters of this kind are not served ({listed(found)}); train or "
+                f"{kind}: adapters of this kind are not served ({listed(matches)}); train or "
                 "convert it as plain LoRA"
             )
 
@@ -79,29 +79,29 @@ def check_kind(keys: Iterable[str]) -> None:
 def by_layer(
     entries: Mapping[str, TensorEntry], names: Names
 ) -> tuple[list[LayerEntries], list[TensorEntry]]:
-    """Sort arrays by their layers.
+    """Group arrays by layer.
 
-    Returns: layers; and arrays of no known layer.
+    Returns: layers; and arrays of unknown layers.
 
-    Raises: AdapterError: two arrays are the same part of a layer.
+    Raises: AdapterError: two arrays have the same role in a layer.
     """
-    found: dict[str, Named] = {}
+    goals: dict[str, NamedLayers] = {}
     parts: dict[str, dict[Kind, TensorEntry]] = defaultdict(dict)
-    strangers = []
+    unmatched = []
     for key, entry in entries.items():
         name, kind, goal = _parted(key, names)
         if goal is None:
-            strangers.append(entry)
+            unmatched.append(entry)
         elif kind in parts[name]:
             raise AdapterError(f"{listed([parts[name][kind].key, key])}: both are the same part")
         else:
-            found[name] = goal
+            goals[name] = goal
             parts[name][kind] = entry
-    return [LayerEntries(name, goal, parts[name]) for name, goal in found.items()], strangers
+    return [LayerEntries(name, goal, parts[name]) for name, goal in goals.items()], unmatched
 
 
-def _parted(key: str, names: Names) -> tuple[str, Kind, Named | None]:
-    """Split a key into a layer's name and the array's kind; without a goal, no layer has it."""
+def _parted(key: str, names: Names) -> tuple[str, Kind, NamedLayers | None]:
+    """Split a key into a layer's name and the array's role; the goal is None without a match."""
     for name, kind in _readings(key):
         goal = names.find(name)
         if goal is None and ".processor" in name:
@@ -119,7 +119,7 @@ def _readings(key: str) -> Iterator[tuple[str, Kind]]:
 
 
 def listed(keys: Iterable[str]) -> str:
-    """Return some of the keys, in order, as messages name them."""
+    """Return the first keys in order, for messages."""
     ordered = sorted(keys)
     more = f" and {len(ordered) - SHOWN} more" if len(ordered) > SHOWN else ""
     return ", ".join(map(shown, ordered[:SHOWN])) + more

@@ -1,4 +1,4 @@
-"""Arrays of one name in a file → changes of the layers that it stands for."""
+"""Conversion of a file's arrays for one name to low-rank changes of its layers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.adapters.files.adapter import AdapterError, KernelShape, LowRank, Place, Stored
+from models.adapters.files.adapter import (
+    AdapterError,
+    KernelShape,
+    LayerPosition,
+    LowRank,
+    StoredArray,
+)
 from models.adapters.files.alphas import Alphas
 from models.adapters.files.key_endings import LayerEntries
 from models.adapters.files.tensor_file import TensorEntry, TensorFile, shown
@@ -16,23 +22,23 @@ from models.spec.lora import MAX_RANK
 
 OTHER_BASE = "the adapter was made for another base model"
 FIRST_ROWS = 64
-"""Rows of a fused layer that mostly show already which ranks it uses."""
+"""Rows of a fused layer that usually suffice to detect its used ranks."""
 
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Sizes of a layer by the file's header."""
+    """Sizes of a layer, from the file's header."""
 
     shape: KernelShape
     rank: int
 
 
 def check_width(layer: LayerEntries) -> None:
-    """Check that a file does not widen a model's input.
+    """Reject a file that widens a model's input.
 
-    Such a file makes another checkpoint of it, by further keys that no adapter has.
+    Such a file defines another checkpoint, with additional keys that adapters do not have.
 
-    Raises: AdapterError: it does.
+    Raises: AdapterError: the file widens the input.
     """
     down, inputs = layer.entries.get("down"), _expected(layer).in_features
     if layer.goal.narrow is None or down is None or len(down.shape) < 2 or down.shape[1] <= inputs:
@@ -44,9 +50,9 @@ def check_width(layer: LayerEntries) -> None:
 
 
 def check_sizes(layer: LayerEntries) -> None:
-    """Check a layer by the file's header alone: before any of its arrays is read.
+    """Validate a layer from the file's header alone, before reading its arrays.
 
-    Raises: AdapterError: parts are missing, too many or misshapen; or the rank is too high.
+    Raises: AdapterError: parts are missing, redundant or misshapen; or the rank is too high.
     """
     _check_parts(layer)
     sizes, expected, name = _sizes(layer), _expected(layer), shown(layer.name)
@@ -60,7 +66,7 @@ def check_sizes(layer: LayerEntries) -> None:
 
 
 def _is_narrow(layer: LayerEntries, shape: KernelShape) -> bool:
-    """Return whether low-rank matrices are for a layer's first inputs, as narrower models have."""
+    """Return whether low-rank matrices cover only a layer's first inputs, as in narrower models."""
     narrow = layer.goal.narrow
     return (
         narrow is not None
@@ -92,7 +98,7 @@ def _check_bias(layer: LayerEntries, expected: KernelShape) -> None:
 
 
 def _check_rank(name: str, rank: int, parts: int = 1) -> None:
-    """Raise AdapterError for a rank that no row can have, each of so many parts with its share."""
+    """Raise AdapterError if a rank exceeds the maximum, multiplied by the number of parts."""
     if rank > MAX_RANK * parts:
         raise AdapterError(
             f"{name} has rank {rank}, and {MAX_RANK} is the highest that is served: reduce it "
@@ -123,12 +129,12 @@ def _matrix(entry: TensorEntry) -> tuple[int, ...]:
 
 
 def _window(window: tuple[int, ...]) -> tuple[int, ...]:
-    """Return a convolution's window, empty where it is of one place: such a layer is linear."""
+    """Return a convolution's window; empty for a 1 x 1 window, which is a linear layer."""
     return window if math.prod(window) > 1 else ()
 
 
 def _expected(layer: LayerEntries) -> KernelShape:
-    """Return the sizes of a name's layers together, in this model."""
+    """Return the combined sizes of a name's layers in this model."""
     shapes = [*layer.goal.layers.values()]
     out_features = sum(shape.out_features for shape in shapes)
     return KernelShape(shapes[0].in_features, out_features, _window(shapes[0].window))
@@ -141,10 +147,10 @@ def _described(shape: KernelShape) -> str:
 
 def changes_of(
     layer: LayerEntries, file: TensorFile, alphas: Alphas
-) -> Iterator[tuple[Place, LowRank]]:
-    """Yield the changes of a name's layers, whose sizes have been checked.
+) -> Iterator[tuple[LayerPosition, LowRank]]:
+    """Yield the changes of a name's layers, after `check_sizes`.
 
-    Raises: AdapterError: NaN, infinity or a useless alpha; or the rank is too high.
+    Raises: AdapterError: NaN, infinity or an invalid alpha; or the rank is too high.
     """
     down, up = _matrices(layer, file)
     rank = up.shape[1]
@@ -159,48 +165,50 @@ def changes_of(
         rows = slice(first, first + shape.out_features)
         first = rows.stop
         ranks = _used(up[rows]) if len(layer.goal.layers) > 1 else slice(None)
-        own_bias = None if bias is None else bias[rows]
-        own = down[ranks].array.reshape(-1, shape.in_features, *shape.window)
-        change = LowRank(Stored(own), up[rows][:, ranks], scale, own_bias, bias_scale)
+        bias_part = None if bias is None else bias[rows]
+        down_part = down[ranks].array.reshape(-1, shape.in_features, *shape.window)
+        change = LowRank(StoredArray(down_part), up[rows][:, ranks], scale, bias_part, bias_scale)
         _check_rank(shown(layer.name), change.rank)
         yield place, change
 
 
-def _matrices(layer: LayerEntries, file: TensorFile) -> tuple[Stored, Stored]:
+def _matrices(layer: LayerEntries, file: TensorFile) -> tuple[StoredArray, StoredArray]:
     """Return down [rank, in, *window] and up [out, rank].
 
-    A whole matrix is one of them, with the identity for the other; of a bias alone both are of
+    A full matrix becomes one of them, with the identity as the other. For a bias alone, both have
     rank 0.
     """
     parts, expected = layer.entries, _expected(layer)
     out, inputs = expected.out_features, expected.in_features
     if "full" in parts:
-        whole = file.stored(parts["full"])
+        full = file.stored(parts["full"])
         if out <= inputs or expected.window:
             _check_rank(shown(layer.name), out)
-            return whole, Stored(np.eye(out, dtype=np.float32))
+            return full, StoredArray(np.eye(out, dtype=np.float32))
         _check_rank(shown(layer.name), inputs)
-        return Stored(np.eye(inputs, dtype=np.float32)), Stored(whole.array.reshape(out, inputs))
+        return StoredArray(np.eye(inputs, dtype=np.float32)), StoredArray(
+            full.array.reshape(out, inputs)
+        )
     if "down" not in parts:
         shape = (0, inputs, *expected.window)
-        return Stored(np.zeros(shape, np.float32)), Stored(np.zeros((out, 0), np.float32))
+        return StoredArray(np.zeros(shape, np.float32)), StoredArray(np.zeros((out, 0), np.float32))
     up = file.stored(parts["up"])
-    return _widened(file.stored(parts["down"]), inputs), Stored(up.array.reshape(up.shape[:2]))
+    return _widened(file.stored(parts["down"]), inputs), StoredArray(up.array.reshape(up.shape[:2]))
 
 
-def _widened(down: Stored, inputs: int) -> Stored:
-    """Return down with zeros for the inputs that it does not read.
+def _widened(down: StoredArray, inputs: int) -> StoredArray:
+    """Pad down with zeros for the inputs that it lacks.
 
     Source: diffusers loaders/lora_pipeline.py, `_maybe_expand_lora_state_dict`.
     """
     more = inputs - down.shape[1]
     if not more:
         return down
-    return Stored(np.pad(down.array, [(0, 0), (0, more), *[(0, 0)] * (len(down.shape) - 2)]))
+    return StoredArray(np.pad(down.array, [(0, 0), (0, more), *[(0, 0)] * (len(down.shape) - 2)]))
 
 
-def _used(up: Stored) -> slice | np.ndarray:
-    """Return the ranks that part of a fused layer uses: where each part has its own, few of all.
+def _used(up: StoredArray) -> slice | np.ndarray:
+    """Return the ranks that a part of a fused layer uses, if each part has its own ranks.
 
     Source: kohya's sd-scripts, networks/lora_flux.py, `split_qkv`: up is block-diagonal.
     """
@@ -210,6 +218,6 @@ def _used(up: Stored) -> slice | np.ndarray:
     return slice(None) if len(used) == up.shape[1] else used
 
 
-def _swapped(stored: Stored) -> Stored:
-    """Return an array with the halves of its first axis the other way round."""
-    return Stored(np.roll(stored.array, len(stored.array) // 2, axis=0))
+def _swapped(stored: StoredArray) -> StoredArray:
+    """Swap the halves of the first axis."""
+    return StoredArray(np.roll(stored.array, len(stored.array) // 2, axis=0))

@@ -1,7 +1,7 @@
-"""Names of a model's layers in files of adapters, as values that travel: front ends unpack them.
+"""Serializable names of a model's layers in adapter files, which front ends receive.
 
-No name is taken apart to guess: all names of a model's layers are listed, and a key has to be one
-of them behind one of the prefixes. `models.adapters.layer_names` makes the list from networks.
+Keys are not parsed heuristically. All names of a model's layers are listed, and a key must consist
+of a prefix and a listed name. `models.adapters.layer_names` creates the list from networks.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from models.adapters.files.adapter import AdapterError, KernelShape, Place
+from models.adapters.files.adapter import AdapterError, KernelShape, LayerPosition
 from models.spec.lora import Expert
 
-Layers = Mapping[Place, KernelShape]
-"""Layers that a name stands for, in the order in which their outputs lie behind each other: more
-than one where the authors' layer is several of ours."""
+Layers = Mapping[LayerPosition, KernelShape]
+"""Layers of a name, in the order of their outputs; several if the authors' layer fuses several
+layers."""
 
 
 @dataclass(frozen=True)
-class Named:
-    """Goal of a name."""
+class NamedLayers:
+    """Network and layers that a name refers to."""
 
     network: str
     layers: Layers
     is_swapped: bool = False
-    """Whether the authors' layer has its outputs' halves the other way round."""
+    """Whether the authors' layer has its output halves in reverse order."""
     narrow: int | None = None
-    """Inputs of the layer in checkpoints that see least, the first of its own: files made for them
-    change these alone. None: all have as many."""
+    """Input features of the layer in the checkpoints with the fewest. Files made for these
+    checkpoints change only these first inputs. None: all checkpoints have equal inputs."""
 
 
 @dataclass(frozen=True)
@@ -42,36 +42,38 @@ class NetworkNames:
     network: str
     """Name of the network in the pipeline's weights."""
     names: Mapping[str, Layers]
-    """Layers by their names with dots, without a prefix."""
+    """Layers by dotted name without prefix."""
     dotted: tuple[str, ...]
     """Prefixes of names with dots."""
     underscored: tuple[str, ...]
-    """Prefixes of names with underscores for dots."""
+    """Prefixes of names with underscores instead of dots."""
     swapped: frozenset[str] = frozenset()
-    """Names whose layers have their outputs' halves the other way round."""
+    """Names whose layers have their output halves in reverse order."""
     expert: Expert | None = None
-    """Expert of Wan 2.2 that the network is; None: there are none."""
+    """Expert of Wan 2.2 that the network is; None: not an expert."""
     narrow: Mapping[str, int] = field(default_factory=dict)
-    """Inputs of layers in checkpoints of this network that see least, by name."""
+    """Minimum input features of layers among the network's checkpoints, by name."""
     unread: tuple[str, ...] = ()
-    """Expressions of layers whose differences (`diff`, `diff_b`) diffusers leaves out."""
+    """Expressions of layers whose differences (`diff`, `diff_b`) diffusers ignores."""
     unread_alone: tuple[str, ...] = ()
-    """Expressions of layers whose bias diffusers leaves out where there are no matrices."""
+    """Expressions of layers whose bias diffusers ignores if they have no matrices."""
 
-    def find(self, name: str) -> Named | None:
-        """Return the goal of a key's part in front of `.lora_A.weight` and its like."""
+    def find(self, name: str) -> NamedLayers | None:
+        """Return the layers of a key, given without its ending such as `.lora_A.weight`."""
         for prefix in self.dotted:
-            own = name.removeprefix(prefix)
-            if name.startswith(prefix) and own in self.names:
-                return self._named(own)
+            plain = name.removeprefix(prefix)
+            if name.startswith(prefix) and plain in self.names:
+                return self._named(plain)
         for prefix in self.underscored:
-            own = self._with_dots.get(name.removeprefix(prefix), "")
-            if name.startswith(prefix) and own:
-                return self._named(own)
+            plain = self._with_dots.get(name.removeprefix(prefix), "")
+            if name.startswith(prefix) and plain:
+                return self._named(plain)
         return None
 
-    def _named(self, own: str) -> Named:
-        return Named(self.network, self.names[own], own in self.swapped, self.narrow.get(own))
+    def _named(self, name: str) -> NamedLayers:
+        return NamedLayers(
+            self.network, self.names[name], name in self.swapped, self.narrow.get(name)
+        )
 
     @cached_property
     def _with_dots(self) -> Mapping[str, str]:
@@ -85,39 +87,47 @@ class Names:
     networks: tuple[NetworkNames, ...]
 
     def of(self, expert: Expert | None) -> Names:
-        """Return the names that a file for an expert has; for none: for the first one.
+        """Return the names for an expert's files; None: the first expert.
 
         Raises: AdapterError: the model has no such expert.
         """
-        experts = [one.expert for one in self.networks if one.expert is not None]
+        experts = [network.expert for network in self.networks if network.expert is not None]
         if expert is not None and expert not in experts:
             raise AdapterError(
                 f"it is for the expert of {expert} noise, which this model does not have: leave "
                 "the expert out"
             )
         chosen = expert or next(iter(experts), None)
-        return Names(tuple(one for one in self.networks if one.expert in (None, chosen)))
+        return Names(
+            tuple(network for network in self.networks if network.expert in (None, chosen))
+        )
 
-    def find(self, name: str) -> Named | None:
-        """Return the goal of a key's part in front of `.lora_A.weight` and its like."""
+    def find(self, name: str) -> NamedLayers | None:
+        """Return the layers of a key, given without its ending such as `.lora_A.weight`."""
         for network in self.networks:
-            if (found := network.find(name)) is not None:
-                return found
+            if (named := network.find(name)) is not None:
+                return named
         return None
 
 
 def packed(names: Names) -> str:
-    """Return names as a short text. Networks of the same names have them once."""
+    """Serialize names compactly. Networks with equal names share a table."""
     tables: list[str] = []
     networks = []
-    for one in names.networks:
-        table = json.dumps(_table(one.names), separators=(",", ":"))
+    for network in names.networks:
+        table = json.dumps(_table(network.names), separators=(",", ":"))
         if table not in tables:
             tables.append(table)
         networks.append(
             [
-                *(one.network, tables.index(table), one.dotted, one.underscored),
-                *(sorted(one.swapped), one.expert, one.narrow, one.unread, one.unread_alone),
+                *(network.network, tables.index(table), network.dotted, network.underscored),
+                *(
+                    sorted(network.swapped),
+                    network.expert,
+                    network.narrow,
+                    network.unread,
+                    network.unread_alone,
+                ),
             ]
         )
     text = json.dumps([networks, tables], separators=(",", ":"))
@@ -125,14 +135,14 @@ def packed(names: Names) -> str:
 
 
 def unpacked(text: str) -> Names:
-    """Return the names that `packed` has made a text of."""
+    """Deserialize the names of `packed`."""
     networks, tables = json.loads(zlib.decompress(base64.b64decode(text)))
     layers = [_layers(json.loads(table)) for table in tables]
-    return Names(tuple(_network(own, layers[own[1]]) for own in networks))
+    return Names(tuple(_network(fields, layers[fields[1]]) for fields in networks))
 
 
-def _network(own: list[Any], names: Mapping[str, Layers]) -> NetworkNames:
-    network, _, dotted, underscored, swapped, expert, narrow, unread, unread_alone = own
+def _network(fields: list[Any], names: Mapping[str, Layers]) -> NetworkNames:
+    network, _, dotted, underscored, swapped, expert, narrow, unread, unread_alone = fields
     return NetworkNames(
         network,
         names,
@@ -147,18 +157,18 @@ def _network(own: list[Any], names: Mapping[str, Layers]) -> NetworkNames:
 
 
 def _table(names: Mapping[str, Layers]) -> list[Any]:
-    """Return names and layers; a layer that several names have is there once, by its number."""
-    numbers: dict[tuple[Place, KernelShape], int] = {}
-    own = {
+    """Return the distinct layers, and the layers' indices by name."""
+    numbers: dict[tuple[LayerPosition, KernelShape], int] = {}
+    by_name = {
         name: [numbers.setdefault(item, len(numbers)) for item in layers.items()]
         for name, layers in names.items()
     }
-    return [[[*place, *shape] for place, shape in numbers], own]
+    return [[[*place, *shape] for place, shape in numbers], by_name]
 
 
 def _layers(table: list[Any]) -> dict[str, Layers]:
     places = [
-        (Place(path, layer), KernelShape(inputs, outputs, tuple(window)))
+        (LayerPosition(path, layer), KernelShape(inputs, outputs, tuple(window)))
         for path, layer, inputs, outputs, window in table[0]
     ]
-    return {name: dict(places[number] for number in own) for name, own in table[1].items()}
+    return {name: dict(places[number] for number in numbers) for name, numbers in table[1].items()}

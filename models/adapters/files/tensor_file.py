@@ -1,4 +1,4 @@
-"""Safetensors files from strangers: the header is checked wholly, arrays are read one by one."""
+"""Untrusted safetensors files: full validation of the header, arrays read individually."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from models.adapters.files.adapter import AdapterError, Stored
+from models.adapters.files.adapter import AdapterError, StoredArray
 
 DTYPES: Mapping[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
     "BF16": np.dtype("<u2"),
 }
-"""Types of arrays that adapters may have; bfloat16 by its bits."""
+"""Supported dtypes of adapters; bfloat16 as its bits."""
 INFINITE = {"F32": 0x7F800000, "F16": 0x7C00, "BF16": 0x7F80}
-"""Bits of the exponent, which are all set in NaN and infinity."""
+"""Exponent bits, which are all set in NaN and infinity."""
 LENGTH_BYTES = 8
-"""Width of the number at a file's beginning that says how long its header is."""
+"""Width of the header length at the beginning of a file."""
 MAX_HEADER_BYTES = 8 * 2**20
-"""Longest header that is read: about 50,000 arrays."""
+"""Maximum header length: about 50,000 arrays."""
 MAX_AXES = 8
 BLOCK = 2**16
-"""Numbers that are checked at a time: as many as stay in a core's cache."""
+"""Numbers that are validated at a time, which fit a core's cache."""
 METADATA = "__metadata__"
 
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """Array of a file, not read yet."""
+    """Header entry of an array, not read yet."""
 
     key: str
     dtype: str
     shape: tuple[int, ...]
     start: int
-    """Byte in the file."""
+    """Offset in the file, in bytes."""
 
     @property
     def size(self) -> int:
-        """Number of numbers."""
+        """Number of elements."""
         return math.prod(self.shape)
 
     @property
@@ -55,7 +55,7 @@ class TensorEntry:
 
 
 class TensorFile:
-    """Open safetensors file whose header has been checked.
+    """Open safetensors file with a validated header.
 
     Args:
         path, descriptor: the file.
@@ -67,24 +67,24 @@ class TensorFile:
         header = _parsed(self._header(path), path)
         start = LENGTH_BYTES + self._length
         self.metadata = _metadata(header.pop(METADATA, {}), path)
-        self.entries = {key: _entry(key, one, start, path) for key, one in header.items()}
+        self.entries = {key: _entry(key, fields, start, path) for key, fields in header.items()}
         _check_places(self.entries, start, self.bytes, path)
 
-    def stored(self, entry: TensorEntry) -> Stored:
-        """Read an array. Raises: AdapterError: NaN or infinity in it, or it cannot be read."""
+    def stored(self, entry: TensorEntry) -> StoredArray:
+        """Read an array. Raises: AdapterError: NaN, infinity, or a read error."""
         array = np.empty(entry.size, DTYPES[entry.dtype])
         self._fill(array, entry.start, entry.key)
         if not _is_finite(array, INFINITE[entry.dtype]):
             raise AdapterError(f"NaN or infinity in {shown(entry.key)}: train or export it again")
-        return Stored(array.reshape(entry.shape))
+        return StoredArray(array.reshape(entry.shape))
 
     def is_zero(self, entry: TensorEntry) -> bool:
-        """Return whether an array is all zeros. Reads a block at a time."""
+        """Return whether an array is all zeros; reads a block at a time."""
         dtype = DTYPES[entry.dtype]
         for first in range(0, entry.size, BLOCK):
             block = np.empty(min(BLOCK, entry.size - first), dtype)
             self._fill(block, entry.start + first * dtype.itemsize, entry.key)
-            if Stored(block).float32().any():
+            if StoredArray(block).float32().any():
                 return False
         return True
 
@@ -108,7 +108,7 @@ class TensorFile:
 
 @contextmanager
 def opened(path: Path) -> Iterator[TensorFile]:
-    """Open a file. Raises: AdapterError: it cannot be read, or is not what it should be."""
+    """Open a file. Raises: AdapterError: unreadable or invalid."""
     descriptor = None
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -121,7 +121,7 @@ def opened(path: Path) -> Iterator[TensorFile]:
 
 
 def shown(key: str) -> str:
-    """Return a key as messages name it: printable, and not too long."""
+    """Return a key for messages: printable, and shortened."""
     plain = key if key.isprintable() else ascii(key)
     return plain if len(plain) <= 160 else f"{plain[:80]}…{plain[-79:]}"
 
@@ -137,26 +137,28 @@ def _parsed(header: bytes, path: Path) -> dict[str, Any]:
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    result = dict(pairs)
+    if len(result) < len(pairs):
         raise ValueError("a key that is there twice")
-    return found
+    return result
 
 
-def _metadata(found: Any, path: Path) -> Mapping[str, str]:
-    if not isinstance(found, dict) or not all(isinstance(one, str) for one in found.values()):
+def _metadata(metadata: Any, path: Path) -> Mapping[str, str]:
+    if not isinstance(metadata, dict) or not all(
+        isinstance(value, str) for value in metadata.values()
+    ):
         _broken(path, "metadata that are no texts by name")
-    return found
+    return metadata
 
 
-def _entry(key: str, found: Any, start: int, path: Path) -> TensorEntry:
-    """Return an array's entry; the bytes that it claims must be those of its shape."""
-    match found:
+def _entry(key: str, fields: Any, start: int, path: Path) -> TensorEntry:
+    """Return an array's entry, verifying that its byte range matches its shape."""
+    match fields:
         case {"dtype": str() as dtype, "shape": list() as shape, "data_offsets": [first, stop]}:
             pass
         case _:
             _broken(path, f"{shown(key)} without dtype, shape and offsets")
-    if not all(type(one) is int and one >= 0 for one in (*shape, first, stop)):
+    if not all(type(number) is int and number >= 0 for number in (*shape, first, stop)):
         _broken(path, f"{shown(key)} with a shape or offsets that are no whole numbers")
     if dtype not in DTYPES:
         raise AdapterError(
@@ -170,8 +172,8 @@ def _entry(key: str, found: Any, start: int, path: Path) -> TensorEntry:
 
 
 def _check_places(entries: Mapping[str, TensorEntry], start: int, stop: int, path: Path) -> None:
-    """Check that the arrays lie behind each other and fill the file."""
-    for entry in sorted(entries.values(), key=lambda one: (one.start, one.bytes)):
+    """Verify that the arrays are contiguous and fill the file."""
+    for entry in sorted(entries.values(), key=lambda item: (item.start, item.bytes)):
         if entry.start != start:
             _broken(path, f"{shown(entry.key)} does not begin where the array before it ends")
         start += entry.bytes

@@ -1,4 +1,4 @@
-"""Attention as networks call it: on one device, or over tokens and heads that a layout splits.
+"""Attention functions for networks: on one device, or with tokens and heads split by a layout.
 
 May import `nn.kernels`, `nn.layers`, `parallel`.
 """

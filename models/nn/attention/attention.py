@@ -1,7 +1,7 @@
-"""Attention: values of one type, chosen by the caller, never by a flag inside a network.
+"""Attention functions and their types; a network receives a function, not a flag that selects it.
 
-`attention` is for sequences that every device has whole, `token_attention` and `cross_attention`
-for those that a layout splits.
+`attention` is for sequences that are complete on each device. `token_attention` and
+`cross_attention` are for sequences that a layout splits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from models.parallel.trace_options import trace_options
 
 @runtime_checkable
 class Attention(Protocol):
-    """softmax(q kᵀ · scale + bias) v.
+    """Type of attention functions: softmax(q kᵀ · scale + bias) v.
 
     q [batch, q_tokens, heads, dim]; k, v [batch, kv_tokens, heads, dim];
     bias, added to the logits: [batch or 1, heads or 1, q_tokens, kv_tokens];
@@ -39,12 +39,15 @@ class Attention(Protocol):
 
 
 Keys = Bool[np.ndarray, " tokens"] | Bool[Array, "batch tokens"]
-"""Keys that count: known before the program runs, or of each row its own."""
+"""Mask of the keys that count: [tokens], constant in the program, or [batch, tokens], by row."""
 
 
 @runtime_checkable
 class TokenAttention(Protocol):
-    """Self-attention: softmax(q kᵀ / √dim) v over the keys that count; None: all."""
+    """Type of self-attention functions: softmax(q kᵀ / √dim) v over the keys that count.
+
+    `keys` None: all count.
+    """
 
     def __call__(
         self,
@@ -58,7 +61,7 @@ class TokenAttention(Protocol):
 
 @runtime_checkable
 class CrossAttention(Protocol):
-    """Attention of a sequence to another: softmax(q kᵀ / √dim) v over all keys."""
+    """Type of cross-attention functions: softmax(q kᵀ / √dim) v over all keys of another array."""
 
     def __call__(
         self,
@@ -77,7 +80,7 @@ def attention(
     scale: float | None = None,
     keys: Keys | None = None,
 ) -> Float[Array, "batch q_tokens heads dim"]:
-    """Compute attention by XLA's own products, on every backend, with float32 logits in memory.
+    """Compute attention with XLA's products, on every backend, with float32 logits in memory.
 
     Source: Vaswani et al. 2017, eq. 1.
     """
@@ -86,8 +89,8 @@ def attention(
     if bias is not None:
         logits = logits + bias.astype(jnp.float32)
     if keys is not None:
-        counted = keys if keys.ndim == 1 else jnp.expand_dims(keys, (1, 2))
-        logits = jnp.where(counted, logits, -jnp.inf)
+        mask = keys if keys.ndim == 1 else jnp.expand_dims(keys, (1, 2))
+        logits = jnp.where(mask, logits, -jnp.inf)
     weights = jax.nn.softmax(logits, axis=-1).astype(v.dtype)
     return jnp.einsum("bhqk,bkhd->bqhd", weights, v)
 
@@ -98,16 +101,16 @@ def token_attention(
     v: Float[Array, "batch tokens heads dim"],
     keys: Keys | None = None,
 ) -> Float[Array, "batch tokens heads dim"]:
-    """Compute self-attention by the layout that is traced for, and its kernel.
+    """Compute self-attention with the traced layout and its kernel.
 
-    A sequence that does not come padded to equal shares is padded here, if all of its keys count.
+    Pads a sequence that is not padded to equal shares; `keys` must then be None.
     """
     layout = trace_options().layout
     if layout is None:
         return attention(q, k, v, keys=keys)
     tokens = q.shape[1]
     if padding(tokens):
-        assert keys is None  # whoever knows which count has padded them too
+        assert keys is None  # callers that pass `keys` have padded the sequence
         keys = counted(tokens)
         q, k, v = pad(q), pad(k), pad(v)
     return split_self_attention(layout, q, k, v, keys, q.shape[-1] ** -0.5)[:, :tokens]
@@ -118,15 +121,15 @@ def cross_attention(
     k: Float[Array, "batch kv_tokens heads dim"],
     v: Float[Array, "batch kv_tokens heads dim"],
 ) -> Float[Array, "batch q_tokens heads dim"]:
-    """Compute cross-attention by the traced layout, which has the keys whole on each device.
+    """Compute cross-attention with the traced layout, where each device has all keys.
 
-    Queries that do not come padded to equal shares are padded here.
+    Pads queries that are not padded to equal shares.
     """
     layout = trace_options().layout
     if layout is None:
         return attention(q, k, v)
-    found = split_cross_attention(layout, pad(q), k, v, q.shape[-1] ** -0.5)
-    return found[:, : q.shape[1]]
+    output = split_cross_attention(layout, pad(q), k, v, q.shape[-1] ** -0.5)
+    return output[:, : q.shape[1]]
 
 
 default_attention: Attention = attention

@@ -1,6 +1,6 @@
-"""Attention among tokens that lie on several devices: Ulysses, rings, and rings of Ulysses.
+"""Sequence-parallel attention, with tokens split over devices: Ulysses, rings, rings of Ulysses.
 
-Everything here runs inside a shard_map, on the shares of one device.
+Everything here runs inside a shard_map, on the share of one device.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from models.nn.kernels.kernel import Attended, Kernel
+from models.nn.kernels.kernel import AttentionOutput, Kernel
 from models.parallel.axis_rules import MeshAxes
 
 Local = Float[Array, "batch tokens heads dim"]
@@ -21,46 +21,47 @@ Keys = Bool[Array, " tokens"] | None
 Attend = Callable[[Local, Local, Local, Keys], Local]
 
 
-def whole(keys: Bool[np.ndarray, " tokens"] | None, kernel: Kernel, scale: float) -> Attend:
-    """Attend where every key is here.
+def full_attention(
+    keys: Bool[np.ndarray, " tokens"] | None, kernel: Kernel, scale: float
+) -> Attend:
+    """Build attention for devices that hold all keys.
 
-    Which of them count is known before the program runs: the others are left out, and the kernel
-    masks nothing.
+    The mask is constant: masked keys are dropped, and the kernel masks nothing.
     """
 
     def attend(q: Local, k: Local, v: Local, _: Keys) -> Local:
-        found = kernel(q, counted_only(k, keys), counted_only(v, keys), scale=scale)
-        return found.values.astype(v.dtype)
+        attended = kernel(q, counted_only(k, keys), counted_only(v, keys), scale=scale)
+        return attended.values.astype(v.dtype)
 
     return attend
 
 
 def ring(axes: MeshAxes, devices: int, kernel: Kernel, scale: float) -> Attend:
-    """Ring attention: queries stay on their device; keys and values go round, a neighbour a turn.
+    """Build ring attention: queries stay; keys and values move on by one device a turn.
 
     Source: Liu et al. 2023, "Ring Attention with Blockwise Transformers", section 3.
     """
 
     def attend(q: Local, k: Local, v: Local, keys: Keys) -> Local:
-        found: Attended | None = None
+        attended: AttentionOutput | None = None
         for turn in range(devices):
-            here = kernel(q, k, v, scale=scale, keys=keys)
-            found = here if found is None else found.merge(here)
+            part = kernel(q, k, v, scale=scale, keys=keys)
+            attended = part if attended is None else attended.merge(part)
             if turn < devices - 1:
                 k, v, keys = jax.tree.map(partial(_to_next, axes, devices), (k, v, keys))
-        assert found is not None
-        return found.values.astype(v.dtype)
+        assert attended is not None
+        return attended.values.astype(v.dtype)
 
     return attend
 
 
 def ulysses(axes: MeshAxes, inner: Attend) -> Attend:
-    """Ulysses: some of the tokens and all heads → all tokens and some of the heads, and back.
+    """Build Ulysses attention: swap split tokens for split heads, attend, and swap back.
 
-    The heads of all rows are one set of heads: their product has to divide evenly, not the heads of
-    each row (12 heads of two guidance passes swap among 8 devices), and less is moved on the device
-    (compiled for v6e, two rows: 5 copies instead of 8, 1.07 GB instead of 1.31). Queries, keys and
-    values swap one by one: stacked for a single swap they move a third more.
+    The heads of all rows form one axis. So only its length has to divide evenly (12 heads of two
+    guidance passes divide over 8 devices), and less is moved on the device (compiled for v6e, two
+    rows: 5 copies instead of 8, 1.07 GB instead of 1.31). Queries, keys and values are exchanged
+    separately: stacked for a single exchange they move a third more.
 
     Source: Jacobs et al. 2023, "DeepSpeed Ulysses", section 3.
     """
@@ -70,27 +71,27 @@ def ulysses(axes: MeshAxes, inner: Attend) -> Attend:
     to_tokens = partial(jax.lax.all_to_all, axis_name=axes, split_axis=1, concat_axis=2, tiled=True)
 
     def attend(q: Local, k: Local, v: Local, keys: Keys) -> Local:
-        everyones = None if keys is None else jax.lax.all_gather(keys, axes, tiled=True)
-        q_heads, k_heads, v_heads = (to_heads(one_row(x)) for x in (q, k, v))
-        return rows(to_tokens(inner(q_heads, k_heads, v_heads, everyones)), q.shape[0])
+        all_keys = None if keys is None else jax.lax.all_gather(keys, axes, tiled=True)
+        q_heads, k_heads, v_heads = (to_heads(merge_rows(x)) for x in (q, k, v))
+        return separate_rows(to_tokens(inner(q_heads, k_heads, v_heads, all_keys)), q.shape[0])
 
     return attend
 
 
-def one_row(x: Local) -> Float[Array, "1 tokens batch_heads dim"]:
-    """The rows' heads side by side."""
+def merge_rows(x: Local) -> Float[Array, "1 tokens batch_heads dim"]:
+    """Merge the heads of all rows into one axis."""
     return x.transpose(1, 0, 2, 3).reshape(1, x.shape[1], -1, x.shape[3])
 
 
-def rows(x: Float[Array, "1 tokens batch_heads dim"], count: int) -> Local:
-    """The inverse of `one_row`."""
+def separate_rows(x: Float[Array, "1 tokens batch_heads dim"], count: int) -> Local:
+    """Separate the heads of rows: the inverse of `merge_rows`."""
     return x.reshape(x.shape[1], count, -1, x.shape[3]).transpose(1, 0, 2, 3)
 
 
 def counted_only(
     x: Local, keys: Bool[np.ndarray, " tokens"] | None
 ) -> Float[Array, "batch _counted heads dim"]:
-    """Drop tokens that do not count, by slices: a gather would go token by token."""
+    """Drop tokens that do not count, by slices: a gather would read token by token."""
     if keys is None:
         return x
     edges = np.flatnonzero(np.diff(keys, prepend=False, append=False))

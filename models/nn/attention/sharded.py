@@ -1,4 +1,4 @@
-"""Attention by the layout that is traced for: whole on one device, or shared by the slice."""
+"""Attention under the traced layout: shard_map over rows, tokens and heads of a mesh slice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float
 
-from models.nn.attention.sequence_parallel import ring, ulysses, whole
+from models.nn.attention.sequence_parallel import full_attention, ring, ulysses
 from models.nn.kernels.kernel import Kernel
 from models.parallel.axis_rules import Layout, MeshAxes
 
@@ -26,7 +26,7 @@ def split_self_attention(
     keys: Bool[np.ndarray, " tokens"] | Bool[Array, "batch tokens"] | None,
     scale: float,
 ) -> Float[Array, "batch tokens heads dim"]:
-    """Attend among tokens split over several devices. They divide evenly."""
+    """Compute self-attention among tokens split evenly over several devices."""
     if isinstance(keys, jax.Array):
         return _split_by_row(layout, q, k, v, keys, scale)
     over_rows, tokens, over_heads, _ = layout.split(AXES, q.shape)
@@ -37,7 +37,7 @@ def split_self_attention(
         inner = ring(turns, layout.devices(turns), layout.kernel, scale)
         shares = None if keys is None else jnp.asarray(keys)
     else:
-        inner, shares = whole(keys, layout.kernel, scale), None
+        inner, shares = full_attention(keys, layout.kernel, scale), None
     specs = (spec, spec, spec, None if shares is None else PartitionSpec(tokens))
     return jax.shard_map(
         ulysses(swaps, inner), mesh=layout.mesh, in_specs=specs, out_specs=spec, check_vma=False
@@ -52,18 +52,18 @@ def _split_by_row(
     keys: Bool[Array, "batch tokens"],
     scale: float,
 ) -> Float[Array, "batch tokens heads dim"]:
-    """Attend to keys of each row's own, row after row on each device: kernels mask by key alone."""
+    """Attend with a key mask per row, row after row: kernels take one mask for all rows."""
     over_rows, tokens, over_heads, _ = layout.split(AXES, q.shape)
     turns, swaps = exchange(layout, tokens, q.shape[2] // layout.devices(over_heads))
     attend = ulysses(swaps, ring(turns, layout.devices(turns), layout.kernel, scale))
     spec, of_keys = layout.spec(AXES, q.shape), PartitionSpec(over_rows or None, tokens or None)
 
-    def one(row: tuple[Array, Array, Array, Array]) -> Array:
+    def attend_row(row: tuple[Array, Array, Array, Array]) -> Array:
         q, k, v, keys = row
         return attend(q[None], k[None], v[None], keys)[0]
 
     return jax.shard_map(
-        lambda *rows: jax.lax.map(one, rows),
+        lambda *rows: jax.lax.map(attend_row, rows),
         mesh=layout.mesh,
         in_specs=(spec, spec, spec, of_keys),
         out_specs=spec,
@@ -78,7 +78,7 @@ def split_cross_attention(
     v: Float[Array, "batch kv_tokens heads dim"],
     scale: float,
 ) -> Float[Array, "batch q_tokens heads dim"]:
-    """Attend from split tokens to keys that lie whole on each device: no exchange."""
+    """Attend from split tokens to keys that each device has in full, without communication."""
     q_spec, k_spec = layout.spec(AXES, q.shape), layout.spec(WHOLE_TOKENS, k.shape)
     return jax.shard_map(
         partial(_alone, layout.kernel, scale),
@@ -90,14 +90,14 @@ def split_cross_attention(
 
 
 def exchange(layout: Layout, tokens: MeshAxes, heads: int) -> tuple[MeshAxes, MeshAxes]:
-    """Choose which mesh axes of the tokens are rings, and which swap tokens for heads.
+    """Choose which mesh axes of the tokens use rings, and which use Ulysses.
 
-    Ulysses where it was asked for, and over fsdp where the heads still divide: it moves less. An
-    axis that does not divide the heads is a ring, whatever it was meant to be: the result is the
-    same, more is moved.
+    Ulysses is used for the `ulysses` axis, and for fsdp if the heads still divide: it moves less.
+    An axis that does not divide the heads uses a ring, even `ulysses`: the result is the same, but
+    more is moved.
 
     Args:
-        heads: on one device, of all its rows.
+        heads: heads that one device attends with at once, of all rows.
     """
     chosen: MeshAxes = ()
     for name in ("ulysses", "fsdp"):

@@ -1,4 +1,4 @@
-"""Blocks of transformers that several families have: layers around one attention.
+"""Transformer blocks that several families share: layers around one attention.
 
 May import `nn.kernels`, `nn.layers`, `nn.attention`, `parallel`.
 """

@@ -1,4 +1,4 @@
-"""Blocks of two streams, image and text, each with layers of its own, joined by one attention.
+"""Double-stream blocks: image and text have separate layers, joined by one attention.
 
 Source: Esser et al. 2024 (MM-DiT), section 4; diffusers' transformer_flux.py and
 transformer_flux2.py for the parametrisation.
@@ -27,7 +27,7 @@ from models.parallel.placement import split
 Tokens = Float[Array, "batch tokens width"]
 ByHead = Float[Array, "batch tokens heads dim"]
 Vectors = Float[Array, "batch _vectors width"]
-"""Vectors that modulate one layer."""
+"""Modulations of one layer."""
 Streams = tuple[Float[Array, "batch image_tokens width"], Float[Array, "batch text_tokens width"]]
 
 AXES = ("batch", "tokens", None)
@@ -35,21 +35,21 @@ AXES = ("batch", "tokens", None)
 
 @dataclass(frozen=True)
 class StreamShape:
-    """Shape of a stream's layers."""
+    """Widths and options of a stream's layers."""
 
     width: int
     heads: int
     feed_forward: Callable[..., nnx.Module]
-    """Make the feed-forward, of `rngs` and `param_dtype`."""
+    """Function that builds the feed-forward from `rngs` and `param_dtype`."""
     use_bias: bool = True
     epsilon: float = 1e-6
     """Epsilon of the norms."""
     normed_heads: bool = True
-    """True if queries and keys are normed by head."""
+    """Whether queries and keys are normalized by head."""
 
 
 class JointHeads(nnx.Module):
-    """Queries, keys and values of one stream, of which the first two may be normed by head."""
+    """Projections of one stream to queries, keys and values, with optional norms by head."""
 
     def __init__(self, shape: StreamShape, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> None:
         width, axes = shape.width, ("embed", "heads")
@@ -64,7 +64,7 @@ class JointHeads(nnx.Module):
     def __call__(self, x: Tokens) -> tuple[Array, Array, Array]:
         """Project tokens to queries, keys and values."""
         q, k = (to_heads(project, x, self.heads) for project in (self.q, self.k))
-        v = to_heads(self.v, x, self.heads, upright=True)
+        v = to_heads(self.v, x, self.heads, tokens_last=True)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         return q, k, v
@@ -77,7 +77,7 @@ class JointHeads(nnx.Module):
 
 
 class Stream(nnx.Module):
-    """Stream of a double block: everything but the attention that both share."""
+    """Layers of one stream of a double block: all but the attention that both streams share."""
 
     def __init__(self, shape: StreamShape, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> None:
         width, axes = shape.width, ("heads", "embed")
@@ -88,13 +88,13 @@ class Stream(nnx.Module):
         )
         self.feed_forward = shape.feed_forward(rngs=rngs, param_dtype=param_dtype)
 
-    def seen(self, x: Tokens, modulation: list[Array]) -> Tokens:
-        """Return tokens as the attention sees them."""
+    def attention_inputs(self, x: Tokens, modulation: list[Array]) -> Tokens:
+        """Return modulated tokens, as the attention reads them."""
         shift, scale, *_ = modulation
         return modulate(x, shift, scale, self.epsilon)
 
     def finish(self, x: Tokens, attended: ByHead, modulation: list[Array]) -> Tokens:
-        """Add the attention's output and the feed-forward's to the stream."""
+        """Add the attention's output and the feed-forward's output to the stream."""
         _, _, gate, mlp_shift, mlp_scale, mlp_gate = modulation
         x = x + gate * from_heads(self.out, attended)
         normed = modulate(x, mlp_shift, mlp_scale, self.epsilon)
@@ -102,7 +102,7 @@ class Stream(nnx.Module):
 
 
 class DoubleBlock(nnx.Module):
-    """Image and text in streams of their own, joined by one attention over both."""
+    """Transformer block with separate image and text streams, joined by one attention."""
 
     def __init__(
         self,
@@ -119,60 +119,66 @@ class DoubleBlock(nnx.Module):
     def __call__(
         self, streams: Streams, of_image: Vectors, of_text: Vectors, positions: Positions
     ) -> Streams:
-        """Attend over both streams together; the rest is each one's own."""
+        """Attend over both streams together, then finish each stream with its own layers."""
         image, text = streams
-        image_mod = of_tokens(of_image, image.shape[1], positions.drawn)
-        text_mod = one_by_one(of_text)
-        image_qkv = self.image.attention(self.image.seen(image, image_mod))
-        text_qkv = self.text.attention(self.text.seen(text, text_mod))
+        image_mod = split_by_token_group(of_image, image.shape[1], positions.generated_tokens)
+        text_mod = split_vectors(of_text)
+        image_qkv = self.image.attention(self.image.attention_inputs(image, image_mod))
+        text_qkv = self.text.attention(self.text.attention_inputs(text, text_mod))
         q, k, v = (padded_tokens.join(pair) for pair in zip(text_qkv, image_qkv, strict=True))
         q, k = (apply_rope(x, positions.rope) for x in (q, k))
         attended = self.attention(q, k, v, keys=positions.keys)
-        text_found, image_found = padded_tokens.cut(attended, text.shape[1], image.shape[1])
+        text_out, image_out = padded_tokens.cut(attended, text.shape[1], image.shape[1])
         return (
-            self.image.finish(image, image_found, image_mod),
-            self.text.finish(text, text_found, text_mod),
+            self.image.finish(image, image_out, image_mod),
+            self.text.finish(text, text_out, text_mod),
         )
 
-    def seen(self, image: Tokens, of_image: Vectors, positions: Positions) -> Tokens:
-        """Return the image as the block's attention sees it."""
-        return self.image.seen(image, of_tokens(of_image, image.shape[1], positions.drawn))
+    def attention_inputs(self, image: Tokens, of_image: Vectors, positions: Positions) -> Tokens:
+        """Return the modulated image tokens, as the block's attention reads them."""
+        return self.image.attention_inputs(
+            image, split_by_token_group(of_image, image.shape[1], positions.generated_tokens)
+        )
 
 
-def one_by_one(vectors: Vectors) -> list[Float[Array, "batch 1 width"]]:
-    """Split vectors, each with an axis for the tokens."""
+def split_vectors(vectors: Vectors) -> list[Float[Array, "batch 1 width"]]:
+    """Split modulations into vectors, each with an axis for the tokens."""
     return jnp.split(vectors, vectors.shape[1], axis=1)
 
 
-def of_tokens(
-    vectors: Vectors, tokens: int, drawn: int | None
+def split_by_token_group(
+    vectors: Vectors, tokens: int, generated_tokens: int | None
 ) -> list[Float[Array, "batch _tokens width"]]:
-    """Split vectors: the first half are those of the first `drawn` tokens, the second the others'.
+    """Split modulations whose first half is for the first `drawn` tokens, the second for others.
 
     Args:
-        drawn: None: all vectors are of all tokens.
+        drawn: None: all vectors are for all tokens.
     """
-    if drawn is None:
-        return one_by_one(vectors)
-    is_drawn = (np.arange(tokens) < drawn)[:, None]
-    halves = (one_by_one(half) for half in jnp.split(vectors, 2, axis=1))
-    return [jnp.where(is_drawn, own, other) for own, other in zip(*halves, strict=True)]
+    if generated_tokens is None:
+        return split_vectors(vectors)
+    is_drawn = (np.arange(tokens) < generated_tokens)[:, None]
+    halves = (split_vectors(half) for half in jnp.split(vectors, 2, axis=1))
+    return [jnp.where(is_drawn, first, other) for first, other in zip(*halves, strict=True)]
 
 
 def fit_float16(x: Tokens) -> Tokens:
-    """Float16 activations of the residual stream, kept from overflowing to infinity."""
+    """Clip float16 activations of the residual stream, which would overflow to infinity."""
     return jnp.clip(x, -65504, 65504) if x.dtype == jnp.float16 else x
 
 
 def padded(x: Tokens, dtype: DTypeLike) -> Float[Array, "batch _padded width"]:
-    """Return tokens in that dtype, padded to equal shares and split."""
+    """Cast tokens, pad them to equal shares and split them by the layout."""
     return split(padded_tokens.pad(x.astype(dtype)), *AXES)
 
 
 def joined_positions(
     ids: tuple[np.ndarray, ...], axes_dims: tuple[int, ...], theta: float = 10_000.0
 ) -> Positions:
-    """Return positions of tokens at these ids, [tokens, axes] each, joined in this order."""
+    """Return RoPE table and key mask of joined tokens.
+
+    Args:
+        ids: positions of each part, [tokens, axes], in the order in which parts are joined.
+    """
     padded = [np.pad(part, ((0, padded_tokens.padding(len(part))), (0, 0))) for part in ids]
     rope = rope_table(padded_tokens.join_host(padded), axes_dims, theta)
     return Positions(rope, padded_tokens.counted(*map(len, ids)))
@@ -181,6 +187,6 @@ def joined_positions(
 def keys_of_rows(
     text: Bool[Array, "batch text_tokens"], image_tokens: int
 ) -> Bool[Array, "batch all"]:
-    """Return the keys of each row that count: those of its text, and the image's."""
+    """Return each row's key mask: its text mask, and all image tokens."""
     image = jnp.ones((len(text), image_tokens), bool)
     return padded_tokens.join([padded_tokens.pad(text), padded_tokens.pad(image)])

@@ -1,4 +1,4 @@
-"""Feed-forwards of transformer blocks."""
+"""Feed-forward layers of transformer blocks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from models.nn.layers.parameterised import Kinds, activated, linear
 
 
 class GeluMiddle(nnx.Module):
-    """Middle of a feed-forward: tanh GELU."""
+    """First half of a feed-forward: linear, tanh GELU."""
 
     def __init__(
         self, width: int, inner: int, *, use_bias: bool = True, **kinds: Unpack[Kinds]
@@ -22,12 +22,12 @@ class GeluMiddle(nnx.Module):
         self.up = linear(width, inner, ("embed", "mlp"), use_bias=use_bias, **kinds)
 
     def __call__(self, x: Float[Array, "batch tokens width"]) -> Float[Array, "batch tokens inner"]:
-        """Apply the layers to each token."""
+        """Project each token to `inner` features and activate them."""
         return activated(self.up, x, tanh_gelu)
 
 
 class GatedMiddle(nnx.Module):
-    """Middle of a gated feed-forward. Source: Shazeer 2020, eq. 6."""
+    """First half of a gated feed-forward, silu(gate) · up. Source: Shazeer 2020, eq. 6."""
 
     def __init__(
         self, width: int, inner: int, *, use_bias: bool = True, **kinds: Unpack[Kinds]
@@ -38,12 +38,12 @@ class GatedMiddle(nnx.Module):
         )
 
     def __call__(self, x: Float[Array, "batch tokens width"]) -> Float[Array, "batch tokens inner"]:
-        """Apply the layers to each token."""
+        """Project each token to `inner` gated features."""
         return activated(self.gate, x, jax.nn.silu) * self.up(x)
 
 
 class GeluFeedForward(GeluMiddle):
-    """Four times as wide in the middle, tanh GELU."""
+    """Feed-forward with tanh GELU, four times as wide in the middle."""
 
     def __init__(
         self, width: int, *, use_bias: bool = True, rngs: nnx.Rngs, param_dtype: DTypeLike
@@ -53,12 +53,12 @@ class GeluFeedForward(GeluMiddle):
         self.down = linear(4 * width, width, ("mlp", "embed"), use_bias=use_bias, **kinds)
 
     def __call__(self, x: Float[Array, "batch tokens width"]) -> Float[Array, "batch tokens width"]:
-        """Apply the layers to each token."""
+        """Project each token up, activate, and project down."""
         return self.down(super().__call__(x))
 
 
 class SwiGlu(GatedMiddle):
-    """Gated feed-forward without biases."""
+    """Gated SiLU feed-forward without biases."""
 
     def __init__(self, width: int, inner: int, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> None:
         kinds = Kinds(rngs=rngs, param_dtype=param_dtype)
@@ -66,5 +66,5 @@ class SwiGlu(GatedMiddle):
         self.down = linear(inner, width, ("mlp", "embed"), use_bias=False, **kinds)
 
     def __call__(self, x: Float[Array, "batch tokens width"]) -> Float[Array, "batch tokens width"]:
-        """Apply the layers to each token."""
+        """Project each token to gated features, and down."""
         return self.down(super().__call__(x))

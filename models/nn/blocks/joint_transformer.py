@@ -1,6 +1,6 @@
-"""Transformer of double blocks, then single ones, between the layers in and out of it.
+"""Transformer of double-stream blocks, then single-stream ones: Flux, FLUX.2 and Qwen-Image.
 
-Flux's families have it in common; they differ in their layers and in what modulates them.
+The families differ in their layers and in what computes their modulations.
 
 Source: Black Forest Labs, FLUX.1 (flux/model.py), in the parametrisation of diffusers'
 FluxTransformer2DModel. Blocks are stacked and scanned (models/nn/layers/scanned.py).
@@ -28,8 +28,8 @@ from models.nn.blocks.double_stream import (
     Tokens,
     joined_positions,
     keys_of_rows,
-    one_by_one,
     padded,
+    split_vectors,
 )
 from models.nn.layers import padded_tokens
 from models.nn.layers.norms import Modulation, modulate
@@ -46,13 +46,14 @@ Block = TypeVar("Block", bound=nnx.Module)
 After = Callable[[Array, Any], Any]
 
 OF_STREAM, OF_SINGLE, OF_OUTPUT = 6, 3, 2
-"""Vectors of one layer: shift, scale and gate, of a stream twice; the last norm has no gate."""
+"""Modulation vectors of one layer: shift, scale and gate, twice for a stream; the last norm has no
+gate."""
 
 
 class Modulations(NamedTuple):
-    """Modulations of every block, for a batch; None where the network has no block of that kind.
+    """Modulations of every block, for a batch; None for a kind of block that the network lacks.
 
-    All layers share the vectors of the only one where there is one alone.
+    Vectors with a layer axis of 1 are shared by all layers.
     """
 
     image: OfLayers | None
@@ -61,15 +62,15 @@ class Modulations(NamedTuple):
     out: Float[Array, "batch vectors width"]
 
 
-Places = tuple[int, ...]
-"""Numbers by block: which of several arrays is its own."""
-Arrays = Mapping[Places, Float[Array, "_rows _arrays _tokens width"]]
+BlockIndices = tuple[int, ...]
+"""Index by block into several arrays."""
+Arrays = Mapping[BlockIndices, Float[Array, "_rows _arrays _tokens width"]]
 
 
-class Added(NamedTuple):
-    """Arrays to add to the image's tokens behind blocks, by the places of theirs; padded.
+class ControlArrays(NamedTuple):
+    """ControlNet arrays to add to the image's tokens after blocks, by the blocks' indices.
 
-    All prompts of a row have the same.
+    Arrays are padded, and the same for all prompts of a row.
     """
 
     double: Arrays
@@ -78,7 +79,7 @@ class Added(NamedTuple):
 
 @runtime_checkable
 class JointConfig(Protocol):
-    """Config of such a transformer."""
+    """Properties that `JointTransformer` reads from a family's config."""
 
     @property
     def in_channels(self) -> int:
@@ -94,15 +95,15 @@ class JointConfig(Protocol):
 
     @property
     def axes_dims_rope(self) -> tuple[int, ...]:
-        """Head dimensions turned by each axis of a token's position."""
+        """Head dimensions rotated by each axis of a token's position."""
 
 
 MakeSingle = Callable[..., Any]
-"""Make a block of one stream: (tokens, vectors, positions) → tokens."""
+"""Function that builds a single-stream block: (tokens, vectors, positions) → tokens."""
 
 
 class JointTransformer(nnx.Module):
-    """Latents and text to velocity, told by modulations of time and whatever else there is."""
+    """Transformer from latents and text to velocity, modulated by time and other conditioning."""
 
     def __init__(
         self,
@@ -117,13 +118,13 @@ class JointTransformer(nnx.Module):
         rngs: nnx.Rngs,
         param_dtype: DTypeLike,
     ) -> None:
-        """Build it.
+        """Create the layers.
 
         Args:
-            conditions: make what modulates the blocks, of the config.
-            single: its single blocks, and their number; None: there are none.
+            conditions: builds, from the config, the module that computes modulations.
+            single: builder of the single blocks, and their number; None: no single blocks.
             theta: base of the positions' frequencies.
-            out_channels: of a token's velocity; None: as many as come in.
+            out_channels: channels of a token's velocity; None: those of the latents.
         """
         kinds = Kinds(rngs=rngs, param_dtype=param_dtype)
         dense = partial(linear, use_bias=shape.use_bias, **kinds)
@@ -151,30 +152,33 @@ class JointTransformer(nnx.Module):
         text_ids: np.ndarray,
         cache: CachedStep | None = None,
         text_keys: Bool[Array, "batch text_tokens"] | None = None,
-        drawn: int | None = None,
-        added: Added | None = None,
+        generated_tokens: int | None = None,
+        control_arrays: ControlArrays | None = None,
     ) -> Float[Array, "batch image_tokens velocity"]:
-        """Velocity of the latents, in the dtype of the weights.
+        """Compute the velocity of the latents, in the dtype of the weights.
 
         Args:
-            modulations: of the timestep, and whatever else the network is told.
-            image_ids, text_ids: positions, [tokens, axes], on the host: they are part of the shape;
-                of an image also the grids of rows that are padded, and have no cache.
-            cache: of earlier steps, where most blocks may be left out.
+            modulations: modulations of the timestep and other conditioning.
+            image_ids, text_ids: positions, [tokens, axes], on the host: they are part of the shape.
+            For an image also the grids of padded rows, which have no cache.
+            cache: caches of earlier steps, with which most blocks may be skipped.
             text_keys: text tokens that count, row by row; None: all.
-            drawn: image tokens in front, which the first half of the image's vectors modulates,
-                and the second half the others; None: the same vectors modulate all.
-            added: by ControlNets; None: there are none.
+            drawn: number of leading image tokens that the first half of the image's vectors
+                modulates; the second half modulates the others. None: the same vectors modulate
+                all.
+            control_arrays: arrays of ControlNets; None: there are none.
         """
         dtype = self.latents_in.kernel.dtype
-        positions = self._positions(image_ids, text_ids, text_keys)._replace(drawn=drawn)
+        positions = self._positions(image_ids, text_ids, text_keys)._replace(
+            generated_tokens=generated_tokens
+        )
         image, text = (padded(x, dtype) for x in (latents, prompt_embeds))
         streams = self.latents_in(image), self.text_in(text)
         if cache is None:
-            image = self._run(streams, modulations, positions, added)
+            image = self._run(streams, modulations, positions, control_arrays)
         else:
-            image = self._run_cached(cache, streams, modulations, positions, added)
-        scale, shift = one_by_one(modulations.out)
+            image = self._run_cached(cache, streams, modulations, positions, control_arrays)
+        scale, shift = split_vectors(modulations.out)
         velocity = self.latents_out(modulate(image, shift, scale, self.epsilon))
         return velocity[:, : latents.shape[1]]
 
@@ -201,13 +205,15 @@ class JointTransformer(nnx.Module):
         streams: Streams,
         modulations: Modulations,
         positions: Positions,
-        added: Added | None = None,
+        control_arrays: ControlArrays | None = None,
         first: int = 0,
     ) -> Tokens:
-        """The image's tokens behind all blocks, from that double block on."""
-        image, text = self._run_double(streams, modulations, positions, added, first)
+        """Run all blocks from double block `first` on; return the image's tokens."""
+        image, text = self._run_double(streams, modulations, positions, control_arrays, first)
         both, tokens = padded_tokens.join([text, image]), (text.shape[1], image.shape[1])
-        after = None if added is None else partial(_add_to_both, added.single, tokens)
+        after = (
+            None if control_arrays is None else partial(_add_to_both, control_arrays.single, tokens)
+        )
         both = _run(self.single_blocks, both, (modulations.single,), positions, after=after)
         return padded_tokens.cut(both, *tokens)[1]
 
@@ -216,17 +222,17 @@ class JointTransformer(nnx.Module):
         streams: Streams,
         modulations: Modulations,
         positions: Positions,
-        added: Added | None,
+        control_arrays: ControlArrays | None,
         first: int = 0,
         stop: int | None = None,
     ) -> Streams:
-        """Both streams behind the double blocks, from one on, up to another."""
+        """Run the double blocks from `first` to before `stop`; return both streams."""
         of_streams = modulations.image, modulations.text
-        after = None if added is None else partial(_add_to_image, added.double)
-        found: Streams = _run(
+        after = None if control_arrays is None else partial(_add_to_image, control_arrays.double)
+        output: Streams = _run(
             self.double_blocks, streams, of_streams, positions, first, stop, after
         )
-        return found
+        return output
 
     def _run_cached(
         self,
@@ -234,40 +240,46 @@ class JointTransformer(nnx.Module):
         streams: Streams,
         modulations: Modulations,
         positions: Positions,
-        added: Added | None,
+        control_arrays: ControlArrays | None,
     ) -> Tokens:
-        # a family offers no cache without any
+        # families without double blocks offer no cache
         assert self.double_blocks is not None and modulations.image is not None
         blocks, of_image, (image, _) = self.double_blocks, modulations.image, streams
 
-        def behind_first() -> tuple[Streams, Tokens]:
-            behind = self._run_double(streams, modulations, positions, added, stop=1)
-            return behind, behind[0]
+        def after_first() -> tuple[Streams, Tokens]:
+            after = self._run_double(streams, modulations, positions, control_arrays, stop=1)
+            return after, after[0]
 
-        def seen() -> Tokens:
-            own = by_layer(of_image, layers_of(blocks))
-            return run(blocks, image, lambda b, x, own: b.seen(x, own, positions), own, stop=1)
+        def attention_inputs() -> Tokens:
+            inputs = by_layer(of_image, layers_of(blocks))
+            return run(
+                blocks,
+                image,
+                lambda b, x, inputs: b.attention_inputs(x, inputs, positions),
+                inputs,
+                stop=1,
+            )
 
-        entered = cache.entered(streams, image, behind_first, seen)
+        block_inputs = cache.before_blocks(streams, image, after_first, attention_inputs)
         of_rows = positions.keys if isinstance(positions.keys, jax.Array) else None
 
         def rest(
-            streams: Streams, others: tuple[Modulations, Array | None, Added | None]
+            streams: Streams, others: tuple[Modulations, Array | None, ControlArrays | None]
         ) -> Tokens:
-            modulations, keys, added = others
-            own = positions if keys is None else positions._replace(keys=keys)
-            return self._run(streams, modulations, own, added, cache.first)
+            modulations, keys, control_arrays = others
+            inputs = positions if keys is None else positions._replace(keys=keys)
+            return self._run(streams, modulations, inputs, control_arrays, cache.first)
 
-        return cache.run(entered, (modulations, of_rows, added), rest)
+        return cache.run(block_inputs, (modulations, of_rows, control_arrays), rest)
 
 
 def vectors_of(stacked: Modulation, vector: Float[Array, "batch width"]) -> OfLayers:
-    """Return the vectors that modulate stacked layers."""
+    """Compute the modulations of stacked layers."""
     return each(stacked, lambda modulation: modulation(vector)).swapaxes(0, 1)
 
 
 def stack_any(make: Callable[[nnx.Rngs], Block], layers: int, rngs: nnx.Rngs) -> Block | None:
-    """Stack blocks of one kind, or return None: a checkpoint may do without either kind."""
+    """Stack blocks of one kind, or return None: a checkpoint may lack either kind."""
     return stack(make, layers, rngs) if layers else None
 
 
@@ -283,58 +295,58 @@ def _run(
     """Run blocks of one kind.
 
     Args:
-        modulations: of all blocks, None where there are none.
-        after: changes what a block of that number returns.
+        modulations: of all blocks; None if there are none.
+        after: function that changes what a block of that number returns.
     """
     if blocks is None:
         return carry
     layers = layers_of(blocks)
-    own = [by_layer(vectors, layers) for vectors in modulations if vectors is not None]
+    inputs = [by_layer(vectors, layers) for vectors in modulations if vectors is not None]
 
-    def apply(block: Any, x: Any, *own: Array) -> Any:
-        return block(x, *own, positions)
+    def apply(block: Any, x: Any, *inputs: Array) -> Any:
+        return block(x, *inputs, positions)
 
     if after is None:
-        return run(blocks, carry, apply, *own, first=first, stop=stop)
+        return run(blocks, carry, apply, *inputs, first=first, stop=stop)
 
-    def both(block: Any, x: Any, number: Array, *own: Array) -> Any:
-        return after(number, apply(block, x, *own))
+    def both(block: Any, x: Any, number: Array, *inputs: Array) -> Any:
+        return after(number, apply(block, x, *inputs))
 
-    return run(blocks, carry, both, jnp.arange(layers), *own, first=first, stop=stop)
+    return run(blocks, carry, both, jnp.arange(layers), *inputs, first=first, stop=stop)
 
 
 def _add_to_image(arrays: Arrays, number: Array, streams: Streams) -> Streams:
-    """Add a block's own arrays to the image behind a double block."""
+    """Add a double block's ControlNet arrays to the image."""
     image, text = streams
-    for own in _of_block(arrays, number, len(image)):
-        image = image + own.astype(image.dtype)
+    for array in _of_block(arrays, number, len(image)):
+        image = image + array.astype(image.dtype)
     return split(image, *AXES), text
 
 
 def _add_to_both(arrays: Arrays, tokens: tuple[int, int], number: Array, both: Tokens) -> Tokens:
-    """Add a block's own arrays to the image in the joined stream.
+    """Add a single block's ControlNet arrays to the image in the joined stream.
 
     Args:
-        tokens: of text and image.
+        tokens: number of text tokens, and of image tokens.
     """
-    for own in _of_block(arrays, number, len(both)):
+    for array in _of_block(arrays, number, len(both)):
         text = jnp.zeros((len(both), tokens[0], both.shape[2]), both.dtype)
-        both = both + padded_tokens.join([text, own.astype(both.dtype)])
+        both = both + padded_tokens.join([text, array.astype(both.dtype)])
     return split(both, *AXES)
 
 
 def _of_block(arrays: Arrays, number: Array, batch: int) -> list[Tokens]:
-    """Return the arrays of a block, for each prompt of each row."""
-    found = []
+    """Return the ControlNet arrays of a block, repeated for each prompt of each row."""
+    output = []
     for places, rows in arrays.items():
-        own = jax.lax.dynamic_index_in_dim(rows, jnp.asarray(places)[number], 1, keepdims=False)
-        found.append(jnp.repeat(own, batch // len(own), axis=0))
-    return found
+        array = jax.lax.dynamic_index_in_dim(rows, jnp.asarray(places)[number], 1, keepdims=False)
+        output.append(jnp.repeat(array, batch // len(array), axis=0))
+    return output
 
 
 def by_layer(
     vectors: Float[Array, "batch _one_or_layers vectors width"], layers: int
 ) -> Float[Array, "layers batch vectors width"]:
-    """Return vectors with the layers first."""
+    """Move the layer axis to the front, and broadcast shared vectors to all layers."""
     first = jnp.swapaxes(vectors, 0, 1)
     return jnp.broadcast_to(first, (layers, *first.shape[1:]))

@@ -1,4 +1,4 @@
-"""Blocks of one stream of text and image, whose attention and feed-forward lie side by side.
+"""Single-stream blocks of joined text and image tokens, with parallel attention and feed-forward.
 
 Source: Dehghani et al. 2023 (ViT-22B), section 2.1; diffusers' transformer_flux.py and
 transformer_flux2.py for the parametrisation.
@@ -19,16 +19,16 @@ from models.nn.blocks.double_stream import (
     Tokens,
     Vectors,
     fit_float16,
-    one_by_one,
+    split_vectors,
 )
 from models.nn.layers.norms import modulate
 from models.nn.layers.padded_tokens import Positions
-from models.nn.layers.parameterised import Kinds, linear, of_joined
+from models.nn.layers.parameterised import Kinds, linear, linear_concatenated
 from models.parallel.placement import split
 
 
 class SingleBlock(nnx.Module):
-    """Attention and feed-forward side by side on one stream of text and image."""
+    """Transformer block with parallel attention and feed-forward on one joined stream."""
 
     def __init__(
         self,
@@ -40,12 +40,12 @@ class SingleBlock(nnx.Module):
         rngs: nnx.Rngs,
         param_dtype: DTypeLike,
     ) -> None:
-        """Build it.
+        """Create the layers.
 
         Args:
-            middle: make the middle of the feed-forward, of the width, `inner`, `use_bias`, and as
-                of every layer.
-            inner: features there.
+            middle: builds the middle of the feed-forward from the width, `inner`, `use_bias` and
+                the arguments of every layer.
+            inner: features of the middle.
         """
         width, kinds = shape.width, Kinds(rngs=rngs, param_dtype=param_dtype)
         self.epsilon, self.attention = shape.epsilon, attention
@@ -55,9 +55,9 @@ class SingleBlock(nnx.Module):
         self.down = linear(width + inner, width, axes, use_bias=shape.use_bias, **kinds)
 
     def __call__(self, x: Tokens, vectors: Vectors, positions: Positions) -> Tokens:
-        """Attend and feed forward side by side, over the joined streams."""
-        shift, scale, gate = one_by_one(vectors)
+        """Attend and feed forward in parallel, over the joined streams."""
+        shift, scale, gate = split_vectors(vectors)
         normed = modulate(x, shift, scale, self.epsilon)
         attended = self.heads.attended(normed, self.attention, positions)
-        found = of_joined(self.down, [attended, self.middle(normed)])
-        return split(fit_float16(x + gate * found), *AXES)
+        output = linear_concatenated(self.down, [attended, self.middle(normed)])
+        return split(fit_float16(x + gate * output), *AXES)

@@ -1,9 +1,9 @@
-"""Search for block sizes: `python -m models.nn.kernels.block_size_search --help`.
+"""Block size search: `python -m models.nn.kernels.block_size_search --help`.
 
-Where a device of the chip is there, candidates are timed. Where it is not, they are compiled for it
-and ranked by the compiler's own schedule: the cycles of one block times the blocks of the sequence.
-That is no time: it knows nothing of memory traffic (prefer more queries among equals), and of
-splash counts in every block what the first and the last one do.
+If a device of the chip is attached, candidates are timed. Otherwise they are compiled for the chip
+and ranked by the compiler's schedule: the cycles of one block times the blocks of the sequence. The
+rank is not a time: it ignores memory traffic (among equals, prefer more queries), and for splash
+every block includes the work of the first and the last one.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from models.nn.kernels.block_sizes import (
     write,
 )
 from models.nn.kernels.compiler_schedule import cycles, dump_to
-from models.nn.kernels.kernel import Attended
-from models.nn.kernels.select import flash_kernel, is_upright
-from models.nn.kernels.splash import cuts
+from models.nn.kernels.kernel import AttentionOutput
+from models.nn.kernels.select import flash_kernel, uses_transposed_kernel
+from models.nn.kernels.splash import key_parts
 from models.nn.kernels.wide_attention import fitting, over_blocks
 from models.parallel import jax_internals
 from models.parallel.axis_rules import auto_mesh
@@ -49,19 +49,19 @@ TOPOLOGIES = {
     "TPU v6 lite": "v6e:1x1",
     "TPU7x": "tpu7x:2x2x1",
 }
-"""Chips that libtpu compiles for without one."""
+"""Topologies by chip, for which libtpu compiles without the chip."""
 
 SIZES = (512, 1024, 2048, 3072, 5120)
 PRODUCTS = (512, 1024)
 RUNS = 5
 HEADS, QUERY_BLOCKS, KEY_BLOCKS = 16, 4, 8
-"""Sizes that are compiled. The compiler's dump grows with their product, and takes the better part
-of a minute for 4,096; of fewer heads and keys it keeps some near the core as a whole."""
+"""Sizes that are compiled. The compiler's dump grows with their product, and takes most of a minute
+for 4,096. With fewer heads and keys, whole arrays stay in memory near the core."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """Case that blocks are searched for."""
+    """Attention shape whose blocks are searched."""
 
     dtype: str
     dim: int
@@ -70,11 +70,11 @@ class Case:
 
 
 Cost = Callable[[Case, AttentionBlocks], float | None]
-"""Cost of blocks; None: they do not fit the chip's memory."""
+"""Function that returns the cost of blocks; None: they do not fit the chip's memory."""
 
 
 def candidates(case: Case) -> Iterator[AttentionBlocks]:
-    """Blocks no larger than the padded sequences, equal ones, each once."""
+    """Return distinct equal blocks no larger than the padded sequences."""
     queries = {even(case.queries, size, SUBLANES)[0] for size in SIZES}
     longest = rounded(case.keys, LANES)
     keys = {
@@ -87,7 +87,7 @@ def candidates(case: Case) -> Iterator[AttentionBlocks]:
 
 
 def timed(case: Case, blocks: AttentionBlocks, device: jax.Device, heads: int) -> float | None:
-    """Seconds, the median of a few runs after one that warms up."""
+    """Time a kernel: median seconds of a few runs after a warm-up."""
     kernel = flash_kernel(device, lambda *_: blocks, case.dtype)
     run = jax.jit(partial(kernel, scale=case.dim**-0.5))
     q, k = (
@@ -105,21 +105,21 @@ def timed(case: Case, blocks: AttentionBlocks, device: jax.Device, heads: int) -
 
 
 def scheduled(case: Case, blocks: AttentionBlocks, device: jax.Device, dumps: Path) -> float | None:
-    """Cycles of one head, as the compiler has laid them out for a chip.
+    """Return the cycles of one head in the compiler's schedule for a chip.
 
     Args:
-        dumps: where this process's libtpu writes its schedules.
+        dumps: folder to which this process's libtpu writes its schedules.
     """
-    if is_upright(device, case.dtype):
-        return upright_cycles(case, blocks, device, dumps)
-    found: dict[str, int] = {}
-    if not _fits(lambda: found.update(cycles(dumps, partial(_compile, device, case, blocks)))):
+    if uses_transposed_kernel(device, case.dtype):
+        return transposed_kernel_cycles(case, blocks, device, dumps)
+    counts: dict[str, int] = {}
+    if not _fits(lambda: counts.update(cycles(dumps, partial(_compile, device, case, blocks)))):
         return None
-    by_mask = {"_segmented" in name: count for name, count in found.items() if "splash" in name}
+    by_mask = {"_segmented" in name: count for name, count in counts.items() if "splash" in name}
     rows = even(case.queries, blocks.q, SUBLANES)[1] // blocks.q
     return sum(
         rows * -(-(end - start) // part.kv) * by_mask[(end - start) % part.kv != 0]
-        for start, end, part in cuts(case.keys, blocks)
+        for start, end, part in key_parts(case.keys, blocks)
     )
 
 
@@ -127,13 +127,13 @@ def _compile(device: jax.Device, case: Case, blocks: AttentionBlocks) -> object:
     return compile_for(device, case.dtype, case.dim, blocks)
 
 
-def upright_cycles(
+def transposed_kernel_cycles(
     case: Case, blocks: AttentionBlocks, device: jax.Device, dumps: Path
 ) -> float | None:
-    """Return the cycles of the parts that run.
+    """Return the cycles of one head with the kernel of `wide_attention`.
 
-    Each block has the one in the middle, and each row of blocks the first and the last. A block
-    that overflows is not among them.
+    Each block runs the middle part, and each row of blocks the first and the last part. Blocks that
+    overflow are not counted.
     """
     chosen = fitting(blocks, case.queries, case.keys)
     mesh = auto_mesh([device], ("one",))
@@ -143,7 +143,7 @@ def upright_cycles(
         return jax.ShapeDtypeStruct(shape, case.dtype, sharding=place)
 
     dim = rounded(case.dim, SUBLANES)
-    # Two blocks each way, the last ones not whole: the compiler's dump grows with the grid.
+    # Two blocks per axis, the last ones incomplete: the compiler's dump grows with the grid.
     queries, keys = 2 * chosen.q - SUBLANES, 2 * chosen.kv - SUBLANES
     arguments = shaped(2, dim, queries), shaped(2, keys, dim), shaped(2, dim, keys)
 
@@ -154,10 +154,10 @@ def upright_cycles(
 
     counts: list[int] = []
     for parts in ((), ("first", "last")):
-        found: dict[str, int] = {}
-        if not _fits(lambda p=parts, f=found: f.update(cycles(dumps, partial(compile, p)))):  # type: ignore[misc]
+        by_file: dict[str, int] = {}
+        if not _fits(lambda p=parts, f=by_file: f.update(cycles(dumps, partial(compile, p)))):  # type: ignore[misc]
             return None
-        counts += [count for name, count in found.items() if "upright" in name]
+        counts += [count for name, count in by_file.items() if "transposed_attention" in name]
     middle, ends = counts
     rows, each = -(-case.queries // chosen.q), -(-case.keys // chosen.kv)
     return rows * (each * middle + ends - middle)
@@ -166,10 +166,9 @@ def upright_cycles(
 def compile_for(
     device: jax.Device, dtype: str, dim: int, blocks: AttentionBlocks
 ) -> jax.stages.Compiled:
-    """Compile with a mask and without one, in a sequence of many blocks.
+    """Compile with a mask and without one, for a sequence of many blocks.
 
-    Short ones the compiler may keep near the core as a whole, where blocks then need no buffers of
-    their own.
+    Short sequences may stay in memory near the core, where blocks need no separate buffers.
     """
     mesh = auto_mesh([device], ("one",))
     kernel = flash_kernel(device, lambda *_: blocks, dtype)
@@ -181,7 +180,7 @@ def compile_for(
     q, k = (shaped((1, tokens, HEADS, dim), dtype) for tokens in (queries, keys))
     counted = shaped((keys,), "bool")
 
-    def run(q: jax.Array, k: jax.Array, keys: jax.Array) -> Attended:
+    def run(q: jax.Array, k: jax.Array, keys: jax.Array) -> AttentionOutput:
         return kernel(q, k, k, scale=1.0, keys=keys)
 
     with jax.set_mesh(mesh):
@@ -189,39 +188,41 @@ def compile_for(
 
 
 def search(case: Case, cost: Cost) -> list[tuple[float, AttentionBlocks]]:
-    """Candidates that fit, the best one first; each is said as it comes, for it takes minutes."""
-    found = []
+    """Return the candidates that fit, the best first; print each result, which takes minutes."""
+    results = []
     for blocks in candidates(case):
         price = cost(case, blocks)
-        said = "does not fit" if price is None else f"{price:.6g}"
-        print(f"{blocks.q:5} {blocks.kv:5} {blocks.kv_compute:5}  {said}", flush=True)
+        shown = "does not fit" if price is None else f"{price:.6g}"
+        print(f"{blocks.q:5} {blocks.kv:5} {blocks.kv_compute:5}  {shown}", flush=True)
         if price is not None:
-            found.append((price, blocks))
-    return sorted(found, key=lambda pair: pair[0])
+            results.append((price, blocks))
+    return sorted(results, key=lambda pair: pair[0])
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Search the best block sizes of one case on this machine's device."""
-    asked = _parser().parse_args(arguments)
-    case = Case(asked.dtype, asked.dim, asked.queries, asked.keys)
-    here = [device for device in jax.devices() if device.device_kind == asked.chip]
+    """Search the best attention block sizes of one case for a chip; optionally write them."""
+    options = _parser().parse_args(arguments)
+    case = Case(options.dtype, options.dim, options.queries, options.keys)
+    devices = [device for device in jax.devices() if device.device_kind == options.chip]
     source = f"timed: jax {jax.__version__}"
-    if here:
-        found = search(case, partial(timed, device=here[0], heads=asked.heads))
+    if devices:
+        results = search(case, partial(timed, device=devices[0], heads=options.heads))
     else:
         with tempfile.TemporaryDirectory() as folder:
             os.environ["LIBTPU_INIT_ARGS"] = dump_to(folder)
-            device = jax_internals.get_topology_desc(TOPOLOGIES[asked.chip], "tpu").devices[0]
-            found = search(case, partial(scheduled, device=device, dumps=Path(folder)))
+            device = jax_internals.get_topology_desc(TOPOLOGIES[options.chip], "tpu").devices[0]
+            results = search(case, partial(scheduled, device=device, dumps=Path(folder)))
         source = f"compiled: jax {jax.__version__}, libtpu {version('libtpu')}"
-    if not found:
-        raise SystemExit(f"no blocks fit {asked.chip}")
-    best = found[0][1]
-    row = Row(asked.chip, case.dtype, case.dim, case.keys, best.q, best.kv, best.kv_compute, source)
+    if not results:
+        raise SystemExit(f"no blocks fit {options.chip}")
+    best = results[0][1]
+    row = Row(
+        options.chip, case.dtype, case.dim, case.keys, best.q, best.kv, best.kv_compute, source
+    )
     print(row)
-    if asked.write:
-        others = [old for old in read(asked.table) if old.place != row.place]
-        write([row, *others], asked.table)
+    if options.write:
+        others = [old for old in read(options.table) if old.key != row.key]
+        write([row, *others], options.table)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,4 +1,4 @@
-"""Block sizes of the flash kernels: a table by chip and shape, and what fits a sequence."""
+"""Block sizes of the flash kernels: a table by chip and shape, and sizes that fit a sequence."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 import jax.numpy as jnp
 
 LANES, SUBLANES = 128, 16
-"""Shape of a TPU's registers: keys come in whole lanes, queries in whole sublanes (of bfloat16)."""
+"""Shape of a TPU's registers: key blocks are whole lanes, query blocks whole bfloat16 sublanes."""
 
 TABLE = Path(__file__).with_name("blocks.json")
 
 
 @dataclass(frozen=True)
 class AttentionBlocks:
-    """Queries and keys that are in a core's memory at a time, and keys of one product.
+    """Block sizes of attention: queries and keys in memory at a time, and keys per product.
 
     Raises: ValueError: keys that are not whole lanes, queries that are not whole sublanes, or
         products that do not divide the keys.
@@ -37,21 +37,21 @@ class AttentionBlocks:
 
 
 Choose = Callable[[jnp.dtype, int, int], AttentionBlocks]
-"""Dtype of the queries, size of a head, number of keys → blocks."""
+"""Choice of blocks from the queries' dtype, the size of a head and the number of keys."""
 
-OTHERWISE = AttentionBlocks(512, 512, 512)
-"""Fit every chip. Source: the default of the published Wan and Flux configurations."""
+DEFAULT_BLOCKS = AttentionBlocks(512, 512, 512)
+"""Default for every chip. Source: the default of the published Wan and Flux configurations."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """Blocks for sequences of so many keys and more, on one kind of chip."""
+    """Row of the table: blocks for at least `from_keys` keys on one kind of chip."""
 
     chip: str
     """Chip, as `jax.Device.device_kind` names it."""
     dtype: str
     dim: int
-    """Dimension of the widest head that they fit."""
+    """Dimension of the widest head that the blocks fit."""
     from_keys: int
     q: int
     kv: int
@@ -65,45 +65,45 @@ class Row:
         return AttentionBlocks(self.q, self.kv, self.kv_compute)
 
     @property
-    def place(self) -> tuple[str, str, int, int]:
-        """Key in the table, which has one row for each."""
+    def key(self) -> tuple[str, str, int, int]:
+        """Unique key of the row in the table."""
         return self.chip, self.dtype, self.dim, self.from_keys
 
 
 def read(path: Path = TABLE) -> list[Row]:
-    """Return the table's rows."""
+    """Return the rows of the block size table."""
     return [Row(**row) for row in json.loads(path.read_text())]
 
 
 def write(rows: Iterable[Row], path: Path = TABLE) -> None:
-    """Write the table, a row a line, in order."""
-    ordered = sorted(rows, key=lambda row: row.place)
+    """Write the table in order, one row per line."""
+    ordered = sorted(rows, key=lambda row: row.key)
     lines = ",\n".join(f"  {json.dumps(asdict(row))}" for row in ordered)
     path.write_text(f"[\n{lines}\n]\n")
 
 
 def of_chip(chip: str, rows: Iterable[Row] | None = None) -> Choose:
-    """Blocks as the table has them for a chip; small ones where it has none.
+    """Return the choice of blocks from a chip's rows of the table, else `DEFAULT_BLOCKS`.
 
     Args:
-        rows: None: the table's.
+        rows: None: read from `TABLE`.
     """
-    known = [row for row in (read() if rows is None else rows) if row.chip == chip]
+    of_this_chip = [row for row in (read() if rows is None else rows) if row.chip == chip]
 
     def choose(dtype: jnp.dtype, dim: int, keys: int) -> AttentionBlocks:
         fits = [
             row
-            for row in known
+            for row in of_this_chip
             if row.dtype == jnp.dtype(dtype).name and row.dim >= dim and row.from_keys <= keys
         ]
         nearest = max(fits, key=lambda row: (-row.dim, row.from_keys), default=None)
-        return nearest.blocks if nearest else OTHERWISE
+        return nearest.blocks if nearest else DEFAULT_BLOCKS
 
     return choose
 
 
 def even(tokens: int, block: int, multiple: int) -> tuple[int, int]:
-    """The fewest equal blocks no larger than `block`: their size, and of all together."""
+    """Return the size of the fewest equal blocks no larger than `block`, and their total."""
     count = -(-tokens // block)
     size = rounded(-(-tokens // count), multiple)
     return size, count * size

@@ -1,4 +1,4 @@
-"""Attention in blocks: memory that does not grow with the square of the sequence."""
+"""Attention in blocks, with memory that does not grow with the square of the sequence."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from models.nn.kernels.block_sizes import Choose, even
-from models.nn.kernels.kernel import NOTHING, Attended, Kernel
+from models.nn.kernels.kernel import NOTHING, AttentionOutput, Kernel
 from models.nn.kernels.xla import xla_kernel
 
 Keys = Bool[Array, " kv_tokens"] | None
 
 
 def blockwise_kernel(choose: Choose) -> Kernel:
-    """Build a kernel that takes as many queries and keys at a time as are chosen.
+    """Build an attention kernel that processes queries and keys in blocks of chosen sizes.
 
     Source: Rabe and Staats 2021, "Self-attention Does Not Need O(n²) Memory", section 2.
     """
@@ -29,7 +29,7 @@ def blockwise_kernel(choose: Choose) -> Kernel:
         *,
         scale: float,
         keys: Bool[Array, " kv_tokens"] | None = None,
-    ) -> Attended:
+    ) -> AttentionOutput:
         blocks = choose(q.dtype, q.shape[-1], k.shape[1])
         over = partial(_over_blocks_of_keys, k=k, v=v, scale=scale, keys=keys, block=blocks.kv)
         return _over_blocks_of_queries(over, q, *even(q.shape[1], blocks.q, 1))
@@ -38,9 +38,9 @@ def blockwise_kernel(choose: Choose) -> Kernel:
 
 
 def by_queries(kernel: Kernel, most_bytes: int) -> Kernel:
-    """Bound a kernel's logits (float32) by running it on fewer queries at a time.
+    """Limit a kernel's float32 logits to `most_bytes` by running it on fewer queries at a time.
 
-    Each query still sees all of its keys at once: there is nothing to merge.
+    Each query still attends to all its keys at once, so nothing has to be merged.
     """
 
     def attend(
@@ -50,9 +50,9 @@ def by_queries(kernel: Kernel, most_bytes: int) -> Kernel:
         *,
         scale: float,
         keys: Bool[Array, " kv_tokens"] | None = None,
-    ) -> Attended:
-        of_a_query = 4 * q.shape[0] * q.shape[2] * k.shape[1]
-        size, padded = even(q.shape[1], max(1, most_bytes // of_a_query), 1)
+    ) -> AttentionOutput:
+        query_bytes = 4 * q.shape[0] * q.shape[2] * k.shape[1]
+        size, padded = even(q.shape[1], max(1, most_bytes // query_bytes), 1)
         over = partial(kernel, k=k, v=v, scale=scale, keys=keys)
         return _over_blocks_of_queries(over, q, size, padded)
 
@@ -60,8 +60,8 @@ def by_queries(kernel: Kernel, most_bytes: int) -> Kernel:
 
 
 def _over_blocks_of_queries(
-    over: Callable[[Array], Attended], q: Array, size: int, padded: int
-) -> Attended:
+    over: Callable[[Array], AttentionOutput], q: Array, size: int, padded: int
+) -> AttentionOutput:
     tokens = q.shape[1]
     if size == tokens:
         return over(q)
@@ -75,28 +75,30 @@ def _over_blocks_of_queries(
 
 def _over_blocks_of_keys(
     q: Array, k: Array, v: Array, scale: float, keys: Keys, block: int
-) -> Attended:
+) -> AttentionOutput:
     tokens = k.shape[1]
-    whole = tokens // block * block
+    full_tokens = tokens // block * block
 
-    def of(start: Array | int, size: int, found: Attended) -> Attended:
+    def add_keys(start: Array | int, size: int, attended: AttentionOutput) -> AttentionOutput:
         cut = partial(jax.lax.dynamic_slice_in_dim, start_index=start, slice_size=size)
-        some = None if keys is None else cut(keys)
-        return found.merge(xla_kernel(q, cut(k, axis=1), cut(v, axis=1), scale=scale, keys=some))
+        mask = None if keys is None else cut(keys)
+        return attended.merge(xla_kernel(q, cut(k, axis=1), cut(v, axis=1), scale=scale, keys=mask))
 
-    def step(found: Attended, start: Array) -> tuple[Attended, None]:
-        return of(start, block, found), None
+    def step(attended: AttentionOutput, start: Array) -> tuple[AttentionOutput, None]:
+        return add_keys(start, block, attended), None
 
-    found = Attended(
+    attended = AttentionOutput(
         jnp.zeros((*q.shape[:3], v.shape[-1])), jnp.full(q.shape[:3], NOTHING, jnp.float32)
     )
-    if whole:
-        found, _ = jax.lax.scan(step, found, jnp.arange(0, whole, block))
-    return of(whole, tokens - whole, found) if whole < tokens else found
+    if full_tokens:
+        attended, _ = jax.lax.scan(step, attended, jnp.arange(0, full_tokens, block))
+    return (
+        add_keys(full_tokens, tokens - full_tokens, attended) if full_tokens < tokens else attended
+    )
 
 
 def sized_kernel(small: Kernel, large: Kernel, most_bytes: int) -> Kernel:
-    """The first one where its logits, in float32, take no more than so many bytes."""
+    """Build a kernel that runs `small` if its float32 logits fit in `most_bytes`, else `large`."""
 
     def attend(
         q: Float[Array, "batch q_tokens heads dim"],
@@ -105,7 +107,7 @@ def sized_kernel(small: Kernel, large: Kernel, most_bytes: int) -> Kernel:
         *,
         scale: float,
         keys: Bool[Array, " kv_tokens"] | None = None,
-    ) -> Attended:
+    ) -> AttentionOutput:
         batch, tokens, heads, _ = q.shape
         logits = 4 * batch * heads * tokens * k.shape[1]
         return (small if logits <= most_bytes else large)(q, k, v, scale=scale, keys=keys)
@@ -114,7 +116,7 @@ def sized_kernel(small: Kernel, large: Kernel, most_bytes: int) -> Kernel:
 
 
 def by_keys(few: Kernel, many: Kernel, most: int) -> Kernel:
-    """The first one over so many keys and less."""
+    """Build a kernel that runs `few` for up to `most` keys, else `many`."""
 
     def attend(
         q: Float[Array, "batch q_tokens heads dim"],
@@ -123,7 +125,7 @@ def by_keys(few: Kernel, many: Kernel, most: int) -> Kernel:
         *,
         scale: float,
         keys: Bool[Array, " kv_tokens"] | None = None,
-    ) -> Attended:
+    ) -> AttentionOutput:
         return (few if k.shape[1] <= most else many)(q, k, v, scale=scale, keys=keys)
 
     return attend

@@ -1,9 +1,8 @@
-"""The TPU compiler's own schedule of a kernel: how many cycles it has laid out.
+"""Cycle counts of kernels, read from the TPU compiler's schedule.
 
-libtpu writes down, of each kernel that it compiles, which of a core's units work in each cycle.
-The last listing of all, `final_hlo`, has lost the cycles in which nothing starts and everybody
-waits for a matrix unit: by that one a kernel may be faster than the chip. `pre-delay_hlo` still
-has them.
+For each kernel that it compiles, libtpu writes which units of a core are busy in each cycle. The
+last listing, `final_hlo`, lacks the cycles in which nothing starts and all units wait for a matrix
+unit: by that listing a kernel may be faster than the chip. `pre-delay_hlo` has them.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ LISTING = "pre-delay_hlo"
 
 
 def dump_to(folder: str | Path) -> str:
-    """Flags for LIBTPU_INIT_ARGS, which libtpu reads once, when it is loaded."""
+    """Return flags for LIBTPU_INIT_ARGS, which libtpu reads once, when it is loaded."""
     return (
         f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true "
         f"--xla_jf_dump_llo_pass_label_regex={LISTING}.*"
@@ -23,10 +22,10 @@ def dump_to(folder: str | Path) -> str:
 
 
 def cycles(folder: Path, compilation: Callable[[], object]) -> dict[str, int]:
-    """Return cycles of what is compiled, by file; branches and loop bodies count once.
+    """Return the cycles of compiled kernels by file; branches and loop bodies count once.
 
     Args:
-        folder: where libtpu was told to write; emptied.
+        folder: libtpu's dump folder, emptied first.
     """
     for old in folder.iterdir():
         old.unlink()
@@ -35,5 +34,5 @@ def cycles(folder: Path, compilation: Callable[[], object]) -> dict[str, int]:
 
 
 def _lines(path: Path) -> int:
-    """Count the lines of the utilization table: one a cycle, its numbers the slots in use."""
+    """Count the lines of the utilization table: one per cycle, with the numbers of slots in use."""
     return len(path.read_text().partition("UTILIZATION:\n")[2].splitlines())

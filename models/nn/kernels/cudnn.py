@@ -1,11 +1,11 @@
-"""Flash attention for NVIDIA GPUs, by cuDNN: bfloat16 and float16 alone."""
+"""Flash attention for NVIDIA GPUs by cuDNN, for bfloat16 and float16 only."""
 
 from __future__ import annotations
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from models.nn.kernels.kernel import NOTHING, Attended
+from models.nn.kernels.kernel import NOTHING, AttentionOutput
 from models.parallel import jax_internals
 
 DTYPES = (jnp.bfloat16, jnp.float16)
@@ -18,12 +18,12 @@ def cudnn_kernel(
     *,
     scale: float,
     keys: Bool[Array, " kv_tokens"] | None = None,
-) -> Attended:
-    """Implementation of `models.nn.kernels.kernel.Kernel`.
+) -> AttentionOutput:
+    """Attend with cuDNN: implementation of `models.nn.kernels.kernel.Kernel`.
 
     Raises:
-        ValueError: a dtype that cuDNN has no flash attention for.
-        RuntimeError: JAX finds no cuDNN.
+        ValueError: cuDNN has no flash attention for this dtype.
+        RuntimeError: JAX has no cuDNN.
 
     Source: Dao et al. 2022, "FlashAttention", algorithm 1.
     """
@@ -32,12 +32,12 @@ def cudnn_kernel(
     if keys is None:
         attention = jax_internals.cudnn_attention
         values, log_sum = attention(q, k, v, scale=scale, return_residual=True)
-        return Attended(values.astype(jnp.float32), log_sum.transpose(0, 2, 1))
+        return AttentionOutput(values.astype(jnp.float32), log_sum.transpose(0, 2, 1))
     return _over_first(q, *_counted_first(k, v, keys), scale, keys.sum(dtype=jnp.int32))
 
 
-def _over_first(q: Array, k: Array, v: Array, scale: float, count: Array) -> Attended:
-    """Attend to the first `count` keys; with none, to one that is then nothing."""
+def _over_first(q: Array, k: Array, v: Array, scale: float, count: Array) -> AttentionOutput:
+    """Attend to the first `count` keys; if there are none, return zeros and NOTHING."""
     batch, tokens = q.shape[:2]
     values, log_sum = jax_internals.cudnn_attention(
         q,
@@ -50,11 +50,11 @@ def _over_first(q: Array, k: Array, v: Array, scale: float, count: Array) -> Att
         return_residual=True,
     )
     log_sum = jnp.where(count > 0, log_sum.transpose(0, 2, 1), NOTHING)
-    return Attended(jnp.where(count > 0, values, 0).astype(jnp.float32), log_sum)
+    return AttentionOutput(jnp.where(count > 0, values, 0).astype(jnp.float32), log_sum)
 
 
 def _counted_first(k: Array, v: Array, keys: Array) -> tuple[Array, Array]:
-    """Put the keys that count first: cuDNN masks by length.
+    """Move the keys that count to the front: cuDNN masks by length.
 
     A mask by key would be as large as the logits.
     """

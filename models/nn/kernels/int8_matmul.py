@@ -1,11 +1,11 @@
-"""Products in 8 bits by kernels of our own, for TPUs that multiply int8 at twice bfloat16's rate.
+"""8-bit matrix product kernels for TPUs that multiply int8 at twice bfloat16's rate.
 
-XLA rounds activations in passes of its own and scales what comes out of a product beside it. Here
-one kernel reads rows once, finds each one's largest number and writes them in 8 bits; another
-multiplies them, and what leaves it has been scaled, has its bias and has been activated.
+XLA rounds activations and scales a product's outputs in separate passes. Here one kernel reads rows
+once, finds each row's largest number and writes them in 8 bits. Another kernel multiplies them and
+applies scales, bias and activation before it writes.
 
-Blocks have all inputs of a product, so that a sum never leaves the matrix unit's side, and as many
-of its outputs as memory near the core takes: kernels are read once, activations a few times.
+A block has all inputs of a product, so that partial sums stay at the matrix unit, and as many
+outputs as VMEM holds: weights are read once, activations a few times.
 """
 
 from __future__ import annotations
@@ -25,55 +25,54 @@ from models.nn.kernels.block_sizes import LANES
 from models.parallel.jax_internals import pallas as pl
 from models.parallel.jax_internals import pallas_tpu as pltpu
 
-MOST = 127
-"""The largest number of 8 bits; scales are such that a row's largest one comes half a step above,
-as qwix has it."""
+MAX_VALUE = 127
+"""Largest number of 8 bits. As in qwix, a row's largest number scales to half a step above it."""
 VMEM_BYTES = 96 << 20
 BLOCK_BYTES = 72 << 20
-"""Part of that for blocks, each of them there twice; the rest is for a tile's sums."""
-MOST_OUTPUTS = 2048
-"""Maximum outputs of a block. Activations are read once for each, which takes a quarter of the time
-of a product of so many on a v6e."""
-MOST_WORK = 1 << 33
-"""Products of numbers in a block: 16,384 cycles of a v6e."""
+"""Part of VMEM_BYTES for blocks, which are double-buffered; the rest is for a tile's sums."""
+MAX_OUTPUTS = 2048
+"""Maximum outputs of a block. Activations are read once per block, which takes a quarter of the
+time of a product of this size on a v6e."""
+MAX_WORK = 1 << 33
+"""Maximum multiplications in a block: 16,384 cycles of a v6e."""
 ENDS = 400 << 19
-"""Cost of beginning and ending a block: 400 cycles."""
-MOST_TOKENS = 1024
+"""Cost of beginning and ending a block, in multiplications: 400 cycles."""
+MAX_TOKENS = 1024
 TILE = 512
 """Tokens and outputs that are multiplied at once: a chip has two units of 256."""
 ROUNDED_TOKENS = 256
-"""A block of those that are rounded."""
+"""Tokens per block of the rounding kernel."""
 
 Activation = Callable[[Array], Array]
 Part = Float[Array, "tokens _features"] | Float[Array, "_heads _dim tokens"]
-"""Part of the inputs; features by head may come upright, as our attention leaves them."""
+"""Part of the inputs: [tokens, features], or [heads, dim, tokens] as `wide_attention` writes it."""
 Values = Int8[Array, "tokens _features"]
 
 
 CHIPS = ("TPU v6 lite",)
-"""Chips, as `jax.Device.device_kind` names them, for which it was compiled and found to be faster
+"""Chips, by `jax.Device.device_kind`, for which this kernel was compiled and found to be faster
 than XLA's."""
 
 
 class OfStack(NamedTuple):
-    """Kernel of a stack, which is read from there: to cut it out would copy it."""
+    """Kernel of one layer, read from the stack of all layers: slicing it out would copy it."""
 
     values: Int8[Array, "layers in_features out_features"]
     number: Int32[Array, ""]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """[in, out] of the one kernel."""
+        """Shape [in, out] of the layer's kernel."""
         return self.values.shape[1:]
 
 
 @runtime_checkable
 class Product(Protocol):
-    """activation(parts, side by side, @ kernel · columns + bias), in the dtype of the parts.
+    """Type of 8-bit products: activation(concatenated parts @ kernel · columns + bias).
 
-    parts [tokens, features] each, kernel [in, out], columns and bias [out];
-    returns [tokens, out], or with heads [heads, tokens, out / heads], or those upright,
-    [heads, out / heads, tokens].
+    parts [tokens, features] each, kernel [in, out], columns and bias [out]. Returns [tokens, out]
+    in the dtype of the parts; with heads [heads, tokens, out / heads], or if `tokens_last` [heads,
+    out / heads, tokens].
     """
 
     def __call__(
@@ -85,21 +84,21 @@ class Product(Protocol):
         *,
         activation: Activation | None = None,
         heads: int = 0,
-        upright: bool = False,
+        tokens_last: bool = False,
     ) -> Array:
-        """Return the product of rounded activations with rounded weights."""
+        """Return the product of activations, rounded to 8 bits, with an 8-bit kernel."""
 
 
 @dataclass(frozen=True)
 class MatmulBlocks:
-    """Tokens and outputs of one block of a product."""
+    """Block size of an 8-bit product: tokens and outputs."""
 
     tokens: int
     outputs: int
 
 
 def eight_bit_for(device_kind: str) -> Product | None:
-    """Return a chip's product in 8 bits; None: XLA's."""
+    """Return a chip's 8-bit product kernel; None: use XLA's product."""
     return product if device_kind in CHIPS else None
 
 
@@ -111,10 +110,10 @@ def product(
     *,
     activation: Activation | None = None,
     heads: int = 0,
-    upright: bool = False,
+    tokens_last: bool = False,
     interpret: bool = False,
 ) -> Array:
-    """Implementation of `Product`, of inputs and outputs that fill lanes.
+    """Round activations and multiply: `Product` for inputs and outputs that fill lanes.
 
     Args:
         interpret: run without a TPU, slowly.
@@ -129,7 +128,7 @@ def product(
         activation,
         parts[0].dtype,
         heads=heads,
-        upright=upright,
+        tokens_last=tokens_last,
         interpret=interpret,
     )
 
@@ -137,9 +136,9 @@ def product(
 def rounded_rows(
     parts: Sequence[Part], *, interpret: bool = False
 ) -> tuple[list[Values], Float[Array, "tokens 1"]]:
-    """Parts of a row in 8 bits, and the scale that all of them have, in float32.
+    """Round each row to 8 bits; return its parts and the row's float32 scale.
 
-    The numbers are `qwix.quantize`'s of float32, but for products with a reciprocal instead of
+    The numbers are those of `qwix.quantize` in float32, except that a reciprocal replaces
     quotients.
     """
     tokens = parts[0].shape[0 if parts[0].ndim == 2 else 2]
@@ -176,21 +175,21 @@ def _round(count: int, *references) -> None:  # type: ignore[no-untyped-def]
     largest = jnp.zeros(scale.shape, jnp.float32)
     rows = [_rows(part) for part in parts]
     for part in rows:
-        here = jnp.abs(part).max(axis=1, keepdims=True)
-        largest = jnp.maximum(largest, here.astype(jnp.float32))
-    found = largest / (MOST + 0.5)
-    found = jnp.where(found < math.sqrt(jnp.finfo(jnp.float32).tiny), 1.0, found)
-    scale[...] = found
-    inverse = 1 / found
+        part_largest = jnp.abs(part).max(axis=1, keepdims=True)
+        largest = jnp.maximum(largest, part_largest.astype(jnp.float32))
+    scales = largest / (MAX_VALUE + 0.5)
+    scales = jnp.where(scales < math.sqrt(jnp.finfo(jnp.float32).tiny), 1.0, scales)
+    scale[...] = scales
+    inverse = 1 / scales
     for part, out in zip(rows, values, strict=True):
         near = jnp.round(part.astype(jnp.float32) * inverse)
-        out[...] = jnp.minimum(near, MOST).astype(jnp.int32).astype(jnp.int8)
+        out[...] = jnp.minimum(near, MAX_VALUE).astype(jnp.int32).astype(jnp.int8)
 
 
 def _rows(part) -> Array:  # type: ignore[no-untyped-def]
-    """Return the rows of a part that may be upright, head by head."""
-    whole: Array = part[...]
-    return whole if whole.ndim == 2 else whole.reshape(-1, whole.shape[2]).T
+    """Return the rows of a part, transposed if it is stored by head."""
+    values: Array = part[...]
+    return values if values.ndim == 2 else values.reshape(-1, values.shape[2]).T
 
 
 def multiplied(
@@ -203,14 +202,14 @@ def multiplied(
     dtype: DTypeLike,
     *,
     heads: int = 0,
-    upright: bool = False,
+    tokens_last: bool = False,
     interpret: bool = False,
 ) -> Float[Array, "tokens out"] | Float[Array, "heads _rows _columns"]:
-    """activation(scale · (parts, side by side) @ kernel · columns + bias), rounded to that dtype.
+    """Compute activation(scale · concatenated parts @ kernel · columns + bias) in a dtype.
 
     Args:
-        heads: leave the outputs head by head; 0: side by side.
-        upright: and each head's tokens side by side, as our attention reads queries and values.
+        heads: number of heads that outputs are stored by; 0: [tokens, out].
+        tokens_last: store [heads, dim, tokens], as `wide_attention` reads queries and values.
     """
     tokens, (_, features, outputs) = len(scale), kernel.values.shape
     blocks = blocks_for(
@@ -224,11 +223,11 @@ def multiplied(
         dim = outputs // heads
         shape = heads, tokens, dim
         out = pl.BlockSpec((across // dim, rows, dim), lambda j, i, _: (j, i, 0))
-    if upright:
+    if tokens_last:
         shape = heads, dim, tokens
         out = pl.BlockSpec((across // dim, dim, rows), lambda j, i, _: (j, 0, i))
     return pl.pallas_call(
-        partial(_multiply, len(parts), activation, upright),
+        partial(_multiply, len(parts), activation, tokens_last),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=1,
             grid=(outputs // across, -(-tokens // rows)),
@@ -252,26 +251,26 @@ def multiplied(
 def blocks_for(
     tokens: int, features: int, outputs: int, multiple: int, itemsize: int
 ) -> MatmulBlocks:
-    """Return the block sizes of a product.
+    """Choose the block sizes of a product.
 
-    As many outputs as spare enough readings of the activations, and tokens for a program that is
-    neither all beginning and end nor long to compile.
+    The most outputs that fit, so that activations are read least, and the tokens of lowest cost
+    within the limit on compile time.
 
     Args:
         multiple: outputs that stay together.
-        itemsize: bytes of one.
+        itemsize: bytes of one output.
 
-    Raises: ValueError: there are so many inputs that nothing fits.
+    Raises: ValueError: no block fits so many inputs.
     """
     for count in range(1, outputs // multiple + 1):
         width = outputs // count
-        if outputs % (count * multiple) or width > MOST_OUTPUTS:
+        if outputs % (count * multiple) or width > MAX_OUTPUTS:
             continue
         fitting = [
             MatmulBlocks(rows, width)
-            for rows in range(LANES, MOST_TOKENS + 1, LANES)
+            for rows in range(LANES, MAX_TOKENS + 1, LANES)
             if 2 * (rows * (features + itemsize * width) + features * width) <= BLOCK_BYTES
-            and rows * width * features <= MOST_WORK
+            and rows * width * features <= MAX_WORK
         ]
         if fitting:
             return min(fitting, key=lambda blocks: _cost(blocks, tokens, features))
@@ -279,12 +278,12 @@ def blocks_for(
 
 
 def _cost(blocks: MatmulBlocks, tokens: int, features: int) -> int:
-    """Products of numbers that all blocks together take the time of."""
+    """Return the time of all blocks, in multiplications."""
     each = blocks.tokens * blocks.outputs * features + ENDS
     return -(-tokens // blocks.tokens) * each
 
 
-def _multiply(count: int, activation: Activation | None, upright: bool, _, *references) -> None:  # type: ignore[no-untyped-def]
+def _multiply(count: int, activation: Activation | None, tokens_last: bool, _, *references) -> None:  # type: ignore[no-untyped-def]
     parts, (scale, kernel, columns, *bias), out = (
         references[:count],
         references[count:-1],
@@ -294,33 +293,39 @@ def _multiply(count: int, activation: Activation | None, upright: bool, _, *refe
     for top in range(0, tokens, TILE):
         rows = slice(top, min(top + TILE, tokens))
         for left in range(0, outputs, TILE):
-            some = slice(left, min(left + TILE, outputs))
-            wide = _sums(parts, kernel, rows, some).astype(jnp.float32)
-            wide = wide * scale[rows] * columns[:, some]
+            across = slice(left, min(left + TILE, outputs))
+            sums = _sums(parts, kernel, rows, across).astype(jnp.float32)
+            sums = sums * scale[rows] * columns[:, across]
             if bias:
-                wide = wide + bias[0][:, some]
-            found = wide.astype(out.dtype)
-            _write(out, rows, some, found if activation is None else activation(found), upright)
+                sums = sums + bias[0][:, across]
+            output = sums.astype(out.dtype)
+            _write(
+                out,
+                rows,
+                across,
+                output if activation is None else activation(output),
+                tokens_last,
+            )
 
 
 def _sums(parts, kernel, rows: slice, some: slice) -> Array:  # type: ignore[no-untyped-def]
     above, total = 0, None
     for part in parts:
         of_part = slice(above, above := above + part.shape[1])
-        found = jnp.dot(part[rows], kernel[of_part, some], preferred_element_type=jnp.int32)
-        total = found if total is None else total + found
+        product = jnp.dot(part[rows], kernel[of_part, some], preferred_element_type=jnp.int32)
+        total = product if total is None else total + product
     assert total is not None
     return total
 
 
-def _write(out, rows: slice, some: slice, found: Array, upright: bool) -> None:  # type: ignore[no-untyped-def]
+def _write(out, rows: slice, some: slice, output: Array, tokens_last: bool) -> None:  # type: ignore[no-untyped-def]
     if len(out.shape) == 2:
-        out[rows, some] = found
+        out[rows, some] = output
         return
-    dim = out.shape[1 if upright else 2]
+    dim = out.shape[1 if tokens_last else 2]
     for start in range(some.start, some.stop, dim):
-        head = found[:, start - some.start :][:, :dim]
-        if upright:
+        head = output[:, start - some.start :][:, :dim]
+        if tokens_last:
             out[start // dim, :, rows] = head.T
         else:
             out[start // dim, rows] = head

@@ -1,4 +1,4 @@
-"""Choice of a chip's attention kernel."""
+"""Selection of the attention kernel for a chip."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from models.nn.kernels.block_sizes import Choose, of_chip
 from models.nn.kernels.blockwise import blockwise_kernel, by_keys, sized_kernel
 from models.nn.kernels.kernel import Kernel
 from models.nn.kernels.splash import splash_kernel
-from models.nn.kernels.wide_attention import upright_kernel
+from models.nn.kernels.wide_attention import transposed_kernel
 from models.nn.kernels.xla import few_keys_kernel, xla_kernel
 
 BROAD = ("TPU v6 lite", "TPU7x")
 """Chips with matrix units of 256 x 256."""
-MOST_LOGITS = 8 << 20
-"""Bytes that XLA's own kernel may take for its logits. Timed on two cores, heads of 64, float32: as
-fast as blocks of 512 with 4 MiB, 1.9 times as slow with 16, 2 to 4 times with 128."""
+MAX_LOGITS = 8 << 20
+"""Maximum bytes of logits for XLA's kernel. Timed on two cores, heads of 64, float32: as fast as
+blocks of 512 with 4 MiB, 1.9 times as slow with 16, 2 to 4 times with 128."""
 
 FEW_KEYS = 128
-"""Number of keys up to which TPUs use XLA's own products: a register's lanes, and SDXL's 77 of
-text. A token's logits are fewer bytes than what a feed-forward has of it."""
+"""Number of keys up to which TPUs use XLA's products: the lanes of a register, more than SDXL's 77
+text tokens. A token then has fewer bytes of logits than of feed-forward activations."""
 
 
 @runtime_checkable
 class Chip(Protocol):
-    """Facts asked of a `jax.Device`, which may be one of a topology that is not there."""
+    """Properties read from a `jax.Device`, which may belong to a topology that is not attached."""
 
     @property
     def platform(self) -> str:
@@ -40,30 +40,32 @@ class Chip(Protocol):
 
 
 def kernel_for(chip: Chip, dtype: DTypeLike) -> Kernel:
-    """Flash attention where the chip has it for this dtype of queries, else XLA's own products.
+    """Select flash attention if the chip has it for this dtype of queries, else XLA's products.
 
-    TPU: splash, or our own where the matrix units are broad and the queries bfloat16, in the
-    table's block sizes; XLA where keys are few. GPU: cuDNN's in bfloat16 and float16. All else:
-    XLA, in blocks where the logits would be large.
+    TPU: splash, or `wide_attention` for bfloat16 on chips with 256-wide matrix units, in the
+    table's block sizes; XLA for few keys. GPU: cuDNN in bfloat16 and float16. Otherwise: XLA, in
+    blocks if the logits would be large.
     """
     if chip.platform == "gpu" and jnp.dtype(dtype) in map(jnp.dtype, cudnn.DTYPES):
         return cudnn.cudnn_kernel
     flash = flash_kernel(chip, of_chip(chip.device_kind), dtype)
     if chip.platform == "tpu":
         return by_keys(few_keys_kernel, flash, FEW_KEYS)
-    return sized_kernel(xla_kernel, flash, MOST_LOGITS)
+    return sized_kernel(xla_kernel, flash, MAX_LOGITS)
 
 
 def flash_kernel(chip: Chip, choose: Choose, dtype: DTypeLike) -> Kernel:
-    """The kernel that works on a chip in blocks of sizes that we choose."""
+    """Return the chip's blockwise attention kernel, with block sizes from `choose`."""
     if chip.platform != "tpu":
         return blockwise_kernel(choose)
-    return upright_kernel(choose) if is_upright(chip, dtype) else splash_kernel(choose)
+    return (
+        transposed_kernel(choose) if uses_transposed_kernel(chip, dtype) else splash_kernel(choose)
+    )
 
 
-def is_upright(chip: Chip, dtype: DTypeLike) -> bool:
-    """Return whether a TPU takes our own kernel.
+def uses_transposed_kernel(chip: Chip, dtype: DTypeLike) -> bool:
+    """Return whether a TPU uses the kernel of `wide_attention`.
 
-    In float32, in six passes of bfloat16, it was never looked at.
+    It was never measured in float32, which takes six passes of bfloat16.
     """
     return chip.device_kind in BROAD and jnp.dtype(dtype) == jnp.bfloat16

@@ -1,9 +1,9 @@
-"""Flash attention for TPUs: Pallas's splash kernel, over whole blocks of keys with no mask at all.
+"""Flash attention for TPUs by Pallas's splash kernel, without a mask for whole blocks of keys.
 
-What is left behind the last whole block, and that alone, is padded, masked and merged: by the
-compiler's schedule for v6e a mask adds 14 per cent to every block (20,063 bundles instead of
-17,608; jax 0.10.2, libtpu 0.0.51). Tokamax's splash takes 17,138, three per cent less: not worth
-its pins. The 14,285 with its fixed maximum hold only for logits that are known to be small.
+Only the keys after the last whole block are padded, masked and merged. In the compiler's schedule
+for v6e a mask adds 14 per cent to every block (20,063 bundles instead of 17,608; jax 0.10.2, libtpu
+0.0.51). Tokamax's splash takes 17,138, three per cent less: not worth its version pins. Its 14,285
+with a fixed maximum hold only for logits that are known to be small.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from models.nn.kernels.block_sizes import LANES, SUBLANES, AttentionBlocks, Choose, even
-from models.nn.kernels.kernel import Attended, Kernel
+from models.nn.kernels.kernel import AttentionOutput, Kernel
 from models.parallel import jax_internals
 
 Heads = Float[Array, "batch_heads _tokens _dim"]
@@ -24,9 +24,10 @@ Keys = Bool[Array, " kv_tokens"] | None
 
 
 def splash_kernel(choose: Choose, *, interpret: bool = False) -> Kernel:
-    """Implementation of `models.nn.kernels.kernel.Kernel`, in blocks of chosen sizes.
+    """Build a splash attention kernel: implementation of `models.nn.kernels.kernel.Kernel`.
 
     Args:
+        choose: returns the block sizes.
         interpret: run without a TPU, slowly.
 
     Source: Dao et al. 2022, "FlashAttention", algorithm 1.
@@ -39,37 +40,37 @@ def splash_kernel(choose: Choose, *, interpret: bool = False) -> Kernel:
         *,
         scale: float,
         keys: Bool[Array, " kv_tokens"] | None = None,
-    ) -> Attended:
+    ) -> AttentionOutput:
         blocks = choose(q.dtype, q.shape[-1], k.shape[1])
         block_q, q_tokens = even(q.shape[1], blocks.q, SUBLANES)
         queries = padded(head_major(q * jnp.asarray(scale, q.dtype)), q_tokens)
 
-        def part(start: int, end: int, blocks: AttentionBlocks) -> Attended:
+        def part(start: int, end: int, blocks: AttentionBlocks) -> AttentionOutput:
             cut = slice(start, end)
-            some = None if keys is None else keys[cut]
+            mask = None if keys is None else keys[cut]
             sizes = jax_internals.BlockSizes(block_q, blocks.kv, blocks.kv_compute)
             out, log_sum = _over(
-                queries, head_major(k[:, cut]), head_major(v[:, cut]), some, sizes, interpret
+                queries, head_major(k[:, cut]), head_major(v[:, cut]), mask, sizes, interpret
             )
             return token_major(out, log_sum, q)
 
-        return reduce(Attended.merge, [part(*cut) for cut in cuts(k.shape[1], blocks)])
+        return reduce(AttentionOutput.merge, [part(*cut) for cut in key_parts(k.shape[1], blocks)])
 
     return attend
 
 
-def cuts(tokens: int, blocks: AttentionBlocks) -> list[tuple[int, int, AttentionBlocks]]:
-    """Start, end and blocks of the two parts of the keys: whole blocks, and what is left."""
-    whole = tokens // blocks.kv * blocks.kv
-    found = [(0, whole, blocks)] if whole else []
-    if whole < tokens:
-        compute, kv = even(tokens - whole, blocks.kv_compute, LANES)
-        found.append((whole, tokens, AttentionBlocks(blocks.q, kv, compute)))
-    return found
+def key_parts(tokens: int, blocks: AttentionBlocks) -> list[tuple[int, int, AttentionBlocks]]:
+    """Return start, end and blocks of both parts of the keys: whole blocks, and the remainder."""
+    full_tokens = tokens // blocks.kv * blocks.kv
+    parts = [(0, full_tokens, blocks)] if full_tokens else []
+    if full_tokens < tokens:
+        compute, kv = even(tokens - full_tokens, blocks.kv_compute, LANES)
+        parts.append((full_tokens, tokens, AttentionBlocks(blocks.q, kv, compute)))
+    return parts
 
 
 def head_major(x: Float[Array, "batch tokens heads dim"]) -> Float[Array, "_ tokens _lanes"]:
-    """[batch · heads, tokens, dim], dim filled up with zeros to whole lanes."""
+    """Transpose to [batch · heads, tokens, dim], dim padded with zeros to whole lanes."""
     moved = x.transpose(0, 2, 1, 3).reshape(-1, x.shape[1], x.shape[3])
     return jnp.pad(moved, ((0, 0), (0, 0), (0, -x.shape[3] % LANES)))
 
@@ -78,25 +79,25 @@ def token_major(
     values: Heads,
     log_sum: Float[Array, "batch_heads _tokens"],
     q: Float[Array, "batch q_tokens heads dim"],
-) -> Attended:
-    """Back in the order of the queries, without what was filled up."""
+) -> AttentionOutput:
+    """Restore the order of the queries and drop padding."""
     batch, tokens, heads, dim = q.shape
     split = values.reshape(batch, heads, *values.shape[1:])[:, :, :tokens, :dim]
-    return Attended(
+    return AttentionOutput(
         split.transpose(0, 2, 1, 3).astype(jnp.float32),
         log_sum.reshape(batch, heads, -1)[:, :, :tokens].transpose(0, 2, 1),
     )
 
 
 def padded(x: Heads, tokens: int) -> Heads:
-    """Return tokens padded with zeros to that many."""
+    """Pad the tokens with zeros to `tokens`."""
     return jnp.pad(x, ((0, 0), (0, tokens - x.shape[1]), (0, 0)))
 
 
 def _over(
     q: Heads, k: Heads, v: Heads, keys: Keys, sizes: Any, interpret: bool
 ) -> tuple[Heads, Float[Array, "batch_heads _tokens"]]:
-    """Values and log-sums over some keys, with a mask only where one of them does not count."""
+    """Return values and log-sums over some keys, with a mask only if some do not count."""
     kernel = jax_internals.SplashAttentionKernel(
         jax_internals.MaskInfo(*[None] * len(jax_internals.MaskInfo._fields)),
         None,

@@ -1,15 +1,15 @@
-"""Flash attention for TPUs whose matrix units are 256 wide: keys upright, queries side by side.
+"""Flash attention for TPUs with 256-wide matrix units, with logits as [keys, queries].
 
-Splash has a query a row: heads of 128 fill half of such a unit in both products, and each row's
-maximum and sum go across lanes. Here logits are [keys, queries]. The values' product then sums over
-256 keys at a time and fills the unit, so that the cap is two thirds of the peak, not a half; and a
-query's maximum and sum go down the rows, which costs nothing special.
+Splash has one query per row. Heads of 128 then fill half of the unit in both products, and each
+row's maximum and sum are reductions across lanes. Here logits are [keys, queries]. The values'
+product sums over 256 keys at a time and fills the unit, so that the limit is two thirds of the peak
+instead of half. A query's maximum and sum are reductions over rows, which are cheap.
 
-The half of the unit that q kᵀ leaves empty does the rest of the softmax: keys have a few further
-columns, of ones and of the mask, and queries a few further rows, their maximum among them. Logits
-so come out less the maximum and masked, and an exponential is all that is left to do. The maximum
-is one of the first few keys alone. Any number does that is near enough: the result is the same
-while nothing overflows, and a block that does is computed once more with the maximum of it all.
+The half of the unit that q kᵀ leaves empty does the rest of the softmax. Keys get additional
+columns, of ones and of the mask, and queries additional rows, including their maximum. So logits
+are already masked and reduced by the maximum, and only the exponential remains. The maximum is that
+of the first few keys. Any number near it gives the same result unless a sum overflows. A block that
+overflows is recomputed with the maximum of all its keys.
 """
 
 from __future__ import annotations
@@ -23,36 +23,37 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from models.nn.kernels.block_sizes import LANES, SUBLANES, AttentionBlocks, Choose, even, rounded
-from models.nn.kernels.kernel import Attended, Kernel
+from models.nn.kernels.kernel import AttentionOutput, Kernel
 from models.parallel.jax_internals import pallas as pl
 from models.parallel.jax_internals import pallas_tpu as pltpu
 
 UNIT = 256
 """Rows and columns of a matrix unit."""
 TILE = 2 * UNIT
-"""Queries of one product: a chip has two units."""
+"""Queries of one product: two matrix units of a chip, 256 each."""
 PEEK = 64
-"""Keys that the first maximum is of."""
+"""Number of keys whose maximum is used at first."""
 MASKED = -(2.0**120)
-"""Added to what a query and a key that does not count have in common; exact in bfloat16."""
-MOST = 2.0**100
-"""Limit of the sum of a query's weights before it is computed anew."""
+"""Added to the logits of keys that do not count; exact in bfloat16."""
+MAX_WEIGHT = 2.0**100
+"""Limit of the sum of a query's weights; above it the block is recomputed."""
 VMEM_BYTES = 48 << 20
 
 PARTS = frozenset({"first", "again", "last"})
-"""Parts that only some blocks run: a query's first and last one, and one that overflowed."""
+"""Parts that only some blocks run: a query's first block, its last one, and overflowed ones."""
 
 Heads = Float[Array, "batch_heads _rows _columns"]
 
 
-def upright_kernel(choose: Choose, *, interpret: bool = False) -> Kernel:
-    """Implementation of `models.nn.kernels.kernel.Kernel`, in blocks of chosen sizes.
+def transposed_kernel(choose: Choose, *, interpret: bool = False) -> Kernel:
+    """Build a transposed attention kernel: implementation of `models.nn.kernels.kernel.Kernel`.
 
     Args:
+        choose: returns the block sizes.
         interpret: run without a TPU, slowly.
 
-    Source: Dao et al. 2022, "FlashAttention", algorithm 1, turned by 90 degrees and with a maximum
-    that is corrected only when it has to be.
+    Source: Dao et al. 2022, "FlashAttention", algorithm 1, transposed, with a maximum that is
+    corrected only if necessary.
     """
 
     def attend(
@@ -62,25 +63,26 @@ def upright_kernel(choose: Choose, *, interpret: bool = False) -> Kernel:
         *,
         scale: float,
         keys: Bool[Array, " kv_tokens"] | None = None,
-    ) -> Attended:
+    ) -> AttentionOutput:
         blocks = fitting(choose(q.dtype, q.shape[-1], k.shape[1]), q.shape[1], k.shape[1])
         run = partial(over_blocks, blocks=blocks, scale=scale, interpret=interpret)
         rows = filled(row_major(k), 2, SUBLANES)
         values, log_sum = run(
-            filled(upright(q), 1, SUBLANES),
+            filled(transpose_heads(q), 1, SUBLANES),
             rows,
-            filled(upright(v), 1, SUBLANES),
+            filled(transpose_heads(v), 1, SUBLANES),
             key_columns(keys, rows, blocks.kv),
         )
-        return Attended(_turned_back(values, q), _turned_back(log_sum, q)[..., 0])
+        return AttentionOutput(_restore_order(values, q), _restore_order(log_sum, q)[..., 0])
 
     return attend
 
 
 def fitting(blocks: AttentionBlocks, queries: int, keys: int) -> AttentionBlocks:
-    """Return the fewest equal blocks no larger than those.
+    """Return the fewest equal blocks no larger than `blocks`.
 
-    Where they are not shorter than a unit is wide; and as many keys a product as divide theirs.
+    Sizes are multiples of a unit, or of the lanes if shorter; keys per product divide the block's
+    keys.
     """
 
     def equal(tokens: int, block: int) -> int:
@@ -93,13 +95,13 @@ def fitting(blocks: AttentionBlocks, queries: int, keys: int) -> AttentionBlocks
     )
 
 
-def upright(x: Float[Array, "batch tokens heads dim"]) -> Heads:
-    """[batch · heads, dim, tokens]."""
+def transpose_heads(x: Float[Array, "batch tokens heads dim"]) -> Heads:
+    """Transpose to [batch · heads, dim, tokens]."""
     return x.transpose(0, 2, 3, 1).reshape(-1, x.shape[3], x.shape[1])
 
 
 def row_major(x: Float[Array, "batch tokens heads dim"]) -> Heads:
-    """[batch · heads, tokens, dim]."""
+    """Transpose to [batch · heads, tokens, dim]."""
     return x.transpose(0, 2, 1, 3).reshape(-1, x.shape[1], x.shape[3])
 
 
@@ -113,9 +115,10 @@ def filled(x: Heads, axis: int, multiple: int) -> Heads:
 def key_columns(
     keys: Bool[Array, " kv_tokens"] | None, rows: Heads, block: int
 ) -> Float[Array, "_padded lanes"]:
-    """Return the columns beside the keys: three ones, for the parts of a maximum, and the mask.
+    """Build the additional columns of the keys: three ones, for parts of a maximum, and the mask.
 
-    In the lanes that they have there: to turn them takes longer than the room that it would spare.
+    Columns are in the lanes after the keys' features: rotating them takes longer than the memory
+    saved is worth.
 
     Args:
         rows: the keys, row-major.
@@ -139,14 +142,14 @@ def over_blocks(
     interpret: bool = False,
     parts: Collection[str] = PARTS,
 ) -> tuple[Heads, Float[Array, "batch_heads 1 q_tokens"]]:
-    """Values [batch · heads, dim, queries] in the dtype of the queries, and log-sums.
+    """Compute values [batch · heads, dim, queries] in the queries' dtype, and log-sums, by blocks.
 
     Args:
-        q, v: upright; k: row-major. Their last blocks need not be whole, nor a head fill the
-            lanes: padding them would be a copy of each.
-        columns: by `key_columns`, in whole blocks.
-        parts: leave out the others. The result is wrong then, but the schedule that the compiler
-            makes of it is of those blocks alone that have no such part.
+        q, v: transposed by `transpose_heads`; k: row-major. The last blocks may be incomplete, and
+            heads need not fill the lanes: padding would copy each array.
+        columns: from `key_columns`, in whole blocks.
+        parts: parts to include. Without some the result is wrong, but the compiler's schedule is
+            that of blocks without such a part.
     """
     heads, dim, queries = q.shape
     rows, deep = k.shape[1], v.shape[1]
@@ -186,13 +189,17 @@ def over_blocks(
             vmem_limit_bytes=VMEM_BYTES,
         ),
         cost_estimate=_cost(q, k, v, grid[1]),
-        name="upright",
+        name="transposed_attention",
         interpret=interpret,
     )(q, k, v, columns)
 
 
 def _cost(q: Heads, k: Heads, v: Heads, sweeps: int) -> pl.CostEstimate:
-    """Estimate the cost for XLA; so many times are all keys and values read."""
+    """Estimate the cost for XLA.
+
+    Args:
+        sweeps: how often all keys and values are read.
+    """
     heads, dim, queries = q.shape
     rows, deep = k.shape[1], v.shape[1]
     return pl.CostEstimate(
@@ -222,15 +229,15 @@ def _block(
 ):  # type: ignore[no-untyped-def]
     """Process one block of queries and keys.
 
-    `total` and `sums` are there twice: what the blocks before came to is kept until this one is
-    known not to have overflowed.
+    `total` and `sums` are double-buffered: the values of the blocks before are kept until this
+    block has not overflowed.
 
     Args:
-        queries: their features and, below them, the rows for `columns`.
+        queries: features and, below them, the rows for `columns`.
         largest: a number near each query's largest logit, before `factor`.
-        total: of each query's weights. sums: of their values.
-        rests: queries and keys of last blocks that are not whole, else 0. What is behind them is
-            anything, and is made zero.
+        total: sum of each query's weights. sums: weighted sum of values.
+        rests: queries and keys of incomplete last blocks, else 0. The memory after them is
+            undefined and is set to zero.
     """
 
     def when(part: str, condition: Array) -> Callable[[Callable[[], None]], None]:
@@ -255,7 +262,7 @@ def _block(
     when("first", step == 0)(partial(_begin, q, k, columns, queries, largest, total, sums, before))
     _fast(k, v, columns, queries, total, sums, (before, after), tile, factor)
     again = partial(_again, k, v, columns, queries, largest, total, sums, (before, after))
-    overflowed = jnp.logical_not(total[after].max() < MOST)
+    overflowed = jnp.logical_not(total[after].max() < MAX_WEIGHT)
     when("again", overflowed)(partial(again, tile, factor))
 
     @when("last", step == last)
@@ -265,7 +272,7 @@ def _block(
 
 
 def _begin(q, k, columns, queries, largest, total, sums, before):  # type: ignore[no-untyped-def]
-    """Begin a block of queries: zero sums, and a first maximum of the first few keys."""
+    """Initialize a block of queries: zero sums, and a maximum of the first few keys."""
     queries[...] = jnp.zeros_like(queries)
     queries[: q.shape[0]] = q[...]
     sums[before] = jnp.zeros_like(sums[0])
@@ -277,14 +284,14 @@ def _begin(q, k, columns, queries, largest, total, sums, before):  # type: ignor
 
 
 def _again(k, v, columns, queries, largest, total, sums, places, tile, factor):  # type: ignore[no-untyped-def]
-    """A block that overflowed, with the maximum of all its keys."""
+    """Recompute a block that overflowed, with the maximum of all its keys."""
     before, after = places
     _subtract(queries, k.shape[1], jnp.zeros_like(largest))
     count = k.shape[0] // tile
 
-    def higher(i: Array, found: Array) -> Array:
+    def higher(i: Array, highest: Array) -> Array:
         logits = _logits(k, columns, queries, pl.ds(i * tile, tile))
-        return jnp.maximum(found, logits.max(axis=0, keepdims=True))
+        return jnp.maximum(highest, logits.max(axis=0, keepdims=True))
 
     new = jax.lax.fori_loop(0, count, higher, largest[...])
     shrink = jnp.exp2((largest[...] - new) * factor)
@@ -301,7 +308,7 @@ def _again(k, v, columns, queries, largest, total, sums, places, tile, factor): 
 
 
 def _clear(x, axis: int, start: int, multiple: int) -> None:  # type: ignore[no-untyped-def]
-    """Zeros from there on, in place."""
+    """Write zeros from `start` on, in place."""
     aligned = start // multiple * multiple
     tail = x.at[aligned:] if axis == 0 else x.at[:, aligned:]
     place = jax.lax.broadcasted_iota(jnp.int32, tail.shape, axis) + aligned
@@ -309,10 +316,10 @@ def _clear(x, axis: int, start: int, multiple: int) -> None:  # type: ignore[no-
 
 
 def _fast(k, v, columns, queries, total, sums, places, tile, factor):  # type: ignore[no-untyped-def]
-    """Compute tile by tile, three of them at once.
+    """Compute a block tile by tile, with three tiles in a pipeline.
 
-    The compiler keeps the order of the matrix units' products, so that one tile's logits come
-    before the weights of the one before that, and the values' product of a third.
+    The compiler keeps the order of the matrix units' products. So each turn issues one tile's
+    logits, the weights of the tile before it, and the values' product of a third.
     """
     before, after = places
     tiles = [
@@ -329,17 +336,17 @@ def _fast(k, v, columns, queries, total, sums, places, tile, factor):  # type: i
             weights[turn - 1] = jnp.exp2(logits.pop(turn - 1) * factor)
         if turn >= 2:
             rows, some = tiles[turn - 2]
-            mine = weights.pop(turn - 2)
+            tile_weights = weights.pop(turn - 2)
             place = before if rows.start == 0 else after
-            total[after, :, some] = total[place, :, some] + mine.sum(axis=0, keepdims=True)
-            found = _dot(v[:, rows], mine.astype(v.dtype))
-            sums[after, :, some] = sums[place, :, some] + found
+            total[after, :, some] = total[place, :, some] + tile_weights.sum(axis=0, keepdims=True)
+            product = _dot(v[:, rows], tile_weights.astype(v.dtype))
+            sums[after, :, some] = sums[place, :, some] + product
 
 
 def _logits(k, columns, queries, rows, some=slice(None)):  # type: ignore[no-untyped-def]
-    """[keys, queries], less what is subtracted from each query, in the units of q kᵀ."""
-    whole = jnp.concatenate([k[rows], columns[rows, k.shape[1] % LANES :]], axis=1)
-    return _dot(whole, queries[:, some])
+    """Return logits [keys, queries] less each query's subtracted maximum, in the units of q kᵀ."""
+    extended = jnp.concatenate([k[rows], columns[rows, k.shape[1] % LANES :]], axis=1)
+    return _dot(extended, queries[:, some])
 
 
 def _dot(x: Array, y: Array) -> Array:
@@ -347,7 +354,7 @@ def _dot(x: Array, y: Array) -> Array:
 
 
 def _subtract(queries, features: int, largest: Array) -> None:  # type: ignore[no-untyped-def]
-    """Write the rows below the features: less the largest, in parts that are exact together."""
+    """Write the rows below the features: the negative maximum, in parts whose sum is exact."""
     shape = SUBLANES, largest.shape[1]
     row = jax.lax.broadcasted_iota(jnp.int32, shape, 0)
     below = jnp.where(row == 3, 1.0, 0.0)
@@ -359,10 +366,10 @@ def _subtract(queries, features: int, largest: Array) -> None:  # type: ignore[n
     queries[features : features + SUBLANES] = below.astype(queries.dtype)
 
 
-def _turned_back(
+def _restore_order(
     x: Heads, q: Float[Array, "batch q_tokens heads dim"]
 ) -> Float[Array, "batch q_tokens heads _rows"]:
-    """Restore the order of the queries, in float32, without padding."""
+    """Transpose outputs back to the order of the queries, in float32, without padding."""
     batch, _, heads, dim = q.shape
     split = x.reshape(batch, heads, *x.shape[1:])[:, :, :dim]
     return split.transpose(0, 3, 1, 2).astype(jnp.float32)

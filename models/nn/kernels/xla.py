@@ -1,4 +1,4 @@
-"""Attention by XLA's own products, on every backend: the logits are materialised, in float32."""
+"""Attention kernels made of XLA's products, for every backend: float32 logits are in memory."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from models.nn.kernels.kernel import NOTHING, Attended
+from models.nn.kernels.kernel import NOTHING, AttentionOutput
 
 TINY = 1e-30
-"""Bound below any sum of weights over keys that count: the largest of those is one."""
+"""Lower bound of a sum of weights; the largest weight of keys that count is one."""
 
 
 def xla_kernel(
@@ -19,8 +19,11 @@ def xla_kernel(
     *,
     scale: float,
     keys: Bool[Array, " kv_tokens"] | None = None,
-) -> Attended:
-    """Implementation of `models.nn.kernels.kernel.Kernel`. Source: Vaswani et al. 2017, eq. 1."""
+) -> AttentionOutput:
+    """Attend with XLA's products: implementation of `models.nn.kernels.kernel.Kernel`.
+
+    Source: Vaswani et al. 2017, eq. 1.
+    """
     logits = scale * jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32)
     if keys is not None:
         logits = jnp.where(keys, logits, NOTHING)
@@ -32,7 +35,7 @@ def xla_kernel(
     values = jnp.einsum(
         "bhqk,bkhd->bqhd", weights.astype(v.dtype), v, preferred_element_type=jnp.float32
     )
-    return Attended(
+    return AttentionOutput(
         values / jnp.maximum(total, TINY)[..., None],
         jnp.where(total > 0, largest[..., 0].transpose(0, 2, 1) + jnp.log(total), NOTHING),
     )
@@ -45,16 +48,18 @@ def few_keys_kernel(
     *,
     scale: float,
     keys: Bool[Array, " kv_tokens"] | None = None,
-) -> Attended:
-    """Implementation of `models.nn.kernels.kernel.Kernel` for few keys.
+) -> AttentionOutput:
+    """Attend to few keys: implementation of `models.nn.kernels.kernel.Kernel`.
 
-    Weights are divided by their sum before they meet the values. Where keys are fewer than a head
-    is wide, or nearly, that is less to divide, and the values come out in their own dtype. Source:
-    Vaswani et al. 2017, eq. 1.
+    Weights are divided by their sum before they are multiplied by the values. If there are hardly
+    more keys than dimensions of a head, this divides fewer numbers, and the product is written in
+    the values' dtype.
+
+    Source: Vaswani et al. 2017, eq. 1.
     """
     logits = scale * jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32)
     if keys is not None:
         logits = jnp.where(keys, logits, NOTHING)
     weights = jax.nn.softmax(logits, axis=-1).astype(v.dtype)
     values = jnp.einsum("bhqk,bkhd->bqhd", weights, v).astype(jnp.float32)
-    return Attended(values, jax.nn.logsumexp(logits, axis=-1).transpose(0, 2, 1))
+    return AttentionOutput(values, jax.nn.logsumexp(logits, axis=-1).transpose(0, 2, 1))

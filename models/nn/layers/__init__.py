@@ -1,4 +1,4 @@
-"""Linear layers, norms, embeddings, stacks and step caches.
+"""Linear layers, norms, embeddings, stacked layers and step caches.
 
 May import `nn.kernels`, `nn.quant`, `parallel`, `spec`.
 """

@@ -1,4 +1,4 @@
-"""Activations, as the reference computes them."""
+"""Activation functions, computed as in the reference implementations."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from jaxtyping import Array, Float
 
 
 def erf_gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Compute x · Φ(x), in float32 whatever the dtype of `x`, which the result has.
+    """Compute exact GELU, x · Φ(x), in float32; the result has the dtype of `x`.
 
-    By the error function, as torch has it. `jax.nn.gelu` takes its complement, which a TPU needs
-    three times as long for, and rounds it to the dtype of `x` before it is multiplied.
+    Uses the error function, as torch does. `jax.nn.gelu` uses its complement, which takes a TPU
+    three times as long, and rounds it to the dtype of `x` before the multiplication.
 
     Source: Hendrycks and Gimpel 2016 (GELU), section 2.
     """
@@ -22,7 +22,7 @@ def erf_gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
 
 
 def tanh_gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Compute x · Φ(x), Φ by its approximation with a hyperbolic tangent, in the dtype of `x`.
+    """Compute GELU, x · Φ(x), with the tanh approximation of Φ, in the dtype of `x`.
 
     Source: Hendrycks and Gimpel 2016 (GELU), section 2.
     """

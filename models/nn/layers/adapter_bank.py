@@ -1,13 +1,13 @@
-"""Bank of low-rank adapters: beside a layer's kernel, what any row of a batch may add to it.
+"""Bank of low-rank adapters (LoRA), which each row of a batch may add to a layer's kernel.
 
-A bank is an array of pages on the device, each with `PAGE_RANK` ranks of one adapter. A row names
-its pages and their scales (models/parallel/row_adapters.py), and a layer adds, row by row,
+A bank is an array of pages on the device, each with `PAGE_RANK` ranks of one adapter. A row has a
+list of pages and their scales (models/parallel/row_adapters.py), and a layer adds, row by row,
 
     y = W x + Σ scale · up(down(x))
 
-An adapter of a higher rank has several pages, and so have several adapters of one row: to a layer
-they are the same. Which adapters lie where is data, so rows of any adapters share a program, and
-an adapter comes and goes without a new one.
+An adapter of a higher rank has several pages, and so have several adapters of one row: a layer does
+not distinguish them. The assignment of pages is data. So rows with any adapters share a program,
+and adapters are loaded and removed without a new one.
 
 Source: Hu et al. 2021 (LoRA), section 4.1. One kernel for rows of many adapters: Chen et al. 2023
 (Punica), section 4; pages of ranks in one pool: Sheng et al. 2023 (S-LoRA), section 5.1.
@@ -28,14 +28,15 @@ from models.parallel.trace_options import trace_options
 from models.spec.lora import PAGE_RANK
 
 BANK = "bank"
-"""Attribute of a layer that is its bank."""
+"""Attribute of a layer that holds its bank."""
 
 
 class AdapterBank(nnx.Module):
-    """Pages of one layer, or of each layer of a stack.
+    """Adapter pages of one layer, or of each layer of a stack.
 
-    `down` [*layers, pages, PAGE_RANK, *window, in] and `up` [*layers, pages, PAGE_RANK, out]:
-    features lie last, as chips have them in memory. `bias` [*layers, pages, out] is added as it is.
+    `down` [*layers, pages, PAGE_RANK, *window, in] and `up` [*layers, pages, PAGE_RANK, out] have
+    features last, as in a chip's memory. `bias` [*layers, pages, out] is added with the page's
+    scale.
     """
 
     def __init__(self, down: AdapterPages, up: AdapterPages, bias: AdapterPages) -> None:
@@ -60,10 +61,10 @@ class AdapterBank(nnx.Module):
     def added(self, out: Array, change: Array) -> Array:
         """Add a change to the layer's outputs.
 
-        It is computed first: a TPU's compiler adds it as it writes the layer's own product then, in
-        whichever order that is read. The other way round it would read and write the outputs once
-        more, and turn them round behind that. A product whose sums cross devices is written before
-        anything can be added.
+        The change is computed first. A TPU's compiler then adds it while it writes the layer's own
+        product, in any memory order. Otherwise it would read and write the outputs once more, and
+        transpose them after that. A product whose sums cross devices is written before anything can
+        be added.
         """
         change = change.reshape(out.shape)
         return out + (change if self._has_split_inputs else jax.lax.optimization_barrier(change))
@@ -75,13 +76,13 @@ class AdapterBank(nnx.Module):
         return layout is not None and axis is not None and layout.in_use().size(axis) > 1
 
     def of_rows(self, x: Array, rows: RowAdapters) -> RowPages:
-        """Take the pages that each row of a batch reads, in the dtype of `x`.
+        """Gather the pages that each row of a batch reads, in the dtype of `x`.
 
-        Those of a single row once, whatever the batch has of it.
+        The pages of a single row are gathered once, whatever the batch size.
         """
         places, scales = rows if len(rows.pages) == 1 else rows.of_batch(len(x))
         down, up, bias = (
-            _taken(one, places).astype(x.dtype) for one in (self.down, self.up, self.bias)
+            _taken(leaf, places).astype(x.dtype) for leaf in (self.down, self.up, self.bias)
         )
         return RowPages(
             down.reshape(len(down), down.shape[1] * PAGE_RANK, -1, down.shape[-1]),
@@ -92,7 +93,7 @@ class AdapterBank(nnx.Module):
 
 
 class RowPages(NamedTuple):
-    """Pages of one layer, row by row; or those of the one row that all of a batch is of."""
+    """Gathered pages of one layer, by row; or those of a single row for the whole batch."""
 
     down: Float[Array, "rows ranks window in_features"]
     up: Float[Array, "rows ranks out_features"]
@@ -104,9 +105,10 @@ class RowPages(NamedTuple):
         hidden: Float[Array, "batch *places ranks"],
         features: tuple[int, ...] = (-1,),
     ) -> Float[Array, "batch ..."]:
-        """Scale what the ranks made of the inputs, and bring it up to the outputs.
+        """Scale the activations of the ranks and project them to the outputs.
 
-        The ranks are computed apart: a TPU's compiler would do so again for each tile of outputs.
+        A barrier keeps the ranks separate: a TPU's compiler would recompute them for each tile of
+        outputs.
         """
         scales = jnp.repeat(self.scales, PAGE_RANK, axis=1)
         hidden = jax.lax.optimization_barrier(hidden)
@@ -121,33 +123,33 @@ class RowPages(NamedTuple):
 
 def product(
     x: Float[Array, "batch places _in"],
-    own: Float[Array, "rows ..."],
+    weights: Float[Array, "rows ..."],
     own_axes: str,
     features: str,
 ) -> Float[Array, "batch places ..."]:
-    """Multiply each row of `x` by its own array, or all of them by the one that there is.
+    """Multiply each row of `x` by its own array, or all rows by a single array.
 
     Args:
         own_axes: letters of the axes of one row's array; those not in `features` are summed over.
         features: letters of the results' last axes.
     """
     summed = "".join(letter for letter in own_axes if letter not in features)
-    if len(own) == 1:
-        return jnp.einsum(f"bs{summed},{own_axes}->bs{features}", x, own[0])
-    return jnp.einsum(f"bs{summed},b{own_axes}->bs{features}", x, own)
+    if len(weights) == 1:
+        return jnp.einsum(f"bs{summed},{own_axes}->bs{features}", x, weights[0])
+    return jnp.einsum(f"bs{summed},b{own_axes}->bs{features}", x, weights)
 
 
 def is_of_bank(path: tuple[Any, ...], leaf: Any) -> bool:
-    """Return whether rows look up their pages in a leaf's whole stack of layers, by this trace.
+    """Return whether rows of this trace read their pages from a leaf's whole stack of layers.
 
-    To cut a layer's pages out of it first would copy those of all rows that ever come.
+    Slicing one layer out of it first would copy the pages of all adapters in the bank.
     """
-    asked = trace_options().adapters is not None
-    return asked and isinstance(leaf, AdapterPages) and "layers" in leaf.axes
+    has_adapters = trace_options().adapters is not None
+    return has_adapters and isinstance(leaf, AdapterPages) and "layers" in leaf.axes
 
 
 def _taken(parameter: AdapterPages, pages: Array) -> Array:
-    """Pages of each row: [batch, pages, …]; of a layer of a stack, where they lie there."""
+    """Gather the pages of each row, [batch, pages, …]; a stacked layer's are read in place."""
     value: Any = parameter.get_value()
     taken = value.values[value.number, pages] if isinstance(value, OfStack) else value[pages]
     layout = trace_options().layout

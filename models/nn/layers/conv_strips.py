@@ -1,10 +1,10 @@
-"""Images as strips side by side in the batch, which is how a TPU convolves them.
+"""Images as strips in the batch axis, the form in which a TPU convolves them.
 
-A TPU's registers hold eight images' channels at a time. Of a single image its compiler makes
-eight strips in front of a convolution and an image again behind it, and both take longer than the
-convolution itself. Here an image is cut once, where it is smallest; each convolution then takes
-the columns beside a strip from its neighbours, and norms count an image's strips together. How
-many strips an image is in is `TraceOptions.strips`.
+A TPU's registers hold the channels of eight images at a time. For a single image its compiler makes
+eight strips before a convolution and an image again after it. Both take longer than the convolution
+itself. Here an image is cut once, where it is smallest. Each convolution then reads the adjacent
+columns of neighbouring strips, and norms reduce over all strips of an image. `TraceOptions.strips`
+is the number of strips of an image.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NONE = ((0, 0),) * 3
 
 
 def for_layout(layout: Layout, width: int, columns: MeshAxes) -> int:
-    """Return how many strips an image so wide is cut into on that layout's devices.
+    """Return the number of strips of an image of this width, whose columns the layout may split.
 
     Args:
         columns: mesh axes that its columns are split over.
@@ -31,13 +31,13 @@ def for_layout(layout: Layout, width: int, columns: MeshAxes) -> int:
 
 
 def fitting(platform: str | None, width: int, devices: int) -> int:
-    """Return a TPU's register rows for each device, where they come out even; else 1."""
+    """Return a TPU's register rows for each device if they divide the width, else 1."""
     is_even = width % (ROWS * devices) == 0
     return ROWS * devices if platform == "tpu" and is_even else 1
 
 
 def for_batch(layout: Layout | None, batch: int, width: int) -> int:
-    """Return how many strips each image of a batch is cut into where a TPU has its images whole.
+    """Return the number of strips of each image of a batch, if each TPU has complete images.
 
     Args:
         batch: images of all devices.
@@ -51,19 +51,19 @@ def for_batch(layout: Layout | None, batch: int, width: int) -> int:
     return strips_at_once(batch // layout.devices(axes), width)
 
 
-def strips_at_once(pictures: int, width: int) -> int:
-    """Return how many strips of each fill registers' rows with those of the others.
+def strips_at_once(images: int, width: int) -> int:
+    """Return the strips per image with which all images together fill a register's rows.
 
-    Fewer where they do not come out even.
+    Fewer if they do not divide the width.
     """
-    most = max(ROWS // pictures, 1)
+    most = max(ROWS // images, 1)
     return next(count for count in range(most, 0, -1) if width % count == 0)
 
 
 def split_strips(
     x: Shaped[Array, "batch height _width channels"],
 ) -> Shaped[Array, "_strips height _columns channels"]:
-    """Images → their strips, those of an image one after the other."""
+    """Cut images into strips, with the strips of an image adjacent in the batch."""
     if trace_options().strips == 1:
         return x
     batch, height, _, channels = x.shape
@@ -74,7 +74,7 @@ def split_strips(
 def join_strips(
     x: Shaped[Array, "_strips height _columns channels"],
 ) -> Shaped[Array, "batch height _width channels"]:
-    """The inverse of `split_strips`, whatever became of the sizes."""
+    """Join strips into images: the inverse of `split_strips`, also for changed sizes."""
     if trace_options().strips == 1:
         return x
     joined = by_image(x).swapaxes(1, 2)
@@ -82,22 +82,22 @@ def join_strips(
 
 
 def repeat_by_strip(x: Shaped[Array, "batch ..."]) -> Shaped[Array, "_strips ..."]:
-    """Repeat what is said of each image for all of its strips."""
+    """Repeat per-image values for each of the image's strips."""
     return jnp.repeat(x, trace_options().strips, axis=0)
 
 
 def by_image(x: Shaped[Array, "_strips ..."]) -> Shaped[Array, "batch _of_each ..."]:
-    """The strips of each image on an axis of their own."""
+    """Reshape to [batch, strips of an image, …]."""
     return x.reshape(-1, trace_options().strips, *x.shape[1:])
 
 
 def with_neighbours(
     x: Shaped[Array, "_strips height _columns channels"], left: int, right: int
 ) -> Shaped[Array, "_strips height _more channels"]:
-    """Strips with so many columns of those beside them; zeros at the image's sides."""
+    """Extend strips by columns of the adjacent strips, and by zeros at the image's sides."""
     strips = by_image(x)
     width = strips.shape[-2]
     before = jnp.pad(strips[:, :-1, :, width - left :], ((0, 0), (1, 0), *_NONE))
     after = jnp.pad(strips[:, 1:, :, :right], ((0, 0), (0, 1), *_NONE))
-    seen = jnp.concatenate([before, strips, after], axis=-2)
-    return seen.reshape(-1, *seen.shape[2:])
+    extended = jnp.concatenate([before, strips, after], axis=-2)
+    return extended.reshape(-1, *extended.shape[2:])

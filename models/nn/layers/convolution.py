@@ -1,4 +1,4 @@
-"""Convolutions of images that may lie in strips, and what the adapters of rows add to them."""
+"""Convolutions of images, which may be cut into strips, and the rows' adapters of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from models.parallel.trace_options import trace_options
 def convolved(
     layer: Conv, x: Shaped[Array, "_strips *_places _in"]
 ) -> Shaped[Array, "_strips *_places_after _out"]:
-    """layer(x). In strips, its padding names rows and columns."""
+    """Compute layer(x) and the rows' adapters; with strips, its padding is numeric, by axis."""
     return adapted(layer, x, _convolved(layer, x))
 
 
@@ -31,7 +31,7 @@ def _convolved(layer: Conv, x: Array) -> Array:
 
 
 def _by_kernel(layer: Conv, x: Array, kernel: Array) -> Array:
-    """Convolve with a kernel of the layer's window; of images in strips, too."""
+    """Convolve with a kernel of the layer's window, also for images in strips."""
     sides: list[tuple[int, int]] = paddings(layer)
     if trace_options().strips > 1:
         rows, (left, right) = sides
@@ -47,7 +47,7 @@ def _by_kernel(layer: Conv, x: Array, kernel: Array) -> Array:
 
 
 def adapted(layer: Conv, x: Array, out: Array) -> Array:
-    """Add what the rows' adapters make of a convolution's inputs to its outputs."""
+    """Add the rows' adapters, applied to a convolution's inputs, to its outputs."""
     rows = trace_options().adapters
     if layer.bank is None or rows is None:
         return out
@@ -64,19 +64,19 @@ def _change(layer: Conv, bank: AdapterBank, x: Array, rows: RowAdapters) -> Arra
 
 
 def _is_split() -> bool:
-    """Return whether devices share an image or its channels: see models.nn.layers.split_channels.
+    """Return whether devices share an image or its channels (models.nn.layers.split_channels).
 
-    Convolutions of both are not left to XLA's partitioner.
+    XLA's partitioner may not split convolutions by both.
     """
     layout = trace_options().layout
     return layout is not None and layout.size("rows") * layout.size("channels") > 1
 
 
 def _of_rows(layer: Conv, pages: RowPages, x: Array) -> Array:
-    """Compute each row's ranks: its few channels at every place of the window, side by side.
+    """Compute each row's ranks: few channels for every position of the window.
 
-    One product for all places of the window, whose results are then added up from where they lie:
-    a convolution by rows of their own would be one of as many groups as rows.
+    One product computes all positions of the window, and shifted slices are then added up. A
+    convolution with kernels per row would need as many groups as rows.
     """
     by_place = product(x.reshape(len(x), -1, x.shape[-1]), pages.down, "jti", "tj")
     padded = _padded(layer, by_place.reshape(*x.shape[:-1], -1))
@@ -102,7 +102,7 @@ def _of_rows(layer: Conv, pages: RowPages, x: Array) -> Array:
 
 
 def _padded(layer: Conv, x: Array) -> Array:
-    """Return images with the zeros around them, or the columns of neighbouring strips."""
+    """Pad images with zeros, or with the columns of neighbouring strips."""
     sides = paddings(layer)
     if trace_options().strips > 1:
         rows, (left, right) = sides
@@ -111,7 +111,7 @@ def _padded(layer: Conv, x: Array) -> Array:
 
 
 def paddings(layer: Conv) -> list[tuple[int, int]]:
-    """Return the zeros in front of and behind each axis of an image."""
+    """Return the zeros before and after each axis of an image."""
     axes = len(layer.kernel.shape) - 2
     both = np.broadcast_to(np.asarray(layer.padding), (axes, 2)).tolist()
     return [(first, last) for first, last in both]

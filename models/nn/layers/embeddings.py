@@ -1,4 +1,4 @@
-"""Scalars (timestep, guidance) and vectors (pooled text) as conditioning vectors."""
+"""Embeddings of scalars (timestep, guidance) and vectors (pooled text) as conditioning vectors."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from models.nn.layers.parameterised import linear
 def sinusoid(
     values: Float[Array, " batch"], features: int, max_period: float = 10_000.0
 ) -> Float[Array, "batch features"]:
-    """[cos, sin] of the values at geometrically spaced frequencies, in float32.
+    """Compute [cos, sin] of the values at geometrically spaced frequencies, in float32.
 
-    Where the features are odd in number, the last is 0.
+    If the number of features is odd, the last is 0.
     Source: Ho et al. 2020 (DDPM), after Vaswani et al. 2017, section 3.5; cosine first, as in
     diffusers with flip_sin_to_cos and no frequency shift.
     """
@@ -31,17 +31,17 @@ def sinusoid(
 
 
 def _frequencies(count: int, max_period: float) -> np.ndarray:
-    """Return 1 down to 1 / max_period, float32.
+    """Return frequencies from 1 down to 1 / max_period, float32.
 
-    Exponents are rounded as in the reference, powers correctly: an angle of a guidance scale of 30
-    is 30,000, and the last bit of its frequency is a thousandth of it.
+    Exponents are rounded as in the reference, and powers correctly. A guidance scale of 30 has an
+    angle of 30,000, which the last bit of its frequency changes by a thousandth.
     """
     exponents = np.float32(-math.log(max_period)) * np.arange(count, dtype=np.float32)
     return np.exp((exponents / np.float32(count)).astype(np.float64)).astype(np.float32)
 
 
 class ConditionMLP(nnx.Module):
-    """Linear, SiLU, linear: any vector to the width of the network."""
+    """MLP (linear, SiLU, linear) from any vector to the width of the network."""
 
     def __init__(
         self,
@@ -53,10 +53,10 @@ class ConditionMLP(nnx.Module):
         rngs: nnx.Rngs,
         param_dtype: DTypeLike = jnp.float32,
     ) -> None:
-        """Build it.
+        """Create the layers.
 
         Args:
-            inner: features in the middle; None: as many as come out.
+            inner: hidden features; None: `features`.
         """
         inner = inner or features
         dense = partial(linear, use_bias=use_bias, rngs=rngs, param_dtype=param_dtype)
@@ -64,5 +64,5 @@ class ConditionMLP(nnx.Module):
         self.second = dense(inner, features, ("mlp", "embed"))
 
     def __call__(self, x: Float[Array, "batch in"]) -> Float[Array, "batch features"]:
-        """Embed the condition."""
+        """Embed each vector."""
         return self.second(jax.nn.silu(self.first(x.astype(self.first.kernel.dtype))))

@@ -1,4 +1,4 @@
-"""Normalisation with statistics in float32, and its adaptive forms."""
+"""Norms with statistics in float32, and adaptive norms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from models.parallel.trace_options import trace_options
 
 
 def layer_norm(x: Float[Array, "*batch width"], epsilon: float) -> Float[Array, "*batch width"]:
-    """Zero mean, unit variance over the last axis, without scale or bias."""
+    """Normalize to zero mean and unit variance over the last axis, without scale or bias."""
     wide = x.astype(jnp.float32)
     centred = wide - wide.mean(axis=-1, keepdims=True)
     variance = jnp.square(centred).mean(axis=-1, keepdims=True)
@@ -24,14 +24,14 @@ def layer_norm(x: Float[Array, "*batch width"], epsilon: float) -> Float[Array, 
 
 
 def rms(x: Float[Array, "*batch width"], epsilon: float) -> Float[Array, "*batch width"]:
-    """Root mean square of one over the last axis, without a scale."""
+    """Normalize to a root mean square of one over the last axis, without a scale."""
     wide = x.astype(jnp.float32)
     mean_square = jnp.square(wide).mean(axis=-1, keepdims=True)
     return (wide * jax.lax.rsqrt(mean_square + epsilon)).astype(x.dtype)
 
 
 class LayerNorm(nnx.Module):
-    """`layer_norm` with a learned scale and bias, kept and applied in float32.
+    """`layer_norm` with a learned scale and bias, stored and applied in float32.
 
     Source: Ba et al. 2016, eq. 4.
     """
@@ -43,13 +43,13 @@ class LayerNorm(nnx.Module):
         self.epsilon = epsilon
 
     def __call__(self, x: Float[Array, "*batch width"]) -> Float[Array, "*batch width"]:
-        """Norm each vector, in float32."""
+        """Normalize each vector, in float32."""
         normed = layer_norm(x.astype(jnp.float32), self.epsilon)
         return (normed * self.scale[...] + self.bias[...]).astype(x.dtype)
 
 
 class RMSNorm(nnx.Module):
-    """x / rms(x) · scale over the last axis. Source: Zhang and Sennrich 2019, eq. 4."""
+    """RMS norm over the last axis: x / rms(x) · scale. Source: Zhang and Sennrich 2019, eq. 4."""
 
     def __init__(
         self,
@@ -64,13 +64,13 @@ class RMSNorm(nnx.Module):
         self.epsilon = epsilon
 
     def __call__(self, x: Float[Array, "*batch width"]) -> Float[Array, "*batch width"]:
-        """Norm each vector by its root mean square."""
+        """Normalize each vector by its root mean square."""
         return self._normed(x, -1, self.scale[...])
 
     def over_heads(
         self, x: Float[Array, "batch tokens heads dim"]
     ) -> Float[Array, "batch tokens heads dim"]:
-        """Normalise over all heads of a token together, which are its width."""
+        """Normalize over all heads of a token together, which form its width."""
         return self._normed(x, (-2, -1), self.scale[...].reshape(x.shape[-2:]))
 
     def _normed(self, x: Array, axes: int | tuple[int, ...], scale: Array) -> Array:
@@ -81,7 +81,7 @@ class RMSNorm(nnx.Module):
 
 
 class OffsetRMSNorm(nnx.Module):
-    """x / rms(x) · (1 + scale), in float32. Source: transformers' Gemma3RMSNorm."""
+    """RMS norm as x / rms(x) · (1 + scale), in float32. Source: transformers' Gemma3RMSNorm."""
 
     def __init__(
         self,
@@ -97,17 +97,17 @@ class OffsetRMSNorm(nnx.Module):
         self.epsilon = epsilon
 
     def __call__(self, x: Float[Array, "*batch width"]) -> Float[Array, "*batch width"]:
-        """Norm each vector by its root mean square."""
+        """Normalize each vector by its root mean square."""
         normed = rms(x.astype(jnp.float32), self.epsilon)
         return (normed * (1 + self.scale[...].astype(jnp.float32))).astype(x.dtype)
 
 
 class GroupNorm(nnx.Module):
-    """Zero mean and unit variance of each group of an image's channels, then scale and bias.
+    """Group norm of an image's channels: zero mean and unit variance, then scale and bias.
 
-    Sums are of channels, then of groups: a TPU would copy an image whose channels are taken apart.
-    In half precisions they are those of the numbers and of their squares, in one pass; what that
-    loses in float32 is far less than such numbers are rounded by.
+    Sums are over channels, then groups: a TPU would copy an image to separate its channels. In half
+    precision, mean and variance come from the sums of numbers and squares, in one pass. The float32
+    error is far below the rounding of half-precision inputs.
 
     Source: Wu and He 2018, eq. 1 and 7.
     """
@@ -131,21 +131,21 @@ class GroupNorm(nnx.Module):
     def __call__(
         self, x: Float[Array, "batch height width channels"]
     ) -> Float[Array, "batch height width channels"]:
-        """Norm each group of channels, in float32."""
+        """Normalize each group of channels, in float32."""
         wide = x.astype(jnp.float32)
         mean = self._mean(wide)
         if x.dtype == jnp.float32:
             variance = self._mean(jnp.square(wide - mean))
         else:
             variance = jnp.maximum(0, self._mean(jnp.square(wide)) - jnp.square(mean))
-        scale, bias = (one[...].astype(jnp.float32) for one in (self.scale, self.bias))
+        scale, bias = (leaf[...].astype(jnp.float32) for leaf in (self.scale, self.bias))
         normed = (wide - mean) * (jax.lax.rsqrt(variance + self.epsilon) * scale) + bias
         return normed.astype(x.dtype)
 
     def _mean(
         self, x: Float[Array, "batch height width channels"]
     ) -> Float[Array, "batch 1 1 channels"]:
-        """Compute the mean of each group of each image, for all of its channels and strips."""
+        """Compute the mean of each image's groups, repeated for all its channels and strips."""
         channels = by_image(x.mean(axis=(1, 2)))
         strips = trace_options().strips
         groups = channels.reshape(len(channels), strips, self.groups, -1).mean(axis=(1, 3))
@@ -155,7 +155,7 @@ class GroupNorm(nnx.Module):
 
 
 class Modulation(nnx.Module):
-    """`count` vectors of the network's width from the conditioning vector, for adaptive norms.
+    """Layer from the conditioning vector to `count` modulation vectors, for adaptive norms.
 
     Source: Peebles and Xie 2022 (DiT), section 3.2, adaLN-Zero.
     """
@@ -176,15 +176,15 @@ class Modulation(nnx.Module):
         self.count = count
 
     def __call__(self, condition: Float[Array, "batch width"]) -> Float[Array, "batch count width"]:
-        """Return the vectors that shift, scale and gate; in full precision."""
-        vectors = of_condition(self.linear, jax.nn.silu(condition))
+        """Return the shift, scale and gate vectors, computed from exact activations."""
+        vectors = linear_with_exact_activations(self.linear, jax.nn.silu(condition))
         return vectors.reshape(len(vectors), self.count, -1)
 
 
-def of_condition(
+def linear_with_exact_activations(
     layer: Linear, condition: Float[Array, "batch _in"]
 ) -> Float[Array, "batch _features"]:
-    """Apply a layer that few vectors go through, in full precision: it waits for its weights."""
+    """Apply a layer to few vectors, with exact activations: reading its weights dominates."""
     options = trace_options()
     with replace(options, quant=options.quant and "w8a16").active():
         return layer(condition)
@@ -196,5 +196,5 @@ def modulate(
     scale: Float[Array, "batch _one_or_tokens width"],
     epsilon: float = 1e-6,
 ) -> Float[Array, "batch tokens width"]:
-    """Adaptive layer norm: norm(x) · (1 + scale) + shift."""
+    """Apply adaptive layer norm: norm(x) · (1 + scale) + shift."""
     return layer_norm(x, epsilon) * (1 + scale) + shift

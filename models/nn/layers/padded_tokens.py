@@ -1,6 +1,6 @@
-"""Sequences that a layout splits: padded to whole shares, joined and cut without moving a token.
+"""Token sequences that a layout splits: padded to equal shares, joined and cut without moves.
 
-Without a layout there is one share, and all of this is plain concatenation.
+Without a layout there is one share, and these functions are plain concatenation.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from models.parallel.trace_options import trace_options
 
 
 class Positions(NamedTuple):
-    """Positions of padded tokens."""
+    """Positions and key mask of padded tokens."""
 
     rope: RopeTable
     keys: Bool[np.ndarray, " all"] | Bool[Array, "batch all"] | None
-    """Tokens that count as keys, with a batch in front where rows differ; None: all."""
-    drawn: int | None = None
-    """Image tokens in front that the first half of their vectors modulates, and the second the
-    others; None: the same vectors modulate all."""
+    """Mask of tokens that count as keys, with a leading batch axis if rows differ; None: all."""
+    generated_tokens: int | None = None
+    """Number of leading image tokens that the first half of their vectors modulates; the second
+    half modulates the others. None: the same vectors modulate all."""
 
 
 def shares() -> int:
-    """Devices that a sequence is split over."""
+    """Return the number of devices that a sequence is split over."""
     layout = trace_options().layout
     return 1 if layout is None else layout.size("tokens")
 
 
 def padding(tokens: int) -> int:
-    """Tokens that are added to so many, for equal shares."""
+    """Return the number of tokens to add to `tokens` for equal shares."""
     return -tokens % shares()
 
 
 def pad(x: Shaped[Array, "batch tokens *rest"]) -> Shaped[Array, "batch _padded *rest"]:
-    """Zeros behind the last token, for equal shares."""
+    """Append zero tokens for equal shares."""
     widths = [(0, 0)] * x.ndim
     widths[1] = (0, padding(x.shape[1]))
     return jnp.pad(x, widths) if widths[1][1] else x
 
 
 def counted(*tokens: int) -> Bool[np.ndarray, " all"] | None:
-    """Return which tokens of the joined, padded sequences are no padding; None: all."""
+    """Return the mask of tokens that are not padding in the joined sequences; None: all."""
     if not any(map(padding, tokens)):
         return None
     return join_host([np.arange(count + padding(count)) < count for count in tokens])
@@ -56,38 +56,38 @@ def counted(*tokens: int) -> Bool[np.ndarray, " all"] | None:
 def join(
     parts: Sequence[Shaped[Array, "batch _tokens *rest"]],
 ) -> Shaped[Array, "batch _all *rest"]:
-    """Join padded sequences: each share of the result is the parts' shares in a row."""
+    """Join padded sequences: each share of the result consists of the parts' shares."""
     return _join(jnp, parts, axis=1)
 
 
 def join_host(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """The same order for arrays on the host, [tokens, …]."""
+    """Join arrays on the host, [tokens, …], in the order of `join`."""
     joined: np.ndarray = _join(np, parts, axis=0)
     return joined
 
 
 def join_positions(parts: Sequence[Positions]) -> Positions:
-    """Return the positions of joined sequences, of at least one of which rows differ."""
+    """Join the positions of sequences, at least one of which has a key mask per row."""
     keys = [
         np.ones(part.rope.cos.shape[-2], bool) if part.keys is None else part.keys for part in parts
     ]
-    (rows,) = {len(own) for own in keys if own.ndim == 2}
+    (rows,) = {len(mask) for mask in keys if mask.ndim == 2}
 
     cos, sin = (
-        join([jnp.broadcast_to(one, (rows, *one.shape[-2:])) for one in of_parts])
+        join([jnp.broadcast_to(table, (rows, *table.shape[-2:])) for table in of_parts])
         for of_parts in zip(*(part.rope for part in parts), strict=True)
     )
-    of_rows = [jnp.broadcast_to(own, (rows, own.shape[-1])) for own in keys]
+    of_rows = [jnp.broadcast_to(mask, (rows, mask.shape[-1])) for mask in keys]
     return Positions(RopeTable(cos, sin), join(of_rows))
 
 
 def cut(
     x: Shaped[Array, "batch all *rest"], *tokens: int
 ) -> list[Shaped[Array, "batch _tokens *rest"]]:
-    """The padded sequences that were joined.
+    """Cut joined tokens into the padded sequences: the inverse of `join`.
 
     Args:
-        tokens: of each, padding included.
+        tokens: length of each sequence, padding included.
     """
     count = shares()
     shared = x.reshape(x.shape[0], count, -1, *x.shape[2:])

@@ -1,7 +1,7 @@
-"""Parameterised layers, with the logical axes of every array named where it is made.
+"""Parameterised layers, which name the logical axes of every array that they create.
 
-A name here is a row of the sharding table; nothing else in a network knows how it is split.
-Arrays keep the dtype they were loaded in; activations follow their inputs.
+A name is a row of the sharding table; networks contain nothing else about sharding. Arrays keep the
+dtype they were loaded in; activations have that of their inputs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Num
 
 from models.nn.kernels.int8_matmul import Activation
 from models.nn.layers.adapter_bank import AdapterBank
-from models.nn.quant.matmul import Rounded, multiplied, scaled, upright_values
+from models.nn.quant.matmul import EightBitKernel, inputs_first, multiplied, scaled
 from models.nn.quant.sharded import product_by_kernel
 from models.parallel import jax_internals
 from models.parallel.placement import in_memory
@@ -30,50 +30,50 @@ _embedding = nnx.initializers.normal(0.02)
 
 
 class Kinds(TypedDict):
-    """Arguments of every layer."""
+    """Keyword arguments common to all layers."""
 
     rngs: nnx.Rngs
     param_dtype: DTypeLike
 
 
 class Linear(nnx.Linear):
-    """y = x W + b, and what the adapters of the trace's rows add.
+    """Linear layer, y = x W + b, plus the adapters of the trace's rows.
 
-    By its kernel in 8 bits, where it has one and the trace's options ask for it.
+    Uses its 8-bit kernel if it has one and the trace's options enable it.
     """
 
-    eight: Rounded | None = None
+    eight: EightBitKernel | None = None
     bank: AdapterBank | None = None
 
     def __call__(
         self, x: Float[Array, "*batch in_features"], out_sharding: Any = None
     ) -> Float[Array, "*batch out_features"]:
-        """Multiply, with 8 bits where the trace asks for them, and adapt."""
+        """Multiply, in 8 bits if the trace's options enable it, and add adapters."""
         return adapted(self, x, self._multiplied(x, out_sharding))
 
     def _multiplied(self, x: Array, out_sharding: Any) -> Array:
-        eight = self.asked
+        eight = self.eight_bit_kernel
         if eight is None:
             return super().__call__(x, out_sharding)
-        own = by_kernel(self, [x.reshape(1, -1, x.shape[-1]) if x.ndim != 3 else x])
-        if own is not None:
-            return own.reshape(*x.shape[:-1], -1)
+        product = by_kernel(self, [x.reshape(1, -1, x.shape[-1]) if x.ndim != 3 else x])
+        if product is not None:
+            return product.reshape(*x.shape[:-1], -1)
         out = multiplied(x, eight)
         return out if self.bias is None else out + self.bias[...].astype(out.dtype)
 
     @property
-    def asked(self) -> Rounded | None:
-        """The kernel of 8 bits, where there is one and what is traced now is to use it."""
+    def eight_bit_kernel(self) -> EightBitKernel | None:
+        """8-bit kernel, if the layer has one and the current trace uses it."""
         return self.eight if trace_options().quant else None
 
     @property
     def is_adapted(self) -> bool:
-        """True if rows that are traced now may have adapters here."""
+        """True if rows of the current trace may have adapters for this layer."""
         return self.bank is not None and trace_options().adapters is not None
 
 
 def adapted(layer: Linear, x: Array, out: Array) -> Array:
-    """Add what the rows' adapters make of a layer's inputs to its outputs, of whatever shape.
+    """Add the rows' adapters, applied to a layer's inputs, to its outputs of any shape.
 
     Args:
         x: [batch, *tokens, in].
@@ -87,34 +87,34 @@ def adapted(layer: Linear, x: Array, out: Array) -> Array:
 def by_kernel(
     layer: Linear, parts: Sequence[Float[Array, "batch tokens *_features"]], **how: Any
 ) -> Array | None:
-    """Call `models.nn.quant.sharded.product_by_kernel`; None, too, for exact activations."""
-    if layer.asked is None or trace_options().quant != "w8a8":
+    """Call `models.nn.quant.sharded.product_by_kernel`; return None also for exact activations."""
+    if layer.eight_bit_kernel is None or trace_options().quant != "w8a8":
         return None
     bias = None if layer.bias is None else layer.bias[...]
-    return product_by_kernel(layer.asked, parts, bias, **how)
+    return product_by_kernel(layer.eight_bit_kernel, parts, bias, **how)
 
 
 def activated(
     layer: Linear, x: Float[Array, "batch tokens in_features"], activation: Activation
 ) -> Float[Array, "batch tokens out_features"]:
-    """activation(layer(x)), in one go where the product is by a kernel of ours."""
-    own = None if layer.is_adapted else by_kernel(layer, [x], activation=activation)
-    return activation(layer(x)) if own is None else own
+    """Compute activation(layer(x)), in one pass if `int8_matmul` runs the product."""
+    output = None if layer.is_adapted else by_kernel(layer, [x], activation=activation)
+    return activation(layer(x)) if output is None else output
 
 
-def of_joined(
+def linear_concatenated(
     layer: Linear,
     parts: Sequence[
         Float[Array, "batch tokens _features"] | Float[Array, "batch tokens _heads _dim"]
     ],
 ) -> Float[Array, "batch tokens out_features"]:
-    """layer(x), x being the parts side by side, which a kernel of ours need not have so."""
-    own = by_kernel(layer, parts)
-    if own is not None and not layer.is_adapted:
-        return own
+    """Compute layer(x) of concatenated parts; `int8_matmul` does not concatenate them."""
+    product = by_kernel(layer, parts)
+    if product is not None and not layer.is_adapted:
+        return product
     flat = [part.reshape(*part.shape[:2], -1) for part in parts]
     joined = jnp.concatenate(flat, axis=-1)
-    return layer(joined) if own is None else adapted(layer, joined, own)
+    return layer(joined) if product is None else adapted(layer, joined, product)
 
 
 def linear(
@@ -126,7 +126,7 @@ def linear(
     use_bias: bool = True,
     param_dtype: DTypeLike = jnp.float32,
 ) -> Linear:
-    """Build y = x W + b: kernel [in, out] with its logical axes; the bias follows the second."""
+    """Build a linear layer: kernel [in, out] with logical axes; the bias has the second."""
     return Linear(
         in_features,
         out_features,
@@ -144,34 +144,35 @@ def to_heads(
     x: Float[Array, "batch tokens in_features"],
     heads: int,
     *,
-    upright: bool = False,
+    tokens_last: bool = False,
 ) -> Float[Array, "batch tokens heads dim"]:
-    """layer(x), its features apart by heads.
+    """Compute layer(x) with its features split by head.
 
-    As one product with an axis of heads it may write them head by head, as attention reads them;
-    behind a product without one the compiler copies, or turns the tokens round. Of both sides in
-    8 bits it would turn the kernels of all layers instead, for each of them; a kernel of ours does
-    as it is told.
+    As one product with a heads axis, XLA can write them head by head, as attention reads them.
+    After a product without that axis, the compiler copies or transposes the tokens. If both
+    operands have 8 bits, it would instead transpose the kernels of all layers in each layer;
+    `int8_matmul` writes the requested order.
 
     Args:
-        upright: nothing but attention is to read them: each head's tokens side by side, then.
+        tokens_last: store each head's tokens contiguously; only if nothing but attention
+            reads them.
     """
-    if layer.asked is not None and trace_options().quant == "w8a8":
-        own = by_kernel(layer, [x], heads=heads, upright=upright)
-        if own is None:
+    if layer.eight_bit_kernel is not None and trace_options().quant == "w8a8":
+        product = by_kernel(layer, [x], heads=heads, tokens_last=tokens_last)
+        if product is None:
             return layer(x).reshape(*x.shape[:2], heads, -1)
-        return adapted(layer, x, own)
+        return adapted(layer, x, product)
     return adapted(layer, x, _by_heads(layer, x, (x.shape[-1], heads, -1), (heads, -1)))
 
 
 def from_heads(
     layer: Linear, x: Float[Array, "batch tokens heads dim"]
 ) -> Float[Array, "batch tokens out_features"]:
-    """layer(x), of features apart by heads, which need not come together in memory."""
-    if layer.asked is not None and trace_options().quant == "w8a8":
-        own = by_kernel(layer, [x])
+    """Compute layer(x) of features split by head, which need not be adjacent in memory."""
+    if layer.eight_bit_kernel is not None and trace_options().quant == "w8a8":
+        product = by_kernel(layer, [x])
         flat = x.reshape(*x.shape[:2], -1)
-        return layer(flat) if own is None else adapted(layer, flat, own)
+        return layer(flat) if product is None else adapted(layer, flat, product)
     flat = x.reshape(*x.shape[:2], -1)
     return adapted(layer, flat, _by_heads(layer, x, (*x.shape[2:], -1), (-1,)))
 
@@ -179,13 +180,13 @@ def from_heads(
 def _by_heads(
     layer: Linear, x: Array, features: tuple[int, ...], out_features: tuple[int, ...]
 ) -> Array:
-    """Compute x W + b, of exact activations.
+    """Compute x W + b with exact activations.
 
     Args:
         x: [batch, tokens, *in].
-        features, out_features: shapes of W, [*in, *out], and of what is added: [*out].
+        features, out_features: shapes of W, [*in, *out], and of b, [*out].
     """
-    eight = layer.asked
+    eight = layer.eight_bit_kernel
     if eight is None:
         kernel = _in_rows(layer.kernel, layer.kernel[...].astype(x.dtype))
     else:
@@ -204,22 +205,22 @@ def _by_heads(
     return out + layer.bias[...].astype(x.dtype).reshape(out_features)
 
 
-def _of_8_bits(kernel: Rounded) -> Num[Array, "in_features out_features"]:
-    """Values as `_in_rows` has them.
+def _of_8_bits(kernel: EightBitKernel) -> Num[Array, "in_features out_features"]:
+    """Return 8-bit values in the memory order of `_in_rows`.
 
-    One layer's are taken from the stack before: the compiler of TPUs would copy the stack of all
-    layers, for each of them.
+    The layer's values are taken from the stack first: otherwise a TPU's compiler copies the stack
+    of all layers in each layer.
     """
-    return upright_values(_in_rows(kernel.values, jax.lax.optimization_barrier(kernel.values[...])))
+    return inputs_first(_in_rows(kernel.values, jax.lax.optimization_barrier(kernel.values[...])))
 
 
 def _in_rows(
     parameter: nnx.Param, kernel: Num[Array, "in_features out_features"]
 ) -> Num[Array, "in_features out_features"]:
-    """Return that parameter's kernel, row by row in memory, as it is stored.
+    """Constrain a kernel to row-major memory, as it is stored.
 
-    For a product with an axis of heads a TPU's compiler turns it round first, and takes longer
-    for the product then: 2.25 + 0.3 ms instead of 1.43 (18,900 tokens, 5,120 to 5,120, v6e).
+    For a product with a heads axis a TPU's compiler otherwise transposes it, and the product takes
+    longer: 2.25 + 0.3 ms instead of 1.43 (18,900 tokens, 5,120 to 5,120, v6e).
     """
     return in_memory(_row_major, kernel, parameter)
 
@@ -229,7 +230,7 @@ def _row_major(kernel: Array) -> Array:
 
 
 class Conv(nnx.Conv):
-    """Convolution, channels last; `models.nn.layers.convolution` adds what adapters make of it."""
+    """Channels-last convolution; `models.nn.layers.convolution` adds adapters."""
 
     bank: AdapterBank | None = None
 
@@ -247,7 +248,7 @@ def conv(
     use_bias: bool = True,
     param_dtype: DTypeLike = jnp.float32,
 ) -> Conv:
-    """Channels-last convolution, kernel [*window, in, out]; `axes` are the last two's names."""
+    """Build a channels-last convolution, kernel [*window, in, out]; `axes` name the last two."""
     window = (None,) * len(kernel_size)
     return Conv(
         in_features,
@@ -268,7 +269,7 @@ def conv(
 def embed(
     count: int, features: int, axes: Axes, *, rngs: nnx.Rngs, param_dtype: DTypeLike = jnp.float32
 ) -> nnx.Embed:
-    """A table [count, features] looked up by id."""
+    """Build an embedding table [count, features], looked up by id."""
     return nnx.Embed(
         count,
         features,

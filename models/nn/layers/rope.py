@@ -17,8 +17,9 @@ Heads = Float[Array, "batch tokens heads dim"]
 class RopeTable(NamedTuple):
     """Cosines and sines of every token and each number of a head, [tokens, head_dim], float32.
 
-    The cosine of its pair's angle, and the sine that its partner is taken with, negative for the
-    first of a pair. With a batch in front where rows have positions of their own.
+    `cos` is the cosine of the pair's angle. `sin` is the factor of the pair's other number,
+    negative for the first of a pair. There is a leading batch axis if rows have positions of their
+    own.
     """
 
     cos: np.ndarray | Array
@@ -26,10 +27,9 @@ class RopeTable(NamedTuple):
 
 
 def rope_table(ids: np.ndarray, axes_dims: Sequence[int], theta: float = 10_000.0) -> RopeTable:
-    """Angles of positions `ids` [tokens, axes]; axis i turns axes_dims[i] / 2 pairs of the head.
+    """Compute the table of positions `ids` [tokens, axes]; axis i rotates axes_dims[i] / 2 pairs.
 
     Computed in float64 on the host, since positions are static in a compiled shape.
-
     Source: Su et al. 2021 (RoFormer), eq. 15; Flux's use of three axes: diffusers
     transformer_flux.py, FluxPosEmbed.
     """
@@ -46,10 +46,10 @@ def rope_table(ids: np.ndarray, axes_dims: Sequence[int], theta: float = 10_000.
 def grid_rope_table(
     sizes: Sequence[int], axes_dims: Sequence[int], theta: float = 10_000.0
 ) -> RopeTable:
-    """`rope_table` of a whole grid's positions, the last axis running fastest.
+    """Compute `rope_table` of all positions of a grid, with the last axis fastest.
 
-    Only the angles along each axis are kept in the program, which spreads them when it runs: the
-    table of a long video is too large for a constant.
+    The program contains only the angles along each axis, and expands them when it runs: the table
+    of a long video is too large for a constant.
     """
     axes = [
         rope_table(np.arange(size)[:, None], (dim,), theta)
@@ -60,7 +60,7 @@ def grid_rope_table(
 
 
 def _spread(axes: Sequence[np.ndarray | Array], sizes: tuple[int, ...]) -> Array:
-    """[size, dim] of each axis → [tokens, all dims]."""
+    """Broadcast [size, dim] of each axis to [tokens, all dims]."""
     spread = []
     for index, values in enumerate(axes):
         shape = [1] * len(sizes) + [values.shape[-1]]
@@ -70,23 +70,23 @@ def _spread(axes: Sequence[np.ndarray | Array], sizes: tuple[int, ...]) -> Array
 
 
 def apply_rope(x: Heads, table: RopeTable) -> Heads:
-    """Turn each adjacent pair of the last axis by its token's angle, in float32."""
+    """Rotate each adjacent pair of the last axis by its token's angle, in float32."""
     cos, sin = (jnp.expand_dims(part, -2) for part in table)
     partners = jax.lax.platform_dependent(x, tpu=partners_by_product, default=partners_by_order)
     return (x.astype(jnp.float32) * cos + partners * sin).astype(x.dtype)
 
 
 def partners_by_order(x: Heads) -> Heads:
-    """Return the partner of each number in its pair, float32."""
+    """Swap the numbers of each pair, in float32."""
     pairs = x.astype(jnp.float32).reshape(*x.shape[:-1], -1, 2)
     return pairs[..., ::-1].reshape(x.shape)
 
 
 def partners_by_product(x: Heads) -> Heads:
-    """`partners_by_order`, as a product with a permutation, which loses no bit.
+    """Swap the numbers of each pair by a product with a permutation, which is exact.
 
-    A TPU has its matrix unit for it: taken apart and put together again, pairs are two numbers on
-    the axis that it reads 128 of at a time.
+    For a TPU's matrix unit: separated pairs would have an axis of two numbers, of which a TPU reads
+    128 at a time.
     """
     swap = np.eye(x.shape[-1], dtype=np.float32).reshape(-1, 2, x.shape[-1])[:, ::-1]
     permutation = jnp.asarray(swap.reshape(x.shape[-1], -1), x.dtype)

@@ -1,9 +1,9 @@
-"""Equal layers as one: parameters stacked on a leading axis, run by a scan.
+"""Stacks of equal layers: parameters stacked on a leading axis, run by a scan.
 
-One layer is traced and compiled however deep the network, so a full-size model compiles in
-seconds. A stacked leaf has the path of the single layer's leaf and one more leading axis, named
-"layers". While a program is traced it may have a tuple of arrays instead, one a layer: then layers
-are run one behind the other (`workers.programs.unstack`).
+One layer is traced and compiled for any depth, so a full-size model compiles in seconds. A stacked
+leaf has the path of the single layer's leaf and a leading axis named "layers". During a trace it
+may instead be a tuple with one array per layer: the layers are then unrolled
+(`workers.programs.unstack`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.nn.layers.adapter_bank import is_of_bank
-from models.nn.quant.sharded import of_layer, stays_stacked
-from models.parallel.placement import gathered, in_place
+from models.nn.quant.sharded import is_read_in_place, of_layer
+from models.parallel.placement import cast_in_place, gather_for_use
 from models.parallel.trace_options import trace_options
 
 Layer = TypeVar("Layer", bound=nnx.Module)
@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 
 
 def stack(make: Callable[[nnx.Rngs], Layer], layers: int, rngs: nnx.Rngs) -> Layer:
-    """`layers` of what `make` builds, each with its own random parameters, as one module."""
+    """Build `layers` layers with `make`, each with random parameters of its own, as one module."""
     keys = jax.random.split(rngs.params(), layers)
     stacked = nnx.vmap(lambda key: make(type(rngs)(key)))(keys)
     for _, node in nnx.iter_graph(stacked):
@@ -36,7 +36,7 @@ def stack(make: Callable[[nnx.Rngs], Layer], layers: int, rngs: nnx.Rngs) -> Lay
 
 
 def layers_of(stacked: nnx.Module) -> int:
-    """Return how many layers a stack has."""
+    """Return the number of layers of a stack."""
     state = nnx.state(stacked, nnx.Param)
     leaves = jax.tree.leaves(state, is_leaf=is_variable)
     return len(leaves[0].get_value())
@@ -50,27 +50,27 @@ def scan(
     between: tuple[int, int] | None = None,
     first: jax.Array | None = None,
 ) -> tuple[Carry, Carry]:
-    """Runs the stacked layers in order: carry = apply(layer, carry, *of this layer).
+    """Run stacked layers in order: carry = apply(layer, carry, *inputs of this layer).
 
-    Returns the last carry and, stacked on a leading axis, the carry that each layer was given.
+    Returns the last carry and, stacked on a leading axis, the carry that each layer received.
 
     Args:
-        of_layers: what else each layer is given, stacked on a leading axis.
-        between: the first layer to run and the one to stop at; None: all.
-        first: the layer that `between` counts from, in a scan inside another; None: 0.
+        of_layers: further inputs of the layers, stacked on a leading axis.
+        between: first layer to run, and layer to stop before; None: all.
+        first: layer that `between` counts from, in a scan inside another; None: 0.
     """
-    graph, *states = nnx.split(layers, _stays_whole, ...)
+    graph, *states = nnx.split(layers, _is_read_from_stack, ...)
     whole, parameters = states
 
-    def one(carry: Carry, own: Any) -> tuple[Carry, Carry]:
-        number, layer, *others = own
+    def body(carry: Carry, inputs: Any) -> tuple[Carry, Carry]:
+        number, layer, *others = inputs
         in_stacks = whole if number is None else of_layer(whole, number)
-        merged = nnx.merge(graph, in_stacks, gathered(layer))
+        merged = nnx.merge(graph, in_stacks, gather_for_use(layer))
         return apply(merged, carry, *others), carry
 
     def numbered(carry: Carry, number: jax.Array) -> tuple[Carry, Carry]:
-        own = jax.tree.map(lambda leaf: at(leaf, number), stacked)
-        return one(carry, (number, *own))
+        inputs = jax.tree.map(lambda leaf: at(leaf, number), stacked)
+        return body(carry, (number, *inputs))
 
     has_whole, separate = bool(jax.tree.leaves(whole)), _are_separate(parameters)
     numbers, stacked = jnp.arange(*(between or (0, layers_of(layers)))), (parameters, *of_layers)
@@ -82,11 +82,11 @@ def scan(
     if separate:
         some = slice(*(between or (None,)))
         cut = jax.tree.map(lambda leaf: leaf[some], of_layers)
-        own = (numbers if has_whole else None, _together(parameters, some), *cut)
-        return jax.lax.scan(one, carry, own, unroll=True)
+        inputs = (numbers if has_whole else None, _together(parameters, some), *cut)
+        return jax.lax.scan(body, carry, inputs, unroll=True)
     if between is None and not has_whole:
-        return jax.lax.scan(one, carry, (None, *stacked), unroll=trace_options().unroll)
-    # looked up in the whole stack: to cut some of it off would copy the weights
+        return jax.lax.scan(body, carry, (None, *stacked), unroll=trace_options().unroll)
+    # read from the whole stack: slicing it would copy the weights
     return jax.lax.scan(numbered, carry, numbers, unroll=trace_options().unroll)
 
 
@@ -98,9 +98,9 @@ def run(
     first: int = 0,
     stop: int | None = None,
 ) -> Carry:
-    """Run stacked layers from one on, up to another; arguments as of `scan`.
+    """Run stacked layers from `first` to before `stop`; other arguments as of `scan`.
 
-    Without any layer the carry stays as it is.
+    Without any layer the carry is returned unchanged.
     """
     if layers is None:
         return carry
@@ -108,9 +108,9 @@ def run(
     return scan(layers, carry, apply, *of_layers, between=between)[0]
 
 
-def _stays_whole(path: tuple[Any, ...], leaf: Any) -> bool:
-    """Return whether a layer reads its part of a leaf in the whole stack."""
-    return stays_stacked(path, leaf) or is_of_bank(path, leaf)
+def _is_read_from_stack(path: tuple[Any, ...], leaf: Any) -> bool:
+    """Return whether a layer reads its part of a leaf from the whole stack."""
+    return is_read_in_place(path, leaf) or is_of_bank(path, leaf)
 
 
 def is_variable(node: Any) -> bool:
@@ -119,15 +119,15 @@ def is_variable(node: Any) -> bool:
 
 
 def _are_separate(parameters: Any) -> bool:
-    """Return whether a scan reads a layer of a kernel's stack as fast as a layer alone."""
+    """Return whether stacked leaves are tuples with one array per layer."""
     leaves = jax.tree.leaves(parameters, is_leaf=is_variable)
     return any(isinstance(leaf.get_value(), tuple) for leaf in leaves)
 
 
 def _together(parameters: Any, some: slice) -> Any:
-    """Stacks of these layers.
+    """Stack these layers' separate arrays.
 
-    No compiled program makes them: layers one behind the other each take their own array out again.
+    No compiled program makes a copy: unrolled layers each read their own array.
     """
 
     def stack(leaf: nnx.Variable) -> nnx.Variable:
@@ -138,18 +138,18 @@ def _together(parameters: Any, some: slice) -> Any:
 
 
 def at(leaf: jax.Array, number: jax.Array) -> jax.Array:
-    """Return one layer of a stacked leaf."""
+    """Slice one layer out of a stacked leaf."""
     return jax.lax.dynamic_index_in_dim(leaf, number, keepdims=False)
 
 
 def each(layers: nnx.Module, apply: Callable[[Any], Result]) -> Result:
-    """Apply each of the stacked layers to the same input; stack the results on a leading axis.
+    """Apply each stacked layer to the same input; stack the results on a leading axis.
 
-    For few vectors and wide layers: parameters stay where they lie, the results travel.
+    For few vectors and wide layers: parameters stay where they are, and the results are sent.
     """
     graph, parameters = nnx.split(layers)
 
-    def one(_: None, layer: Any) -> tuple[None, Result]:
-        return None, apply(nnx.merge(graph, in_place(layer)))
+    def body(_: None, layer: Any) -> tuple[None, Result]:
+        return None, apply(nnx.merge(graph, cast_in_place(layer)))
 
-    return jax.lax.scan(one, None, parameters, unroll=trace_options().unroll)[1]
+    return jax.lax.scan(body, None, parameters, unroll=trace_options().unroll)[1]

@@ -1,8 +1,8 @@
-"""Convolutions over images whose channels are split: each device makes its own, or reads its own.
+"""Convolutions of images whose channels are split over devices, by outputs or by inputs.
 
-This split is written out and not left to XLA: where the rows of an image are split as well, its
-partitioner gives some of these convolutions twice over (seen with jax 0.10.2 where two devices
-share the rows of 32 channels; tests/parallel/test_tensor.py has the case).
+The split is written with shard_map. If the rows of an image are split as well, XLA's partitioner
+doubles the result of some of these convolutions (seen with jax 0.10.2 if two devices share the rows
+of 32 channels; tests/parallel/test_tensor.py has the case).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NHWC = ("NHWC", "HWIO", "NHWC")
 
 
 def split_outputs(conv: Conv, x: Features) -> Features:
-    """conv(x), each device making its own channels of it; whole where they do not divide."""
+    """Compute conv(x), each device its own output channels; unsplit if they do not divide."""
     layout, names = _shares(conv.out_features)
     if layout is None or not names:
         return convolved(conv, x)
@@ -40,7 +40,7 @@ def split_outputs(conv: Conv, x: Features) -> Features:
 
 
 def split_inputs(conv: Conv, x: Features) -> Features:
-    """conv(x), each device reading its own channels of `x`; their sum is whole on all of them."""
+    """Compute conv(x), each device from its own channels of `x`; all devices get the sum."""
     layout, names = _shares(conv.in_features)
     if layout is None or not names:
         return convolved(conv, x)
@@ -66,7 +66,7 @@ def _by_hand(
     in_specs: tuple[PartitionSpec, ...],
     out_specs: PartitionSpec,
 ) -> Callable[..., Array]:
-    """Map a function over these mesh axes; rows and batch are left to XLA."""
+    """Map a function over these mesh axes; XLA splits rows and batch."""
     return jax.shard_map(
         function,
         mesh=layout.mesh,

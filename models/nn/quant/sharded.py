@@ -1,4 +1,4 @@
-"""Products in 8 bits by the layout that is traced for, where its chips have a kernel for them."""
+"""8-bit products under the traced layout, on chips that have a kernel in `int8_matmul`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int32
 
 from models.nn.kernels.block_sizes import LANES
 from models.nn.kernels.int8_matmul import Activation, OfStack, Product
-from models.nn.quant.matmul import Rounded
+from models.nn.quant.matmul import EightBitKernel
 from models.parallel.axis_rules import Layout, MeshAxes
 from models.parallel.trace_options import trace_options
 
@@ -24,7 +24,7 @@ State = TypeVar("State")
 
 
 def of_layer(stacks: State, number: Int32[Array, ""]) -> State:
-    """Return the parameters of one layer: each is its stack and the layer's number."""
+    """Return one layer's parameters as references to their stacks with the layer's number."""
     return jax.tree.map(
         lambda leaf: leaf.replace(OfStack(leaf[...], number)),
         stacks,
@@ -32,10 +32,10 @@ def of_layer(stacks: State, number: Int32[Array, ""]) -> State:
     )
 
 
-def stays_stacked(path: tuple[Any, ...], leaf: Any) -> bool:
-    """Return whether our kernel reads each layer's share of a stacked leaf where it lies.
+def is_read_in_place(path: tuple[Any, ...], leaf: Any) -> bool:
+    """Return whether `int8_matmul` reads each layer's share of a stacked leaf in place.
 
-    So it does those of 8 bits, on a device as it is used.
+    True for 8-bit values in device memory that are stored as they are split in use.
     """
     layout = _layout()
     if layout is None or trace_options().quant != "w8a8" or tuple(path[-2:]) != ("eight", "values"):
@@ -49,7 +49,7 @@ def stays_stacked(path: tuple[Any, ...], leaf: Any) -> bool:
 
 
 def _layout() -> Layout | None:
-    """The one that is traced for, where its chips have our kernel."""
+    """Return the traced layout if its chips have an 8-bit kernel, else None."""
     layout = trace_options().layout
     if layout is None or layout.eight_bit is None or layout.platform is None:
         return None
@@ -66,23 +66,23 @@ def _fills(used: Layout, values: nnx.Variable) -> bool:
 
 
 def product_by_kernel(
-    kernel: Rounded,
+    kernel: EightBitKernel,
     parts: Sequence[Part],
     bias: Float[Array, " out"] | None,
     *,
     activation: Activation | None = None,
     heads: int = 0,
-    upright: bool = False,
+    tokens_last: bool = False,
 ) -> Array | None:
-    """activation(parts, side by side, @ kernel + bias), or None where it is not for our kernel.
+    """Compute activation(concatenated parts @ kernel + bias) by `int8_matmul`; None if unsupported.
 
-    Each device rounds what it has of a token by a scale of its own: where inputs are split, what
-    is added up between devices has been scaled, in the dtype of the activations.
+    Each device rounds its share of a token with its own scale. If inputs are split, devices add up
+    scaled results, in the dtype of the activations.
 
     Args:
-        parts: features by head may be apart: our attention leaves them so.
-        heads: [batch, tokens, heads, dim] instead of [batch, tokens, out].
-        upright: in memory each head's tokens side by side.
+        parts: features, or features by head, as `wide_attention` returns them.
+        heads: return [batch, tokens, heads, dim] instead of [batch, tokens, out].
+        tokens_last: store each head's tokens contiguously.
     """
     layout = _layout()
     if layout is None or not _fills(layout, kernel.values):
@@ -99,8 +99,8 @@ def product_by_kernel(
     of_kernel: Any = (PartitionSpec(None, *used.spec(axes, shape)), PartitionSpec())
     vector = PartitionSpec(outputs or None)
     own_heads = heads // layout.devices(outputs)
-    found: Array = jax.shard_map(
-        partial(_local, layout.eight_bit, inputs, activation, (own_heads, upright)),
+    output: Array = jax.shard_map(
+        partial(_local, layout.eight_bit, inputs, activation, (own_heads, tokens_last)),
         mesh=layout.mesh,
         in_specs=(
             [used.spec((*rows, axes[0], None)[: part.ndim], part.shape) for part in parts],
@@ -111,11 +111,11 @@ def product_by_kernel(
         out_specs=used.spec(out_axes, sizes),
         check_vma=False,
     )(list(parts), _of_stack(values), kernel.scale[...], bias)
-    return found
+    return output
 
 
 def _of_stack(values: nnx.Variable) -> OfStack:
-    """Return where a layer's kernel lies; one that is in no stack is a stack of one."""
+    """Return a kernel as a reference to its stack; an unstacked kernel becomes a stack of one."""
     kernel = values.get_value()
     if isinstance(kernel, OfStack):
         return kernel
@@ -132,30 +132,32 @@ def _local(
     columns: Float[Array, " out"],
     bias: Float[Array, " out"] | None,
 ) -> Array:
-    """Compute one device's part.
+    """Compute one device's share.
 
     Args:
-        inputs: mesh axes that split what is summed over.
-        by_head: how many heads it has, and whether they are to be upright.
+        inputs: mesh axes that split the summed axis.
+        by_head: number of heads on the device, and whether to store them `tokens_last`.
     """
     batch, tokens = parts[0].shape[:2]
-    heads, upright = by_head
+    heads, tokens_last = by_head
     rows = [_flat(part) for part in parts]
     if inputs:
         out = jax.lax.psum(product(rows, kernel, columns, None), inputs)
         out = out if bias is None else out + bias.astype(out.dtype)
         out = out if activation is None else activation(out)
         return out.reshape(batch, tokens, *((heads, -1) if heads else (-1,)))
-    out = product(rows, kernel, columns, bias, activation=activation, heads=heads, upright=upright)
+    out = product(
+        rows, kernel, columns, bias, activation=activation, heads=heads, tokens_last=tokens_last
+    )
     if not heads:
         return out.reshape(batch, tokens, -1)
-    if upright:
+    if tokens_last:
         return out.reshape(heads, -1, batch, tokens).transpose(2, 3, 0, 1)
     return out.reshape(heads, batch, tokens, -1).transpose(1, 2, 0, 3)
 
 
 def _flat(part: Part) -> Array:
-    """The rows of a batch in a row, or heads upright, as our attention has them in memory."""
+    """Reshape to [batch · tokens, features], or to attention's [heads, dim, batch · tokens]."""
     if part.ndim == 3:
         return part.reshape(-1, part.shape[-1])
     _, _, heads, dim = part.shape

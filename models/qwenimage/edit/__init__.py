@@ -1,4 +1,4 @@
-"""Qwen-Image-Edit: an image, or several, edited as a prompt says, by Qwen-Image's own transformer.
+"""Qwen-Image-Edit: edits one or several images by a prompt, with Qwen-Image's transformer.
 
 May import every room of `models` but other families and `demo`.
 """

@@ -1,4 +1,4 @@
-"""A checkpoint folder whose text encoder reads images → a `QwenImageEditPipeline`."""
+"""Loads a `QwenImageEditPipeline`, including the vision tower of its text encoder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from models.flow.load import load as load_checkpoint
 from models.flow.parts import in_encoders
 from models.loading.sources import Reading
 from models.qwenimage.edit.pipeline import QwenImageEditPipeline
-from models.qwenimage.edit.prompts import ALONE, CHAT, NUMBERED
+from models.qwenimage.edit.prompts import CHAT, NUMBERED, SINGLE
 from models.qwenimage.edit.spec import EDITING, EDITING_SEVERAL
 from models.qwenimage.load import COLOURS, ENCODER, read_as
 from models.qwenimage.pipeline import QwenImagePipeline
@@ -24,33 +24,35 @@ from models.vision.qwen25 import RENAMES, QwenVisionConfig, QwenVisionModel
 from models.vision.qwen_patches import QwenPreprocessor
 
 EDITS = {
-    "QwenImageEditPipeline": (EDITING, ALONE),
-    "QwenImageEditInpaintPipeline": (EDITING, ALONE),
+    "QwenImageEditPipeline": (EDITING, SINGLE),
+    "QwenImageEditInpaintPipeline": (EDITING, SINGLE),
     "QwenImageEditPlusPipeline": (EDITING_SEVERAL, NUMBERED),
 }
-"""`_class_name` of checkpoints → what is theirs."""
+"""`_class_name` of checkpoints → spec kind and chat format."""
 
 
 def read(folder: Path, reading: Reading) -> FamilyCheckpoint[ChatNetworks, QwenImagePipeline]:
-    """Read the configs. Raises: ValueError: one that these networks cannot have."""
-    kind, showing = EDITS[read_model_index(folder)["_class_name"]]
+    """Read the configs of a Qwen-Image-Edit. Raises: ValueError: an unsupported config."""
+    kind, prompt_format = EDITS[read_model_index(folder)["_class_name"]]
     preprocessor = QwenPreprocessor.read(folder / "processor")
-    pipeline = partial(QwenImageEditPipeline, preprocessor=preprocessor, showing=showing)
-    found = read_as(folder, reading, kind, pipeline, CHAT)
+    pipeline = partial(
+        QwenImageEditPipeline, preprocessor=preprocessor, prompt_format=prompt_format
+    )
+    checkpoint = read_as(folder, reading, kind, pipeline, CHAT)
     tower = vision(folder, preprocessor)
-    return replace(found, networks={**found.networks, "vision": tower})
+    return replace(checkpoint, networks={**checkpoint.networks, "vision": tower})
 
 
 load = partial(load_checkpoint, read)
 
 
 def vision(folder: Path, preprocessor: QwenPreprocessor) -> Network:
-    """Return the tower that reads images, whose arrays lie among the text encoder's.
+    """Return the vision tower, whose arrays are stored with the text encoder's.
 
-    Raises: ValueError: the parts do not fit.
+    Raises: ValueError: the configs do not match.
     """
-    given = read_config(folder, "text_encoder")
-    text, config = Qwen25Config.from_dict(given), QwenVisionConfig.from_dict(given)
+    fields = read_config(folder, "text_encoder")
+    text, config = Qwen25Config.from_dict(fields), QwenVisionConfig.from_dict(fields)
     _check_fit(config, preprocessor, text)
     naming = Naming(in_encoders(ENCODER), "visual.merger.ln_q.weight", RENAMES)
     place = folder / "text_encoder"
@@ -60,7 +62,7 @@ def vision(folder: Path, preprocessor: QwenPreprocessor) -> Network:
 def _check_fit(
     config: QwenVisionConfig, preprocessor: QwenPreprocessor, text: Qwen25Config
 ) -> None:
-    """The parts of one checkpoint must fit each other."""
+    """Check that the sizes of vision tower, preprocessor and text encoder match."""
     pairs = (
         ("patch_size", "patch_size"),
         ("spatial_merge_size", "merge_size"),

@@ -1,4 +1,4 @@
-"""Prompts of edits as the encoder reads them: behind their images, in a chat of their own.
+"""Chat template of edit prompts, in which images precede the prompt.
 
 Source: diffusers pipeline_qwenimage_edit.py and pipeline_qwenimage_edit_plus.py,
 prompt_template_encode.
@@ -16,31 +16,31 @@ CHAT = Chat(
     " objects, background), then explain how the user's text instruction should alter or modify the"
     " image. Generate a new image that meets the user's requirements while maintaining consistency"
     " with the original input where appropriate.<|im_end|>\n<|im_start|>user\n",
-    DESCRIBING.behind,
+    DESCRIBING.after,
 )
 CUT = 64
-"""Tokens at the head of the chat that the transformer is not given."""
+"""Number of leading tokens that the transformer does not receive."""
 AREA_PX = 1024 * 1024
-"""Pixels that an image to edit is scaled to, whatever the request's size."""
+"""Pixels to which an edited image is scaled, independent of the request's size."""
 
 
 @dataclass(frozen=True)
-class Showing:
-    """Form that an edit's images have in its chat."""
+class ImagePromptFormat:
+    """Format of an edit's images in its chat."""
 
     label: str
-    """Words in front of each, with its number."""
-    seen_px: int
-    """Pixels that each is scaled to for the encoder."""
+    """Text before each image, with its number."""
+    encoder_px: int
+    """Pixels to which each image is scaled for the text encoder."""
     read_px: int = AREA_PX
-    """Pixels that each is scaled to for the transformer."""
+    """Pixels to which each image is scaled for the transformer."""
 
     def head(self, count: int) -> str:
-        """Return what is in front of the prompt, with one marker for each of so many images."""
+        """Return the text before the prompt, with one marker per image."""
         return "".join(self._until(index) + _IMAGE + _END for index in range(count))
 
     def heads(self, count: int) -> list[str]:
-        """Return the texts in front of each image's marker, without what is behind it."""
+        """Return the text before each image's marker."""
         return [CHAT.before + self.head(index) + self._until(index) for index in range(count)]
 
     def _until(self, index: int) -> str:
@@ -48,7 +48,7 @@ class Showing:
 
 
 _BEGIN, _IMAGE, _END = "<|vision_start|>", "<|image_pad|>", "<|vision_end|>"
-ALONE = Showing("", AREA_PX)
-"""Form of Edit, which sees one."""
-NUMBERED = Showing("Picture {}: ", 384 * 384)
-"""Form of Edit Plus, which sees several."""
+SINGLE = ImagePromptFormat("", AREA_PX)
+"""Format of Edit, for one image."""
+NUMBERED = ImagePromptFormat("Picture {}: ", 384 * 384)
+"""Format of Edit Plus, for several images."""

@@ -1,4 +1,4 @@
-"""The published checkpoints of edits, as data: what their config files say beside Qwen-Image's.
+"""Configs of published Qwen-Image-Edit checkpoints: differences from Qwen-Image.
 
 Source: Qwen/Qwen-Image-Edit, and its 2509 and 2511.
 """
@@ -21,4 +21,4 @@ PROCESSOR: Mapping[str, Any] = {
     "temporal_patch_size": 2,
     "merge_size": 2,
 }
-"""Processor of images for the text encoder."""
+"""Image processor of the text encoder."""

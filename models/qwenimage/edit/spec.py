@@ -1,4 +1,4 @@
-"""Specs of edits for the API, beside Qwen-Image's: of one image, and of several."""
+"""Spec kinds of edit checkpoints, for one image and for several."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 from models.qwenimage.edit.prompts import AREA_PX
 from models.qwenimage.request import FIELDS
 from models.qwenimage.spec import Kind
-from models.vae.references import FURTHER, IMAGE
-from models.vision.qwen_patches import MOST_RATIO
+from models.vae.references import IMAGE, REFERENCE_IMAGES
+from models.vision.qwen_patches import MAX_RATIO
 
-MOST_RATIO_OF_EDITS = MOST_RATIO * 3 // 4
-"""Ratio of an image's sides: the shorter is rounded to 32 px before the encoder sees it."""
+MAX_EDIT_RATIO = MAX_RATIO * 3 // 4
+"""Maximum aspect ratio of an image; the short side is rounded to 32 px before encoding."""
 
 
 def _reading(*images: str) -> Mapping[str, Any]:
-    """Return the fields of a spec that say how these request fields are read."""
+    """Return the spec fields that describe how these request images are scaled."""
     return {
         "sized_area_px": AREA_PX,
-        "most_ratio": dict.fromkeys(images, MOST_RATIO_OF_EDITS),
+        "most_ratio": dict.fromkeys(images, MAX_EDIT_RATIO),
         "read_pixels": dict.fromkeys(images, AREA_PX),
     }
 
@@ -35,11 +35,11 @@ EDITING = Kind(
     },
 )
 EDITING_SEVERAL = Kind(
-    FIELDS - {"mask_image", "strength"} | {FURTHER},
+    FIELDS - {"mask_image", "strength"} | {REFERENCE_IMAGES},
     ("image-to-image",),
     (),
     {
-        **_reading(IMAGE, FURTHER),
+        **_reading(IMAGE, REFERENCE_IMAGES),
         "sized_by_image": ("image-to-image",),
         "sized_by_last": True,
     },

@@ -1,4 +1,4 @@
-"""A job as a value: its states, its fields, its errors, and how it is written as a Redis hash.
+"""Job model: states, fields, errors and metrics of jobs, and their form as a Redis hash.
 
 It imports no other room of `service/jobs`.
 """

@@ -1,4 +1,4 @@
-"""Alias: one name for several models, the versions, each of which serves a share of requests."""
+"""Alias: a model name that stands for several versions, each serving a share of requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_VERSIONS = 16
 
 
 class StepBack(BaseModel):
-    """Automatic change of a version's weight to 0."""
+    """Automatic change of a version's weight to 0, because it does worse than the baseline."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -22,60 +22,65 @@ class StepBack(BaseModel):
 
 
 class Alias(BaseModel):
-    """Versions behind a name, and what is watched of them."""
+    """Versions that an alias stands for, with their weights and the rules for stepping back."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     weights: Mapping[str, float] = Field(min_length=1, max_length=MAX_VERSIONS)
-    """Weights by version; one of 0 stands by: it serves where no other is ready."""
+    """Weights by version. A version of weight 0 is on standby: it serves if no other is ready."""
     shadow: str | None = None
-    """Model that draws a share of the requests again, to compare pixels; None: there is none."""
+    """Model that repeats a share of the requests, for a comparison of pixels; None: no shadow."""
     shadow_share: float = Field(0.01, gt=0, le=1)
-    """Share of the requests that the shadow draws."""
+    """Share of the requests that the shadow repeats."""
     baseline: str | None = None
-    """Version that the others are held against, and step back to; None: none steps back."""
+    """Version to compare the others with, and to step back to; None: no version steps back."""
     max_failures: float = Field(0.05, ge=0, le=1)
-    """Share of failed jobs by which a version may exceed the baseline's before it steps back."""
+    """Amount by which a version's share of failed jobs may exceed the baseline's."""
     max_slowdown: float = Field(1.5, ge=1)
-    """Times the baseline's median latency that a version's may be before it steps back."""
+    """Maximum ratio of a version's median latency to the baseline's."""
     min_jobs: int = Field(20, ge=5, le=500)
-    """Jobs of a version that are needed to judge it."""
+    """Minimum number of a version's jobs required to judge it."""
     since: float = 0.0
-    """Time of the last change of weights by an operator: jobs before it are not looked at."""
+    """Time of an operator's last change of weights: earlier jobs are ignored."""
     window_s: float = Field(600, gt=0, le=86_400)
-    """Age of the oldest jobs that are looked at."""
+    """Maximum age of the jobs that are compared."""
     stepped_back: Mapping[str, StepBack] = Field(default_factory=dict)
-    """Versions that stepped back, until an operator gives them a weight again."""
+    """Versions that stepped back, until an operator sets their weight again."""
 
     @model_validator(mode="after")
     def _is_whole(self) -> Alias:
         if any(not 0 <= weight < float("inf") for weight in self.weights.values()):
-            raise ValueError("weights are numbers from 0")
+            raise ValueError("weights must be 0 or more")
         if not any(self.weights.values()):
-            raise ValueError("one version at least has a weight above 0")
+            raise ValueError("at least one version needs a weight above 0")
         if self.baseline is not None and self.baseline not in self.weights:
-            raise ValueError(f"baseline: {self.baseline!r} is none of its versions")
+            raise ValueError(f"baseline: {self.baseline!r} is not one of its versions")
         return self
 
-    def candidates(self, ready: Collection[str], known: Collection[str]) -> Sequence[str]:
-        """Return the versions that may serve a request now, by name; empty: there is none.
+    def candidates(self, ready: Collection[str], registered: Collection[str]) -> Sequence[str]:
+        """Return the versions that may serve a request now, by name.
 
-        Those with a weight that are ready; else one that stands by and is ready; else those with a
-        weight that were ever there; else any that was.
+        Weighted versions that are ready come first, then ready standby versions, then registered
+        weighted ones, then registered standby ones. The first of these groups that is not empty is
+        returned. Versions that stepped back are never on standby.
+
+        Args:
+            ready: versions with a ready worker.
+            registered: versions that workers have ever announced.
         """
         by_name = sorted(self.weights)
         weighted = [name for name in by_name if self.weights[name]]
         standing_by = [name for name in by_name if name not in {*weighted, *self.stepped_back}]
-        for names, there in ((weighted, ready), (standing_by, ready), (weighted, known)):
-            if found := [name for name in names if name in there]:
-                return found
-        return [name for name in standing_by if name in known]
+        for names, allowed in ((weighted, ready), (standing_by, ready), (weighted, registered)):
+            if matches := [name for name in names if name in allowed]:
+                return matches
+        return [name for name in standing_by if name in registered]
 
     def draw(self, candidates: Sequence[str], point: float) -> str:
-        """Return one of the candidates by weight.
+        """Select one of the candidates at random by weight.
 
         Args:
-            point: from 0 to 1, evenly distributed over requests; 1 excluded.
+            point: random number from 0 to 1, evenly distributed; 1 excluded.
         """
         weights = [self.weights[name] for name in candidates]
         if not any(weights):
@@ -85,7 +90,7 @@ class Alias(BaseModel):
             if left < weight:
                 return name
             left -= weight
-        return candidates[-1]  # of a sum that was rounded
+        return candidates[-1]  # the sum was rounded
 
     def leading(self, candidates: Sequence[str]) -> str:
         """Return the candidate with the greatest weight."""
@@ -101,5 +106,5 @@ class Alias(BaseModel):
 
 
 def full_name(alias: str, version: str) -> str:
-    """Return the model of a version as an operator writes it: `@r2` is short for `ALIAS@r2`."""
+    """Expand an operator's short version name: `@r2` stands for `ALIAS@r2`."""
     return alias + version if version.startswith(VERSION_MARK) else version

@@ -1,4 +1,4 @@
-"""A batch of requests and its files, as they lie in Redis. Times are seconds since the epoch."""
+"""Batches of requests and their files, as stored in Redis. Times are seconds since the epoch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Purpose = Literal["batch", "batch_output"]
 
 
 class BatchState(StrEnum):
-    """States of a batch, as OpenAI's clients know them."""
+    """States of a batch in OpenAI's Batch API."""
 
     VALIDATING = "validating"
     FAILED = "failed"
@@ -32,7 +32,7 @@ class BatchState(StrEnum):
 
 
 class StoredFile(BaseModel):
-    """File of a tenant: requests of a batch, or results of one."""
+    """Uploaded file with a batch's requests, or file with a batch's results."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -46,7 +46,7 @@ class StoredFile(BaseModel):
 
 
 class LineError(BaseModel):
-    """Error in one line of a batch's file."""
+    """Validation error in one line of a batch's file."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -55,11 +55,11 @@ class LineError(BaseModel):
     line: int | None = None
     """Number of the line, from 1."""
     param: str | None = None
-    """Field at fault."""
+    """Invalid field."""
 
 
 class Batch(BaseModel):
-    """Batch of requests."""
+    """Batch of requests from one file, with its state, times and counts."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -68,15 +68,15 @@ class Batch(BaseModel):
     state: BatchState = BatchState.VALIDATING
     endpoint: str
     key_id: str | None = None
-    """Id of the API key that it was sent with; None: no keys are required."""
+    """Id of the API key that submitted it; None: no keys are required."""
     request_id: str | None = None
-    """Id of the request that it came with, for the log."""
+    """Id of the HTTP request that submitted it, for the log."""
     input_file_id: str
     completion_window: str
     metadata: dict[str, str] = Field(default_factory=dict)
     created_at: float = 0.0
     expires_at: float = 0.0
-    """Time after which what is not done is given up."""
+    """Time at which unfinished lines are given up."""
     in_progress_at: float | None = None
     finalizing_at: float | None = None
     completed_at: float | None = None
@@ -85,37 +85,37 @@ class Batch(BaseModel):
     cancelling_at: float | None = None
     cancelled_at: float | None = None
     total: int = 0
-    """Number of its lines, once they are validated."""
+    """Number of lines, once they are validated."""
     completed: int = 0
-    """Lines whose job succeeded."""
+    """Number of lines whose job succeeded."""
     failed: int = 0
-    """Lines that were refused, or whose job ended otherwise."""
+    """Number of lines that were rejected or whose job ended otherwise."""
     errors: list[LineError] = Field(default_factory=list)
-    """Reasons why it failed validation."""
+    """Validation errors of a failed batch."""
     output_file_id: str | None = None
     error_file_id: str | None = None
 
 
 SENT_WITH = {"key_id", "request_id"}
-"""Fields that another request for the same batch may have otherwise."""
+"""Fields that may differ when a client submits the same batch again."""
 STRUCTURED = frozenset({"metadata", "errors"})
 """Fields of a batch that are stored as JSON."""
 
 
 def new_file_id() -> str:
-    """Return a new random id."""
+    """Return a new random id for a file."""
     return "file-" + secrets.token_hex(12)
 
 
 def new_batch_id(tenant: str, idempotency_key: str | None = None) -> str:
-    """Return a new random id; with a key the one that it stands for."""
+    """Return a batch id: random, or derived from the tenant's idempotency key."""
     if idempotency_key is None:
         return "batch_" + secrets.token_hex(12)
-    said = json.dumps([tenant, idempotency_key]).encode()
-    return "batch_" + hashlib.sha256(said).hexdigest()[:24]
+    text = json.dumps([tenant, idempotency_key]).encode()
+    return "batch_" + hashlib.sha256(text).hexdigest()[:24]
 
 
 def batch_fields(batch: Batch) -> dict[str, Any]:
-    """Return what a new batch's hash holds, besides times that Redis sets."""
+    """Return the fields of a new batch's hash, except for times, which Redis sets."""
     names = {"id", "tenant", "endpoint", "input_file_id", "completion_window"}
     return batch.model_dump(include=names)

@@ -1,4 +1,4 @@
-"""Errors between front end, queue, pools and store."""
+"""Exceptions that the queue raises: rejected jobs, unknown cursors, unreadable jobs."""
 
 from __future__ import annotations
 
@@ -8,63 +8,65 @@ from service.jobs.model.quota_usage import QuotaUsage
 
 
 class QueueFull(Exception):
-    """The model takes no more jobs for now."""
+    """Rejection of a job because the model's queue is full."""
 
     def __init__(self, model: str) -> None:
-        super().__init__(f"the queue of model {model!r} takes no more jobs")
+        super().__init__(f"the queue of model {model!r} accepts no more jobs")
         self.model = model
 
 
 class QuotaExceeded(Exception):
-    """The tenant has as much as its settings allow.
+    """Rejection because the tenant has used up a quota.
 
     Args:
-        quota: which one, `queued`, `device-seconds` or `stored-bytes`.
-        standing: what the tenant had then.
-        oldest: id of its oldest job that waits.
+        quota: name of the quota: `queued`, `device-seconds` or `stored-bytes`.
+        standing: the tenant's usage at that time.
+        oldest: id of its oldest queued job.
     """
 
     def __init__(self, quota: str, standing: QuotaUsage, oldest: str | None = None) -> None:
         super().__init__(f"the tenant's quota {quota!r} is used up")
         self.quota = quota
-        self.standing = standing
+        self.usage = standing
         self.oldest = oldest
 
 
 class DeadlineTooSoon(Exception):
-    """The job could not be done in time; `wait_s` says when one like it could be accepted.
+    """Rejection because the queue is too long for the job's deadline.
+
+    `wait_s` is the time after which a similar job could be accepted.
 
     Args:
-        needs_s: until it would be done, by what is known now.
+        needs_s: estimated time until the job would be done.
     """
 
     def __init__(self, needs_s: float, deadline_s: float, wait_s: float) -> None:
         super().__init__(
-            f"it would be done in about {needs_s:.1f} s and its deadline is {deadline_s:g} s away; "
-            f"give it more time, or try again in {max(1, math.ceil(wait_s))} s"
+            f"it would finish in about {needs_s:.1f} s, and its deadline is in {deadline_s:g} s;"
+            f" give it more time, or try again in {max(1, math.ceil(wait_s))} s"
         )
         self.wait_s = wait_s
 
 
 class DeadlineTooShort(Exception):
-    """The job takes longer than its deadline allows, even where nothing else runs.
+    """Rejection because the job takes longer than its deadline, even on an idle worker.
 
     Args:
-        run_s: what it takes alone, compiled.
-        compile_s: what compiling takes before that; 0: nothing.
+        run_s: its duration alone, without compiling.
+        compile_s: compile time before that; 0: everything is compiled.
     """
 
     def __init__(self, run_s: float, compile_s: float, deadline_s: float) -> None:
         compiling = f", {compile_s:.1f} s of it for compiling" if compile_s else ""
         least_s = math.ceil(run_s + compile_s)
         super().__init__(
-            f"must be {least_s} or more: alone on the fastest pool that is there it takes about"
-            f" {run_s + compile_s:.1f} s{compiling}, and {deadline_s:g} s are given"
+            f"must be {least_s} or more: alone on the fastest available worker it takes about"
+            f" {run_s + compile_s:.1f} s{compiling}, and the deadline is {deadline_s:g} s"
         )
 
 
 class IdempotencyConflict(Exception):
-    """The key was used with another body."""
+    """Rejection because the idempotency key was used with another body."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -74,25 +76,28 @@ class IdempotencyConflict(Exception):
 
 
 class UnknownCursor(LookupError):
-    """A listing was to go on after a job that is no longer there (or never was)."""
+    """Error for a listing that continues after a job that does not exist (any more)."""
 
     def __init__(self, job_id: str) -> None:
-        super().__init__(f"there is no job {job_id!r} to list on after; start the listing again")
+        super().__init__(
+            f"there is no job {job_id!r} after which to continue the list; start again at the"
+            " first page"
+        )
         self.job_id = job_id
 
 
 class WireError(Exception):
-    """A job that this process cannot read."""
+    """Error for a job of a newer wire version than this process reads."""
 
-    def __init__(self, job_id: str, version: int, known: int) -> None:
+    def __init__(self, job_id: str, version: int, newest: int) -> None:
         super().__init__(
-            f"job {job_id!r} was written in wire version {version} and this process reads "
-            f"{known} at most: upgrade it"
+            f"job {job_id!r} was written in wire version {version} and this process supports"
+            f" versions up to {newest}: upgrade it"
         )
 
 
 class LoraBusy(Exception):
-    """Another call stores or deletes the same file of an adapter."""
+    """Error for an adapter file that another call is storing or deleting."""
 
     def __init__(self) -> None:
-        super().__init__("the same file is being stored or deleted at this moment")
+        super().__init__("the same file is currently being stored or deleted")

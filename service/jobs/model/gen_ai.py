@@ -1,7 +1,7 @@
-"""Jobs by the names of OpenTelemetry's conventions for generative AI.
+"""Attributes and metrics of jobs in OpenTelemetry's conventions for generative AI.
 
-Source: open-telemetry/semantic-conventions-genai, of which all is in development still. Its
-attributes of prompts and of what was made are left out for good.
+Source: open-telemetry/semantic-conventions-genai, all of which is still in development. Attributes
+with prompts or generated content are never reported.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ PROVIDER = "gen_ai.provider.name"
 REQUEST_MODEL = "gen_ai.request.model"
 RESPONSE_MODEL = "gen_ai.response.model"
 SERVICE = {OPERATION: "generate_content", PROVIDER: "atelier"}
-"""Attributes of everything that is made here."""
+"""Attributes common to all spans and metrics."""
 
 DURATION = "gen_ai.server.request.duration"
 DURATION_BUCKETS_S = (
     0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92,
 )  # fmt: skip
-"""The conventions' own."""
+"""Buckets that the conventions recommend."""
 
 
 def in_prometheus(name: str) -> str:
-    """Return a name as Prometheus spells it."""
+    """Return a name in Prometheus's spelling."""
     return name.replace(".", "_")
 
 
@@ -37,11 +37,11 @@ NAMES = {
     DURATION_SECONDS: DURATION,
     **{in_prometheus(name): name for name in (*SERVICE, REQUEST_MODEL, RESPONSE_MODEL, ERROR_TYPE)},
 }
-"""The conventions' names by those of Prometheus."""
+"""The conventions' names by their spelling in Prometheus."""
 
 
 def request_model(job: Job) -> str:
-    """Return the model that a job's request names; workers of another one may serve it."""
+    """Return the model that a job's request names. Another model's workers may serve it."""
     return str(job.request.get("model", job.model))
 
 
@@ -72,7 +72,7 @@ class Durations:
         )
 
     def expect(self, model: str) -> None:
-        """Tell of a model from now on, with 0 where nothing has happened yet."""
+        """Create a model's series with value 0, before its first job."""
         self._of(model, model, "")
 
     def observe(
@@ -83,7 +83,7 @@ class Durations:
         seconds: float,
         exemplar: dict[str, str] | None,
     ) -> None:
-        """Count one job; its `error_type` is empty where it succeeded."""
+        """Count one job. `error_type` is empty if it succeeded."""
         self._of(request_model, model, error_type).observe(seconds, exemplar)
 
     def _of(self, request_model: str, model: str, error_type: str) -> Histogram:

@@ -1,7 +1,7 @@
-"""Histograms with two kinds of buckets: classic ones, and native (exponential) ones beside them.
+"""Prometheus histograms with classic buckets and native (exponential) buckets.
 
-Text pages and pushes have the classic ones, as the Prometheus client makes them; pages in protobuf
-have both (`service/metrics/protobuf.py`).
+Text pages and pushes contain only the classic buckets, as the Prometheus client writes them. Pages
+in protobuf contain both (`service/metrics/protobuf.py`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from service.jobs.model.native_buckets import NativeBuckets
 
 
 class NativeFamily(Metric):
-    """Family of a histogram, with the native buckets of its series by their labels' values."""
+    """Metric family of a histogram, with the native buckets of each series by label values."""
 
     natives: Mapping[tuple[str, ...], NativeBuckets]
 
 
 class Histogram(prometheus_client.Histogram):
-    """Histogram as the Prometheus client has it, which counts into native buckets, too."""
+    """Prometheus client histogram that also counts into native buckets."""
 
     def __init__(
         self, name: str, documentation: str, labelnames: Iterable[str] = (), **options: Any
@@ -33,21 +33,22 @@ class Histogram(prometheus_client.Histogram):
     def observe(self, amount: float, exemplar: dict[str, str] | None = None) -> None:
         """Count an observation.
 
-        Native buckets first: as they are read last, they never have less than the classic ones.
+        Native buckets are updated first. They are read last, so they never contain less than the
+        classic ones.
         """
         self._native.observe(amount)
         super().observe(amount, exemplar)
 
     def collect(self) -> list[Metric]:
-        """Return the one family, with both kinds of buckets."""
+        """Return the metric family with both kinds of buckets."""
         (classic,) = super().collect()
         family = NativeFamily(classic.name, classic.documentation, classic.type, classic.unit)
         family.samples = classic.samples
-        family.natives = {labels: one._native for labels, one in self._series()}
+        family.natives = {labels: series._native for labels, series in self._series()}
         return [family]
 
     def _series(self) -> list[tuple[Any, Any]]:
-        """Return those that observe, with the values of their labels."""
+        """Return the series that observe values, with their label values."""
         if not self._labelnames:
             return [((), self)]
         with self._lock:

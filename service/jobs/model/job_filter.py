@@ -1,4 +1,4 @@
-"""Choice of a tenant's jobs, for lists of them."""
+"""Filter for lists of a tenant's jobs."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from service.jobs.model.job import JobState
 
 @dataclass(frozen=True)
 class JobFilter:
-    """Jobs that fit everything that is given."""
+    """Filter that matches jobs which meet all its conditions; None: no condition."""
 
     state: JobState | None = None
     model: str | None = None
     """Name of the model in the request."""
     metadata_key: str | None = None
-    """Name that their metadata has."""
+    """Key that the job's metadata must have."""
     metadata_value: str | None = None
-    """Text that it has there; None: any."""
+    """Value of that key; None: any."""
     created_from_us: int | None = None
-    """Microseconds since the epoch of the first moment."""
+    """Earliest acceptance, in microseconds since the epoch."""
     created_before_us: int | None = None
-    """Microseconds since the epoch of the first moment after the last."""
+    """Exclusive upper bound of the acceptance, in microseconds since the epoch."""

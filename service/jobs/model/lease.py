@@ -1,6 +1,6 @@
-"""Leases of claims: how often a worker renews them."""
+"""Renewal frequency of the leases of claims."""
 
 from __future__ import annotations
 
 RENEWALS = 3
-"""Times that a worker renews a lease before it lapses."""
+"""Number of times that a worker renews a lease within its lifetime."""

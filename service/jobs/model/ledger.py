@@ -1,6 +1,6 @@
-"""The ledger: what each ended job delivered and used, and who pays for it.
+"""Usage ledger: delivered outputs, device-seconds and payer of each ended job.
 
-The scripts write the records (`scripts/ledger.lua`), in the same moment as a job's end.
+The scripts write a record atomically with a job's end (`scripts/ledger.lua`).
 """
 
 from __future__ import annotations
@@ -14,70 +14,72 @@ from pydantic import BaseModel, ConfigDict
 from service.jobs.model.job import DEFAULT_CLASS, JobState, Output
 
 LOST = "lost"
-"""Outcome, in the sums, of device-seconds that had no part in how their job ended."""
+"""Outcome, in the sums, of device-seconds of attempts that did not contribute to their job's
+end."""
 TENANT, HOUSE = "tenant", "house"
+"""Payers of device-seconds: the tenant, or the operator of the service."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Place where a worker runs, and what it makes outputs with. None: not known."""
+    """Location of a worker, and its checkpoint. None: unknown."""
 
     chip: str | None = None
-    """Kind of its chips, as the planner's table has it; `cpu` where there are none."""
+    """Kind of its chips, named as in the planner's table; `cpu` for CPUs."""
     chips: float = 1
     """Number of chips of its mesh slice."""
     region: str | None = None
     spot: bool = False
-    """True if the machine may be taken away."""
+    """True if the machine may be preempted by the cloud provider."""
     checkpoint: str | None = None
     """Fingerprint of the model's checkpoint."""
 
 
 @dataclass(frozen=True)
-class Delivered:
-    """Sums of what a job delivers."""
+class DeliveredOutputs:
+    """Sums of a job's delivered outputs."""
 
     images: int = 0
     videos: int = 0
     frames: int = 0
-    """Frames of its videos."""
+    """Number of frames of its videos."""
     pixels: int = 0
     """Pixels of its images, and of all frames of its videos."""
 
     @classmethod
-    def of(cls, request: Mapping[str, Any], outputs: Iterable[Output]) -> Delivered:
-        """Sum up outputs of a request, whose frames may be files of their own."""
-        found = list(outputs)
-        frames = [output.num_frames or 1 for output in found]
+    def of(cls, request: Mapping[str, Any], outputs: Iterable[Output]) -> DeliveredOutputs:
+        """Sum up a job's outputs. The frames of a video may be separate files."""
+        files = list(outputs)
+        frames = [output.num_frames or 1 for output in files]
         pixels = sum(
-            one.width * one.height * count for one, count in zip(found, frames, strict=True)
+            file.width * file.height * count for file, count in zip(files, frames, strict=True)
         )
         length = request.get("num_frames") or 1
-        if length == 1 and all(output.num_frames is None for output in found):
-            return cls(images=len(found), pixels=pixels)
+        if length == 1 and all(output.num_frames is None for output in files):
+            return cls(images=len(files), pixels=pixels)
         return cls(videos=-(-sum(frames) // length), frames=sum(frames), pixels=pixels)
 
 
 class LedgerRecord(BaseModel):
-    """One line of the ledger. Times are seconds since the epoch, by Redis's clock."""
+    """Ledger line of one ended job. Times are seconds since the epoch, by Redis's clock."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     id: str
-    """Number of the record: none is there twice."""
+    """Unique id of the record."""
     job: str
     """Id of the job."""
     is_correction: bool = False
-    """True for device-seconds that a worker reported after the job's end, when a compilation that
-    the job had caused was over. It adds to the record of the end, and repeats nothing of it."""
+    """True for device-seconds that a worker reported after the job's end, when a compilation caused
+    by the job finished. They are in addition to the record of the end."""
     tenant: str
     tenant_class: str = DEFAULT_CLASS
     key: str | None = None
-    """Id of the API key that it was sent with; null: none, or nobody noted it."""
+    """Id of the API key of the request; null: no key, or not recorded."""
     model: str
     """Model whose workers served it."""
     served_as: str | None = None
-    """Model that the request named, where workers of another one served it."""
+    """Model that the request named, if another model's workers served it."""
     outcome: JobState
     error: str | None = None
     """Code of its error."""
@@ -88,24 +90,24 @@ class LedgerRecord(BaseModel):
     videos: int = 0
     frames: int = 0
     pixels: int = 0
-    """Delivered: nothing of a job that did not succeed, or paused."""
+    """Delivered pixels. Nothing counts as delivered unless the job succeeded or paused."""
     steps: int = 0
     """Denoising steps, summed over the images."""
     device_seconds: float = 0.0
-    """Seconds of a mesh slice, of all attempts."""
+    """Seconds of a mesh slice, over all attempts."""
     tenant_seconds: float = 0.0
     """Device-seconds that the tenant pays for."""
     house_seconds: float = 0.0
-    """Device-seconds that the house pays for: the rest."""
+    """Device-seconds that the operator of the service pays for: the rest."""
     lost_seconds: float = 0.0
-    """Device-seconds, of the house's, of attempts that had no part in how the job ended."""
+    """Part of `house_seconds`: attempts that did not contribute to the job's end."""
     compile_seconds: float = 0.0
     """Device-seconds spent compiling programs."""
     pool: str | None = None
-    """Worker of the last attempt, as the next five."""
+    """Worker of the last attempt. The next five fields describe the worker, too."""
     chip: str | None = None
     chips: float = 1
-    """Number of chips of its mesh slice: chip-seconds are device-seconds times these."""
+    """Number of chips of its mesh slice: chip-seconds are device-seconds times `chips`."""
     region: str | None = None
     spot: bool = False
     checkpoint: str | None = None

@@ -1,8 +1,8 @@
-"""Metrics of jobs, counted for Prometheus by the process whose call changed the job.
+"""Prometheus metrics of jobs, counted by the process whose call changed the job.
 
-A job's end is counted once: by the pool that finishes or fails it, by the front end that cancels
-it. What a script does beside its caller's errand (a deadline that has passed, a lease that has
-lapsed) it writes down in Redis, and the reaper that takes the note away counts it.
+A job's end is counted once: by the worker that finishes or fails it, or by the front end that
+cancels it. Scripts may also end jobs in addition to their main task, for a passed deadline or a
+lapsed lease. They store a note in Redis then, and the reaper that removes the note counts it.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ WAIT_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 12
 DURATION_BUCKETS_S = (
     0.25, 0.5, 1, 1.5, 2, 3, 5, 10, 20, 30, 60, 120, 240, 480, 720, 1200, 1800, 3600, 7200,
 )  # fmt: skip
-"""Buckets from an image of a distilled model to a queued video in high resolution."""
+"""Buckets from an image of a distilled model to a queued high-resolution video."""
 
 LOST, EXCUSED = "lost", "excused"
 RETRY_REASONS = (LOST, EXCUSED, "store", "safety_unavailable", "internal")
-"""Reasons for requeuing a job: its lease lapsed, its lease lapsed while nobody could be heard, or
-what its pool reports (a `JobError.code`)."""
-SET_ASIDE: ErrorCode = "poisonous"
-"""Failure that no caller reports: the queue sets it."""
+"""Reasons for requeuing a job: its lease lapsed, its lease lapsed while workers could not reach
+Redis, or a failure that its worker reports (a `JobError.code`)."""
+POISONOUS: ErrorCode = "poisonous"
+"""Failure reason that the queue sets, not a caller."""
 MET, MISSED = "met", "missed"
+"""Outcomes of deadlines and of wait objectives."""
 OUTCOMES = tuple(sorted(ENDED))
 
 
 @dataclass(frozen=True)
-class End:
-    """End of one job. Times are seconds since the epoch, by Redis's clock."""
+class JobEnd:
+    """End of a job, as input of the metrics. Times are seconds since the epoch by Redis's clock."""
 
     model: str
     outcome: JobState
@@ -49,17 +50,17 @@ class End:
     tenant_class: str = DEFAULT_CLASS
     deadline_at: float | None = None
     failure: ErrorCode | None = None
-    """Reason, where it failed."""
+    """Reason of a failed job."""
     traceparent: str | None = None
-    """The span of the request that it came with."""
+    """Span of the request."""
     request_model: str | None = None
-    """The model that the request names; None: the same."""
+    """Model that the request names; None: equal to `model`."""
 
     @classmethod
     def of(
         cls, job: Job, outcome: JobState, finished_at: float, failure: ErrorCode | None = None
-    ) -> End:
-        """Return the end of a job, as metrics count it."""
+    ) -> JobEnd:
+        """Create the end of a job for the metrics."""
         return cls(
             job.model,
             outcome,
@@ -74,12 +75,12 @@ class End:
 
     @property
     def error_type(self) -> str:
-        """Return why it did not succeed; empty: it did."""
+        """Failure reason or end state of an unsuccessful job; empty if it succeeded."""
         return "" if self.outcome.is_done else self.failure or self.outcome
 
     @property
     def deadline(self) -> str | None:
-        """Met or missed; None: there was none, or the client did not want the answer any more."""
+        """Met or missed; None: the job had no deadline or was canceled."""
         if self.deadline_at is None or self.outcome is JobState.CANCELED:
             return None
         is_met = self.outcome.is_done and self.finished_at <= self.deadline_at
@@ -87,15 +88,15 @@ class End:
 
 
 class JobMetrics:
-    """The counts of one process.
+    """Job metrics of one process.
 
     Args:
-        registry: whose page they are told on.
+        registry: registry that exports them.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.objectives: dict[str, float] = {}
-        """Time in seconds that a job may wait, by model: of those that this process claims for."""
+        """Maximum wait in seconds by model, for the models that this process claims jobs of."""
         self.wait = Histogram(
             "atelier_job_wait_seconds",
             "Seconds from a job's acceptance to its first claim.",
@@ -138,7 +139,7 @@ class JobMetrics:
         )
         self.reclaimed = Counter(
             "atelier_reclaimed_leases_total",
-            "Leases that expired: the job was reclaimed from its pool.",
+            "Leases that expired: the job was reclaimed from its worker.",
             ("model",),
             registry=registry,
         )
@@ -150,7 +151,7 @@ class JobMetrics:
         )
 
     def expect(self, models: Iterable[str], classes: Iterable[str]) -> None:
-        """Tell of these from now on, with 0 where nothing has happened yet."""
+        """Create the series of these models with value 0, before their first job."""
         classes = tuple(classes)
         for model in models:
             self.reclaimed.labels(model)
@@ -182,14 +183,14 @@ class JobMetrics:
         if objective_s is not None and job.deadline_at is None:
             self.in_time.labels(job.model, MET if waited_s <= objective_s else MISSED).inc()
 
-    def ended(self, end: End) -> None:
-        """Count a job's end, with how long it took."""
+    def ended(self, end: JobEnd) -> None:
+        """Count a job's end and its duration."""
         self.ends.labels(end.model, end.tenant_class, end.outcome).inc()
         took_s = max(0.0, end.finished_at - end.created_at)
         exemplar = spans.exemplar_of(end.traceparent)
         self.duration.labels(end.model, end.outcome).observe(took_s, exemplar)
-        asked = end.request_model or end.model
-        self.gen_ai.observe(asked, end.model, end.error_type, took_s, exemplar)
+        request_model = end.request_model or end.model
+        self.gen_ai.observe(request_model, end.model, end.error_type, took_s, exemplar)
         if end.failure:
             self.failures.labels(end.model, end.failure).inc()
         if end.deadline:
@@ -197,28 +198,28 @@ class JobMetrics:
             self.in_time.labels(end.model, end.deadline).inc()
 
     def retried(self, model: str, reason: str) -> None:
-        """Count a try that was not the last one."""
+        """Count an attempt after which the job is requeued."""
         self.retries.labels(model, reason).inc()
 
-    def hear(self, said: Mapping[str, Any]) -> None:
-        """Count one of the notes that the scripts leave behind (`note` in life.lua)."""
-        event, model = said["event"], said["model"]
+    def count_note(self, note: Mapping[str, Any]) -> None:
+        """Count a note that a script stored (`note` in life.lua)."""
+        event, model = note["event"], note["model"]
         if event in (LOST, EXCUSED):
             self.reclaimed.labels(model).inc()
-            if said["again"]:
+            if note["again"]:
                 self.retried(model, event)
             return
-        deadline = said.get("deadline_at")
+        deadline = note.get("deadline_at")
         self.ended(
-            End(
+            JobEnd(
                 model,
                 JobState(event),
-                float(said["created_at"]),
-                float(said["finished_at"]),
-                said.get("tenant_class", DEFAULT_CLASS),
+                float(note["created_at"]),
+                float(note["finished_at"]),
+                note.get("tenant_class", DEFAULT_CLASS),
                 None if deadline is None else float(deadline),
-                SET_ASIDE if event == JobState.FAILED else None,
-                (said.get("trace") or {}).get("parent"),
-                said.get("served_as"),
+                POISONOUS if event == JobState.FAILED else None,
+                (note.get("trace") or {}).get("parent"),
+                note.get("served_as"),
             )
         )

@@ -1,9 +1,8 @@
-"""Exponential buckets of one series: a native histogram of Prometheus.
+"""Exponential buckets of a native histogram of Prometheus, for one series.
 
-Source: https://prometheus.io/docs/specs/native_histograms/. Bucket `i` of schema `s` holds what is
-above `base**(i - 1)` and not above `base**i`, `base` being `2**(2**-s)`: every second bound of a
-schema is one of the next lower schema, so that pairs of buckets merge without a loss but that of
-resolution.
+Source: https://prometheus.io/docs/specs/native_histograms/. Bucket `i` of schema `s` counts values
+above `base**(i - 1)` up to `base**i`, with `base` equal to `2**(2**-s)`. Every second bound of a
+schema is a bound of the next lower schema, so merging pairs of buckets loses only resolution.
 """
 
 from __future__ import annotations
@@ -16,49 +15,49 @@ from dataclasses import dataclass
 from threading import Lock
 
 SCHEMA = 3
-"""Schema that each series begins with: bounds are 9 % apart."""
+"""Initial schema of a series: bounds are 9 % apart."""
 MAX_BUCKETS = 160
-"""Buckets of one series: with more, it goes on with the next lower schema."""
+"""Maximum number of buckets of a series; beyond that, its schema is lowered."""
 ZERO_THRESHOLD = 2.0**-128
-"""Distance from 0 up to which a value counts as 0. Source: the Prometheus client for Go."""
+"""Absolute value up to which a value counts as 0. Source: the Prometheus client for Go."""
 
 _PARTS = 2**SCHEMA
 _BOUNDS = tuple(2.0 ** (part / _PARTS - 1) for part in range(_PARTS))
-"""Bounds from 0.5 on and below 1, which `math.frexp` brings every number to."""
+"""Bounds in [0.5, 1), the range of the fractions of `math.frexp`."""
 _INFINITE = sys.float_info.max_exp * _PARTS + 1
-"""Bucket of infinity: the one after the greatest number's."""
+"""Bucket of infinity: the one after the greatest float's."""
 
 
 @dataclass(frozen=True)
 class BucketCounts:
-    """Counts of one series at one moment."""
+    """Consistent copy of one series' counts."""
 
     count: int
-    """Number of observations; those of NaN are in no bucket."""
+    """Number of observations. NaN is counted here but in no bucket."""
     sum: float
     schema: int
     zeros: int
     positive: Mapping[int, int]
     """Number of observations by bucket, in the order of the bounds."""
     negative: Mapping[int, int]
-    """The same of negative ones, by the buckets of their absolute values."""
+    """The same for negative values, by the buckets of their absolute values."""
 
 
 class NativeBuckets:
-    """Count of one series; any thread may observe and read."""
+    """Thread-safe native buckets of one series."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._count = 0
         self._sum = 0.0
         self._coarser = 0
-        """Times that resolution was halved."""
+        """Number of times that the resolution was halved."""
         self._zeros = 0
         self._positive: dict[int, int] = {}
         self._negative: dict[int, int] = {}
 
     def observe(self, value: float) -> None:
-        """Count one observation, of whatever value."""
+        """Count one observation of any value."""
         size = abs(value)
         with self._lock:
             self._count += 1
@@ -75,7 +74,7 @@ class NativeBuckets:
                 self._zeros += 1
 
     def counts(self) -> BucketCounts:
-        """Return all that was observed until now."""
+        """Return a copy of the current counts."""
         with self._lock:
             return BucketCounts(
                 self._count,
@@ -87,9 +86,9 @@ class NativeBuckets:
             )
 
     def _bound(self) -> None:
-        """Halve the resolution until there are few enough buckets.
+        """Halve the resolution until at most `MAX_BUCKETS` are used.
 
-        The lowest schema that there is, -4, has fewer for all numbers of 64 bits.
+        This terminates: the lowest schema, -4, has fewer buckets for all 64-bit floats.
         """
         while len(self._positive) + len(self._negative) > MAX_BUCKETS:
             self._coarser += 1

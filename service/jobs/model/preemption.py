@@ -1,4 +1,4 @@
-"""State of a full pool that asks whether a queued job should preempt what it holds."""
+"""State of a full worker, from which the queue decides whether to preempt one of its jobs."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Held:
-    """A running job that may be put aside."""
+class Preemptible:
+    """Running job that may be preempted."""
 
     id: str
     fence: int
     left_s: float
     """Seconds until its steps are done."""
     pictures: int
-    """Slots that it takes."""
+    """Number of slots that it takes."""
 
 
 @dataclass(frozen=True)
 class FullPool:
-    """A pool without a free slot, as preemption sees it."""
+    """Worker without a free slot, as input of the preemption decision."""
 
     pool: str
     model: str
     slots: int
     free: int
-    """Slots: none or, of a pool that has claimed beyond them, less."""
+    """Number of free slots: 0, or negative if the worker has claimed more images than slots."""
     soonest_s: float
-    """Time until a slot becomes free by itself."""
-    held: Sequence[Held]
-    """Jobs of the pool that may be preempted."""
+    """Time until a slot becomes free without preemption."""
+    held: Sequence[Preemptible]
+    """Jobs of the worker that may be preempted."""
     warm: Sequence[str] = ()
-    """Warm buckets, as `Queue.claim` takes them."""
+    """Compiled buckets, as for `Queue.claim`."""
     slowness: float = 1.0
     slowness_in: Mapping[str, float] = field(default_factory=dict)

@@ -1,8 +1,8 @@
-"""Previews that a client has asked for: spread evenly over the steps of its job."""
+"""Schedule of previews that a client requested: evenly spread over the job's steps."""
 
 from __future__ import annotations
 
 
 def is_due(wanted: int, taken: int, step: int, steps: int) -> bool:
-    """Return whether the next of the wanted previews is due after so many of a job's steps."""
+    """Return whether another preview is due after this many of a job's steps."""
     return taken < wanted and step * (wanted + 1) >= steps * (taken + 1)

@@ -1,4 +1,4 @@
-"""Quota usage of a tenant."""
+"""Usage of a tenant's quotas."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class QuotaUsage:
-    """Usage of its quotas by a tenant."""
+    """Usage of a tenant's quotas: queued jobs, device-seconds, stored bytes."""
 
     queued: int
     device_seconds: float
-    """Used within the last hour, or promised to jobs that have not ended."""
+    """Device-seconds used within the last hour, or predicted for unended jobs."""
     next_s: float
-    """Seconds until some of them stop to count; where nothing is left, until something is."""
+    """Seconds until some of these no longer count; if the quota is used up, until some are
+    available."""
     stored_bytes: int = 0
-    """Stored bytes of inputs and outputs, while their jobs are kept."""
+    """Bytes of stored inputs, outputs and other files of the tenant."""
     leaves_s: float = 0.0
-    """Seconds until the retention time of some of them is over."""
+    """Approximate seconds until the retention of some of them ends."""
 
     @classmethod
     def parse(cls, answer: Sequence[str | int]) -> QuotaUsage:
-        """Parse a script's answer."""
+        """Parse the answer of `read_quota.lua` or `put.lua`."""
         queued, device_seconds, next_s, stored, leaves_s = answer
         return cls(int(queued), float(device_seconds), float(next_s), int(stored), float(leaves_s))

@@ -1,4 +1,4 @@
-"""Metrics of what is given again in place of being drawn."""
+"""Metrics of jobs that get copies of earlier files instead of generating their own."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ from prometheus_client import CollectorRegistry, Counter
 
 
 class ReuseMetrics:
-    """Counts of one process.
+    """Reuse metrics of one process.
 
     Args:
-        registry: whose page they are on.
+        registry: registry that exports them.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._jobs = Counter(
             "atelier_jobs_reused_total",
-            "Jobs given files that another one has drawn: by a front end those drawn before, by a"
-            " worker those of an equal job that had not ended yet.",
+            "Jobs that received copies of another job's files: from a front end if that job had"
+            " ended, else from a worker.",
             ("model",),
             registry=registry,
         )
         self._device_s = Counter(
             "atelier_reused_device_seconds_total",
-            "Device-seconds that drawing those files took.",
+            "Device-seconds that generating those files took.",
             ("model",),
             registry=registry,
         )
 
     def expect(self, model: str) -> None:
-        """Tell of a model from now on, with 0 where nothing has happened yet."""
+        """Create a model's series with value 0, before its first job."""
         self._jobs.labels(model)
         self._device_s.labels(model)
 
     def saved(self, model: str, device_seconds: float) -> None:
-        """Count a job that was given files, and what drawing them had taken."""
+        """Count a job that got copies, and the device-seconds that the files had taken."""
         self._jobs.labels(model).inc()
         self._device_s.labels(model).inc(device_seconds)

@@ -1,4 +1,4 @@
-"""Metrics of the safety hook, of front ends and workers alike."""
+"""Metrics of the safety hook, for front ends and workers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ VERDICTS = ("allowed", "refused", "absent")
 
 
 class SafetyMetrics:
-    """Counts of one process.
+    """Safety metrics of one process.
 
     Args:
-        registry: whose page they are on.
-        when: which of the two checks this process makes.
+        registry: registry that exports them.
+        when: which of the two safety checks this process makes.
     """
 
     def __init__(self, registry: CollectorRegistry, when: str) -> None:
@@ -28,7 +28,7 @@ class SafetyMetrics:
         )
         self.seconds = Histogram(
             "atelier_safety_check_seconds",
-            "Seconds from asking the safety hook to its verdict, retries included.",
+            "Seconds from a request to the safety hook to its verdict, including retries.",
             ("when",),
             buckets=CHECK_BUCKETS_S,
             registry=registry,
@@ -38,7 +38,7 @@ class SafetyMetrics:
             self.checks.labels(when, verdict)
 
     def record(self, when: str, verdict: str, seconds: float) -> None:
-        """Count one check."""
+        """Count one check with its verdict and duration."""
         self.checks.labels(when, verdict).inc()
-        exemplar = spans.exemplar_of(spans.here().traceparent)
+        exemplar = spans.exemplar_of(spans.current().traceparent)
         self.seconds.labels(when).observe(seconds, exemplar)

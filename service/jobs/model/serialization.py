@@ -1,7 +1,7 @@
-"""A job as a Redis hash, and back: one field a field, structures as JSON.
+"""Conversion between a job and its Redis hash: one hash field per job field, structures as JSON.
 
-Fields that only the scripts use (place, fence, …) lie beside them; a reader ignores what it does
-not know, so a newer minor version may add some.
+The hash also has fields that only the scripts use (place, fence, …). Readers ignore unknown fields,
+so a newer minor version may add some.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from service.jobs.model.errors import WireError
-from service.jobs.model.job import WIRE_VERSION, Job, Output, Snapshot, Warned
+from service.jobs.model.job import WIRE_VERSION, FieldWarning, Job, Output, Snapshot
 
 STRUCTURES = frozenset(
     (
@@ -35,13 +35,13 @@ STRUCTURES = frozenset(
 """Fields of a job that are stored as JSON."""
 
 _OUTPUTS = TypeAdapter(list[Output])
-_WARNINGS = TypeAdapter(list[Warned])
+_WARNINGS = TypeAdapter(list[FieldWarning])
 _SNAPSHOTS = TypeAdapter(list[Snapshot])
 _EMPTY = Job(id="", model="", bucket="").model_dump(mode="json", exclude={"request"})
 
 
 def to_hash(job: Job) -> dict[str, str]:
-    """Convert a job to a hash of every field that has a value; empty structures are left out."""
+    """Convert a job to a hash of all fields with a value; empty structures are omitted."""
     fields = job.model_dump(mode="json", exclude_none=True)
     for name in STRUCTURES & _EMPTY.keys() & fields.keys():
         if fields[name] == _EMPTY[name]:
@@ -54,9 +54,9 @@ def _text(name: str, value: Any) -> str:
 
 
 def from_hash(fields: Mapping[str, str]) -> Job:
-    """Return the job of a hash.
+    """Convert a hash to a job.
 
-    Raises: WireError: the job is of a newer wire version.
+    Raises: WireError: the job has a newer wire version.
     """
     version = int(fields["version"])
     if version > WIRE_VERSION:
@@ -67,24 +67,21 @@ def from_hash(fields: Mapping[str, str]) -> Job:
 
 
 def parse(text: str) -> dict[str, str]:
-    """Return the hash that a script gives.
-
-    It comes as a JSON list of name, value, name, value, …
-    """
+    """Parse a hash that a script returns as a JSON list of alternating names and values."""
     flat = json.loads(text)
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def outputs_json(outputs: Sequence[Output]) -> str:
-    """Return outputs as JSON, as a job's hash has them."""
+    """Serialize outputs for a job's hash."""
     return _OUTPUTS.dump_json(list(outputs)).decode()
 
 
-def warnings_json(warnings: Sequence[Warned]) -> str:
-    """Return warnings as JSON, as a job's hash has them."""
+def warnings_json(warnings: Sequence[FieldWarning]) -> str:
+    """Serialize warnings for a job's hash."""
     return _WARNINGS.dump_json(list(warnings)).decode()
 
 
 def snapshots_json(snapshots: Sequence[Snapshot]) -> str:
-    """Serialize snapshots without nulls: a script reads them."""
+    """Serialize snapshots for a job's hash without nulls, since scripts read them."""
     return _SNAPSHOTS.dump_json(list(snapshots), exclude_none=True).decode()

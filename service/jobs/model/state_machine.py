@@ -1,7 +1,7 @@
-"""States of a job, and every way from one to another, as data.
+"""State machine of a job: its states and all transitions between them, as data.
 
-The scripts move jobs, each as its own header says and no other way than these; the tests draw
-random histories and hold them against this table. docs/reference/job-states.md shows it.
+The Lua scripts make exactly these transitions; the header of each script lists its own. Tests check
+random histories against this table, and docs/reference/job-states.md displays it.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from enum import StrEnum
 
 
 class JobState(StrEnum):
-    """`queued → running → one of the five end states`; a lost lease leads back to `queued`."""
+    """State of a job: `queued → running → an end state`. A lapsed lease leads back to `queued`."""
 
     QUEUED = "queued"
-    """Accepted and waiting for a pool."""
+    """Accepted and waiting for a worker."""
     RUNNING = "running"
-    """Claimed: one pool holds the lease."""
+    """Claimed by a worker, which holds the lease."""
     SUCCEEDED = "succeeded"
-    """State in which all outputs are in the store."""
+    """Ended with all outputs in the store."""
     PAUSED = "paused"
-    """State of an audition whose images have all reached `stop_at_step`: their drafts are kept, and
-    further jobs continue them."""
+    """Ended audition: all images have reached `stop_at_step`. Their drafts are kept, and further
+    jobs can continue them."""
     FAILED = "failed"
-    """State of a job that cannot be served; `error` says why."""
+    """Ended with an error; `error` has the reason."""
     CANCELED = "canceled"
-    """The client stopped it."""
+    """Stopped by the client."""
     EXPIRED = "expired"
-    """State of a job whose deadline passed before it was done."""
+    """Ended because the deadline passed before the job was done."""
 
     @property
     def ended(self) -> bool:
@@ -36,66 +36,75 @@ class JobState(StrEnum):
 
     @property
     def is_done(self) -> bool:
-        """True for an end state with all that was asked for."""
+        """True for an end state with the requested result."""
         return self in (SUCCEEDED, PAUSED)
 
 
 class By(StrEnum):
-    """Actor that moves a job."""
+    """Actor that triggers a transition."""
 
     CLIENT = "client"
     POOL = "pool"
-    """Pool that serves the model."""
+    """Worker that serves the model."""
     HOLDER = "holder"
-    """The pool that claimed it last, while it is running: by its fence."""
+    """Worker with the latest claim, identified by its fence, while the job is running."""
     OPERATOR = "operator"
-    """Whoever runs the service."""
+    """Operator of the service."""
     FRONT_END = "front end"
     CLOCK = "clock"
-    """Redis's: whichever call meets the job after that time."""
+    """Redis's clock: the first script call after that time makes the transition."""
 
 
 @dataclass(frozen=True)
 class Transition:
-    """Transition of the state machine."""
+    """Transition of a job from one state to another, with the scripts that make it."""
 
     name: str
     before: tuple[JobState | None, ...]
-    """States it may start from; None: there is no such job."""
+    """States in which it may start; None: the job does not exist."""
     after: JobState | None
     by: By
     when: str
     scripts: tuple[str, ...]
     """Scripts of `scripts/` that may make it."""
     attempts: int = 0
-    """Increment of the job's count of attempts, as in the next two."""
+    """Change of the job's count of attempts; the next two fields are changes of counts, too."""
     fence: int = 0
     deaths: int = 0
 
     @property
     def event(self) -> str | None:
-        """The event that it writes: the new state's name; None of a job that is forgotten."""
+        """Name of the event that it writes: the new state; None if the job is removed."""
         return self.after
 
     @property
-    def is_back(self) -> bool:
-        """True if the job is queued again, with the steps of its snapshots done."""
+    def is_requeue(self) -> bool:
+        """True if the job is requeued and resumes from its snapshots."""
         return self.after is QUEUED and self.before == (RUNNING,)
 
 
 QUEUED, RUNNING, SUCCEEDED, PAUSED, FAILED, CANCELED, EXPIRED = JobState
 
 TRANSITIONS = (
-    Transition("accept", (None,), QUEUED, By.CLIENT, "queue and quotas have room", ("put",)),
     Transition(
-        "claim", (QUEUED,), RUNNING, By.POOL, "it is its turn", ("claim_jobs",), attempts=1, fence=1
+        "accept", (None,), QUEUED, By.CLIENT, "the queue and the quotas have capacity", ("put",)
+    ),
+    Transition(
+        "claim",
+        (QUEUED,),
+        RUNNING,
+        By.POOL,
+        "it is next in the order of the queue",
+        ("claim_jobs",),
+        attempts=1,
+        fence=1,
     ),
     Transition(
         "switch",
         (QUEUED,),
         QUEUED,
         By.FRONT_END,
-        "the version that its alias has drawn has no pools left, or stepped back",
+        "the version that its alias selected has no workers left, or stepped back",
         ("switch_model",),
     ),
     Transition(
@@ -103,7 +112,7 @@ TRANSITIONS = (
         (QUEUED,),
         SUCCEEDED,
         By.FRONT_END,
-        "the same was drawn before, and its files are copied, as it is accepted",
+        "an identical job's files exist, and are copied at acceptance",
         ("put",),
     ),
     Transition("finish", (RUNNING,), SUCCEEDED, By.HOLDER, "all outputs are stored", ("finish",)),
@@ -115,17 +124,24 @@ TRANSITIONS = (
         "all images have reached `stop_at_step`, and their drafts are stored",
         ("finish",),
     ),
-    Transition("fail", (RUNNING,), FAILED, By.HOLDER, "another try is of no use", ("fail",)),
-    Transition("retry", (RUNNING,), QUEUED, By.HOLDER, "`max_attempts` are not used up", ("fail",)),
+    Transition("fail", (RUNNING,), FAILED, By.HOLDER, "another attempt cannot succeed", ("fail",)),
     Transition(
-        "release", (RUNNING,), QUEUED, By.HOLDER, "the pool drains", ("release",), attempts=-1
+        "retry",
+        (RUNNING,),
+        QUEUED,
+        By.HOLDER,
+        "fewer than `max_attempts` attempts were made",
+        ("fail",),
+    ),
+    Transition(
+        "release", (RUNNING,), QUEUED, By.HOLDER, "the worker drains", ("release",), attempts=-1
     ),
     Transition(
         "make room",
         (RUNNING,),
         QUEUED,
         By.HOLDER,
-        "a job that should go before it takes its slot",
+        "a more urgent job takes its slot",
         ("release",),
         attempts=-1,
     ),
@@ -134,7 +150,7 @@ TRANSITIONS = (
         (RUNNING,),
         QUEUED,
         By.OPERATOR,
-        "it shall run elsewhere",
+        "it is to run on another worker",
         ("take_back",),
         attempts=-1,
     ),
@@ -144,7 +160,7 @@ TRANSITIONS = (
         (RUNNING,),
         QUEUED,
         By.CLOCK,
-        "the lease lapsed while nobody could be heard: Redis was away or stood still",
+        "the lease lapsed while workers could not reach Redis",
         ("reap",),
         attempts=-1,
     ),
@@ -153,7 +169,7 @@ TRANSITIONS = (
         (RUNNING,),
         FAILED,
         By.CLOCK,
-        "the lease lapsed for the `max_deaths`th time, and the job had got no further",
+        "the lease lapsed for the `max_deaths`th time without progress",
         ("reap",),
         deaths=1,
     ),
@@ -162,7 +178,7 @@ TRANSITIONS = (
         (QUEUED, RUNNING),
         CANCELED,
         By.CLIENT,
-        "it is stopped or deleted",
+        "the client cancels or deletes it",
         ("cancel", "delete"),
     ),
     Transition(
@@ -170,7 +186,7 @@ TRANSITIONS = (
         (QUEUED, RUNNING),
         EXPIRED,
         By.CLOCK,
-        "its deadline passed; of a queued job, the latest start that would meet it",
+        "its deadline passed; for a queued job, the latest start that would meet it",
         ("claim_jobs", "progress", "reap", "record_snapshots", "renew"),
     ),
     Transition(
@@ -178,10 +194,10 @@ TRANSITIONS = (
         (SUCCEEDED, PAUSED, FAILED, CANCELED, EXPIRED),
         None,
         By.CLOCK,
-        "the retention is over, or the client deletes it",
+        "the retention time is over, or the client deletes it",
         ("delete", "reap"),
     ),
 )
-LEFT = frozenset(state for move in TRANSITIONS if move.after for state in move.before)
-ENDED = frozenset(JobState) - LEFT
-"""States that lead to no other."""
+TRANSIENT_STATES = frozenset(state for move in TRANSITIONS if move.after for state in move.before)
+ENDED = frozenset(JobState) - TRANSIENT_STATES
+"""States without an outgoing transition."""

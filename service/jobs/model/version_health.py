@@ -1,4 +1,4 @@
-"""Health of an alias's versions: whether one does worse than the baseline, by its newest jobs."""
+"""Health check of an alias's versions: comparison of recent jobs with the baseline's."""
 
 from __future__ import annotations
 
@@ -8,40 +8,41 @@ from statistics import median
 from typing import get_args
 
 from service.jobs.model.alias import Alias
-from service.jobs.model.job import CLIENTS_FAULT, ErrorCode
+from service.jobs.model.job import CLIENT_ERRORS, ErrorCode
 
-NOT_OURS = CLIENTS_FAULT | {"safety_unavailable"}
-"""Failures that say nothing of the version."""
-OURS = frozenset(get_args(ErrorCode)) - NOT_OURS
+EXTERNAL_FAILURES = CLIENT_ERRORS | {"safety_unavailable"}
+"""Failure reasons that do not indicate a defect of the version."""
+VERSION_FAILURES = frozenset(get_args(ErrorCode)) - EXTERNAL_FAILURES
+"""Failure reasons that a defect of the version may have caused."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Job of an alias. Those that were canceled are none."""
+    """Recent job of an alias, as input of the health check. Canceled jobs are excluded."""
 
     version: str
     took_s: float
-    """Seconds from its acceptance to its end, or to now where it has not ended."""
+    """Seconds from acceptance to the end, or to now for an unended job."""
     has_ended: bool
     failure: str | None = None
-    """Reason, where it has failed."""
+    """Reason of a failed job."""
 
     @property
     def has_failed(self) -> bool:
-        """Return whether it failed for a reason that may lie with its version."""
-        return self.failure in OURS
+        """True if it failed for a reason that a defect of the version may have caused."""
+        return self.failure in VERSION_FAILURES
 
 
-def complaint(alias: Alias, version: str, samples: Iterable[Sample]) -> str | None:
-    """Return why a version should step back to the baseline; None: it should not.
+def step_back_reason(alias: Alias, version: str, samples: Iterable[Sample]) -> str | None:
+    """Return the reason why a version should step back to the baseline, or None.
 
-    Its share of failed jobs, of those that have ended, exceeds the baseline's by more than
-    `max_failures`; or its median latency is more than `max_slowdown` times the baseline's. A job
-    that has not ended counts with the time since it was accepted, which it takes at least.
+    A version steps back if its share of failed jobs, among ended ones, exceeds the baseline's by
+    more than `max_failures`. It also does if its median latency exceeds `max_slowdown` times the
+    baseline's. An unended job counts with its time since acceptance, which is a lower bound.
     """
     samples = list(samples)
-    mine = [one for one in samples if one.version == version]
-    others = [one for one in samples if one.version == alias.baseline]
+    mine = [sample for sample in samples if sample.version == version]
+    others = [sample for sample in samples if sample.version == alias.baseline]
     return _failures(alias, mine, others) or _latency(alias, mine, others)
 
 
@@ -56,15 +57,15 @@ def _failures(alias: Alias, mine: Sequence[Sample], others: Sequence[Sample]) ->
 
 
 def _ends(samples: Sequence[Sample]) -> tuple[int, int]:
-    """Return how many have ended, and failed."""
-    ended = [one for one in samples if one.has_ended]
-    return len(ended), sum(one.has_failed for one in ended)
+    """Return the numbers of ended and of failed jobs."""
+    ended = [sample for sample in samples if sample.has_ended]
+    return len(ended), sum(sample.has_failed for sample in ended)
 
 
 def _latency(alias: Alias, mine: Sequence[Sample], others: Sequence[Sample]) -> str | None:
     if min(len(mine), len(others)) < alias.min_jobs:
         return None
-    took_s, base_s = (median(one.took_s for one in some) for some in (mine, others))
+    took_s, base_s = (median(sample.took_s for sample in some) for some in (mine, others))
     if took_s <= base_s * alias.max_slowdown:
         return None
     return f"half of {len(mine)} jobs took {took_s:.1f} s or more, the baseline's {base_s:.1f} s"

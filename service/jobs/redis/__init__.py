@@ -1,4 +1,4 @@
-"""Connections to Redis, wake-ups by publish and subscribe, and the names of all keys.
+"""Connections to Redis, publish/subscribe wake-ups, and the names of all keys.
 
 It imports settings alone.
 """

@@ -1,4 +1,4 @@
-"""Connections to Redis: one client for commands, one that may wait for messages without end."""
+"""Clients of Redis: one for commands with brief timeouts, one that blocks for messages."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ COMMAND_TIMEOUT_S = 5.0
 POOL_TIMEOUT_S = 30.0
 RETRIES = 5
 FAILOVER_RETRIES = 12
-"""Number of retries where Sentinels are asked: as many as fit into `COMMAND_TIMEOUT_S`, in which
-they often have promoted a replica."""
-WANTED = (
-    "take redis://, rediss://, unix:// or redis+sentinel://, a port that is a number, and in a"
-    " password %2F for /, %3F for ?, %23 for #, %40 for @"
+"""Number of retries with Sentinels: as many as fit into `COMMAND_TIMEOUT_S`. Within it they have
+often promoted a replica."""
+ADDRESS_ADVICE = (
+    "use redis://, rediss://, unix:// or redis+sentinel://, a numeric port, and in a password %2F"
+    " for /, %3F for ?, %23 for #, %40 for @"
 )
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
-"""Pauses between attempts to reach a server for the first time."""
+"""First and longest pause between attempts to reach a server for the first time."""
 REMIND_EVERY_S = 30.0
-"""Seconds between two log lines about a server that still does not answer."""
+"""Seconds between log lines about a server that still does not answer."""
 
 T = TypeVar("T")
 
@@ -57,13 +57,16 @@ log = logging.getLogger(__name__)
 
 
 class RedisUnreachable(ConfigError):
-    """No Redis answers there, or it still reads its file: servers wait for it, commands end."""
+    """Error for a server that may become usable later: not answering, still loading, or a replica.
+
+    Servers wait for it; commands exit.
+    """
 
 
 async def connect(settings: RedisSettings) -> Redis:
-    """A client for commands: each is sent again after a lost connection.
+    """Return a client for commands, which repeats commands after a lost connection.
 
-    Raises: as `check`.
+    Raises: RedisUnreachable, ConfigError: as `check`.
     """
     redis = client(settings)
     try:
@@ -75,26 +78,26 @@ async def connect(settings: RedisSettings) -> Redis:
 
 
 async def check(redis: Redis, settings: RedisSettings) -> None:
-    """Ask the server what it is.
+    """Check that a server answers, is a primary, and is suitable for the queue.
 
     Raises:
-        RedisUnreachable: it does not answer or is a replica, and may be fit later.
-        ConfigError: it does not let us in, is too old, or may evict keys.
+        RedisUnreachable: it does not answer, is loading or is a replica, and may be usable later.
+        ConfigError: it denies access, is too old, or may evict keys.
     """
-    where = shown(str(settings.url))
+    where = redacted(str(settings.url))
     try:
         info = await redis.info()
         if info.get("loading"):
             raise BusyLoadingError(f"{where} is loading")
         if info.get("role") == "slave":
             raise RedisUnreachable(
-                f"redis.url: the Redis at {where} is a replica, which takes no writes; it is to be"
-                " promoted, or give the address of its primary"
+                f"redis.url: the Redis at {where} is a replica, which accepts no writes; promote"
+                " it, or set the address of its primary"
             )
         check_server(info, where)
     except (RedisError, OSError) as error:
-        raise refused(settings, error) from error
-    if lacking := lacks(settings):
+        raise config_error(settings, error) from error
+    if lacking := missing_protections(settings):
         log.warning("redis.url: %s is reached over a network without %s", where, lacking)
 
 
@@ -104,7 +107,7 @@ async def check_when_reached(
     """Repeat `check` until the server answers.
 
     Args:
-        note: is given why it does not answer yet.
+        note: called with the reason why the server cannot be used yet.
 
     Raises: ConfigError: as `check`.
     """
@@ -122,7 +125,7 @@ async def check_when_reached(
 
 
 async def wait_until_reached(settings: RedisSettings, note: Callable[[str], None]) -> None:
-    """Run `check_when_reached` with a client of its own. Raises: ConfigError: as `check`."""
+    """Run `check_when_reached` with a temporary client. Raises: ConfigError: as `check`."""
     redis = client(settings)
     try:
         await check_when_reached(redis, settings, note)
@@ -130,8 +133,8 @@ async def wait_until_reached(settings: RedisSettings, note: Callable[[str], None
         await redis.aclose()
 
 
-def lacks(settings: RedisSettings) -> str:
-    """Name the guards that a server reachable by other machines should have, and lacks."""
+def missing_protections(settings: RedisSettings) -> str:
+    """Return the protections that a server on another machine should have but lacks."""
     parts = urlsplit(settings.url or "")
     if not parts.hostname or is_local(parts.hostname):
         return ""
@@ -143,34 +146,36 @@ def lacks(settings: RedisSettings) -> str:
     return " and ".join(name for name, is_there in guards.items() if not is_there)
 
 
-def refused(settings: RedisSettings, error: Exception) -> ConfigError:
-    """Convert redis-py's error from checking a server into ours."""
-    where = shown(str(settings.url))
+def config_error(settings: RedisSettings, error: Exception) -> ConfigError:
+    """Convert redis-py's error from a check into a `ConfigError` with advice."""
+    where = redacted(str(settings.url))
     causes = list(_causes(error))
-    if any(isinstance(one, AuthenticationError | NoPermissionError) for one in causes):
+    if any(isinstance(cause, AuthenticationError | NoPermissionError) for cause in causes):
         return ConfigError(
-            f"redis.username, redis.password: the Redis at {where} does not let us in ({error}); "
-            "correct them, or what its ACL grants"
+            f"redis.username, redis.password: the Redis at {where} denies access ({error});"
+            " correct them, or the rights in its ACL"
         )
-    if any(isinstance(one, BusyLoadingError) for one in causes):
-        return RedisUnreachable(f"redis.url: the Redis at {where} is still reading its file")
-    if any(_is_of_tls(one) for one in causes):
+    if any(isinstance(cause, BusyLoadingError) for cause in causes):
+        return RedisUnreachable(f"redis.url: the Redis at {where} is still loading its data")
+    if any(_is_of_tls(cause) for cause in causes):
         return ConfigError(
             f"redis.url: TLS with {where} fails ({error}); correct redis.ca_file, redis.cert_file,"
-            " redis.key_file or redis.check_name, or take redis:// where it speaks no TLS"
+            " redis.key_file or redis.check_name, or use redis:// if the server uses no TLS"
         )
-    if any(isinstance(one, MasterNotFoundError) for one in causes):
+    if any(isinstance(cause, MasterNotFoundError) for cause in causes):
         return RedisUnreachable(
-            f"redis.url: no Sentinel at {where} knows a primary ({error}); start them, or correct"
-            " the addresses, the name at the end, or redis.sentinel_password"
+            f"redis.url: no Sentinel at {where} reports a primary ({error}); start them, or"
+            " correct the addresses, the name at the end, or redis.sentinel_password"
         )
-    if any(isinstance(one, ConnectionError | TimeoutError | OSError) for one in causes):
-        other = "redis:// if it speaks no TLS" if _wants_tls(where) else "rediss:// if it wants TLS"
+    if any(isinstance(cause, ConnectionError | TimeoutError | OSError) for cause in causes):
+        other = (
+            "redis:// if it uses no TLS" if _wants_tls(where) else ("rediss:// if it requires TLS")
+        )
         return RedisUnreachable(
             f"redis.url: no Redis answers at {where} ({error}); start one there, or correct the"
             f" address ({other})"
         )
-    return ConfigError(f"redis.url: what answers at {where} is no Redis of ours ({error})")
+    return ConfigError(f"redis.url: the server at {where} is not a suitable Redis ({error})")
 
 
 def _wants_tls(where: str) -> bool:
@@ -178,41 +183,42 @@ def _wants_tls(where: str) -> bool:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and what led to it: redis-py wraps what it is told while it connects."""
+    """Yield an error and its causes: redis-py wraps the errors of connecting."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
 def _is_of_tls(error: BaseException) -> bool:
-    """Return whether certificates or protocols do not fit; False for a handshake broken off."""
+    """Return whether certificates or protocols do not match; False for an aborted handshake."""
     broken_off = ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError
     return isinstance(error, ssl.SSLError) and not isinstance(error, broken_off)
 
 
 def client(settings: RedisSettings) -> Redis:
-    """A client that has not connected yet. Raises: ConfigError: it has no address."""
+    """Return a client that has not connected yet. Raises: ConfigError: no or an invalid address."""
     if settings.url is None:
         raise ConfigError("redis.url: name the server (ATELIER_REDIS__URL=redis://…)")
     url = settings.url
     try:
         pool = _pool(settings, url)
-    except ValueError:  # which may quote a part of the password
-        raise ConfigError(f"redis.url: {shown(url)} is no address of a Redis: {WANTED}") from None
+    except ValueError:  # its message may contain a part of the password
+        raise ConfigError(
+            f"redis.url: {redacted(url)} is not a Redis address: {ADDRESS_ADVICE}"
+        ) from None
     return Redis.from_pool(pool)
 
 
 class BriefRetry(Retry):
-    """Retry that ends with the first failure after `COMMAND_TIMEOUT_S`.
+    """Retry policy that stops at the first failure after `COMMAND_TIMEOUT_S`.
 
-    A server that stands still is asked once: redis-py retries a command whose connection it
-    retries, which takes minutes there.
+    redis-py retries both a command and its connection. With a hanging server that takes minutes.
     """
 
     async def call_with_retry(
         self, do: Callable[[], Awaitable[T]], fail: Callable[..., Any], *args: Any, **rest: Any
     ) -> T:
-        """Retry a call, for as long as one command may take in all."""
+        """Retry a call within the total time of one command."""
         until = time.monotonic() + COMMAND_TIMEOUT_S
 
         async def fail_in_time(error: Exception, *count: int) -> None:
@@ -224,7 +230,7 @@ class BriefRetry(Retry):
 
 
 def _pool(settings: RedisSettings, url: str) -> ConnectionPool:
-    """Return a pool of connections. Raises: ValueError: that is no address."""
+    """Create a pool of connections. Raises: ValueError: the address is invalid."""
     primary = sentinel_address(url)
     tls = _tls(settings) if url.startswith("rediss") else {}
     retries = FAILOVER_RETRIES if primary else RETRIES
@@ -238,8 +244,8 @@ def _pool(settings: RedisSettings, url: str) -> ConnectionPool:
         "retry": BriefRetry(ExponentialBackoff(cap=1.0, base=0.02), retries),
     }
     if primary:
-        given = {"username": primary.username, "password": primary.password}
-        options |= _credentials(settings, given)
+        login = {"username": primary.username, "password": primary.password}
+        options |= _credentials(settings, login)
         file, secret = settings.sentinel_password_file, settings.sentinel_password
         of_sentinels = Passwords.of(settings.sentinel_username, file, secret)
         return primary_pool(primary, tls, of_sentinels, **options)
@@ -250,17 +256,17 @@ def _pool(settings: RedisSettings, url: str) -> ConnectionPool:
 
 
 def _credentials(settings: RedisSettings, given: dict[str, Any]) -> dict[str, Any]:
-    """Return what a connection logs in with; takes it out of what the address has `given`."""
+    """Return a connection's login options; remove those of the address from `given`."""
     username = settings.username or given.pop("username", None)
     secrets = (settings.password, settings.next_password)
     if passwords := Passwords.of(username, settings.password_file, *secrets):
         return {"credential_provider": passwords}
-    found = {"username": username, "password": given.pop("password", None)}
-    return {name: value for name, value in found.items() if value is not None}
+    login = {"username": username, "password": given.pop("password", None)}
+    return {name: value for name, value in login.items() if value is not None}
 
 
 def _tls(settings: RedisSettings) -> dict[str, Any]:
-    """The server has to prove its name, unless its authority vouches for nobody else."""
+    """Return TLS options: the server must prove its name unless `redis.check_name` is false."""
     files = {
         "ssl_ca_certs": settings.ca_file,
         "ssl_certfile": settings.cert_file,
@@ -274,8 +280,8 @@ def _tls(settings: RedisSettings) -> dict[str, Any]:
     }
 
 
-def waiting_twin(redis: Redis) -> Redis:
-    """A client of the same server whose reads wait as long as it takes, and are never repeated."""
+def blocking_client(redis: Redis) -> Redis:
+    """Return a client of the same server whose reads have no timeout and are never retried."""
     pool = redis.connection_pool
     kwargs = {**pool.connection_kwargs, "socket_timeout": None, "retry": Retry(NoBackoff(), 0)}
     return Redis.from_pool(ConnectionPool(connection_class=pool.connection_class, **kwargs))
@@ -284,14 +290,14 @@ def waiting_twin(redis: Redis) -> Redis:
 def check_server(info: Mapping[str, Any], where: str) -> None:
     """Check a server's version, mode and eviction policy.
 
-    Raises: ConfigError: the server that says this of itself cannot carry the queue.
+    Raises: ConfigError: the server is unsuitable for the queue.
     """
     name, text, floor = "Redis", str(info["redis_version"]), MIN_REDIS
     if "valkey_version" in info:
         name, text, floor = "Valkey", str(info["valkey_version"]), MIN_VALKEY
     if version(text) < floor:
         raise ConfigError(
-            f"redis.url: {where} is {name} {text}; take Redis 7.0, Valkey 8.0 or later"
+            f"redis.url: {where} is {name} {text}; use Redis 7.0, Valkey 8.0 or later"
         )
     policy = info.get("maxmemory_policy", POLICY)
     if policy != POLICY:
@@ -302,15 +308,16 @@ def check_server(info: Mapping[str, Any], where: str) -> None:
 
 
 def version(text: str) -> tuple[int, int]:
-    """'7.0.15' → (7, 0)."""
+    """Parse a version: '7.0.15' → (7, 0)."""
     major, minor = text.split(".")[:2]
     return int(major), int(minor)
 
 
-def shown(url: str) -> str:
-    """Return the address without its user and password.
+def redacted(url: str) -> str:
+    """Return an address without its user and password, for messages.
 
-    They may stand in its query, too; whatever a password has in it, it ends before the last @.
+    The password may also be in the query. Whatever characters it contains, it ends before the last
+    @.
     """
     scheme, mark, rest = url.partition("://")
     secret, at, place = rest.rpartition("@")

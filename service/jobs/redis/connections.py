@@ -1,8 +1,8 @@
-"""Kinds of connections, and the pool of them.
+"""Connection types and connection pool for redis-py.
 
-Each tries several passwords, and leaves a server that is a replica now. What redis-py does anew for
-every command is done here in the cheapest way that keeps its checks: a front end's requests spent
-more processor time on that than on their jobs.
+The connections try several passwords, and disconnect from a server that has become a replica. Some
+work that redis-py repeats for every command is done here more cheaply, with the same checks. It had
+cost front ends more processor time than their jobs.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from redis.credentials import CredentialProvider, UsernamePasswordCredentialProv
 from redis.exceptions import AuthenticationError, ConnectionError, ReadOnlyError
 
 _PACKER = HiredisRespSerializer()
-"""Packer of commands in C; redis-py's asynchronous connections have only one in Python."""
+"""Command packer in C; redis-py's asynchronous connections use one in Python."""
 AT_ONCE_BYTES = 2**15
-"""Size up to which a command is sent without waiting, half of what a transport takes at once."""
+"""Maximum size of a command that is sent without waiting: half of a transport's buffer limit."""
 
 
 class Passwords(CredentialProvider):
-    """Passwords of one user, read for each connection, so that they may change while we run.
+    """Credentials of one user, read for each connection so that passwords may change at run time.
 
     Args:
-        read: returns them in the order in which they are tried.
+        read: returns the passwords in the order in which they are tried.
     """
 
     def __init__(self, username: str | None, read: Callable[[], list[str]]) -> None:
@@ -47,14 +47,14 @@ class Passwords(CredentialProvider):
     def of(
         cls, username: str | None, file: Path | None, *secrets: SecretStr | None
     ) -> Passwords | None:
-        """Return those of a file or of the settings; None: there are none."""
+        """Create a provider from a file or from settings; None: no password is configured."""
         if file:
             return cls(username, lambda: _lines(file))
-        given = [secret.get_secret_value() for secret in secrets if secret]
-        return cls(username, lambda: given) if given else None
+        passwords = [secret.get_secret_value() for secret in secrets if secret]
+        return cls(username, lambda: passwords) if passwords else None
 
     def each(self) -> Iterator[CredentialProvider]:
-        """Yield a provider of each password. Raises: AuthenticationError: none can be read."""
+        """Yield a provider for each password. Raises: AuthenticationError: none can be read."""
         for password in self._read():
             yield UsernamePasswordCredentialProvider(self._username, password)
 
@@ -63,30 +63,30 @@ class Passwords(CredentialProvider):
         return next(self.each()).get_credentials()
 
     async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
-        """redis-py's own does the same, with a warning each time."""
+        """Return user and first password, without the warning that redis-py's own method logs."""
         return self.get_credentials()
 
 
 def _lines(file: Path) -> list[str]:
     """Return the lines of a file that are not empty.
 
-    Raises: AuthenticationError: nothing can be read there, for the moment or for good.
+    Raises: AuthenticationError: the file cannot be read, temporarily or permanently.
     """
     try:
         lines = [line.strip() for line in file.read_text().splitlines()]
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise AuthenticationError(f"cannot read {file}: {reason}") from None
     return [line for line in lines if line] or [""]
 
 
-class _Lasting(AbstractConnection):
-    """Base of all kinds."""
+class _BaseConnection(AbstractConnection):
+    """Base of all connection types: several passwords, replica detection, fast sending."""
 
     async def on_connect_check_health(self, check_health: bool = True) -> None:
-        """Log in with the first password that the server takes."""
-        given = self.credential_provider
-        *others, last = given.each() if isinstance(given, Passwords) else [given]
+        """Log in with the first password that the server accepts."""
+        provider = self.credential_provider
+        *others, last = provider.each() if isinstance(provider, Passwords) else [provider]
         try:
             for self.credential_provider in others:
                 with suppress(AuthenticationError):
@@ -94,12 +94,12 @@ class _Lasting(AbstractConnection):
             self.credential_provider = last
             await super().on_connect_check_health(check_health)
         finally:
-            self.credential_provider = given
+            self.credential_provider = provider
 
     async def read_response(self, *args: Any, **options: Any) -> Any:
-        """Read an answer; a replica's refusal to write counts as a lost connection.
+        """Read an answer; treat a replica's rejection of a write as a lost connection.
 
-        Nothing was done then, and whoever connects anew finds the primary.
+        Nothing was executed then, and a new connection reaches the primary.
         """
         try:
             return await super().read_response(*args, **options)
@@ -112,15 +112,23 @@ class _Lasting(AbstractConnection):
         return _PACKER.pack(*args)
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        """Send a command; one that nothing has to wait for needs no task and timer of its own."""
+        """Send a command, without a task and timer if the transport accepts it at once.
+
+        Raises:
+            ConnectionError: the connection is lost.
+            TimeoutError: the server does not read.
+        """
         writer = self._writer
         if writer and self._goes_at_once(command, writer.transport):
             writer.writelines(command)
-        else:
+            return
+        try:
             await super().send_packed_command(command, check_health)
+        except RuntimeError as error:  # uvloop's, where the server has closed the connection
+            raise ConnectionError(f"the connection is closed: {error}") from error
 
     def _goes_at_once(self, command: Any, transport: asyncio.WriteTransport) -> bool:
-        """Return whether the transport takes it now, on a connection that needs no check."""
+        """Return whether the transport accepts a command now and the connection needs no check."""
         if not self.is_connected or self.health_check_interval or not isinstance(command, list):
             return False
         is_free = not transport.is_closing() and transport.get_write_buffer_size() == 0
@@ -128,9 +136,9 @@ class _Lasting(AbstractConnection):
 
 
 class CommandPool(BlockingConnectionPool):
-    """Pool that hands out idle connections, and takes them back, without locks and timers.
+    """Connection pool that hands out and takes back idle connections without locks and timers.
 
-    These are for those who have to wait, and for connections that have to be made.
+    Locks and timers are only used if a caller must wait or a connection must be opened.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -164,34 +172,34 @@ class CommandPool(BlockingConnectionPool):
         self._available_connections.append(connection)
 
 
-class TcpConnection(_Lasting, Connection):
+class TcpConnection(_BaseConnection, Connection):
     """Connection to a host and port."""
 
 
-class TlsConnection(_Lasting, SSLConnection):
+class TlsConnection(_BaseConnection, SSLConnection):
     """Connection to a host and port by TLS."""
 
 
-class SocketConnection(_Lasting, UnixDomainSocketConnection):
-    """Connection to a socket in a folder."""
+class SocketConnection(_BaseConnection, UnixDomainSocketConnection):
+    """Connection to a Unix domain socket."""
 
 
-class _Asking(_Lasting):
-    """Base of connections that ask Sentinels whenever they begin."""
+class _SentinelConnection(_BaseConnection):
+    """Base of connections that ask Sentinels for the primary whenever they connect."""
 
     async def send_packed_command(self, *args: Any, **options: Any) -> None:
-        """Send a command; redis-py alone would repeat it at the address of before."""
+        """Send a command after reconnecting if needed; redis-py would reuse the old address."""
         if not self.is_connected:
             await self.connect()
         await super().send_packed_command(*args, **options)
 
 
-class PrimaryConnection(_Asking, SentinelManagedConnection):
-    """Connection to the server that Sentinels call the primary."""
+class PrimaryConnection(_SentinelConnection, SentinelManagedConnection):
+    """Connection to the primary that Sentinels report."""
 
 
-class PrimaryTlsConnection(_Asking, SentinelManagedSSLConnection):
-    """The same by TLS."""
+class PrimaryTlsConnection(_SentinelConnection, SentinelManagedSSLConnection):
+    """Connection by TLS to the primary that Sentinels report."""
 
 
 KINDS: dict[type[AbstractConnection], type[AbstractConnection]] = {
@@ -199,4 +207,4 @@ KINDS: dict[type[AbstractConnection], type[AbstractConnection]] = {
     SSLConnection: TlsConnection,
     UnixDomainSocketConnection: SocketConnection,
 }
-"""Kinds by those of redis-py that an address stands for."""
+"""Connection types by the redis-py types that an address selects."""

@@ -1,109 +1,108 @@
-"""Redis keys and their lifetimes.
+"""Names, contents and lifetimes of all Redis keys.
 
-All keys share one hash tag: a cluster keeps them in one slot, so that a script may touch any.
+All keys have the same hash tag. A cluster keeps them in one slot, so a script may use any of them.
 
-| key                          | type   | holds                                | leaves            |
+| key                          | type   | value                                | removed           |
 |------------------------------|--------|--------------------------------------|-------------------|
-| `job:ID`                     | hash   | the job, a field each (`wire.py`)    | retention, delete |
-| `events:ID`                  | stream | its events, the last `max_events`    | with the job      |
-| `previews:ID`                | stream | its last few previews                | when it ends      |
+| `job:ID`                     | hash   | the job (`model/serialization.py`)   | retention, delete |
+| `events:ID`                  | stream | its last `max_events` events         | with the job      |
+| `previews:ID`                | stream | its latest previews                  | when it ends      |
 | `queue:N:MODEL:TENANT`       | zset   | a tenant's queued jobs, by place     | when claimed      |
-| `lane:N:MODEL:N:BUCKET:TENANT` | zset | the same, of one bucket              | when claimed      |
+| `lane:N:MODEL:N:BUCKET:TENANT` | zset   | the same for one bucket            | when claimed      |
 | `tenants:MODEL`              | zset   | tenants with queued jobs, by order   | with their last   |
 | `line:N:MODEL:BUCKET`        | set    | those of them with jobs in a bucket  | with their last   |
 | `tags:MODEL`                 | hash   | those tenants' virtual start tags    | with their last   |
-| `idle:MODEL`                 | zset   | tenants without jobs, by tag         | in virtual time   |
+| `idle:MODEL`                 | zset   | tenants without queued jobs, by tag  | in virtual time   |
 | `virtual:MODEL`              | string | virtual time                         | with its last     |
-| `busy:MODEL`                 | string | since when any have been queued      | with its last     |
-| `backlog:MODEL`              | hash   | a tenant's predicted device-seconds  | with their last   |
-| `weights:MODEL`              | hash   | those tenants' weights               | with their last   |
-| `queued:MODEL`               | string | how many jobs are queued             | with its last     |
-| `waiting:MODEL`              | zset   | queued jobs, by when they came       | when claimed      |
-| `latest:MODEL`               | zset   | queued jobs by their latest start    | when claimed      |
-| `kept:MODEL`                 | set    | jobs that went back and go on        | when they end     |
+| `busy:MODEL`                 | string | start of the current backlog         | with its last     |
+| `backlog:MODEL`              | hash   | tenant: predicted device-seconds     | with their last   |
+| `weights:MODEL`              | hash   | tenant: its weight                   | with their last   |
+| `queued:MODEL`               | string | number of queued jobs                | with its last     |
+| `waiting:MODEL`              | zset   | queued jobs, by queueing time        | when claimed      |
+| `latest:MODEL`               | zset   | queued jobs, by latest start         | when claimed      |
+| `kept:MODEL`                 | set    | requeued jobs that have snapshots    | when they end     |
 | `jobs`                       | zset   | all jobs, by acceptance              | with the job      |
-| `jobs:STATE:TENANT`          | zset   | a tenant's jobs of a state, likewise | with the job      |
-| `promised:TENANT`            | string | what its unended jobs shall take     | with the last one |
-| `used:TENANT`                | hash   | minute: what its jobs took           | after an hour     |
-| `compiling:TENANT`           | hash   | jobs that are compiled for           | after an hour     |
-| `left:ID`                    | hash   | of a deleted job, its account        | after an hour     |
-| `stored:TENANT`              | string | bytes of its files in the store      | with the last one |
-| `storedfiles:TENANT`         | hash   | file that is of no job: its bytes    | with the last one |
+| `jobs:STATE:TENANT`          | zset   | a tenant's jobs in a state, likewise | with the job      |
+| `promised:TENANT`            | string | predicted cost of its unended jobs   | with its last     |
+| `used:TENANT`                | hash   | minute: device-seconds of ended jobs | after an hour     |
+| `compiling:TENANT`           | hash   | jobs that workers compile for        | after an hour     |
+| `left:ID`                    | hash   | accounting fields of a deleted job   | after an hour     |
+| `stored:TENANT`              | string | bytes of its files in the store      | with its last     |
+| `storedfiles:TENANT`         | hash   | file outside of jobs: its bytes      | with its last     |
 | `leases`                     | zset   | running jobs, by end of lease        | when it ends      |
 | `deadlines`                  | zset   | unended jobs, by deadline            | when it ends      |
-| `ended`                      | zset   | ended jobs, by their end             | with the job      |
+| `ended`                      | zset   | ended jobs, by end                   | with the job      |
 | `idempotency:TENANT:DIGEST`  | string | digest of the body, id of the job    | `idempotency_s`   |
-| `call:CALL`                  | string | a claim's or deletion's answer       | a minute          |
-| `deposits`                   | zset   | jobs whose files are stored, not put | when put          |
+| `call:CALL`                  | string | stored answer for a repeated call    | a minute          |
+| `deposits`                   | zset   | jobs with files that are not put yet | when put          |
 | `ledger`                     | stream | records that are in no file yet      | with their file   |
-| `ledgerfile`                 | string | ids of those that go into the next   | when it is stored |
-| `ledgerlease`                | string | front end that writes it             | with its lease    |
+| `ledgerfile`                 | string | first and last id of the next file   | when it is stored |
+| `ledgerlease`                | string | front end that writes this file      | with its lease    |
 | `totals`                     | hash   | sums of the ledger, by name (JSON)   | never             |
-| `reaped`                     | string | when it was last, heard since when   | never             |
-| `notes`                      | list   | ends and lapses that nobody counted  | the next reap     |
-| `confirmed`                  | string | nothing: written for WAIT to wait for | never            |
-| `history`                    | string | the server's replication id; fences' base | never        |
+| `reaped`                     | string | last reap; start of reachability     | never             |
+| `notes`                      | list   | ends and lapses not counted yet      | the next reap     |
+| `confirmed`                  | string | empty: written so that WAIT can wait | never             |
+| `history`                    | string | replication id, base of the fences   | never             |
 | `trash`                      | set    | store keys to delete                 | the reap after    |
 | `models`                     | hash   | model: its spec                      | model_retention_s |
-| `seen`                       | zset   | models, by a pool's last heartbeat   | with the model    |
-| `pools:MODEL`                | hash   | pool: ready or not, end of heartbeat | `lease_s`         |
+| `seen`                       | zset   | models, by latest heartbeat          | with the model    |
+| `pools:MODEL`                | hash   | worker: readiness, end of heartbeat  | `lease_s`         |
 | `webhooks`                   | zset   | tenants with messages, by last turn  | with their last   |
-| `webhooks:TENANT`            | zset   | its ended jobs to tell of, by when   | when told         |
+| `webhooks:TENANT`            | zset   | ended jobs to announce, by due time  | when delivered    |
 | `apikeys`                    | hash   | id: an API key and its digest (JSON) | when revoked      |
 | `tenantrecords`              | hash   | tenant: its settings (JSON)          | when removed      |
-| `tenantchanges`              | string | how often those were changed         | never             |
+| `tenantchanges`              | string | number of changes of those           | never             |
 | `loras:TENANT`               | hash   | name: an uploaded adapter (JSON)     | when deleted      |
-| `loralock:TENANT:DIGEST`     | string | call that stores or deletes its file | with the call     |
-| `file:ID`                    | hash   | an uploaded file or results (JSON)   | its time, delete  |
-| `files:TENANT`               | zset   | a tenant's files, by when they came  | with the file     |
-| `files`                      | zset   | all files, by when they leave        | with the file     |
-| `batch:ID`                   | hash   | a batch, a field each                | retention         |
-| `batchlines:ID`              | hash   | line: its job, or how it ended       | when it ends      |
-| `batches:TENANT`             | zset   | a tenant's batches, by when they came | with the batch   |
-| `openbatches:TENANT`         | set    | those of them that have not ended    | when it ends      |
-| `openbatches`                | zset   | all of these, by end of lease        | when it ends      |
-| `endedbatches`               | zset   | ended batches, by their end          | with the batch    |
-| `layouts:MODEL`              | hash   | pool: its layout and slots           | with the pool     |
-| `costs:MODEL`                | hash   | bucket, layout, batch: what it costs | with the model    |
-| `tried:N:MODEL:BUCKET`       | string | a doubtful cost is being tried       | in a while        |
-| `pauses`                     | hash   | model or pool: who holds it back     | when resumed      |
-| `sleeps`                     | hash   | pool: who has put it to sleep        | when woken so     |
-| `profile:POOL`               | string | a profile that is wanted of it       | when answered     |
-| `profiled:ID`                | string | what became of that profile          | ten minutes       |
+| `loralock:TENANT:DIGEST`     | string | call that stores or deletes the file | with the call     |
+| `file:ID`                    | hash   | uploaded or result file (JSON)       | expiry, delete    |
+| `files:TENANT`               | zset   | a tenant's files, by creation        | with the file     |
+| `files`                      | zset   | all files, by expiry                 | with the file     |
+| `batch:ID`                   | hash   | a batch, one hash field per field    | retention         |
+| `batchlines:ID`              | hash   | line: its job, or its outcome        | when it ends      |
+| `batches:TENANT`             | zset   | a tenant's batches, by creation      | with the batch    |
+| `openbatches:TENANT`         | set    | those that have not ended            | when it ends      |
+| `openbatches`                | zset   | all unended batches, by end of lease | when it ends      |
+| `endedbatches`               | zset   | ended batches, by end                | with the batch    |
+| `layouts:MODEL`              | hash   | worker: its announced facts (JSON)   | with the worker   |
+| `costs:MODEL`                | hash   | bucket, layout, batch size: cost     | with the model    |
+| `tried:N:MODEL:BUCKET`       | string | mark: a doubtful cost is re-measured | after a while     |
+| `pauses`                     | hash   | model or pool: its pause             | when resumed      |
+| `sleeps`                     | hash   | pool or worker: its sleep request    | when woken        |
+| `profile:POOL`               | string | profile request of a worker          | when answered     |
+| `profiled:ID`                | string | answer to a profile request          | ten minutes       |
 
-Beside them lie keys of the front ends alone, which no script touches:
-`{atelier-front}:webhooksecrets`, `{atelier-front}:audit` (hash, what commands and front ends by
-themselves have done and no front end has stored yet; leaves when one has), and of AUTOMATIC1111's
-door `{atelier-front}:door:model:SENDER` (the model that a sender chose, for 90 days) and
-`{atelier-front}:door:jobs:SENDER` (the jobs that it waits for; leaves with the last, or a day
-later).
+Front ends have keys of their own, which no script uses. `{atelier-front}:webhooksecrets` has its
+note below. `{atelier-front}:audit` (hash) contains acts that are not in the stored audit log yet.
+For the AUTOMATIC1111 endpoint there are the keys of `chosen_model` (the model that a sender chose,
+for 90 days) and of `waiting_jobs` (the jobs that it waits for; removed with the last, or after a
+day).
 
-Of requests that may be answered again: `{atelier-front}:drawn:TENANT:DIGEST` (string, the job that
-drew it last; leaves with that job's retention).
+For requests that may be answered with earlier results: `{atelier-front}:drawn:TENANT:DIGEST`
+(string, the latest job that generated the result; removed with that job's retention).
 
-Of aliases: `{atelier-front}:aliases` (hash, name: its versions, JSON), how often these were changed
-(`…:aliaschanges`), `…:aliasjobs:ALIAS` (sorted set, the newest jobs of an alias that is watched, by
-acceptance; leaves after its window), `…:aliaswatch:ALIAS` (a front end has just judged its
-versions) and `…:shadows` (sorted set, `JOB SHADOW` by when both were queued; leaves when they are
+For aliases: `{atelier-front}:aliases` (hash, name: its versions, JSON), `…:aliaschanges` (number of
+changes of these), `…:aliasjobs:ALIAS` (sorted set, recent jobs of a watched alias, by acceptance;
+removed after its window), `…:aliaswatch:ALIAS` (mark: a front end has just judged the versions) and
+`…:shadows` (sorted set, `JOB SHADOW` by the time at which both were queued; removed when they are
 compared).
 
-Of `costs:MODEL` the oldest rows leave, too, beyond 4,096.
+Of `costs:MODEL` the oldest rows beyond 4,096 are removed, too.
 
 Channels: `wake` (id of a job with a new event), `stopped` (id of a running job that was canceled or
 has expired), `queued` (name of a model with a new job).
 
-Fields of a job that only the scripts use lie beside those of `wire.py`. Of them, `room` names a
-pool that makes room for it, by putting another aside or by taking no others beside it, and until
-when other pools do not; `yields` says until when a running one may be put aside, and for a job of
-how many seconds; `served_as` is the model's name in the request, where workers of another serve it;
-`draft_bytes` is what its drafts take of the store until it ends;
-what `origin`, `resumes` and `billed` are, `scripts/ledger.lua` says.
+A job's hash also has fields that only the scripts use. `room` contains the worker that makes room
+for the job, by preempting another or by taking no others, and until when other workers do not.
+`yields` contains until when a running job may be preempted, and the maximum duration of the
+preempting job. `served_as` is the model's name in the request, if another model's workers serve it.
+`draft_bytes` is the size of its drafts in the store until it ends. For `origin`, `resumes` and
+`billed` see `scripts/ledger.lua`.
 
-What is *promised* and *used* counts against a quota, and is kept for tenants that have one alone.
+*promised* and *used* count against a quota, and exist only for tenants with a quota.
 
-N is the length of the name behind it. *Place* orders a tenant's jobs: acceptance, moved by what the
-priority is worth. *Acceptance* is the microsecond by Redis's clock, raised where needed so that no
-two jobs share one. What *order*, *tag* and *virtual time* are, `scripts/order.lua` says.
+N is the length of the name after it. *Place* orders a tenant's jobs: acceptance, shifted by
+priority. *Acceptance* is the microsecond by Redis's clock, increased if needed so that no two jobs
+share one. For *order*, *tag* and *virtual time* see `scripts/order.lua`.
 """
 
 from __future__ import annotations
@@ -119,11 +118,12 @@ TENANTS = PREFIX + "tenantrecords"
 TENANT_CHANGES = PREFIX + "tenantchanges"
 FRONT_PREFIX = "{atelier-front}:"
 WEBHOOK_SECRETS = FRONT_PREFIX + "webhooksecrets"
-"""Hash, tenant: its valid secrets (JSON). Under a prefix that pools need no right to."""
+"""Hash, tenant: its valid secrets (JSON). Workers need no permission for this prefix."""
 LINK_SECRET = FRONT_PREFIX + "linksecret"
-"""Secret that signs links to outputs, likewise."""
+"""Secret that signs links to outputs, under the same prefix."""
 AUDIT = FRONT_PREFIX + "audit"
-"""Hash, `ID OUTCOME`: an act on its way to the audit log, of a command or automatic (JSON)."""
+"""Hash, `ID OUTCOME`: an act of a command or an automatic one, to be stored in the audit log
+(JSON)."""
 ALIASES = FRONT_PREFIX + "aliases"
 ALIAS_CHANGES = FRONT_PREFIX + "aliaschanges"
 SHADOWS = FRONT_PREFIX + "shadows"
@@ -139,8 +139,8 @@ HISTORY = PREFIX + "history"
 LEDGER = PREFIX + "ledger"
 
 
-def drawn(tenant: str, digest: str) -> str:
-    """Job that drew what a request of this digest asks for."""
+def reusable_job(tenant: str, digest: str) -> str:
+    """Key of the latest job that generated the result of a request with this digest."""
     return f"{FRONT_PREFIX}drawn:{tenant}:{digest}"
 
 
@@ -155,22 +155,22 @@ def events(job_id: str) -> str:
 
 
 def previews(job_id: str) -> str:
-    """Stream of a job's newest previews."""
+    """Stream of a job's latest previews."""
     return f"{PREFIX}previews:{job_id}"
 
 
 def profile(pool: str) -> str:
-    """Profile that is wanted of a pool."""
+    """Profile request of a worker."""
     return f"{PREFIX}profile:{pool}"
 
 
 def profiled(request_id: str) -> str:
-    """Key of a profile's result."""
+    """Answer to a profile request."""
     return f"{PREFIX}profiled:{request_id}"
 
 
-def tried(model: str, bucket: str) -> str:
-    """Mark of a doubtful cost that is being tried."""
+def cost_trial(model: str, bucket: str) -> str:
+    """Mark of a doubtful cost that is being re-measured."""
     return f"{PREFIX}tried:{len(model)}:{model}:{bucket}"
 
 
@@ -180,17 +180,17 @@ def queue(model: str, tenant: str) -> str:
 
 
 def pools(model: str) -> str:
-    """Hash of a model's pools: ready or not, end of heartbeat."""
+    """Hash of a model's workers: readiness and end of heartbeat."""
     return f"{PREFIX}pools:{model}"
 
 
 def layouts(model: str) -> str:
-    """Hash of those pools' layouts and slots."""
+    """Hash of the announced facts of a model's workers."""
     return f"{PREFIX}layouts:{model}"
 
 
 def tenants(model: str) -> str:
-    """Sorted set of the tenants with jobs that wait for a model."""
+    """Sorted set of the tenants with queued jobs of a model."""
     return f"{PREFIX}tenants:{model}"
 
 
@@ -200,7 +200,7 @@ def backlog(model: str) -> str:
 
 
 def loras(tenant: str) -> str:
-    """Hash of the adapters that a tenant has uploaded."""
+    """Hash of a tenant's uploaded adapters."""
     return f"{PREFIX}loras:{tenant}"
 
 
@@ -235,7 +235,7 @@ def lora_lock(tenant: str, digest: str) -> str:
 
 
 def alias_jobs(alias: str) -> str:
-    """Sorted set of an alias's newest jobs."""
+    """Sorted set of an alias's recent jobs."""
     return f"{FRONT_PREFIX}aliasjobs:{alias}"
 
 
@@ -250,10 +250,10 @@ def waiting(model: str) -> str:
 
 
 def chosen_model(sender: str) -> str:
-    """Model that a sender chose at a door."""
+    """Model that a sender of a compatible endpoint chose."""
     return f"{FRONT_PREFIX}door:model:{sender}"
 
 
-def at_door(sender: str) -> str:
-    """List of the jobs that a sender waits for at a door."""
+def waiting_jobs(sender: str) -> str:
+    """List of the jobs that a sender of a compatible endpoint waits for."""
     return f"{FRONT_PREFIX}door:jobs:{sender}"

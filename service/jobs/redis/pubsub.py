@@ -1,7 +1,7 @@
-"""Connection, one a process, that hears every wake-up and passes it to those who wait for it.
+"""Subscriber: one connection per process that receives all wake-ups and passes them to waiters.
 
-Messages can get lost with a connection, so each new connection wakes everybody: whoever waits
-looks for itself, in Redis, before and after.
+Messages can be lost with a connection, so each new connection wakes all waiters. Waiters therefore
+read Redis themselves, before and after waiting.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from service.jobs.redis import keys
-from service.jobs.redis.connection import waiting_twin
+from service.jobs.redis.connection import blocking_client
 from service.jobs.redis.tasks import cancel
 
 CHANNELS = (keys.WAKE, keys.STOPPED, keys.QUEUED)
 PING_AFTER_S = 10.0
-"""Silence after which the connection has to show that it lives."""
+"""Silence after which the connection is checked by a ping."""
 RECONNECT_S = 0.1
-"""The first pause; each further one is twice as long, up to the longest."""
+"""First pause between reconnects. Each further one is twice as long, up to `LONGEST_PAUSE_S`."""
 LONGEST_PAUSE_S = 5.0
 
 logger = logging.getLogger(__name__)
 
 
 class Subscriber:
-    """Starts with the first waiter."""
+    """Subscription to the queue's channels, started by the first waiter."""
 
     def __init__(self, redis: Redis) -> None:
-        self._redis = waiting_twin(redis)
+        self._redis = blocking_client(redis)
         self._task: asyncio.Task[None] | None = None
         self._wakes: dict[tuple[str, str], set[asyncio.Event]] = defaultdict(set)
         self._feeds: dict[str, set[asyncio.Queue[str | None]]] = defaultdict(set)
@@ -44,7 +44,7 @@ class Subscriber:
 
     @contextmanager
     def waking(self, channel: str, message: str) -> Iterator[asyncio.Event]:
-        """An event that is set whenever that message may have come, and on `close`."""
+        """Yield an event that is set when this message may have been published, and on `close`."""
         wake, waiters = asyncio.Event(), self._wakes[channel, message]
         waiters.add(wake)
         self._start()
@@ -67,7 +67,7 @@ class Subscriber:
             self._feeds[channel].discard(messages)
 
     def wake(self, channel: str, message: str) -> None:
-        """Wake whoever waits for that message here, as if it had come."""
+        """Wake the local waiters for a message as if it had been published."""
         for wake in self._wakes.get((channel, message), ()):
             wake.set()
 
@@ -80,6 +80,7 @@ class Subscriber:
         await self._redis.aclose()
 
     def _start(self) -> None:
+        """Start the listening task; after `close`, end the waits instead."""
         if self.closed:
             self._end_waits()
         elif self._task is None:
@@ -104,14 +105,14 @@ class Subscriber:
             message = await pubsub.get_message(timeout=PING_AFTER_S)
             if message is not None:
                 silent = False
-                self._hear(message)
+                self._dispatch(message)
             elif silent:
                 raise RedisConnectionError(f"no answer for {PING_AFTER_S:.0f} s")
             else:
                 silent = True
                 await pubsub.ping()
 
-    def _hear(self, message: dict[str, Any]) -> None:
+    def _dispatch(self, message: dict[str, Any]) -> None:
         kind, channel, data = message["type"], message["channel"], message["data"]
         if kind == "subscribe":
             self._wake_all()

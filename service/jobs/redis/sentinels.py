@@ -1,4 +1,4 @@
-"""Connections to a server that Sentinels watch: each begins with the question which one it is."""
+"""Connections to a primary that Sentinels watch: each new connection asks for its address."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ from service.jobs.redis.tasks import cancel
 from service.settings.redis import SentinelAddress
 
 SENTINEL_TIMEOUT_S = 1.0
-"""Time that one Sentinel has to answer until the next one is asked."""
+"""Timeout of one Sentinel, after which the next one is asked."""
 
 
 class Sentinels(Sentinel):
-    """Sentinels of a primary, asked once for all connections that want to know at a time.
+    """Client of a primary's Sentinels that merges concurrent lookups into one.
 
-    Whichever answers is moved to the front. redis-py's own swaps places of a list that others have
-    changed while it waited: a Sentinel could stand there twice and another one no more, never asked
-    again and never closed.
+    A Sentinel that answers is moved to the front of the list. redis-py's own lookup swaps items of
+    a list that concurrent lookups change meanwhile. A Sentinel could then be in the list twice, and
+    another be lost, never asked again and never closed.
     """
 
     def __init__(self, clients: Iterable[Redis]) -> None:
         super().__init__([])
         self.sentinels = list(clients)
-        self._asking: asyncio.Task[tuple[str, int]] | None = None
+        self._lookup: asyncio.Task[tuple[str, int]] | None = None
 
     async def discover_master(self, service_name: str) -> tuple[str, int]:
         """Return host and port of the primary. Raises: MasterNotFoundError."""
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(super().discover_master(service_name))
-            self._asking.add_done_callback(_hear)
-        return await asyncio.shield(self._asking)
+        if self._lookup is None or self._lookup.done():
+            self._lookup = asyncio.create_task(super().discover_master(service_name))
+            self._lookup.add_done_callback(_retrieve_exception)
+        return await asyncio.shield(self._lookup)
 
     async def aclose(self) -> None:
         """Close the connections."""
-        if self._asking:
-            await cancel(self._asking)
+        if self._lookup:
+            await cancel(self._lookup)
         await super().aclose()
 
 
-def _hear(asking: asyncio.Task[tuple[str, int]]) -> None:
-    """Take note of a failure that all who have asked may have left before."""
+def _retrieve_exception(asking: asyncio.Task[tuple[str, int]]) -> None:
+    """Retrieve a lookup's exception, in case all its callers were canceled before."""
     if not asking.cancelled():
         asking.exception()
 
@@ -75,11 +75,11 @@ def primary_pool(
     credentials: CredentialProvider | None,
     **options: Any,
 ) -> PrimaryPool:
-    """Return a pool of connections to the primary.
+    """Create a pool of connections to the primary.
 
     Args:
-        tls: options of TLS.
-        credentials: the Sentinels'; None: they want none.
+        tls: TLS options.
+        credentials: for the Sentinels; None: they require none.
         options: of the pool and of connections to the primary.
     """
     manager = Sentinels(
@@ -99,7 +99,7 @@ def primary_pool(
         )
         for host, port in address.sentinels
     )
-    kind = PrimaryTlsConnection if address.tls else PrimaryConnection
+    connection_class = PrimaryTlsConnection if address.tls else PrimaryConnection
     return PrimaryPool(
-        address.primary, manager, connection_class=kind, db=address.db, **tls, **options
+        address.primary, manager, connection_class=connection_class, db=address.db, **tls, **options
     )

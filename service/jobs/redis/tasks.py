@@ -1,4 +1,4 @@
-"""Ending tasks that talk to Redis."""
+"""Cancellation of asyncio tasks that use Redis."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ CANCEL_AGAIN_S = 0.05
 
 
 async def cancel(*tasks: asyncio.Task[Any]) -> None:
-    """End the tasks, and take what they raised.
+    """Cancel the tasks until they end, and retrieve their exceptions.
 
-    Once is not always enough: before Python 3.12 `asyncio.wait_for`, through which redis-py
-    writes, could lose a cancellation.
+    One cancellation may be lost: before Python 3.12, `asyncio.wait_for`, through which redis-py
+    writes, could swallow it.
     """
     running = {task for task in tasks if not task.done()}
     while running:

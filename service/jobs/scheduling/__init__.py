@@ -1,4 +1,4 @@
-"""Cost, order and waits of jobs. Pure: values in, values out.
+"""Cost model, queue order and wait estimates of jobs, as pure functions of their inputs.
 
 It may import `model`.
 """

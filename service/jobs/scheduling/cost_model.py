@@ -1,7 +1,7 @@
-"""Cost model: the table that pools measure, and predictions from it.
+"""Cost model: a table of costs that workers measure, and predictions from it.
 
-A row holds for one bucket, on one layout of one kind of pool, in batches of one size. All seconds
-are of a whole mesh slice, however many devices it has.
+A row is valid for one bucket, one layout of one kind of worker, and one batch size. All seconds are
+of a whole mesh slice, however many devices it has.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from models.spec.model_spec import READ_FRAMES, READ_PX
 
 VOLUME_FIELDS = ("width", "height", "num_frames")
-"""Fields of a bucket whose product work is proportional to, with what each step reads beside."""
-STANDS_S, TRIED_SHARE = 60.0, 0.05
-"""Lifetime of a cost that nobody measures again; and the maximum share of a pool's time that goes
-into trying it."""
+"""Fields of a bucket whose product, plus the inputs that each step reads, is proportional to
+work."""
+MIN_VALID_S, MAX_TRIAL_SHARE = 60.0, 0.05
+"""Minimum lifetime of a cost without a new measurement, and the maximum share of a worker's time
+spent on re-measuring costs."""
 MAX_COSTS = 4096
-"""Rows of one model's table; those measured longest ago leave."""
+"""Maximum number of rows of one model's table; those measured longest ago are removed."""
 
 
 class CostKey(NamedTuple):
@@ -33,9 +34,9 @@ class CostKey(NamedTuple):
 
     bucket: str
     layout: str
-    """Names the kind of pool, its devices and how they split the work: equal pools share rows."""
+    """Kind of worker: its devices and how they partition the work. Equal workers share rows."""
     batch: int
-    """Images that are stepped together."""
+    """Number of images that are denoised together."""
 
     def wire(self) -> str:
         """Return the key as a field of Redis's hash."""
@@ -43,68 +44,69 @@ class CostKey(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> CostKey:
-        """Return the key of such a field."""
+        """Parse a field of Redis's hash."""
         bucket, layout, batch = json.loads(text)
         return cls(bucket, layout, batch)
 
 
 class CostRow(BaseModel):
-    """Measured cost."""
+    """Measured cost of a bucket on one layout, at one batch size."""
 
     model_config = ConfigDict(frozen=True)
 
     step_s: float = Field(gt=0)
     """Seconds of one step of the whole batch."""
     encode_s: float = Field(ge=0)
-    """Seconds of one image, as the next one: encoding its text and images; the VAE."""
+    """Seconds per image for encoding its text and images."""
     decode_s: float = Field(ge=0)
+    """Seconds per image for the VAE's decoding."""
     devices: int = 1
     """Number of devices of the slice."""
     compile_s: float | None = Field(default=None, ge=0)
-    """Time until an image of the bucket could begin that had no programs; None: it always had
-    them."""
+    """Seconds until an image could start when its programs had to be compiled; None: they never had
+    to be."""
     samples: int = 1
-    """Steps that it was measured on."""
+    """Number of steps that were measured."""
     at: float = 0.0
-    """Time at which the table got it, by Redis's clock."""
+    """Time at which the row was stored, by Redis's clock."""
 
 
 @dataclass(frozen=True)
 class PoolFacts:
-    """Description that a pool announces of itself."""
+    """Description that a worker announces of itself."""
 
     layout: str
     slots: int
-    """Images that it denoises together."""
+    """Number of images that it denoises together."""
     warm: tuple[str, ...] = ()
-    """Buckets that it need not compile: it has their programs, or finds them in files."""
+    """Buckets that it need not compile: their programs are loaded or cached in files."""
     adapters: tuple[str, ...] = ()
-    """Digests of the adapters that its device has."""
+    """Digests of the adapters on its device."""
     adapter_s: float = 0.0
-    """Seconds that it takes to load another one."""
+    """Seconds to load another adapter."""
     away_s: float = 0.0
-    """Seconds until a job could begin at all: of a model whose weights are not on the devices."""
+    """Seconds until a job could start, if the model's weights are not on the devices."""
     asleep: bool = False
-    """True while no model is on the devices until a job comes."""
+    """True if no model is on the devices until a job arrives."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of one request on the fastest pool that is there."""
+    """Predicted cost of one request on the fastest ready worker."""
 
     seconds: float
-    """Alone: encoding, all steps, decoding."""
+    """Duration alone on the worker: encoding, all steps, decoding."""
     device_seconds: float
-    """Share of the slice where batches are as large as pays: encoding, steps, decoding."""
+    """Share of the slice's time at the most efficient batch size: encoding, steps, decoding."""
     decode_s: float
-    """Part of `seconds` that comes after the last step."""
+    """Part of `seconds` after the last step."""
     scaled: float = 1.0
-    """Size relative to the bucket that it was predicted from; 1: it was measured."""
+    """Size relative to the measured bucket; 1: this bucket itself was measured."""
     at: float = field(default=0.0, compare=False)
     """Time of the last measurement, by Redis's clock."""
 
-    def longer(self, tail_s: float) -> Cost:
-        """Return the cost of what takes so many seconds more behind its decoding."""
+    def with_tail(self, tail_s: float) -> Cost:
+        """Return the cost with extra seconds after decoding."""
         if not tail_s:
             return self
         return replace(
@@ -114,8 +116,8 @@ class Cost:
             decode_s=self.decode_s + tail_s,
         )
 
-    def then(self, other: Cost) -> Cost:
-        """Return the cost of one pass and then another."""
+    def followed_by(self, other: Cost) -> Cost:
+        """Return the cost of this pass followed by another."""
         return Cost(
             seconds=self.seconds + other.seconds,
             device_seconds=self.device_seconds + other.device_seconds,
@@ -125,9 +127,9 @@ class Cost:
         )
 
     @property
-    def stands_s(self) -> float:
+    def valid_s(self) -> float:
         """Lifetime without a new measurement."""
-        return max(STANDS_S, self.seconds / TRIED_SHARE)
+        return max(MIN_VALID_S, self.seconds / MAX_TRIAL_SHARE)
 
 
 @dataclass(frozen=True)
@@ -137,25 +139,26 @@ class Timing:
     encode_s: float
     decode_s: float
     step_s: Mapping[int, float]
-    """Seconds a step by batch size."""
+    """Seconds per step by batch size."""
     at: float = 0.0
     """Time of the last measurement, by Redis's clock."""
 
     def scaled(self, ratio: float) -> Timing:
-        """Return the cost of a bucket so many times as large.
+        """Extrapolate to a bucket `ratio` times as large.
 
-        Steps and decoding in proportion to pixels times frames, encoding as it is. (Images that
-        steps read are not decoded: an edit's decoding is said to be too long until it is measured.)
+        Steps and decoding scale with pixels times frames; encoding is constant. (Input images that
+        steps read are not decoded. The decoding of an edit is therefore overestimated until it is
+        measured.)
 
-        Attention grows by the square, so what is predicted upwards is too little and downwards too
-        much, by `ratio` at the most: Wan 14B from 480p to 720p takes 3.9 times the work where this
-        says 2.3. The nearest bucket is taken, and one request later the true one is known.
+        Attention grows quadratically, so larger buckets are underestimated and smaller ones
+        overestimated, by at most `ratio`: Wan 14B from 480p to 720p takes 3.9 times the work where
+        this returns 2.3. The nearest bucket is used, and the first request yields a measurement.
         """
         steps = {size: seconds * ratio for size, seconds in self.step_s.items()}
         return Timing(self.encode_s, self.decode_s * ratio, steps, self.at)
 
     def cost(self, steps: int, images: int, scaled: float = 1.0) -> Cost:
-        """Cost of so many images; `steps` is over all of them."""
+        """Return the cost of several images; `steps` is summed over all of them."""
         around_s = images * (self.encode_s + self.decode_s)
         sweep_s = min(math.ceil(images / size) * s for size, s in self.step_s.items())
         share_s = min(seconds / size for size, seconds in self.step_s.items())
@@ -170,57 +173,57 @@ class Timing:
 
 @dataclass(frozen=True)
 class CostTable:
-    """Measurements of one model."""
+    """Measured costs of one model and its ready workers, with the predictions from them."""
 
     rows: Mapping[CostKey, CostRow] = field(default_factory=dict)
-    """Rows stay when their pools leave: a fleet may scale from zero."""
+    """Measured costs. Rows outlive their workers, since a fleet may scale from zero."""
     pools: Mapping[str, PoolFacts] = field(default_factory=dict)
-    """Ready pools that describe themselves, by name."""
+    """Ready workers with a description, by name."""
     at: float = field(default=0.0, compare=False)
     """Time at which it was read, by Redis's clock."""
 
     def is_doubtful(self, cost: Cost) -> bool:
-        """Return whether a pool that is there may well be faster than that cost.
+        """Return whether a ready worker may well be faster than that cost.
 
-        It was measured long ago, or scaled down from a larger size, which says too much.
+        True if the measurement is old, or was scaled down from a larger size, which overestimates.
         """
-        return bool(self.pools) and (cost.scaled < 1 or self.at - cost.at > cost.stands_s)
+        return bool(self.pools) and (cost.scaled < 1 or self.at - cost.at > cost.valid_s)
 
     def predict(self, bucket: str, steps: int, images: int) -> Cost | None:
-        """Predict the cost of a job on the ready pool that is the fastest at it.
+        """Predict the cost of a job on the ready worker that is the fastest at it.
 
-        Without any ready pool on the fastest that there was. None: nothing is known that would
-        tell.
+        If no ready worker was measured, the fastest measured layout is used. None: nothing that
+        allows a prediction was measured.
 
         Args:
-            steps: over all images, as `Job.steps`.
+            steps: summed over all images, as in `Job.steps`.
         """
-        there = self._ready & self.timings.keys()
-        costs = [self.predict_on(name, bucket, steps, images) for name in there or self.timings]
+        layouts = self._ready & self.timings.keys()
+        costs = [self.predict_on(name, bucket, steps, images) for name in layouts or self.timings]
         return min((cost for cost in costs if cost), key=lambda cost: cost.seconds, default=None)
 
     def predict_passes(self, passes: Sequence[tuple[str, int]], images: int) -> Cost | None:
-        """Predict the cost of a job of one or several passes, each of a bucket and its steps."""
+        """Predict the cost of a job with one or several passes, each a bucket with its steps."""
         key = (*passes, images)
         if key not in self._predicted:
             costs = [self.predict(bucket, steps, images) for bucket, steps in passes]
-            known = [cost for cost in costs if cost]
-            whole = reduce(Cost.then, known) if len(known) == len(costs) else None
-            self._predicted[key] = whole
+            predicted = [cost for cost in costs if cost]
+            total = reduce(Cost.followed_by, predicted) if len(predicted) == len(costs) else None
+            self._predicted[key] = total
         return self._predicted[key]
 
     @cached_property
     def _predicted(self) -> dict[tuple[object, ...], Cost | None]:
-        """Predictions by passes and images: a table lasts a moment, in which requests are alike."""
+        """Cache of predictions by passes and images; a table is used briefly, for few requests."""
         return {}
 
     def predict_on(self, layout: str, bucket: str, steps: int, images: int) -> Cost | None:
-        """Run `predict` on the pools of one layout."""
-        found = self._nearest(layout, bucket)
-        return found and found[0].cost(steps, images, found[1])
+        """Predict the cost of a job on the workers of one layout."""
+        nearest = self._nearest(layout, bucket)
+        return nearest and nearest[0].cost(steps, images, nearest[1])
 
     def _nearest(self, layout: str, bucket: str) -> tuple[Timing, float] | None:
-        """Return the timing of the bucket, or of the nearest size, scaled; and the ratio."""
+        """Return the bucket's timing, or the nearest size's one scaled, with the ratio of sizes."""
         timings = self.timings.get(layout, {})
         if bucket in timings:
             return timings[bucket], 1.0
@@ -233,10 +236,9 @@ class CostTable:
         return timings[nearest].scaled(ratios[nearest]), ratios[nearest]
 
     def compile_s(self, bucket: str) -> float:
-        """Seconds that compiling a bucket's programs takes: none where a ready pool has them.
+        """Predict the compile time of a bucket; 0 if a ready worker has its programs.
 
-        Of a bucket that nobody has compiled, what others take in the median; 0 where nothing is
-        known.
+        For a bucket that was never compiled, this is the median of others; 0 if unknown.
         """
         if not self.pools or any(bucket in pool.warm for pool in self.pools.values()):
             return 0.0
@@ -244,53 +246,53 @@ class CostTable:
         return min((seconds for seconds in expected if seconds is not None), default=0.0)
 
     def load_s(self, adapters: Iterable[str]) -> float:
-        """Seconds that loading adapters takes on the ready pool that lacks fewest of them.
+        """Predict the time to load adapters on the ready worker that lacks the fewest of them.
 
         Args:
             adapters: digests.
         """
-        wanted = set(adapters)
+        needed = set(adapters)
         seconds = (
-            pool.adapter_s * len(wanted.difference(pool.adapters)) for pool in self.pools.values()
+            pool.adapter_s * len(needed.difference(pool.adapters)) for pool in self.pools.values()
         )
         return min(seconds, default=0.0)
 
     @cached_property
     def compiled(self) -> Mapping[str, Mapping[str, float]]:
         """Compile times by layout and bucket."""
-        found: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        times: defaultdict[str, dict[str, float]] = defaultdict(dict)
         for key, row in self.rows.items():
             if row.compile_s is not None:
-                found[key.layout][key.bucket] = row.compile_s
-        return dict(found)
+                times[key.layout][key.bucket] = row.compile_s
+        return dict(times)
 
     def unit_s(self, bucket: str) -> float:
-        """Seconds of one unit of a bucket that is not of steps, on the fastest ready pool.
+        """Return the seconds per unit of a bucket without steps, on the fastest ready worker.
 
-        0 where nothing is known.
+        0 if unknown.
         """
-        there = self._ready & self.timings.keys() or self.timings.keys()
-        known = [self.timings[name][bucket] for name in there if bucket in self.timings[name]]
-        return min(map(_alone_s, known), default=0.0)
+        layouts = self._ready & self.timings.keys() or self.timings.keys()
+        timings = [self.timings[name][bucket] for name in layouts if bucket in self.timings[name]]
+        return min(map(_alone_s, timings), default=0.0)
 
     def slowness(self, layout: str) -> float:
-        """Return how many times as long a step takes there as on the fastest ready pool.
+        """Return a layout's step time relative to the fastest ready worker.
 
-        The median over the buckets that both have measured or, where there are none, of all; 1
-        where nothing tells. Of the ready pools, one is the fastest, whatever each is best at.
+        The median over the buckets that both have measured or, without any, over extrapolated ones;
+        1 if unknown. At least one ready layout has slowness 1, whatever each is best at.
         """
         medians = [self._median(other) for other in {*self._ready, layout}]
         return self._median(layout) / min(medians)
 
     def slowness_by_bucket(self, layout: str) -> Mapping[str, float]:
-        """The same of each bucket that it and another ready pool have measured."""
+        """Return the slowness for each bucket that this and another ready layout have measured."""
         others = self._ready - {layout}
-        found = {}
+        slowness = {}
         for bucket, mine in self.timings.get(layout, {}).items():
-            known = [self.timings[o][bucket] for o in others if bucket in self.timings.get(o, ())]
-            if known:
-                found[bucket] = max(1.0, _alone_s(mine) / min(map(_alone_s, known)))
-        return found
+            timings = [self.timings[o][bucket] for o in others if bucket in self.timings.get(o, ())]
+            if timings:
+                slowness[bucket] = max(1.0, _alone_s(mine) / min(map(_alone_s, timings)))
+        return slowness
 
     def _median(self, layout: str) -> float:
         ratios = self.slowness_by_bucket(layout) or self._by_size(layout)
@@ -298,16 +300,16 @@ class CostTable:
 
     def _by_size(self, layout: str) -> Mapping[str, float]:
         """Compute `slowness_by_bucket` against the nearest sizes of other layouts."""
-        found = {}
+        slowness = {}
         for bucket, mine in self.timings.get(layout, {}).items():
             near = [self._nearest(other, bucket) for other in self._ready - {layout}]
-            if known := [_alone_s(one[0]) for one in near if one]:
-                found[bucket] = max(1.0, _alone_s(mine) / min(known))
-        return found
+            if seconds := [_alone_s(timing[0]) for timing in near if timing]:
+                slowness[bucket] = max(1.0, _alone_s(mine) / min(seconds))
+        return slowness
 
     @cached_property
     def _ready(self) -> frozenset[str]:
-        """Layouts of the ready pools."""
+        """Layouts of the ready workers."""
         return frozenset(pool.layout for pool in self.pools.values())
 
     @cached_property
@@ -316,12 +318,12 @@ class CostTable:
         grouped: defaultdict[tuple[str, str], dict[int, CostRow]] = defaultdict(dict)
         for key, row in self.rows.items():
             grouped[key.layout, key.bucket][key.batch] = row
-        found: defaultdict[str, dict[str, Timing]] = defaultdict(dict)
+        timings: defaultdict[str, dict[str, Timing]] = defaultdict(dict)
         for (layout, bucket), rows in grouped.items():
             newest = max(rows.values(), key=lambda row: row.at)
             steps = {batch: row.step_s for batch, row in rows.items()}
-            found[layout][bucket] = Timing(newest.encode_s, newest.decode_s, steps, newest.at)
-        return dict(found)
+            timings[layout][bucket] = Timing(newest.encode_s, newest.decode_s, steps, newest.at)
+        return dict(timings)
 
 
 def _alone_s(timing: Timing) -> float:
@@ -329,24 +331,24 @@ def _alone_s(timing: Timing) -> float:
 
 
 def expected_s(compiled: Mapping[str, float], bucket: str) -> float | None:
-    """Expected time of compiling a bucket, by what it or others took; it hardly depends on size."""
+    """Predict a bucket's compile time: its own, or the median of others. Size hardly matters."""
     return compiled.get(bucket, median(compiled.values()) if compiled else None)
 
 
 def volume_of(bucket: str) -> int | None:
-    """Pixels that a step of a bucket computes: of all frames, and of images that it reads.
+    """Return the pixels that a step of a bucket computes: of all frames, and of images it reads.
 
-    As `ModelSpec.bucket` writes them; None: it does not say.
+    Parses buckets written by `ModelSpec.bucket`; None: the bucket has no size.
     """
     parts = (part.partition("=") for part in bucket.split(","))
     counted = (*VOLUME_FIELDS, READ_PX, READ_FRAMES)
-    said = {name: value for name, _, value in parts if name in counted}
-    if not {"width", "height"} <= said.keys() or not all(v.isdecimal() for v in said.values()):
+    sizes = {name: value for name, _, value in parts if name in counted}
+    if not {"width", "height"} <= sizes.keys() or not all(v.isdecimal() for v in sizes.values()):
         return None
-    read_px, read_frames = (int(said.pop(name, 0)) for name in (READ_PX, READ_FRAMES))
+    read_px, read_frames = (int(sizes.pop(name, 0)) for name in (READ_PX, READ_FRAMES))
     if read_frames:
-        said["num_frames"] = str(int(said.get("num_frames", 1)) + read_frames)
-    drawn_px = math.prod(int(value) for value in said.values())
+        sizes["num_frames"] = str(int(sizes.get("num_frames", 1)) + read_frames)
+    drawn_px = math.prod(int(value) for value in sizes.values())
     return drawn_px + read_px if drawn_px else None
 
 
@@ -356,9 +358,12 @@ def confirmed(
     table: CostTable,
     age_s: float,
 ) -> dict[CostKey, CostRow]:
-    """Return the rows that were measured again since they were recorded.
+    """Return rows with new samples since they were reported, if the table's row is old.
 
-    Of which the table has nothing that is newer than that.
+    Workers report these although their values have hardly changed.
+
+    Args:
+        age_s: age of the table's row above which it is refreshed.
     """
     return {
         key: row
@@ -372,7 +377,7 @@ def confirmed(
 def changed(
     rows: Mapping[CostKey, CostRow], reported: Mapping[CostKey, CostRow], by: float
 ) -> dict[CostKey, CostRow]:
-    """The rows that differ from what was told by more than that share, or were not told."""
+    """Return rows that were not reported, or differ from the report by more than the share `by`."""
     return {key: row for key, row in rows.items() if _differs(row, reported.get(key), by)}
 
 

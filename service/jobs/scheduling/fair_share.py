@@ -1,11 +1,11 @@
-"""Order between tenants in a model's queue, computed from what is known of each tenant.
+"""Order between tenants in a model's queue, from aggregate facts about each tenant.
 
-The order is start-time fair queueing (`scripts/order.lua`): a tenant's jobs start in virtual time
-at its tag, and one job's device-seconds over its weight after each other. A tenant's jobs count
-with their mean cost; ties go by name, as in Redis.
+The order is start-time fair queueing (`scripts/order.lua`). A tenant's jobs start in virtual time
+at its tag, spaced by device-seconds over weight. All jobs of a tenant count with their mean cost;
+ties are ordered by name, as in Redis.
 
-What comes later is not foreseen: jobs of a higher priority or with a deadline, and tenants that
-have had nothing for a while, may go before a job that waits already.
+Future arrivals are ignored. Jobs of a higher priority, jobs with a deadline, and tenants that were
+idle for a while may overtake a job that already waits.
 """
 
 from __future__ import annotations
@@ -15,60 +15,60 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-LEAST_S = 1e-9
-"""A job's mean device-seconds at least: sums that Redis keeps are rounded."""
+MIN_S = 1e-9
+"""Minimum of a job's mean device-seconds, since sums that Redis keeps are rounded."""
 
 
 @dataclass(frozen=True)
 class Tenant:
-    """Tenant with queued jobs."""
+    """Queue state of a tenant: its tag, its number of queued jobs and their predicted cost."""
 
     name: str
     order: float
-    """Tag, less what the priority of its first job is worth."""
+    """Tag, minus the advance for the priority of its first job."""
     tag: float
     """Start of its first job in virtual time."""
     seconds: float
-    """Device-seconds of its queued jobs, as predicted."""
+    """Predicted device-seconds of its queued jobs."""
     weight: float
     jobs: int
 
     @property
     def mean_s(self) -> float:
         """Mean device-seconds of a job, above 0."""
-        return max(self.seconds / self.jobs, LEAST_S) if self.jobs else LEAST_S
+        return max(self.seconds / self.jobs, MIN_S) if self.jobs else MIN_S
 
     @property
     def pace(self) -> float:
-        """Virtual time from one of its jobs to the next."""
+        """Virtual time from the start of one of its jobs to the next."""
         return self.mean_s / self.weight
 
     def before(self, order: float, name: str) -> float:
-        """Number of its jobs before that place in the order; fractional between two jobs."""
+        """Return how many of its jobs precede a position; fractional between two jobs."""
         if not self.jobs or (order, name) <= (self.order, self.name):
             return 0.0
         return min(self.jobs, 1 + max(0.0, (order - self.order) / self.pace - 0.5))
 
 
 @dataclass(frozen=True)
-class Ahead:
-    """Jobs that come first, and their device-seconds."""
+class JobsAhead:
+    """Number of jobs that precede a position, and their device-seconds."""
 
     jobs: float = 0.0
     seconds: float = 0.0
 
-    def __add__(self, other: Ahead) -> Ahead:
-        return Ahead(self.jobs + other.jobs, self.seconds + other.seconds)
+    def __add__(self, other: JobsAhead) -> JobsAhead:
+        return JobsAhead(self.jobs + other.jobs, self.seconds + other.seconds)
 
-    def without(self, other: Ahead) -> Ahead:
-        """Return what is left without the other's share."""
-        return Ahead(max(0.0, self.jobs - other.jobs), max(0.0, self.seconds - other.seconds))
+    def without(self, other: JobsAhead) -> JobsAhead:
+        """Subtract another count; both values are at least 0."""
+        return JobsAhead(max(0.0, self.jobs - other.jobs), max(0.0, self.seconds - other.seconds))
 
 
 class FairShares:
-    """`Tenant.before`, summed over any number of them in the time of a few bisections.
+    """Sum of `Tenant.before` over any number of tenants, computed by a few bisections.
 
-    Each tenant's count is a jump at its first job and a slope from there to its last.
+    Each tenant's count jumps at its first job and rises linearly from there to its last.
     """
 
     def __init__(self, tenants: Iterable[Tenant]) -> None:
@@ -80,21 +80,21 @@ class FairShares:
         self._bends = [bend[0] for bend in bends]
         self._rise = [sums(bend[column] for bend in bends) for column in range(1, 5)]
 
-    def before(self, order: float, name: str) -> Ahead:
-        """Sum up the jobs of all tenants before that place in the order."""
+    def before(self, order: float, name: str) -> JobsAhead:
+        """Sum up the jobs of all tenants that precede a position in the order."""
         first = bisect_left(self._firsts, (order, name))
         bend = bisect_right(self._bends, order)
         jobs, jobs_at_0, seconds, seconds_at_0 = (column[bend] for column in self._rise)
-        return Ahead(
+        return JobsAhead(
             first + jobs * order + jobs_at_0,
             self._first_seconds[first] + seconds * order + seconds_at_0,
         )
 
 
 def _bends(tenant: Tenant) -> Iterable[tuple[float, float, float, float, float]]:
-    """Return where a tenant's slope begins and ends.
+    """Yield the points where a tenant's slope begins and ends.
 
-    (order, change of the jobs' slope and of their intercept, the same of device-seconds).
+    Each is (order, change of the jobs' slope and of their intercept, the same for device-seconds).
     """
     if tenant.jobs < 2:
         return
@@ -106,5 +106,5 @@ def _bends(tenant: Tenant) -> Iterable[tuple[float, float, float, float, float]]
 
 
 def sums(values: Iterable[float]) -> Sequence[float]:
-    """Return the sums of the first none, one, two and so on."""
+    """Return the prefix sums of the values, starting with 0."""
     return [0.0, *accumulate(values)]

@@ -1,4 +1,4 @@
-"""Snapshot of a model's queue, as `scripts/read_queue.lua` reads it."""
+"""Point-in-time copy of a model's queue, as read by `scripts/read_queue.lua`."""
 
 from __future__ import annotations
 
@@ -7,44 +7,57 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from service.jobs.scheduling.fair_share import Tenant
-from service.jobs.scheduling.slot_simulation import Load, Running
+from service.jobs.scheduling.slot_simulation import Load, RunningJob
 
 
 @dataclass(frozen=True)
-class Urgent:
-    """A queued job with a deadline."""
+class UrgentJob:
+    """Queued job with a deadline."""
 
     latest: float
     """Latest start, in seconds since the epoch."""
     tenant: str
     seconds: float
-    """Device-seconds."""
+    """Predicted device-seconds."""
     id: str
     is_credited: bool = False
-    """True if it goes by its deadline, credited or guaranteed, whatever its tenant takes."""
+    """True if it is ordered by its deadline (credited or guaranteed), whatever its tenant has
+    used."""
 
 
 @dataclass(frozen=True)
 class QueueSnapshot:
-    """Answer of `scripts/read_queue.lua`."""
+    """Tenants, deadlines and running jobs of a model's queue at one time."""
 
     now: float = 0.0
     virtual: float = 0.0
+    """Virtual time of the fair queue."""
     tenants: Mapping[str, Tenant] = field(default_factory=dict)
     idle: Mapping[str, float] = field(default_factory=dict)
     """Tags of tenants without queued jobs."""
-    urgent: Sequence[Urgent] = ()
-    """Urgent jobs by latest start; of very many the first ones."""
-    running: Sequence[Running] = ()
-    seen: float = 1.0
-    """Share of what runs that was read: of very much, only the first part is."""
+    urgent: Sequence[UrgentJob] = ()
+    """Jobs with deadlines by latest start; if there are very many, the first ones."""
+    running: Sequence[RunningJob] = ()
+    coverage: float = 1.0
+    """Share of the running jobs that was read; below 1 if there are very many."""
 
     @classmethod
     def parse(cls, answer: Sequence[Any]) -> QueueSnapshot:
-        """Parse the script's answer."""
-        now, virtual, orders, jobs, tags, backlogs, weights, idle, urgent, done, running, seen = (
-            answer
-        )
+        """Parse the answer of `read_queue.lua`."""
+        (
+            now,
+            virtual,
+            orders,
+            jobs,
+            tags,
+            backlogs,
+            weights,
+            idle,
+            urgent,
+            done,
+            running,
+            coverage,
+        ) = answer
         left = _without(_numbers(backlogs), done)
         return cls(
             now=float(now),
@@ -52,11 +65,11 @@ class QueueSnapshot:
             tenants=_tenants(orders, jobs, _numbers(tags), left, _numbers(weights)),
             idle=_numbers(idle),
             urgent=[
-                Urgent(float(latest), tenant, float(seconds), job_id, credited == "1")
+                UrgentJob(float(latest), tenant, float(seconds), job_id, credited == "1")
                 for job_id, latest, tenant, seconds, credited in _rows(urgent, 5)
             ],
             running=[_running(*row) for row in _rows(running, 7)],
-            seen=float(seen),
+            coverage=float(coverage),
         )
 
 
@@ -81,7 +94,7 @@ def _tenants(
 
 
 def _without(backlogs: Mapping[str, float], done: Sequence[str]) -> dict[str, float]:
-    """Subtract finished work from the tenants' backlogs."""
+    """Subtract completed work from the tenants' backlogs."""
     left = dict(backlogs)
     for tenant, seconds in _rows(done, 2):
         left[tenant] = max(0.0, left.get(tenant, 0.0) - float(seconds))
@@ -90,10 +103,10 @@ def _without(backlogs: Mapping[str, float], done: Sequence[str]) -> dict[str, fl
 
 def _running(
     pool: str, cost: str, run_s: str, step: str, steps: str, images: str, yields_to_s: str
-) -> Running:
+) -> RunningJob:
     load = Load(float(cost), float(run_s) if run_s else None, int(images))
     done, step_s = int(step) / max(1, int(steps)), float(run_s or 0) / max(1, int(steps))
-    return Running(pool, load, min(1.0, done), step_s * load.images, float(yields_to_s))
+    return RunningJob(pool, load, min(1.0, done), step_s * load.images, float(yields_to_s))
 
 
 def _rows(flat: Sequence[str], width: int) -> Iterator[tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""Lua scripts, one a transition of a job, each with a dataclass for its arguments and answer.
+"""Lua scripts, each one atomic operation on jobs, with dataclasses for arguments and answers.
 
 It may import `redis`, `model` and `scheduling`.
 """

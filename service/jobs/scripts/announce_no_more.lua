@@ -1,4 +1,4 @@
--- A message was taken, or is given up.
+-- Removes a webhook message that was delivered or given up.
 -- args:  id, tenant
 -- Keys:  webhooks  webhooks:tenant
 -- Sent twice: does the same.

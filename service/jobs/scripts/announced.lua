@@ -1,10 +1,10 @@
--- Takes messages that are due, the tenants by turns, and puts them off until the lease is over.
--- args:  call (of this request, random), answer_ms (how long it may be sent again), lease_s, most (messages),
---        each (of one tenant at the same time), busy (tenant: how many of its messages this front end
---        sends now)
+-- Acquires due webhook messages from all tenants in turn, and postpones them until the lease ends.
+-- args:  call (random id of this call), answer_ms (lifetime of the stored answer), lease_s, most
+--        (maximum number of messages), each (maximum number per tenant), busy (tenant: number of
+--        messages that this front end is sending)
 -- Keys:  call:call  webhooks  webhooks:tenant  job:id
--- Gives: {{tenant, id, attempts that failed}, …}
--- Sent twice: gives the first answer.
+-- Gives: {{tenant, id, failed attempts}, …}
+-- Sent twice: returns the first answer.
 
 local before = redis.call('GET', key('call', args.call))
 if before then return cjson.decode(before) end
@@ -19,7 +19,7 @@ local function lend(tenant)
   redis.call('ZADD', due, seconds(now + args.lease_s), id)
   room[tenant] = room[tenant] - 1
   taken[#taken + 1] = {tenant, id, tonumber((fields(id, 'webhook'))) or 0}
-  -- Behind all others.
+  -- Move the tenant after all others.
   redis.call('ZADD', key('webhooks'), seconds(now + #taken / 1000000), tenant)
   return true
 end

@@ -1,4 +1,4 @@
-"""Scripts about batches and their files."""
+"""Calls of the scripts for batches and their files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from service.jobs.model.batch import BatchState
-from service.jobs.scripts.script import TEXT, Script, Silent
+from service.jobs.scripts.script import TEXT, Script, ScriptWithoutAnswer
 
 Removed = Literal["removed", "none", "used"]
 FileRecorded = Literal["recorded", "full", "quota"]
@@ -26,27 +26,27 @@ class RecordFile(Script[FileRecorded]):
     max_files: int | None
     stored_bytes: int | None
     record: str = field(metadata=TEXT)
-    """The file as JSON."""
+    """Record of the file, as JSON."""
 
     @staticmethod
     def parse(answer: Any) -> FileRecorded:
-        """Return what became of it."""
-        found: FileRecorded = answer
-        return found
+        """Return the outcome."""
+        outcome: FileRecorded = answer
+        return outcome
 
 
 @dataclass(frozen=True)
 class RemoveFile(Script[Removed]):
-    """Remove a file that no batch needs any more."""
+    """Remove a file unless an open batch uses it."""
 
     file: str
     tenant: str
 
     @staticmethod
     def parse(answer: Any) -> Removed:
-        """Return what became of it."""
-        found: Removed = answer
-        return found
+        """Return the outcome."""
+        outcome: Removed = answer
+        return outcome
 
 
 @dataclass(frozen=True)
@@ -61,25 +61,25 @@ class RecordBatch(Script[BatchRecorded]):
     max_open: int
     max_files: int
     fields: Sequence[str] = field(metadata=TEXT)
-    """Fields besides: name, value, …"""
+    """Further fields of the batch's hash: name, value, …"""
 
     @staticmethod
     def parse(answer: Any) -> BatchRecorded:
-        """Return what became of it."""
-        found: BatchRecorded = answer
-        return found
+        """Return the outcome."""
+        outcome: BatchRecorded = answer
+        return outcome
 
 
 @dataclass(frozen=True)
 class TakeBatch(Script["str | None"]):
-    """Take a batch that nobody drives."""
+    """Acquire the lease of a batch without a driver."""
 
     holder: str
     lease_s: float
 
     @staticmethod
     def parse(answer: Any) -> str | None:
-        """Return its id; None: there is none."""
+        """Return the batch's id, or None if there is none."""
         return answer or None
 
 
@@ -93,7 +93,7 @@ class KeepBatch(Script["BatchState | None"]):
 
     @staticmethod
     def parse(answer: Any) -> BatchState | None:
-        """Return its state; None: another one drives it, or it has ended."""
+        """Return the batch's state, or None if the lease was lost or the batch has ended."""
         return BatchState(answer) if answer else None
 
 
@@ -111,13 +111,13 @@ class MoveBatch(Script["BatchState | None"]):
 
     @staticmethod
     def parse(answer: Any) -> BatchState | None:
-        """Return its state now; None: another one drives it."""
+        """Return the batch's state now, or None if the lease was lost."""
         return BatchState(answer) if answer else None
 
 
 @dataclass(frozen=True)
 class RecordLine(Script[bool]):
-    """Record the job of a line, or its end."""
+    """Record the job of a batch's line, or the line's outcome."""
 
     batch: str
     holder: str
@@ -129,34 +129,35 @@ class RecordLine(Script[bool]):
 
     @staticmethod
     def parse(answer: Any) -> bool:
-        """Return whether the batch is still ours."""
+        """Return whether the caller still has the batch's lease."""
         return bool(answer)
 
 
 @dataclass(frozen=True)
 class CancelBatch(Script["BatchState | None"]):
-    """Ask for the end of a batch."""
+    """Request the cancellation of a batch."""
 
     batch: str
     tenant: str
 
     @staticmethod
     def parse(answer: Any) -> BatchState | None:
-        """Return its state now; None: there is no such batch."""
+        """Return the batch's state now, or None if there is no such batch."""
         return BatchState(answer) if answer else None
 
 
 @dataclass(frozen=True)
-class ReleaseBatch(Silent):
-    """Give a batch back for another front end to go on."""
+class ReleaseBatch(ScriptWithoutAnswer):
+    """Release the lease of a batch so that another front end can continue it."""
 
     batch: str
     holder: str
 
 
 @dataclass(frozen=True)
-class ForgetBatches(Silent):
-    """Forget batches and files past their time."""
+class ForgetBatches(ScriptWithoutAnswer):
+    """Remove batches and files past their retention."""
 
     retention_s: float
     most: int
+    """Maximum number of batches, and of files, per call."""

@@ -1,8 +1,8 @@
--- The client stops a job: queued or running → canceled.
--- args:  call (of this request, random), id
+-- Cancels a job for its client: queued or running → canceled.
+-- args:  call (random id of this call), id
 -- Keys:  common's
--- Gives: the job, or nil; `ended_by` of its hash is the call that stopped it
--- Sent twice: an ended job stays as it is.
+-- Gives: the job, or nil; `ended_by` of its hash is the call that canceled it
+-- Sent twice: an ended job stays unchanged.
 
 local state = fields(args.id, 'state')
 if state and not is_ended(state) then

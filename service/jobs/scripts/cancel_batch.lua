@@ -1,8 +1,8 @@
--- A client asks for the end of its batch: validating or in_progress → cancelling.
+-- Requests the cancellation of a client's batch: validating or in_progress → cancelling.
 -- args:  batch (its id), tenant
 -- Keys:  batch:batch
--- Gives: its state now, or nil where the tenant has no such batch
--- Sent twice: gives the same.
+-- Gives: its state now, or nil if the tenant has no such batch
+-- Sent twice: returns the same.
 
 local owner, state = unpack(redis.call('HMGET', key('batch', args.batch), 'tenant', 'state'))
 if owner ~= args.tenant then return nil end

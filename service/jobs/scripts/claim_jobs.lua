@@ -1,26 +1,27 @@
--- Hands jobs to a pool: queued → running. A first one, then those of its bucket, the tenants by
--- turns, while their pictures fit; a first one that needs more than that goes alone.
+-- Claims jobs for a worker: queued → running. Takes a first job, then jobs of its bucket from all
+-- tenants in turn, while their images fit. A first job with too many images is claimed alone.
 --
--- A suspect, whose last pool died with it, goes alone to a pool that has no other job: nobody should
--- be found beside it, and it beside nobody. For a while it is left to such a pool; then one that is
--- busy makes room for it, and takes nothing until its own jobs have ended.
+-- A suspect is a job whose last worker crashed. It runs alone on a worker without other jobs, so
+-- that a crash affects no other job and its cause is certain. For a while it is left to an idle
+-- worker. Then a busy worker makes room for it, and claims nothing until its own jobs have ended.
 --
--- What comes first says next_job.lua; for a while a job of a warm bucket goes before that, and so
--- does another one of its tenant and bucket whose adapters the pool has.
--- args:  call (of this request, random), answer_ms (how long it may be sent again), pool, model,
---        slots, version, lease_s, warm (buckets that this pool has compiled), may_compile (false:
---        it takes jobs of no others now), rides_wait (true: of others it takes one alone),
---        warm_s (how long a job of another one waits for a pool that has its own), adapters (digests
---        of those that the pool's device has), slowness (how many
---        times as long a job takes here as on the fastest pool), slowness_in (the same by bucket,
---        where it differs), busy (true: the pool has other jobs), room_s (how long no other pool
---        makes room for the same suspect), credit_s (device-seconds by which a deadline may bring a
---        tenant ahead), origin (of what the pool makes, see `Origin`; its checkpoint is the job's)
+-- next_job.lua selects the first job. For a limited time, two others may be preferred: a job of a
+-- warm bucket, and a job of the same tenant and bucket whose adapters the worker has.
+-- args:  call (random id of this call), answer_ms (lifetime of the stored answer), pool, model,
+--        slots, version, lease_s, warm (buckets that this worker has compiled), may_compile
+--        (false: claim no jobs of other buckets now), rides_wait (true: claim a job of another
+--        bucket alone), warm_s (how long a job of another bucket waits for a worker that has
+--        compiled it), adapters (digests of those on the worker's device), slowness (duration of a
+--        job here relative to the fastest worker), slowness_in (the same by bucket, where it
+--        differs), busy (true: the worker has other jobs), room_s (how long no other worker makes
+--        room for the same suspect), credit_s (device-seconds by which a deadline may bring a
+--        tenant ahead), origin (of the worker's outputs, see `Origin`; its checkpoint is stored in
+--        the job)
 -- Keys:  call:call  history  next_job's and common's
--- Gives: {job, …}, and 'newer' at the end where a job of a newer wire version came up
--- Sent twice: gives what it took before and what is still held.
+-- Gives: {job, …}, and 'newer' at the end if a job of a newer wire version was skipped
+-- Sent twice: returns those jobs of the first call that are still held.
 
-local NEIGHBOURS = 16 -- jobs that are looked at for one whose adapters are loaded
+local NEIGHBOURS = 16 -- jobs scanned for one whose adapters are loaded
 
 local function still_held(claims)
   local found = {}
@@ -34,12 +35,13 @@ local before = redis.call('GET', key('call', args.call))
 if before then return still_held(cjson.decode(before)) end
 if is_paused() then return {} end
 
--- Whether it has expired, by now at the latest.
+-- Expires a job that is past its deadline; returns whether it did.
 local function is_late(id, job)
   return job.deadline and expire(id)
 end
 
--- Whether a suspect would be alone here; if not, and if it has waited for long, room is made for it.
+-- Returns whether a suspect would run alone here. If not and it has waited long enough, the worker
+-- makes room for it.
 local function is_alone(view, id, job)
   if not job.deaths or not args.busy then return true end
   local suspect = facts_of(id)
@@ -50,8 +52,8 @@ local function is_alone(view, id, job)
   return false
 end
 
--- Whether this pool may take it: one that it reads and has programs for, or may compile them, and
--- that it is fast enough for where others are.
+-- Returns whether this worker may take a job: it reads its version, has its programs or may
+-- compile them, and is fast enough for the deadline or the fastest.
 local function suits(view, id, job)
   if not is_read(view, job) then return false end
   local is_cold = not is_compiled(job)
@@ -64,7 +66,7 @@ end
 
 local view = view_of(suits, is_late)
 
--- The job of the warm bucket whose tenant's turn comes first.
+-- Returns the next job by turn among the warm buckets.
 local function first_warm()
   local best, place = nil, nil
   for _, bucket in ipairs(args.warm) do
@@ -81,8 +83,8 @@ local function warm_instead(job)
   return not is_late(other.id, other) and view:suits(other.id, other) and other or job
 end
 
--- Where nothing may be compiled: the first job that need not be, however many wait for that before
--- it. Where none suits, the search by turns goes on to LOOKS of the others, and takes none.
+-- If nothing may be compiled: returns the first job that needs no compiling, however many precede
+-- it. If it does not suit, the search by turns scans up to LOOKS other jobs and returns none.
 local function first_compiled()
   local job = first_warm()
   while job and is_late(job.id, job) do job = first_warm() end
@@ -99,7 +101,7 @@ local function has_adapters(job)
   return true
 end
 
--- Of the same tenant and bucket, the first whose adapters need not be loaded.
+-- Returns the first job of the same tenant and bucket whose adapters are already loaded.
 local function loaded_instead(job)
   if has_adapters(job) or now - job.queued_at >= args.warm_s then return job end
   for id in heads(job.lane, NEIGHBOURS) do
@@ -123,9 +125,9 @@ local function first()
   return loaded_instead(warm_instead(job))
 end
 
--- Fences go on behind those of a server that this one took over from: its last claims may be known
--- to their holders alone. The base jumps to the time of the first claim after a promotion, which a
--- second id of replication tells of.
+-- Fences continue after those of a server that this one has replaced, whose last claims may be
+-- known only to their holders. After a promotion, which a second replication id indicates, the
+-- base jumps to the time of the first claim.
 local function base_of_fences()
   local replication = redis.call('INFO', 'replication')
   local id = string.match(replication, 'master_replid:(%x+)') or ''
@@ -147,7 +149,8 @@ local NOBODY = {last = -math.huge}
 local origin = cjson.encode(args.origin)
 local claims, found, free = {}, {}, args.slots
 
--- Gives where the tenant stands then in the bucket; nil: it has no further job there.
+-- Claims a job. Returns its tenant's order afterwards; nil: the tenant has no further job in the
+-- bucket.
 local function take(job)
   local attempt, fence = job.attempts + 1, next_fence(job)
   if job.fence == 0 then redis.call('HSET', key('job', job.id), 'first_fence', fence) end
@@ -173,12 +176,12 @@ local function drop(turns, turn)
   end
 end
 
--- Whether it is taken alone, to be compiled for.
+-- Returns whether a job is claimed alone because its programs must be compiled.
 local function compiles_first(job)
   return args.rides_wait and not is_compiled(job)
 end
 
--- Those of the same bucket, while they fit.
+-- Claims further jobs of the same bucket while they fit.
 local function take_riders(bucket)
   local turns = NOBODY
   while free > 0 do

@@ -1,4 +1,4 @@
-"""Base of all sides of the queue: the connection, and how a script is called."""
+"""Base class of the queue's client: its connections, and calls of scripts."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ from service.settings.settings import Settings
 from service.settings.tenants import TenantSettings
 
 ANSWER_MS = 60_000
-"""Lifetime of an answer kept for a repeated call: longer than a client goes on trying."""
+"""Lifetime of a stored answer for a repeated call. It exceeds the time for which a client
+retries."""
 
 
-class Calls:
-    """Owns its connections: `close` ends them, and every iterator with them."""
+class QueueClient:
+    """Base of the queue's parts. Owns its connections: `close` ends them and all iterators."""
 
     def __init__(self, redis: Redis, settings: QueueSettings) -> None:
         self._redis = redis
@@ -35,31 +36,31 @@ class Calls:
         common = Common(settings.max_events, settings.priority_advance_s)
         self._scripts = Scripts(redis, common)
         self._subscriber = Subscriber(redis)
-        self.tally = JobMetrics(CollectorRegistry())
-        """Counts what this queue's calls do; whoever wants to tell of it puts one there that is on
-        its page."""
+        self.job_metrics = JobMetrics(CollectorRegistry())
+        """Metrics of this queue's calls. Replace it with an instance that your `/metrics` endpoint
+        exports."""
 
     @classmethod
     async def connect(cls, url: str, settings: QueueSettings) -> Self:
-        """Return a client of a queue.
+        """Connect to the queue at an address.
 
-        Raises: ConfigError where Redis is not there, too old or may evict keys.
+        Raises: ConfigError: Redis cannot be reached, is too old, or may evict keys.
         """
         return cls(await connection.connect(RedisSettings(url=url)), settings)
 
     @classmethod
     async def open(cls, settings: Settings) -> Self:
-        """The queue of these settings. Raises: ConfigError: as `connect`."""
+        """Connect to the queue of these settings. Raises: ConfigError: as `connect`."""
         return cls(await connection.connect(settings.redis), settings.queue)
 
     @property
     def redis(self) -> Redis:
-        """The connection, for what else of ours lies there."""
+        """Client of Redis, for front ends' other data there."""
         return self._redis
 
     @classmethod
     async def open_when_reached(cls, settings: Settings, note: Callable[[str], None]) -> Self:
-        """Open a queue; wait for a server that does not answer. Raises: ConfigError."""
+        """Connect to the queue, and wait for a server that does not answer. Raises: ConfigError."""
         queue = cls.unchecked(settings)
         try:
             await queue.check_when_reached(settings, note)
@@ -70,22 +71,22 @@ class Calls:
 
     @classmethod
     def unchecked(cls, settings: Settings) -> Self:
-        """The queue, before anything was sent. Raises: ConfigError: there is no address."""
+        """Create a client without connecting. Raises: ConfigError: the settings have no address."""
         return cls(connection.client(settings.redis), settings.queue)
 
     async def check(self, settings: Settings) -> None:
         """Check that the server can be used.
 
-        Raises: as `connection.check`.
+        Raises: RedisUnreachable, ConfigError: as `connection.check`.
         """
         await connection.check(self._redis, settings.redis)
 
     async def check_when_reached(
         self, settings: Settings, note: Callable[[str], None] = lambda _: None
     ) -> None:
-        """Wait for the server, and check it.
+        """Wait until the server answers, and check it.
 
-        Raises: as `connection.check_when_reached`.
+        Raises: ConfigError: as `connection.check_when_reached`.
         """
         await connection.check_when_reached(self._redis, settings.redis, note)
 
@@ -94,19 +95,19 @@ class Calls:
         await self._subscriber.close()
         await self._redis.aclose()
 
-    async def standing(self, tenant: str, limits: TenantSettings) -> QuotaUsage:
-        """Return what a tenant has taken of its quotas."""
+    async def quota_usage(self, tenant: str, limits: TenantSettings) -> QuotaUsage:
+        """Return a tenant's usage of its quotas."""
         quota = limits.device_seconds_per_hour
         return await self._run(ReadQuota(tenant, quota, self._settings.retention_s))
 
-    async def no_room(self, tenant: str, limits: TenantSettings) -> QuotaExceeded:
-        """Return the refusal of what would be more than a tenant may have stored."""
-        return QuotaExceeded("stored-bytes", await self.standing(tenant, limits))
+    async def storage_quota_exceeded(self, tenant: str, limits: TenantSettings) -> QuotaExceeded:
+        """Return the exception for exceeding the tenant's quota of stored bytes."""
+        return QuotaExceeded("stored-bytes", await self.quota_usage(tenant, limits))
 
     async def ping(self) -> None:
-        """Ask Redis for an answer.
+        """Check that Redis answers.
 
-        Raises: redis.exceptions.RedisError: there is none.
+        Raises: redis.exceptions.RedisError: it does not.
         """
         await self._redis.ping()
 
@@ -114,9 +115,9 @@ class Calls:
         return await self._scripts.run(script)
 
     async def _accept(self, script: Script[Answer]) -> Answer:
-        """Run a script that accepts something, until `wait_replicas` have it.
+        """Run a script that accepts data, and wait for `wait_replicas` to confirm its writes.
 
-        Raises: Unconfirmed: they have not in time, though it was carried out.
+        Raises: Unconfirmed: they did not confirm in time, although the script was executed.
         """
         replicas = self._settings.wait_replicas
         if not replicas:
@@ -126,5 +127,5 @@ class Calls:
 
 
 def new_call() -> str:
-    """Names one call, so that its repeat is known."""
+    """Return a random id of one call, by which scripts recognize its repeat."""
     return secrets.token_hex(8)

@@ -1,8 +1,8 @@
--- Every script may use it.
+-- Definitions that every script may use: arguments, keys, and writing of events.
 -- KEYS[1]  the prefix of every key
--- ARGV[1]  args, a JSON object: those that the script's header names, and
--- args:  max_events (that are kept of one job), advance_s (device-seconds that one level of priority
---        is worth between tenants)
+-- ARGV[1]  args, a JSON object with the arguments of the script's header, and
+-- args:  max_events (maximum number of stored events of one job), advance_s (advance between
+--        tenants per level of priority, in device-seconds)
 -- ARGV[2…] texts
 --
 -- With order.lua, quota.lua, ledger.lua and life.lua, reads and writes for the job `id`:
@@ -16,14 +16,14 @@ local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now = now_us / 1000000
 
-local function key(kind, a, b) -- plain joins: this is called most of all
+local function key(kind, a, b) -- plain joins, because it is called most often
   if b then return prefix .. kind .. ':' .. a .. ':' .. b end
   if a then return prefix .. kind .. ':' .. a end
   return prefix .. kind
 end
 
 local function whole(number)
-  return string.format('%.0f', number) -- tostring would round to 14 digits
+  return string.format('%.0f', number) -- tostring rounds to 14 digits
 end
 
 local function seconds(number)
@@ -34,14 +34,14 @@ local function fields(id, ...)
   return unpack(redis.call('HMGET', key('job', id), ...))
 end
 
--- The job's hash, as a JSON list name, value, name, value, …; one long text is read much faster
--- than many short ones. Nil where there is no such job.
+-- Returns a job's hash as a JSON list of alternating names and values, or nil if there is no such
+-- job. One long text is parsed much faster than many short ones.
 local function whole_job(id)
   local flat = redis.call('HGETALL', key('job', id))
   return #flat > 0 and cjson.encode(flat) or nil
 end
 
--- Event ids are 1, 2, 3, … within a job, over events and previews alike.
+-- Appends an event. Event ids are 1, 2, 3, … within a job, over events and previews alike.
 local function append(stream, length, id, name, data)
   local n = redis.call('HINCRBY', key('job', id), 'events', 1)
   redis.call('XADD', stream, 'MAXLEN', length, n .. '-0', 'name', name, 'data', data)
@@ -52,7 +52,7 @@ local function emit(id, name, data)
   append(key('events', id), args.max_events, id, name, data)
 end
 
--- Of a job's facts (order.lua); with further fields of its hash: name, value, …
+-- Sets a job's state, given its facts (order.lua), and further fields of its hash: name, value, …
 local function set_state(job, state, data, ...)
   redis.call('ZREM', key('jobs', job.state, job.tenant), job.id)
   redis.call('ZADD', key('jobs', state, job.tenant), job.accepted, job.id)

@@ -1,7 +1,7 @@
-"""Composition of a script: its own text, behind those definitions of shared files that it uses.
+"""Composition of a script: its own text, preceded by the shared definitions that it uses.
 
-A server makes every function of a script anew at each call, used or not, and keeps all of them in
-memory for each script. So a script has no others than it may reach.
+A server creates every function of a script at each call, used or not, and keeps them in memory per
+script. So a script contains only functions that it may reach.
 """
 
 from __future__ import annotations
@@ -11,28 +11,31 @@ from collections.abc import Sequence
 
 _COMMENT = re.compile(r"--.*")
 _STATEMENT = re.compile(r"^(?=\w)(?!end\b|else).*\n(?:(?:[ )}\]].*|end\b.*|else.*)?\n)*", re.M)
-"""Statement at the top of a Lua text, with all lines that belong to it."""
+"""Top-level statement of a Lua text, with all its lines."""
 _DEFINED = re.compile(r"local (?:function )?(\w+(?:, \w+)*)")
 _NAME = re.compile(r"(?<![.\w'])[A-Za-z_]\w*")
 
 
-def composed(shared: Sequence[str], own: str) -> str:
-    """Return a script's text behind those statements of shared ones that it reaches.
+def composed(shared: Sequence[str], text: str) -> str:
+    """Return a script's text after the shared statements that it reaches.
 
-    Statements that define nothing, such as loops, stay with what they need.
+    Statements that define nothing, such as loops, are always included.
+
+    Args:
+        text: text of the script itself.
     """
     statements = _STATEMENT.findall(_COMMENT.sub("", "\n".join(shared)))
-    own = _COMMENT.sub("", own)
-    reached = _names(own)
-    kept: set[int] = set()
+    text = _COMMENT.sub("", text)
+    reached = _names(text)
+    included: set[int] = set()
     while more := {
         place
         for place, statement in enumerate(statements)
-        if place not in kept and _is_needed(statement, reached)
+        if place not in included and _is_needed(statement, reached)
     }:
-        kept |= more
+        included |= more
         reached = reached.union(*(_names(statements[place]) for place in more))
-    return "".join([*(statements[place] for place in sorted(kept)), own])
+    return "".join([*(statements[place] for place in sorted(included)), text])
 
 
 def _is_needed(statement: str, reached: set[str]) -> bool:

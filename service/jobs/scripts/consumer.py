@@ -1,4 +1,4 @@
-"""Scripts that pools run."""
+"""Calls of the scripts that workers run."""
 
 from __future__ import annotations
 
@@ -8,53 +8,59 @@ from typing import Any, NamedTuple
 
 from service.jobs.model import serialization
 from service.jobs.model.job import JobState, Stage
-from service.jobs.model.ledger import Delivered, Origin
+from service.jobs.model.ledger import DeliveredOutputs, Origin
 from service.jobs.model.preemption import FullPool
 from service.jobs.scheduling.cost_model import PoolFacts
-from service.jobs.scripts.script import TEXT, IfHeld, OfClaim, Script, Silent
+from service.jobs.scripts.script import (
+    TEXT,
+    AcknowledgedClaimScript,
+    ClaimScript,
+    Script,
+    ScriptWithoutAnswer,
+)
 
 
-class Spent(NamedTuple):
-    """Device-seconds that one claim has taken by now."""
+class ClaimUsage(NamedTuple):
+    """Device-seconds that one claim has used so far."""
 
     device_s: float
-    """Device-seconds, compiling included."""
+    """Device-seconds, including those for compiling."""
     compile_s: float
 
 
-Lease = tuple[str, int] | tuple[str, int, Spent]
-"""A claim's job, its fence, and what it has taken if that is known."""
+Lease = tuple[str, int] | tuple[str, int, ClaimUsage]
+"""Job id and fence of a claim, and its device-seconds if known."""
 
 
-class Claimed(NamedTuple):
-    """Jobs that a claim took."""
+class ClaimResult(NamedTuple):
+    """Jobs that a call claimed."""
 
     jobs: list[dict[str, str]]
-    """Hashes, with the fields that only the scripts use."""
-    is_newer_there: bool
-    """True if a job of a newer wire version came up."""
+    """Hashes of the jobs, including fields that only the scripts use."""
+    skipped_newer: bool
+    """True if a job of a newer wire version was skipped."""
 
 
-class MakesRoom(NamedTuple):
-    """Preemption that a full pool should carry out."""
+class Preemption(NamedTuple):
+    """Preemption that a full worker should carry out."""
 
-    put_aside: str
+    preempted: str
     """Id of the job that it should release."""
     waiting: str
-    """Id of the job that its next claim takes then."""
+    """Id of the job that its next claim then takes."""
 
 
-class Failed(NamedTuple):
+class FailResult(NamedTuple):
     """State of a job after a failed attempt."""
 
     state: JobState
     finished_at: float | None
-    """Time of its end; None: it may be tried again."""
+    """Time of its end; None: it was requeued."""
 
 
 @dataclass(frozen=True)
-class Register(Silent):
-    """Register a pool, or renew its heartbeat."""
+class Register(ScriptWithoutAnswer):
+    """Register a worker, or renew its heartbeat."""
 
     pool: str
     model: str
@@ -63,91 +69,91 @@ class Register(Silent):
     """Lifetime of the heartbeat."""
     facts: PoolFacts | None
     spec: str = field(metadata=TEXT)
-    """The model's, as JSON."""
+    """Spec of the model, as JSON."""
 
 
 @dataclass(frozen=True)
-class Unregister(Silent):
-    """Remove a pool."""
+class Unregister(ScriptWithoutAnswer):
+    """Remove a worker's registration."""
 
     pool: str
     model: str
 
 
 @dataclass(frozen=True)
-class Measured(Silent):
-    """Record what a pool has measured."""
+class Measured(ScriptWithoutAnswer):
+    """Store costs that a worker has measured."""
 
     model: str
     rows: Sequence[tuple[str, Mapping[str, float | None]]]
     """Rows to store: key in the table, and fields."""
     max_rows: int
-    """Rows that are kept; the oldest leave."""
+    """Maximum number of rows; the oldest are removed."""
 
 
 @dataclass(frozen=True)
-class ClaimJobs(Script[Claimed]):
-    """Claim jobs for a pool. The last three are set anew for each try."""
+class ClaimJobs(Script[ClaimResult]):
+    """Claim jobs for a worker. The last three fields are set anew for each attempt."""
 
     pool: str
     model: str
     slots: int
     version: int
-    """Newest wire version that the pool reads."""
+    """Newest wire version that the worker reads."""
     lease_s: float
     warm: Sequence[str]
-    """Buckets that the pool has compiled."""
+    """Buckets that the worker has compiled."""
     rides_wait: bool
-    """Take a job of another bucket alone."""
+    """True if a job of a cold bucket is claimed alone."""
     warm_s: float
-    """Wait of a job of another bucket for a pool that has its own."""
+    """Time that a job of a cold bucket waits for a worker that has compiled it."""
     adapters: Sequence[str]
-    """Digests of the adapters that the pool's device has."""
+    """Digests of the adapters on the worker's device."""
     slowness: float
-    """Time that a job takes here, over that on the fastest pool."""
+    """Duration of a job here relative to the fastest worker."""
     slowness_in: Mapping[str, float]
     """The same by bucket, where it differs."""
     room_s: float
-    """Time in which no other pool makes room for the same job."""
+    """Time for which no other worker makes room for the same job."""
     credit_s: float
-    """Device-seconds by which a deadline may bring a tenant ahead."""
+    """Device-seconds by which a deadline may bring a tenant ahead of its share."""
     answer_ms: int
     origin: Origin
     call: str
     busy: bool
-    """True if the pool has other jobs."""
+    """True if the worker has other jobs."""
     may_compile: bool
-    """Take jobs of other buckets than `warm`."""
+    """Whether to claim jobs of cold buckets."""
 
     @staticmethod
-    def parse(answer: Sequence[str]) -> Claimed:
-        """Return the claimed jobs, and whether newer ones were left."""
+    def parse(answer: Sequence[str]) -> ClaimResult:
+        """Return the claimed jobs, and whether newer ones were skipped."""
         is_newer_there = answer[-1:] == ["newer"]
         texts = answer[:-1] if is_newer_there else answer
-        return Claimed([serialization.parse(text) for text in texts], is_newer_there)
+        return ClaimResult([serialization.parse(text) for text in texts], is_newer_there)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preempt(FullPool, Script[MakesRoom | None]):
-    """Find a job that a full pool should put aside. The last three are as of a `ClaimJobs`."""
+class Preempt(FullPool, Script[Preemption | None]):
+    """Select a job that a full worker should preempt. For the last three fields see `ClaimJobs`."""
 
     ratio: float
-    """Least ratio of the wait for a free slot to the duration of the waiting job."""
+    """Minimum ratio of the wait for a free slot to the waiting job's duration."""
     room_s: float
-    """Time in which no other pool makes room for that one."""
+    """Time for which no other worker makes room for the waiting job."""
     version: int
     warm_s: float
     credit_s: float
 
     @staticmethod
-    def parse(answer: Sequence[str] | None) -> MakesRoom | None:
-        """Return the preemption to carry out, where there is one."""
-        return MakesRoom(*answer) if answer else None
+    def parse(answer: Sequence[str] | None) -> Preemption | None:
+        """Return the preemption to carry out, or None."""
+        return Preemption(*answer) if answer else None
 
 
 @dataclass(frozen=True)
 class Renew(Script[list[int]]):
-    """Extend leases; gives the positions of those claims that are no longer held."""
+    """Renew the leases of claims."""
 
     claims: Sequence[Lease]
     lease_s: float
@@ -159,84 +165,84 @@ class Renew(Script[list[int]]):
 
 
 @dataclass(frozen=True)
-class Progress(IfHeld):
-    """Report how far a job is, and what is done with it."""
+class Progress(AcknowledgedClaimScript):
+    """Report a job's progress and stage."""
 
     step: int
     steps: int
     stage: Stage | None
     expected_s: float | None
-    """Expected length of the stage."""
+    """Expected duration of the stage."""
     max_previews: int
-    """Previews that are kept of one job."""
-    spent: Spent | None
+    """Maximum number of stored previews of one job."""
+    spent: ClaimUsage | None
     preview: str | None = field(metadata=TEXT)
-    """Data of its event, as JSON."""
+    """Data of the preview's event, as JSON."""
 
 
 @dataclass(frozen=True)
-class RecordSnapshots(IfHeld):
-    """Record the snapshots of a job's images."""
+class RecordSnapshots(AcknowledgedClaimScript):
+    """Replace the snapshots of a job's images."""
 
     snapshots: str = field(metadata=TEXT)
     """Snapshots as JSON."""
 
 
 @dataclass(frozen=True)
-class Warn(IfHeld):
-    """Record what of a job's request has no effect."""
+class Warn(AcknowledgedClaimScript):
+    """Replace a job's warnings."""
 
     warnings: str = field(metadata=TEXT)
     """Warnings as JSON."""
 
 
 @dataclass(frozen=True)
-class Release(IfHeld):
-    """Give a job back unharmed."""
+class Release(AcknowledgedClaimScript):
+    """Return a job to the queue without counting the attempt."""
 
     preempted: bool
-    """True if it is put aside for a job that should go before it."""
-    spent: Spent | None
+    """True if it yields to a more urgent job."""
+    spent: ClaimUsage | None
 
 
 @dataclass(frozen=True)
-class Spend(IfHeld):
-    """Record what a claim has taken, also one that is over; answers whether the job is known."""
+class Spend(AcknowledgedClaimScript):
+    """Record a claim's device-seconds, even after its end. Answers whether the job is known."""
 
-    spent: Spent
+    spent: ClaimUsage
 
 
 @dataclass(frozen=True)
-class Finish(OfClaim[float | None]):
-    """End a job well; gives when it ended, None where it is no longer held."""
+class Finish(ClaimScript[float | None]):
+    """End a job successfully, or pause an audition."""
 
-    made: Delivered
+    made: DeliveredOutputs
     is_paused: bool
-    """Keep its snapshots: it is an audition."""
+    """True for an audition, whose snapshots are kept."""
     outputs: str = field(metadata=TEXT)
     usage: str = field(metadata=TEXT)
-    """Usage as JSON; its seconds are this claim's."""
+    """Usage as JSON, with the seconds of this claim."""
 
     @staticmethod
     def parse(answer: str | None) -> float | None:
-        """Return the time of the end; None: the claim was stale."""
+        """Return the time of the end, or None if the claim was lost."""
         return float(answer) if answer else None
 
 
 @dataclass(frozen=True)
-class Fail(OfClaim[Failed | None]):
-    """End a job badly, or queue it again; None: it is no longer held."""
+class Fail(ClaimScript[FailResult | None]):
+    """Fail a job, or requeue it."""
 
     retry: bool
     max_attempts: int
-    spent: Spent | None
+    spent: ClaimUsage | None
     error: str = field(metadata=TEXT)
     """Error as JSON."""
 
     @staticmethod
-    def parse(answer: Sequence[Any] | None) -> Failed | None:
-        """Return the job's state after it; None: the claim was stale."""
+    def parse(answer: Sequence[Any] | None) -> FailResult | None:
+        """Return the job's state afterwards, or None if the claim was lost."""
         if not answer:
             return None
         state, *finished_at = answer
-        return Failed(JobState(state), float(finished_at[0]) if finished_at else None)
+        return FailResult(JobState(state), float(finished_at[0]) if finished_at else None)

@@ -1,8 +1,8 @@
--- Removes a job: ended → nothing; before that, queued or running → canceled.
--- args:  call (of this request, random), id, answer_ms (how long it may be sent again)
+-- Deletes a job: ended → nothing; before that, queued or running → canceled.
+-- args:  call (random id of this call), id, answer_ms (lifetime of the stored answer)
 -- Keys:  call:call  left:id  forget's and common's
--- Gives: the job as it was last, or nil; `ended_by` of its hash is the call that stopped it
--- Sent twice: gives the first answer.
+-- Gives: the job's last hash, or nil; its `ended_by` is the call that canceled it
+-- Sent twice: returns the first answer.
 
 local before = redis.call('GET', key('call', args.call))
 if before then return before end
@@ -16,7 +16,7 @@ if not is_ended(state) then
 end
 local job = whole_job(args.id)
 redis.call('SET', key('call', args.call), job, 'PX', args.answer_ms)
--- What it made its pool compile may go on, and be told.
+-- Compilations that it caused may continue, and be reported later.
 if not is_done(state) and fields(args.id, 'fence') then
   local names = {'tenant', 'model', 'weight', 'state', 'started_at', 'promised', 'spent',
     'tenant_class', 'key_id', 'served_as', 'origin', 'pool', 'billed'}

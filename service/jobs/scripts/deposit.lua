@@ -1,6 +1,7 @@
--- Files of a job are about to be stored that may never be put: its front end may die in between.
+-- Announces that files are about to be stored for a job that may never be put, if its front end
+-- crashes.
 -- args:  id
 -- Keys:  deposits
--- Sent twice: writes the same, a little later.
+-- Sent twice: writes the same with a slightly later time.
 
 redis.call('ZADD', key('deposits'), seconds(now), args.id)

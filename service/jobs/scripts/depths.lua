@@ -1,10 +1,10 @@
--- How much has not been done yet.
--- args:  looked_at (jobs with something kept, at the most)
+-- Returns the length, age and cost of each registered model's queue.
+-- args:  looked_at (maximum number of jobs with snapshots that are read)
 -- Keys:  models  queued:model  waiting:model  backlog:model  kept:model  leases  job:id
--- Gives: {{model, queued, running, seconds since the first of those that wait came,
---   device-seconds of what is queued and of what running jobs have left}, …}, the registered models
+-- Gives: {{model, queued, running, seconds since the oldest queued job was queued, device-seconds
+--        of queued jobs and of the rest of running ones}, …}
 
--- Device-seconds that are predicted for a job, and the share of them that is done.
+-- Returns the predicted device-seconds of a job, and the share that is done.
 local function work_of(id, done)
   local cost, step, steps = fields(id, 'cost', done, 'steps')
   local share = (tonumber(step) or 0) / math.max(1, tonumber(steps) or 1)

@@ -1,9 +1,10 @@
--- Ends a job badly: running → failed, or running → queued where it may be tried again.
--- args:  id, fence, retry, max_attempts, spent (what the claim has taken: see `spend`; or absent)
+-- Fails a job: running → failed, or running → queued if it may be retried.
+-- args:  id, fence, retry, max_attempts, spent (device-seconds of the claim: see `spend`; or
+--        absent)
 -- texts: error (JSON)
 -- Keys:  common's
--- Gives: {the new state, when it ended if it has}, or nil where the job is no longer held
--- Sent twice: gives the first answer.
+-- Gives: {the new state, time of the end if it ended}, or nil if the job is no longer held
+-- Sent twice: returns the first answer.
 
 local before = settled(args.id, 'fail')
 if before then return {before, before == 'failed' and ended_at(args.id) or nil} end

@@ -1,9 +1,9 @@
--- Ends a job well: running → succeeded or, an audition, running → paused with its snapshots kept.
--- args:  id, fence, made (what the outputs are: see `Delivered`), is_paused
--- texts: outputs (JSON), usage (JSON; its seconds are this claim's)
+-- Ends a job: running → succeeded or, for an audition, running → paused with its snapshots kept.
+-- args:  id, fence, made (sums of the outputs: see `Delivered`), is_paused
+-- texts: outputs (JSON), usage (JSON, with the seconds of this claim)
 -- Keys:  common's
--- Gives: when it ended, or nil where the job is no longer held
--- Sent twice: gives the first answer.
+-- Gives: the time of the end, or nil if the job is no longer held
+-- Sent twice: returns the first answer.
 
 if settled(args.id, 'finish') then return ended_at(args.id) end
 if not is_held(args.id, args.fence) then return nil end

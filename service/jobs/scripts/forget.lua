@@ -1,5 +1,5 @@
--- Removes an ended job with all that belongs to it; what the store holds of it goes to the trash.
--- For the scripts that name it in runner.py.
+-- Removes an ended job and everything that belongs to it; its files in the store go to the trash.
+-- For the scripts that runner.py names.
 -- Keys: job:id  events:id  idempotency:tenant:digest  jobs  jobs:state:tenant  ended  trash
 --       webhooks  webhooks:tenant  stored:tenant
 
@@ -9,7 +9,7 @@ local function forget(id)
   for _, output in ipairs(cjson.decode(outputs or '[]')) do
     redis.call('SADD', key('trash'), output.key)
   end
-  -- A pool that died may have left files that no output names.
+  -- A crashed worker may have left files that no output names.
   redis.call('SADD', key('trash'), 'inputs/' .. id .. '/', 'outputs/' .. id .. '/',
     'snapshots/' .. id .. '/')
   local used = idempotency and redis.call('GET', key('idempotency', idempotency))

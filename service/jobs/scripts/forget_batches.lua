@@ -1,8 +1,8 @@
--- Ended batches past their retention, and files past their time that no batch reads.
--- args:  retention_s, most (of each kind at a time)
+-- Removes ended batches past their retention, and expired files that no batch uses.
+-- args:  retention_s, most (of each kind per call)
 -- Keys:  endedbatches  batch:batch  batches:tenant  files  file:file  files:tenant  trash  quota's
 -- Gives: nothing
--- Sent twice: the second time finds later ones.
+-- Sent twice: the second call removes later ones.
 
 local function due(set, until_s)
   return redis.call('ZRANGE', key(set), '-inf', seconds(until_s), 'BYSCORE', 'LIMIT', 0, args.most)

@@ -1,3 +1,4 @@
+-- Reads a job.
 -- args:  id
 -- Keys:  job:id
 -- Gives: the job, or nil

@@ -1,8 +1,8 @@
 -- Renews the lease of a batch.
 -- args:  batch (its id), holder (of the lease), lease_s
 -- Keys:  openbatches  batch:batch
--- Gives: its state, or nil where another one drives it or it has ended
--- Sent twice: gives the same.
+-- Gives: its state, or nil if the lease was lost or the batch has ended
+-- Sent twice: returns the same.
 
 local holder, state = unpack(redis.call('HMGET', key('batch', args.batch), 'holder', 'state'))
 if holder ~= args.holder then return nil end

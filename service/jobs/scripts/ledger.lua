@@ -1,19 +1,21 @@
--- What ended jobs have used, and who pays for it. Every script may use it.
+-- The usage ledger: device-seconds of ended jobs, and their payers. Every script may use it.
 --
---   ledger   stream, field `record` (JSON, `LedgerRecord` of model/ledger.py): one of each ended
---            job, written as it ends, and one of each correction afterwards
---   totals   hash, JSON list (what, model, tenant class, …): sums of the same records
+--   ledger   stream, field `record` (JSON, `LedgerRecord` of model/ledger.py): one per ended
+--            job, written as it ends, and one per later correction
+--   totals   hash, JSON list (quantity, model, tenant class, …): sums of the same records
 --
--- The attempt that ends a job, and what it resumed of earlier ones, its tenant pays for where the job
--- succeeded, is paused, was canceled, or failed by its own request. All else the house pays for: attempts that
--- are lost to pools that died or were drained, what expired, and failures of ours.
+-- The tenant pays for the attempt that ended the job and the earlier work that it resumed, if the
+-- job succeeded, is paused, was canceled, or failed by its own request. The operator of the
+-- service ('house') pays for everything else: attempts lost to crashed or drained workers, expired
+-- jobs, and failures of the service.
 --
--- A job has the fields `origin` (JSON: where it ran last), `resumes` (device-seconds of all attempts
--- that its snapshots carry on), and once it has ended `billed` (who pays for which fence's work).
+-- A job has the fields `origin` (JSON: where it ran last), `resumes` (device-seconds of earlier
+-- attempts that its snapshots preserve), and after its end `billed` (the payer, and the fence of
+-- the paid attempt).
 
 local CLIENTS_FAULT = {invalid_request = true, lora_gone = true, refused_by_safety = true}
 
--- What the snapshots of a job that goes back carry on need not be paid for twice.
+-- Stores the device-seconds that the snapshots of a requeued job preserve.
 local function set_resumed(id)
   local snapshots, sum = fields(id, 'snapshots'), 0
   for _, snapshot in ipairs(snapshots and cjson.decode(snapshots) or {}) do
@@ -28,8 +30,8 @@ local function payer_of(state, failure)
   return is_clients and 'tenant' or 'house'
 end
 
--- Millionths of device-seconds in all, of these for compiling, and of these without effect. Args:
--- fence: of the attempt that ended the job, or nil.
+-- Returns millionths of device-seconds: in total, for compiling, and without effect. Args: fence:
+-- of the attempt that ended the job, or nil.
 local function taken_by(id, fence)
   local spent, resumes = fields(id, 'spent', 'resumes')
   local all, compiling, last = 0, 0, 0
@@ -47,7 +49,7 @@ local function count(what, record, amount, ...)
   redis.call('HINCRBY', key('totals'), name, whole(amount))
 end
 
--- Whose work it was and where: fields that all records of a job share.
+-- Returns the fields that all records of a job share: tenant, model and worker.
 local function identity_of(account)
   local f = redis.call('HMGET', account, 'tenant', 'tenant_class', 'key_id', 'model', 'served_as',
     'origin', 'pool', 'state')
@@ -58,7 +60,8 @@ local function identity_of(account)
   return record
 end
 
--- Args: used, lost: millionths of device-seconds that the payer pays for, and the house.
+-- Writes a record. Args: used, lost: millionths of device-seconds that the payer pays for, and
+-- that the operator pays for.
 local function write_record(record, payer, used, lost)
   record.device_seconds = (used + lost) / 1000000
   record.tenant_seconds = payer == 'tenant' and used / 1000000 or 0
@@ -69,7 +72,7 @@ local function write_record(record, payer, used, lost)
   count('device_seconds', record, lost, 'lost', 'house')
 end
 
--- A job has ended. Args: before: its state until then; made: what it delivered, or nil.
+-- Records a job's end. Args: before: its former state; made: its deliveries, or nil.
 local function record_end(id, before, made)
   local record = identity_of(key('job', id))
   local fence, failure, created, finished, attempts, step, usage, drafted = fields(id, 'fence',
@@ -94,7 +97,7 @@ local function record_end(id, before, made)
   redis.call('HSET', key('job', id), 'billed', payer .. ' ' .. (fence or 0))
 end
 
--- An ended job is found to have taken so many device-seconds more, which one of its attempts told.
+-- Records device-seconds that an attempt reported after the job's end.
 local function record_late(account, id, fence, device_seconds)
   local payer, paid = string.match(redis.call('HGET', account, 'billed') or '', '^(%a+) (%d+)$')
   local more = tonumber(millionths(device_seconds))

@@ -1,4 +1,4 @@
-"""Scripts about the ledger."""
+"""Calls of the scripts for the usage ledger."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from service.jobs.scripts.script import Script
 
 
 class LedgerFile(NamedTuple):
-    """Records that go into one file: ids of the first and the last one."""
+    """Range of records in one file: ids of the first and the last."""
 
     first: str
     last: str
@@ -19,44 +19,43 @@ class LedgerFile(NamedTuple):
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums of the ledger, and what waits for the store."""
+    """Sums of the ledger, and the records that are not in the store yet."""
 
     sums: Mapping[tuple[str, ...], int]
-    """Sums by what they are of, model, tenant class and further labels; device-seconds in
-    millionths."""
+    """Sums by quantity, model, tenant class and further labels; device-seconds in millionths."""
     pending: int
-    """Records that are not in the store yet."""
+    """Number of records that are not in the store yet."""
     oldest_s: float
     """Age of the oldest of these; 0: there is none."""
 
 
 @dataclass(frozen=True)
 class TakeLedger(Script[LedgerFile | None]):
-    """Take the next file that is due, to write it."""
+    """Acquire the next due file, to write it."""
 
     holder: str
     lease_s: float
     file_every_s: float
     settle_s: float
     most: int
-    """Records of one file."""
+    """Maximum number of records per file."""
 
     @staticmethod
     def parse(answer: Sequence[str] | None) -> LedgerFile | None:
-        """Return the file; None: none is due."""
+        """Return the file, or None if none is due."""
         return LedgerFile(*answer) if answer else None
 
 
 @dataclass(frozen=True)
 class TrimLedger(Script[bool]):
-    """Drop records whose file is stored; answers whether they were still there."""
+    """Remove records whose file is stored."""
 
     first: str
     last: str
 
     @staticmethod
     def parse(answer: Any) -> bool:
-        """Return whether they were still there."""
+        """Return whether the records were still in Redis."""
         return bool(answer)
 
 
@@ -66,7 +65,7 @@ class ReadTotals(Script[Totals]):
 
     @staticmethod
     def parse(answer: Sequence[Any]) -> Totals:
-        """Return the sums by their names."""
+        """Return the sums by their labels."""
         flat, pending, oldest_s = answer
         sums = zip(flat[::2], flat[1::2], strict=True)
         named = {tuple(json.loads(name)): int(value) for name, value in sums}

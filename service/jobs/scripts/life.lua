@@ -1,22 +1,22 @@
--- What ends a job or puts it back. Every script may use it. Which of it a script
--- does, its header says in arrows, as `life.py` does; but `expire`, queued or running → expired, is
--- for all that meet a job past its deadline.
+-- Ends and requeues jobs. Every script may use it. The header of each script lists its transitions
+-- as arrows, as `state_machine.py` does. Only `expire`, queued or running → expired, is made by
+-- every script that meets a job past its deadline.
 --
---   kept:model  jobs that went back and go on from a snapshot
+--   kept:model  requeued jobs that resume from a snapshot
 --   webhooks:tenant, webhooks
---               ended jobs whose clients want to be told, and whose they are
---   notes       what became of jobs beside the caller's errand, for a reaper to count
+--               ended jobs to announce by webhook, and their tenants
+--   notes       transitions made in addition to a script's main task, for a reaper to count
 
 local function is_ended(state)
   return state ~= 'queued' and state ~= 'running'
 end
 
--- It gave what was asked for.
+-- Returns whether it is an end state with the requested result.
 local function is_done(state)
   return state == 'succeeded' or state == 'paused'
 end
 
--- What is kept of a job need not be done again: it may start later.
+-- Updates a job's latest start: saved steps need not be repeated, so it may start later.
 local function set_latest(job)
   if job.deadline and job.run_s then
     local latest = job.deadline - job.run_s * job.undone
@@ -24,13 +24,13 @@ local function set_latest(job)
   end
 end
 
--- Steps that pools have done of a job: not those of its audition.
+-- Returns the steps that workers have run for a job, without those of its audition.
 local function steps_run(id)
   local step, drafted = fields(id, 'step', 'draft_steps')
   return math.max(0, (tonumber(step) or 0) - (tonumber(drafted) or 0))
 end
 
--- Back to its old place in the queue, as far as is kept of it.
+-- Returns a job to its former place in the queue, to resume from its snapshots.
 local function requeue(id)
   local job = facts_of(id)
   redis.call('ZREM', key('leases'), id)
@@ -38,14 +38,14 @@ local function requeue(id)
   set_resumed(id)
   set_latest(job)
   if job.undone < 1 then redis.call('SADD', key('kept', job.model), id) end
-  settle_charge(job, job.own - job.cost * job.undone) -- until it ends, for what is kept alone
+  settle_charge(job, job.own - job.cost * job.undone) -- saved steps only
   set_usage(key('job', id), steps_run(id))
   enqueue(id)
   set_state(job, 'queued', '{}', 'step', fields(id, 'kept') or 0)
 end
 
--- Device-seconds that a job has taken by now, as pools have told, or as far as one can tell: then of
--- a queued one, those that brought what is kept of it.
+-- Returns the device-seconds that a job has used, as reported by workers. Without a report they
+-- are estimated from its steps; for a queued job, from its saved steps.
 local function used_by(id)
   local told = spent_by(key('job', id))
   if told then return told end
@@ -53,8 +53,8 @@ local function used_by(id)
   return (tonumber(cost) or 0) * math.min(1, steps_run(id) / math.max(1, tonumber(steps) or 1))
 end
 
--- What is kept of a job that ends is of no use any more, but of one that is paused; of one that ends
--- badly, finished pictures neither, which nobody could fetch and no quota counts.
+-- Deletes the snapshots of a job that ends, unless it is paused. If it ends without success, its
+-- finished images are deleted, too: clients cannot fetch them, and no quota counts them.
 local function drop_snapshots(id, state)
   local before, drafts, tenant = fields(id, 'snapshots', 'draft_bytes', 'tenant')
   if not before or state == 'paused' then return end
@@ -71,14 +71,14 @@ local function drop_snapshots(id, state)
   redis.call('SADD', key('trash'), 'snapshots/' .. id .. '/')
 end
 
--- Of an ended job: its client wants to be told.
+-- Schedules the webhook of an ended job, if it has one.
 local function announce(id, tenant)
   if not fields(id, 'webhook') then return end
   redis.call('ZADD', key('webhooks', tenant), seconds(now), id)
   redis.call('ZADD', key('webhooks'), 'NX', seconds(now), tenant)
 end
 
--- It was told, or needs not be.
+-- Removes the webhook message of a job.
 local function keep_quiet(id, tenant)
   redis.call('ZREM', key('webhooks', tenant), id)
   if redis.call('EXISTS', key('webhooks', tenant)) == 0 then
@@ -86,13 +86,13 @@ local function keep_quiet(id, tenant)
   end
 end
 
--- Args: made: what it delivered (see `record_end`), or nil.
+-- Ends a job. Args: made: its deliveries (see `record_end`), or nil.
 local function end_job(id, state, data, made)
   local job = facts_of(id)
   local used, steps = used_by(id), steps_run(id)
   set_usage(key('job', id), not is_done(state) and steps)
   if job.state == 'queued' then
-    dequeue(job, math.max(0, used - (job.own - job.cost * job.undone))) -- that much is paid for
+    dequeue(job, math.max(0, used - (job.own - job.cost * job.undone))) -- the unpaid part
   end
   if job.state == 'running' then settle_charge(job, used) end
   redeem(id, used)
@@ -112,7 +112,8 @@ local function ended_at(id)
   return (fields(id, 'finished_at'))
 end
 
--- For `journey.py`, of a job that came with a trace: whose it is, and since when.
+-- Returns the trace of a job for `job_spans.py`: its parent span, worker and start; nil without a
+-- trace.
 local function trace_of(id, since, is_claimed)
   local parent, tenant, fence, pool, attempts =
     fields(id, 'traceparent', 'tenant', 'fence', 'pool', 'attempts')
@@ -121,7 +122,8 @@ local function trace_of(id, since, is_claimed)
     claimed = is_claimed, fence = fence or nil, pool = pool or nil, attempt = attempts or nil}
 end
 
--- For `tally.py`: that a job has ended, or that its lease has lapsed, and whether it waits again.
+-- Stores a note for `metrics.py`: a job has ended, or its lease has lapsed, and whether it is
+-- queued again.
 local function note(id, event, trace)
   local model, served_as, tenant_class, created, finished, deadline, state = fields(id, 'model',
     'served_as', 'tenant_class', 'created_at', 'finished_at', 'deadline_at', 'state')
@@ -136,8 +138,8 @@ local function fail_job(id, failure)
   end_job(id, 'failed', '{"error":' .. failure .. '}')
 end
 
--- A pool died or stalled with the job: back to the queue, or set aside as one that kills its pools.
--- `failure` lacks the trace.
+-- Handles a crashed or stalled worker: requeues the job, or fails it as one that crashes its
+-- workers. `failure` lacks the deaths.
 local function lose(id, failure)
   local pool, step, before, since = fields(id, 'pool', 'step', 'deaths', 'started_at')
   local trace = trace_of(id, since, true)
@@ -154,8 +156,8 @@ local function lose(id, failure)
   note(id, 'failed')
 end
 
--- Ends an unended job whose deadline has passed, or passes before it could be done by anybody.
--- Says whether it did.
+-- Expires an unended job whose deadline has passed, or passes before any worker could finish it.
+-- Returns whether it did.
 local function expire(id)
   local deadline, latest, state = fields(id, 'deadline_at', 'latest_start', 'state')
   if not deadline or is_ended(state) then return false end
@@ -173,7 +175,7 @@ local function is_held(id, fence)
   return state == 'running' and tonumber(current) == fence
 end
 
--- A claim ends once: `settle` writes down how, and a call that is sent again is told the same.
+-- A claim ends once: `settle` stores how, and a repeated call gets the same answer.
 local function settle(id, act, answer)
   redis.call('HSET', key('job', id), 'settled', table.concat({args.fence, act, answer}, ' '))
   return answer

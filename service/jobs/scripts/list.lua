@@ -1,11 +1,13 @@
--- A page of a tenant's jobs, newest first. It costs what the page costs, whatever others have. By
--- model or metadata, which no index has, it costs what `looked_at` jobs do, and may have fewer.
--- args:  tenant, states (those to list), after (id of a job; or absent), limit,
---        looked_at (jobs that are looked at for the next three), model (by its name in the request;
---        or absent), metadata_key (or absent), metadata_value (of that key; or absent),
---        created_from (microseconds; or absent), created_before (likewise; or absent)
+-- Returns a page of a tenant's jobs, newest first. Its cost depends only on the page, not on other
+-- tenants. Filters by model or metadata have no index: they scan `looked_at` jobs, and the page
+-- may have fewer.
+-- args:  tenant, states (those to list), after (id of a job; or absent), limit, looked_at (maximum
+--        number of jobs scanned for the next three filters), model (by its name in the request; or
+--        absent), metadata_key (or absent), metadata_value (of that key; or absent), created_from
+--        (microseconds; or absent), created_before (likewise; or absent)
 -- Keys:  jobs:state:tenant  job:id
--- Gives: {id of the job to go on after or '', job, …}, or nil where `after` is none of the tenant's
+-- Gives: {id of the job after which the next page starts or '', job, …}, or nil if the tenant has
+--        no job `after`
 
 local top = args.created_before and '(' .. whole(args.created_before) or '+inf'
 local bottom = args.created_from and whole(args.created_from) or '-inf'

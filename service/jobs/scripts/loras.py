@@ -1,4 +1,4 @@
-"""Scripts about records of uploaded adapters."""
+"""Calls of the scripts for records of uploaded adapters."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class LoraOutcome(NamedTuple):
     """Outcome of a `RecordLora`."""
 
     outcome: Literal["recorded", "taken", "full", "quota"]
-    """`taken`: another adapter has that name; `full`: the tenant has as many as it may have;
-    `quota`: it may not have so many bytes."""
-    there: Lora | None
-    """The adapter of that name, where there is one."""
+    """`taken`: another adapter has the name; `full`: the tenant has as many adapters as it may
+    have; `quota`: the file exceeds the quota of stored bytes."""
+    existing: Lora | None
+    """Existing adapter with the name, if any."""
 
 
 @dataclass(frozen=True)
@@ -30,31 +30,31 @@ class RecordLora(Script[LoraOutcome]):
     digest: str
     bytes: int
     preview: str
-    """Key of its image; empty: it has none."""
+    """Key of its preview image; empty: none."""
     preview_bytes: int
     max_loras: int
     stored_bytes: int | None
     record: str = field(metadata=TEXT)
-    """The adapter as JSON."""
+    """Record of the adapter, as JSON."""
 
     @staticmethod
     def parse(answer: Sequence[Any]) -> LoraOutcome:
-        """Return what became of it."""
+        """Return the outcome and the record."""
         outcome, *record = answer
         return LoraOutcome(outcome, Lora.model_validate_json(record[0]) if record else None)
 
 
-class LoraRemoved(NamedTuple):
+class RemovalOutcome(NamedTuple):
     """Outcome of a `RemoveLora`."""
 
     is_shared: bool
     """True if another record of the tenant has the same file."""
     preview_bytes: int
-    """Size of its image, as it was counted."""
+    """Size of its preview image that was subtracted from the stored bytes."""
 
 
 @dataclass(frozen=True)
-class RemoveLora(Script[LoraRemoved]):
+class RemoveLora(Script[RemovalOutcome]):
     """Remove an adapter's record."""
 
     tenant: str
@@ -62,12 +62,12 @@ class RemoveLora(Script[LoraRemoved]):
     """Name of the adapter."""
     digest: str
     preview: str
-    """Key of its image; empty: it has none."""
+    """Key of its preview image; empty: none."""
     record: str = field(metadata=TEXT)
-    """The adapter as JSON: another one of that name stays."""
+    """Record of the adapter, as JSON; a different record with this name is kept."""
 
     @staticmethod
-    def parse(answer: Sequence[int]) -> LoraRemoved:
-        """Return what became of it."""
+    def parse(answer: Sequence[int]) -> RemovalOutcome:
+        """Return whether the file is shared, and the size of the preview image."""
         is_shared, preview_bytes = answer
-        return LoraRemoved(bool(is_shared), preview_bytes)
+        return RemovalOutcome(bool(is_shared), preview_bytes)

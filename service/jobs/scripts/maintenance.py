@@ -1,4 +1,4 @@
-"""Scripts that reapers run."""
+"""Call of the script that reapers run."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ from typing import Any, NamedTuple
 from service.jobs.scripts.script import TEXT, Script
 
 
-class Reaped(NamedTuple):
+class ReapResult(NamedTuple):
     """Result of one reap."""
 
     more: bool
-    """True if more is due."""
+    """True if more jobs are due."""
     files: list[str]
     """Store keys to delete."""
     notes: list[dict[str, Any]]
-    """Ends and lapses of jobs, for `tally` and `journey`."""
+    """Notes about ended and lapsed jobs, for `tally` and `job_spans`."""
 
 
 @dataclass(frozen=True)
-class Reap(Script[Reaped]):
-    """Take back what lapsed, forget what is over."""
+class Reap(Script[ReapResult]):
+    """Reclaim jobs with lapsed leases; remove jobs past their retention."""
 
     call: str
     answer_ms: int
     batch: int
-    """Jobs of each kind, and notes, at most."""
+    """Maximum number of jobs of each kind, and of notes."""
     files: int
-    """Store keys at most."""
+    """Maximum number of store keys."""
     deleted: Sequence[str]
-    """Store keys that have left the store."""
+    """Store keys that the caller has deleted."""
     lease_s: float
     silence_s: float
-    """Longest time without a reap in which pools could be heard."""
+    """Maximum gap between reaps within which workers could reach Redis."""
     max_deaths: int
     deposit_s: float
     retention_s: float
     model_retention_s: float
     poisonous: str = field(metadata=TEXT)
-    """Error of a job that is set aside, as JSON."""
+    """Error of a job that crashed too many workers, as JSON."""
 
     @staticmethod
-    def parse(answer: Sequence[Any]) -> Reaped:
-        """Return what was reaped."""
+    def parse(answer: Sequence[Any]) -> ReapResult:
+        """Return the result of the reap."""
         more, files, notes = answer
-        return Reaped(bool(more), files, [json.loads(note) for note in notes])
+        return ReapResult(bool(more), files, [json.loads(note) for note in notes])

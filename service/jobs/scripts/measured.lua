@@ -1,7 +1,7 @@
--- A pool tells what it has measured.
--- args:  model, rows ({{field, row}, …}), max_rows (the oldest leave)
+-- Stores costs that a worker has measured.
+-- args:  model, rows ({{field, row}, …}), max_rows (the oldest are removed)
 -- Keys:  costs:model
--- Sent twice: writes the same, a little later.
+-- Sent twice: writes the same with a slightly later time.
 
 local costs = key('costs', args.model)
 for _, pair in ipairs(args.rows) do

@@ -1,13 +1,13 @@
--- A batch's next state, by its driver: validating → in_progress → finalizing → completed, or to
--- failed, expired, cancelled. One that is cancelling goes to an end state alone, and one that is
--- finalizing not back.
+-- Moves a batch to its next state for its driver: validating → in_progress → finalizing →
+-- completed, or to failed, expired, cancelled. From cancelling, only an end state is allowed, and
+-- from finalizing no way back.
 -- args:  batch (its id), holder (of the lease), state (the next one), ends (whether it is an end
 --        state)
 -- texts: fields (name, value, …)
 -- Keys:  batch:batch  batchlines:batch  openbatches  openbatches:tenant  endedbatches  file:file
 --        trash  quota's
--- Gives: its state now, or nil where another one drives it
--- Sent twice: gives the same.
+-- Gives: its state now, or nil if the lease was lost
+-- Sent twice: returns the same.
 
 local batch = key('batch', args.batch)
 local holder, state, tenant, file =

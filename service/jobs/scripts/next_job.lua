@@ -1,27 +1,28 @@
--- Which job a pool takes next. For the scripts that name it in runner.py.
+-- Selects the job that a worker takes next. For the scripts that runner.py names.
 --
--- First comes a job with a deadline, by its latest start, if its tenant is not too far ahead of its
--- share, or was not when the job was accepted, or if the job was guaranteed its start then and no other
--- that came before it has its turn; or else the tenant's whose turn it is. It is asked of a view of
--- the queue:
+-- A job with a deadline comes first, by its latest start, on one of three conditions: its tenant
+-- is not too far ahead of its share, or was not when the job was accepted; or the job was
+-- guaranteed its start, and no job that arrived earlier has its turn. Otherwise, the job whose
+-- tenant's turn it is comes first. The selection uses a view of the queue:
 --
---   suits       function of the view, an id and its job: whether the pool may take it
---   is_late     function of an id and its job: whether that may not start any more
---   back        a running job that is seen as if it were back in the queue, with its `tag`, `order`,
+--   suits       function of the view, an id and its job: whether the worker may take it
+--   is_late     function of an id and its job: whether it can no longer start in time
+--   back        a running job that is treated as if it were queued, with its `tag`, `order`,
 --               `place` and `latest` there; or nil
---   newer       a job of a newer wire version came up: by turns nothing is taken behind it
---   makes_room  the pool makes room for a suspect, and takes nothing else
---   passed      jobs that were passed over
---   looks       how many more may be
--- Keys: latest:model  tenants:model  queue:model:tenant  lane:model:bucket:tenant  pools:model  pauses
+--   newer       a job of a newer wire version was met: no job after it is taken by turns
+--   makes_room  the worker makes room for a suspect, and takes nothing else
+--   passed      jobs that were skipped
+--   looks       how many more may be skipped
+-- Keys: latest:model  tenants:model  queue:model:tenant  lane:model:bucket:tenant  pools:model
+--        pauses
 
--- So that a search stays short: jobs that it passes over, by their latest starts and in all, and
--- tenants whose turn it looks for.
+-- Limits of a search: jobs skipped by their latest start and in total, and tenants considered by
+-- turn.
 local URGENT, LOOKS = 256, 512
 local TENANTS = 16
-local LANE = 16 -- jobs of a warm bucket, of which some have a second pass of a cold one
+local LANE = 16 -- jobs of a warm bucket; some may have a second pass in a cold one
 
--- Whether an operator holds back this pool's model, its pool of the settings, or this one alone.
+-- Returns whether an operator has paused this worker, its pool of the settings, or its model.
 local function is_paused()
   local name = string.match(args.pool, '^(.+)%-[^-]*$') or args.pool
   local found = redis.call('HMGET', key('pauses'),
@@ -36,12 +37,12 @@ end
 local is_warm = {}
 for _, bucket in ipairs(args.warm) do is_warm[bucket] = true end
 
--- Whether the pool has programs for all passes of a job.
+-- Returns whether the worker has programs for all passes of a job.
 local function is_compiled(job)
   return is_warm[job.bucket] and (not job.later or is_warm[job.later])
 end
 
--- Whether this pool reads a job's wire version.
+-- Returns whether this worker reads a job's wire version.
 local function is_read(view, job)
   view.newer = view.newer or job.version > args.version
   return job.version <= args.version
@@ -49,7 +50,7 @@ end
 
 local known, is_first = {}, true
 
--- All its facts, of the very first, which nearly always is the one.
+-- Reads a job: all facts of the first one, which nearly always is taken; fewer facts of others.
 local function look_at(id)
   local job = known[id]
   if not job then
@@ -64,13 +65,13 @@ local function pass_over(view, id)
   view.looks = view.looks - 1
 end
 
--- Device-seconds: of a thousand pools a thousand pass in a second.
+-- Returns a tenant's credit in device-seconds: in one second, a thousand workers use a thousand.
 local function credit_of(model)
   return args.credit_s * math.max(1, redis.call('HLEN', key('pools', model)))
 end
 
--- When the job came whose turn it is, where nothing but its turn brings it on: guaranteed deadlines
--- that came later wait for it. One that this pool may not take keeps nobody waiting.
+-- Returns the acceptance of the job whose turn it is, if only its turn lets it go next. Guaranteed
+-- deadlines that arrived later wait for it. A job that this worker may not take delays none.
 local function turn_since(view)
   local tenant = first_of(key('tenants', args.model))
   local id = first_of(of_model('queue', args.model, tenant))
@@ -107,7 +108,7 @@ local function next_urgent(view)
   return first
 end
 
--- Tenants by whose turn it is, until that of the job that is back.
+-- Iterates over tenants by turn, up to the tenant of the job that is back.
 local function turns_of(view)
   local turns, back = heads(key('tenants', args.model), TENANTS), view.back
   if not back then return turns end
@@ -120,7 +121,7 @@ local function turns_of(view)
   end
 end
 
--- The first job of a tenant whose other ones may not be compiled for.
+-- Returns the first warm job of a tenant that may not start further compilations.
 local function first_warm_of(view, tenant)
   local best = nil
   for _, bucket in ipairs(args.warm) do

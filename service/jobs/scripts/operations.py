@@ -1,4 +1,4 @@
-"""Scripts that operators have run."""
+"""Call of the script that operators run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from service.jobs.scripts.script import Script
 
 @dataclass(frozen=True)
 class TakeBack(Script[JobState | None]):
-    """Put a running job back into the queue."""
+    """Return a running job to the queue."""
 
     id: str
     call: str
@@ -18,5 +18,5 @@ class TakeBack(Script[JobState | None]):
 
     @staticmethod
     def parse(answer: str | None) -> JobState | None:
-        """Return the state that the job was in; None: there is no such job."""
+        """Return the job's state before the call, or None if there is no such job."""
         return None if answer is None else JobState(answer)

@@ -1,28 +1,28 @@
 -- The order of a model's queue. Every script may use it.
 --
 -- Tenants take turns by start-time fair queueing (Goyal, Vin and Cheng 1996) in predicted
--- device-seconds over their weight; the jobs of one tenant go by their place.
+-- device-seconds over their weight. Jobs of one tenant are ordered by place.
 --
 --   queue:model:tenant         queued jobs of a tenant, by place
---   lane:model:bucket:tenant   the same, of one bucket
---   tenants:model              tenants with queued jobs, by order: tag, and what the priority of
---                              their first job is worth
+--   lane:model:bucket:tenant   the same for one bucket
+--   tenants:model              tenants with queued jobs, by order: tag minus the advance for the
+--                              priority of their first job
 --   line:model:bucket          those of them with jobs in one bucket
 --   tags:model                 hash, tenant: its tag, where its next job starts in virtual time
---   idle:model                 tenants without queued jobs whose tag lies ahead of that time
---   virtual:model              virtual time: as far as all who wait have come
---   busy:model                 since when jobs have been queued without a break
+--   idle:model                 tenants without queued jobs whose tag is ahead of virtual time
+--   virtual:model              virtual time: the tag up to which tenants have been served
+--   busy:model                 time since which jobs have been queued without a break
 --   backlog:model              hash, tenant: predicted device-seconds of its queued jobs
---   weights:model              hash, tenant: its weight, as its last accepted job has it
---   queued:model               how many jobs are queued
---   waiting:model              these, by when they came, or came back
+--   weights:model              hash, tenant: its weight, as of its last accepted job
+--   queued:model               number of queued jobs
+--   waiting:model              queued jobs, by the time at which they were queued last
 --   latest:model               queued jobs with a deadline, by the latest start that meets it
---   compiling:tenant           hash, job: claimed to be compiled for, until when it counts as such
+--   compiling:tenant           hash, job: claimed with compiling, until when it counts as that
 
-local HEAD = 256 -- tenants that are looked at together
-local CHUNK = 32 -- of an order, read at once
+local HEAD = 256 -- tenants read together
+local CHUNK = 32 -- members of a sorted set read together
 local INSTANT = 0.000001 -- of virtual time
-local COMPILE_S = 60 -- of programs of which nothing is known
+local COMPILE_S = 60 -- default compile time
 
 local function of_model(kind, model, a, b) -- lengths keep 'a:b' + 'c' from 'a' + 'b:c'
   local start = prefix .. kind .. ':' .. #model .. ':' .. model .. ':'
@@ -33,7 +33,7 @@ local function virtual_time(model)
   return tonumber(redis.call('GET', key('virtual', model)) or 0)
 end
 
--- Who has waited without jobs begins where time is now, or later.
+-- Returns a tenant's tag. An idle tenant starts at the current virtual time, or later.
 local function tag_of(model, tenant)
   local tag = redis.call('HGET', key('tags', model), tenant)
   if tag then return tonumber(tag) end
@@ -45,13 +45,13 @@ local function first_of(jobs)
   return redis.call('ZRANGE', jobs, 0, 0)[1]
 end
 
--- How many times as long as on the fastest pool a job takes on the one that asks.
+-- Returns the duration of a job on the calling worker relative to the fastest one.
 local function slowness_in(bucket)
   return args.slowness_in[bucket] or args.slowness
 end
 
--- Those of a sorted set one by one, each with its score: nearly always the very first is the one, so
--- it is read alone. What was given may leave meanwhile; at most so many stay.
+-- Iterates over a sorted set, with scores. The first member is read alone, since it nearly always
+-- suffices. Returned members may be removed meanwhile; at most `most` may stay.
 local function heads(set, most)
   local flat, at = redis.call('ZRANGE', set, 0, 0, 'WITHSCORES'), 0
   local rank, count = 0, nil
@@ -72,7 +72,7 @@ local function heads(set, most)
   end
 end
 
--- What a priority is worth between tenants: an advance of so many device-seconds.
+-- Returns the advance between tenants for a priority, in device-seconds.
 local function worth(priority)
   return ((tonumber(priority) or 1) - 1) * args.advance_s
 end
@@ -85,12 +85,12 @@ local function undone_of(kept, steps)
   return 1 - math.min(1, (tonumber(kept) or 0) / math.max(1, tonumber(steps) or 1))
 end
 
--- Bucket of a second pass, as a job keeps it; nil: it has one pass.
+-- Returns the bucket of a second pass from its JSON; nil: the job has one pass.
 local function later_of(second_pass)
   return second_pass and cjson.decode(second_pass).bucket
 end
 
--- Of a job, what tells whether a pool may take it: of many jobs that are passed over.
+-- Reads only the facts that decide whether a worker may take a job, since many jobs are skipped.
 local function glance(id)
   local tenant, weight, version, deadline, run_s, kept, steps, bucket, deaths, most, later, credited,
     guaranteed, accepted = fields(id, 'tenant', 'weight', 'version', 'deadline_at', 'run_s', 'kept',
@@ -102,7 +102,7 @@ local function glance(id)
     credited = credited, guaranteed = guaranteed, accepted = accepted}
 end
 
--- What scripts ask of a job otherwise, read at once.
+-- Reads all facts of a job that scripts need, at once.
 local function facts_of(id)
   local f = redis.call('HMGET', key('job', id), 'model', 'bucket', 'tenant', 'place', 'cost',
     'weight', 'kept', 'steps', 'latest_start', 'accepted', 'attempts', 'fence', 'state', 'priority',
@@ -124,8 +124,9 @@ local function facts_of(id)
     queue = of_model('queue', model, tenant), lane = of_model('lane', model, bucket, tenant)}
 end
 
--- A job is claimed whose programs may have to be compiled. It counts until its first step; or, if it
--- is over before, for as long as they were expected to take: nobody stops a compiler.
+-- Marks a claimed job whose programs may have to be compiled. The mark counts until its first
+-- step. If the job ends before, it counts for the expected compile time, because a compilation
+-- cannot be stopped.
 local function compiles(job)
   if not job.max_compiling then return end
   local set = key('compiling', job.tenant)
@@ -133,7 +134,7 @@ local function compiles(job)
   redis.call('EXPIRE', set, 3600)
 end
 
--- Whether pools compile for as many of its tenant's other jobs as they may at a time.
+-- Returns whether workers already compile for as many other jobs of its tenant as allowed.
 local function compiles_enough(id, job)
   if not job.max_compiling then return false end
   local set, count = key('compiling', job.tenant), 0
@@ -150,18 +151,18 @@ local function compiles_enough(id, job)
   return count >= job.max_compiling
 end
 
--- A pool makes room for a job; for so long no other does.
+-- Reserves a job for this worker: for that time, no other worker makes room for it.
 local function reserve(id, room_s)
   redis.call('HSET', key('job', id), 'room', args.pool .. ' ' .. seconds(now + room_s))
 end
 
--- By another pool. Args: a job's `room`.
+-- Returns whether another worker has reserved a job. Args: room: that field of the job.
 local function is_reserved(room)
   local pool, until_s = string.match(room or '', '^(.*) (%S+)$')
   return pool and pool ~= args.pool and tonumber(until_s) > now
 end
 
--- Of those named: {{tenant, order}, …}
+-- Returns the orders of the given tenants: {{tenant, order}, …}
 local function orders_of(model, tenants)
   local found = {last = math.huge}
   local orders = redis.call('ZMSCORE', key('tenants', model), unpack(tenants))
@@ -171,7 +172,7 @@ local function orders_of(model, tenants)
   return found
 end
 
--- Of the first `count` in order, those with jobs in a bucket.
+-- Returns those of the first `count` tenants in order that have jobs in a bucket.
 local function among_the_first(count, model, line)
   local flat = redis.call('ZRANGE', key('tenants', model), 0, count - 1, 'WITHSCORES')
   local tenants, found = {}, {last = tonumber(flat[#flat])}
@@ -184,15 +185,15 @@ local function among_the_first(count, model, line)
   return found
 end
 
--- Whose turn it is in a bucket, for `wanted` jobs: {{tenant, order}, …}, and `last`: nobody else is
--- before that. Exact where few tenants have jobs there, or a good part of all; or else the best of
--- a sample, so that a look stays short.
+-- Returns the next tenants by turn in a bucket, for `wanted` jobs: {{tenant, order}, …}, and
+-- `last`: all other tenants come after this order. Exact if few tenants, or a good part of all,
+-- have jobs in the bucket. Otherwise the best of a sample, so that the search stays short.
 local function head_of_line(model, bucket, wanted)
   local line = of_model('line', model, bucket)
   local count = redis.call('SCARD', line)
   if count == 0 then return {last = math.huge} end
   if count <= HEAD then return orders_of(model, redis.call('SMEMBERS', line)) end
-  -- Twice as far as it should take: to look again is dearer.
+  -- Read twice as many as expected, since a second read is more expensive.
   local one_in = redis.call('ZCARD', key('tenants', model)) / count
   for _, far in ipairs({math.min(HEAD, math.ceil(2 * (wanted + 1) * one_in)), HEAD}) do
     local found = among_the_first(far, model, line)
@@ -209,7 +210,7 @@ local function first_turn(turns)
   return first
 end
 
--- Gives a tenant its tag, and its order if it has jobs.
+-- Sets a tenant's tag, and its order if it has queued jobs, which is returned.
 local function set_tag(job, tag)
   local model, tenant = job.model, job.tenant
   local first = first_of(job.queue)
@@ -221,11 +222,11 @@ local function set_tag(job, tag)
   end
   redis.call('HDEL', key('tags', model), tenant)
   redis.call('ZREM', key('tenants', model), tenant)
-  -- Where nobody waits, nobody is ahead of anybody.
+  -- Without queued jobs, no tenant is ahead of another.
   if tag > virtual_time(model) and redis.call('EXISTS', key('queued', model)) == 1 then
     redis.call('ZADD', key('idle', model), seconds(tag), tenant)
   else
-    redis.call('ZREM', key('idle', model), tenant) -- given back so much that it is ahead no more
+    redis.call('ZREM', key('idle', model), tenant) -- a refund may end its lead
   end
 end
 
@@ -241,21 +242,21 @@ local function set_time(model, to)
   redis.call('ZREMRANGEBYSCORE', key('idle', model), '-inf', seconds(to))
 end
 
--- A tenant's turn came by this job: time goes on to it, as far as all who wait have come.
+-- Advances virtual time to a tenant whose turn came with this job.
 local function pass_time(job)
   local tag = tag_of(job.model, job.tenant)
   set_time(job.model, math.max(virtual_time(job.model), math.min(tag, tag - job.worth)))
 end
 
--- Whether what a tenant was charged when its job started still counts: where nobody waits, that is
--- forgotten.
+-- Returns whether the charge at a job's start still counts. Charges are forgotten when the queue
+-- is empty.
 local function is_charged(model, started)
   local since = redis.call('GET', key('busy', model))
   return since and tonumber(started) >= tonumber(since)
 end
 
--- A claim is over. The job has taken so many device-seconds by now, in this claim and those before
--- it, and its tenant was charged what was predicted for all of it, but for what its audition did.
+-- Corrects a tenant's charge when a claim ends: it was charged the job's predicted cost, except
+-- for its audition's share. Args: device_seconds: used in this claim and earlier ones.
 local function settle_charge(job, device_seconds)
   local more = (device_seconds - job.own) / job.weight
   if more ~= 0 and is_charged(job.model, job.started) then
@@ -263,8 +264,9 @@ local function settle_charge(job, device_seconds)
   end
 end
 
--- Where a tenant begins that has no queued jobs. Time goes on by that, however little: or those who
--- come at the same one would go by their names, and of ever new ones the first perhaps never.
+-- Returns the tag of a tenant without queued jobs, and advances virtual time by an instant.
+-- Otherwise tenants that arrive at the same time would be ordered by name, and new ones could
+-- always overtake the first.
 local function begin(model, tenant)
   local tag, time_now = tag_of(model, tenant), virtual_time(model)
   if tag <= time_now then set_time(model, time_now + INSTANT) end
@@ -291,8 +293,8 @@ local function enqueue(id)
   redis.call('PUBLISH', key('queued'), job.model)
 end
 
--- Takes a job out of the queue, and charges its tenant so many device-seconds. Gives the tenant's
--- order then; nil: it has no further job in the bucket.
+-- Removes a job from the queue, and charges its tenant. Returns the tenant's order afterwards;
+-- nil: it has no further job in the bucket.
 local function dequeue(job, device_seconds)
   local tag = tag_of(job.model, job.tenant) + device_seconds / job.weight
   redis.call('ZREM', job.queue, job.id)

@@ -1,20 +1,20 @@
--- Says which job of a full pool should be put aside, if any: for one that waits, that is short
--- against the time until a slot is free by itself, and of higher priority or with a deadline that
--- it would miss until then. That is the one that the pool's next claim takes (`claim_jobs.lua`) once the
--- job is back in the queue: by any other rule the pool would take up again what it has put aside.
--- args:  pool, model, slots, free (slots; none, or less), soonest_s (until one is free by itself),
---        held ({{id, fence, left_s, pictures}, …}: those that may be put aside), ratio (how many times
---        as long as the one that waits takes), room_s (how long other pools make no room for it),
---        version, warm, warm_s, slowness, slowness_in, credit_s (as of a claim)
+-- Selects the job of a full worker to preempt, if any. The waiting job must be short compared with
+-- the time until a slot becomes free. It must have a higher priority, or a deadline that it would
+-- otherwise miss. It is the job that the worker's next claim takes (`claim_jobs.lua`) once the
+-- preempted job is queued again; by another rule the worker might claim the preempted job again.
+-- args:  pool, model, slots, free (slots; 0 or negative), soonest_s (until a slot becomes free),
+--        held ({{id, fence, left_s, pictures}, …}: jobs that may be preempted), ratio (minimum of
+--        soonest_s over the waiting job's duration), room_s (how long other workers do not make
+--        room for it), version, warm, warm_s, slowness, slowness_in, credit_s (as of a claim)
 -- Keys:  queued:model  virtual:model  job:id  next_job's
--- Keeps: of each held job, in its field `yields`, that it may be put aside; read_queue.lua reads it
--- Gives: {id to put aside, id of the one that waits}, or nil
--- Sent twice: gives the same, if nothing has changed.
+-- Writes: the field `yields` of each held job: that it may be preempted; read_queue.lua reads it
+-- Gives: {id to preempt, id of the waiting job}, or nil
+-- Sent twice: returns the same, if nothing has changed.
 
-local FRESH_S = 5 -- until a pool that asks every second must have asked again
+local FRESH_S = 5 -- validity of `yields`; workers call this every second
 
--- For what comes next: these may be put aside, for a job that takes no longer than that, nor than
--- they have time to spare.
+-- Mark these jobs as preemptible, with the maximum duration of the preempting job. It is limited
+-- by the wait for a slot and by the time until the job's own deadline.
 for _, held in ipairs(args.held) do
   if is_held(held.id, held.fence) then
     local deadline = tonumber(fields(held.id, 'deadline_at'))
@@ -27,7 +27,7 @@ end
 
 if redis.call('EXISTS', key('queued', args.model)) == 0 or is_paused() then return nil end
 
--- A running job as it would be in the queue: see release.lua.
+-- Returns a running job as it would be in the queue: see release.lua.
 local function put_aside(held)
   if not is_held(held.id, held.fence) then return nil end
   local job = facts_of(held.id)
@@ -48,14 +48,14 @@ local function is_late(id, job)
   return job.deadline and now >= job.deadline - (job.run_s or 0) * job.undone
 end
 
--- How long a queued job would take here; nil: nobody knows.
+-- Returns the duration of a queued job here; nil: unknown.
 local function takes_s(job)
   local compile_s = is_compiled(job) and 0 or job.compile_s
   return job.run_s and job.run_s * slowness_in(job.bucket) * job.undone + compile_s
 end
 
--- Whether this pool may take it in time, and it has room nowhere else soon. What it compiles for is
--- counted once, for all views.
+-- Returns whether this worker may take a job in time and no other worker makes room for it. Its
+-- compilation limit is checked once for all views.
 local function suits(view, id, job)
   if not is_read(view, job) then return false end
   if job.must_wait == nil then
@@ -67,13 +67,14 @@ local function suits(view, id, job)
   return not all.deadline or now + (takes_s(all) or 0) <= all.deadline
 end
 
--- What the pool takes once that job is back in the queue; nil: nothing, or that job.
+-- Returns the job that the worker takes once the held job is queued again; nil: none, or the held
+-- job.
 local function next_after(held)
   local view = view_of(suits, is_late, held)
   local job = next_urgent(view)
   if not job then
     job = next_in_turn(view)
-    -- Of a cold bucket it would be kept waiting for a warm one, such as the held job's own.
+    -- A job of a cold bucket would wait for a warm one, such as the held job's own.
     local waits = job and not is_compiled(job) and now - job.queued_at < args.warm_s
     if waits then return nil end
   end

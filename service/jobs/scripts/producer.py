@@ -1,4 +1,4 @@
-"""Scripts that front ends run."""
+"""Calls of the scripts that front ends run for jobs."""
 
 from __future__ import annotations
 
@@ -14,63 +14,63 @@ from pydantic import ValidationError
 from models.spec.model_spec import ModelSpec
 from service.jobs.model import quota_usage, serialization
 from service.jobs.model.job import Job, JobState
-from service.jobs.model.ledger import Delivered
+from service.jobs.model.ledger import DeliveredOutputs
 from service.jobs.scheduling.cost_model import MAX_COSTS, CostKey, CostRow, CostTable, PoolFacts
 from service.jobs.scheduling.queue_snapshot import QueueSnapshot
-from service.jobs.scripts.script import TEXT, Script, Silent
+from service.jobs.scripts.script import TEXT, Script, ScriptWithoutAnswer
 
 log = logging.getLogger(__name__)
 
 Hash = dict[str, str]
-"""A job's, with the fields that only the scripts use."""
+"""Hash of a job, including fields that only the scripts use."""
 
 
 @dataclass(frozen=True)
 class ModelStatus:
-    """A model with its pools."""
+    """Model with its registered workers."""
 
     spec: ModelSpec
     pools: tuple[str, ...]
-    """Names of the pools that serve it now (their heartbeat is fresh)."""
+    """Names of the workers with a fresh heartbeat."""
     ready: bool
     """Whether at least one of them has finished its warm-up."""
 
 
 @dataclass(frozen=True)
 class Depth:
-    """Length and age of one model's queue."""
+    """Length, age and cost of one model's queue."""
 
     queued: int
     running: int
     oldest_s: float
-    """Seconds since the longest-waiting queued job joined or rejoined; 0: none is queued."""
+    """Seconds since the oldest queued job was queued; 0: none is queued."""
     backlog_s: float
-    """Device-seconds, as predicted: of what is queued, and of what running jobs have left."""
+    """Predicted device-seconds of queued jobs and of the rest of running ones."""
 
 
-class Queued(NamedTuple):
-    """Answer to a `Put` of a new job: what its sender does not know of it yet."""
+class NewJob(NamedTuple):
+    """Answer to a `Put` of a new job: facts that Redis determines."""
 
     created_at: float
     rank: int
-    """Jobs of its tenant that go before it."""
+    """Number of its tenant's jobs that go before it."""
     usage: quota_usage.QuotaUsage | None
-    """Quotas that its tenant has used, with this job; None: it has none."""
+    """Quota usage of its tenant, including this job; None: it has no quotas."""
 
 
-class Found(NamedTuple):
-    """Answer to a `Put` whose job was there already."""
+class ExistingJob(NamedTuple):
+    """Answer to a `Put` whose job existed already."""
 
     job: Job
     is_new: bool
-    """True if it is the job of this very call, whose first answer was lost."""
+    """True if this very call created the job and its first answer was lost."""
 
 
 class OverQuota(NamedTuple):
-    """Quota that refused a `Put`, and the tenant's usage."""
+    """Answer to a `Put` that exceeds a quota, with the tenant's usage."""
 
     quota: str
-    standing: quota_usage.QuotaUsage
+    usage: quota_usage.QuotaUsage
     oldest: str | None
     """Id of its oldest queued job."""
 
@@ -79,14 +79,14 @@ Refusal = Literal["full", "conflict", "refused"]
 
 
 @dataclass(frozen=True)
-class Deposit(Silent):
-    """Note that files of this job are about to be stored."""
+class Deposit(ScriptWithoutAnswer):
+    """Announce that files of a job are about to be stored."""
 
     id: str
 
 
 @dataclass(frozen=True)
-class Put(Script[Queued | Found | OverQuota | Refusal]):
+class Put(Script[NewJob | ExistingJob | OverQuota | Refusal]):
     """Accept a job."""
 
     id: str
@@ -94,47 +94,49 @@ class Put(Script[Queued | Found | OverQuota | Refusal]):
     tenant: str
     priority: int
     priority_s: float
-    """Wait that a level of priority may impose on others."""
+    """Maximum extra wait that one level of priority may cause for other jobs."""
     deadline_at: float | None
     run_s: float | None
-    """Seconds it takes alone."""
+    """Predicted seconds alone."""
     max_queued: int
-    """Jobs of the model, over all tenants."""
+    """Maximum number of queued jobs of the model, over all tenants."""
     tenant_max_queued: int | None
     device_seconds_per_hour: float | None
     stored_bytes: int | None
     cost: float
-    """Device-seconds."""
+    """Predicted device-seconds."""
     input_bytes: int
-    """Bytes of it that are stored already."""
+    """Bytes of its stored inputs."""
     kept: int | None
-    """Steps that its drafts have done; None: it has none."""
+    """Number of steps of its drafts; None: no drafts."""
     draft_bytes: int
-    """Bytes of its drafts, which leave when it ends."""
-    made: Delivered | None
-    """Sums of its files, which are there already; None: it has to be drawn."""
+    """Bytes of its drafts, which are deleted when it ends."""
+    made: DeliveredOutputs | None
+    """Sums of its copied files; None: it must be generated."""
     retention_s: float
     idempotency: str | None
-    """Name of the client's key."""
+    """Name of the client's idempotency key."""
     digest: str
     """Digest of the request's body."""
     idempotency_ms: int
     refused: bool
-    """Refuse it if it is new."""
+    """Whether to reject a new job."""
     webhook: bool
-    """Announce its end."""
+    """Whether to announce its end by webhook."""
     fields: Sequence[str] = field(metadata=TEXT)
-    """Name, value, … of its hash."""
+    """Fields of its hash: name, value, …"""
 
     @staticmethod
-    def parse(answer: Sequence[Any]) -> Queued | Found | OverQuota | Refusal:
-        """Return what became of the job, or why it was not stored."""
+    def parse(answer: Sequence[Any]) -> NewJob | ExistingJob | OverQuota | Refusal:
+        """Return the accepted job's facts, or the reason for a rejection."""
         match answer:
             case ["new", created_at, rank, *taken]:
                 usage = quota_usage.QuotaUsage.parse(taken[0]) if taken else None
-                return Queued(float(created_at), rank, usage)
+                return NewJob(float(created_at), rank, usage)
             case [("again" | "old") as outcome, job]:
-                return Found(serialization.from_hash(serialization.parse(job)), outcome == "again")
+                return ExistingJob(
+                    serialization.from_hash(serialization.parse(job)), outcome == "again"
+                )
             case ["quota", quota, taken, *oldest]:
                 return OverQuota(quota, quota_usage.QuotaUsage.parse(taken), *(oldest or [None]))
             case [("full" | "conflict" | "refused") as refusal]:
@@ -144,7 +146,7 @@ class Put(Script[Queued | Found | OverQuota | Refusal]):
 
 @dataclass(frozen=True)
 class ReadQuota(Script[quota_usage.QuotaUsage]):
-    """Sum up what a tenant has taken of its quotas."""
+    """Read a tenant's usage of its quotas."""
 
     tenant: str
     device_seconds_per_hour: float | None
@@ -158,21 +160,21 @@ class ReadQuota(Script[quota_usage.QuotaUsage]):
 
 @dataclass(frozen=True)
 class Get(Script[Job | None]):
-    """Read a job; None: there is none."""
+    """Read a job."""
 
     id: str
 
     @staticmethod
     def parse(answer: str | None) -> Job | None:
-        """Return the job; None: there is none."""
+        """Return the job, or None if there is no such job."""
         return serialization.from_hash(serialization.parse(answer)) if answer else None
 
 
 class JobList(list[Job]):
-    """Page of a tenant's jobs, newest first.
+    """Page of jobs, newest first.
 
     Args:
-        next: id of the job after which to go on; None: there are no more.
+        next: id of the job after which the next page starts; None: this is the last page.
     """
 
     def __init__(self, jobs: Iterable[Job], next: str | None) -> None:
@@ -182,15 +184,15 @@ class JobList(list[Job]):
 
 @dataclass(frozen=True)
 class List(Script[JobList | None]):
-    """Read a page of a tenant's jobs, newest first; None: it has no job `after`."""
+    """Read a page of a tenant's jobs, newest first."""
 
     tenant: str
     states: Sequence[JobState]
     after: str | None
-    """Id of the job after which to go on."""
+    """Id of the job after which the page starts."""
     limit: int
     looked_at: int
-    """Jobs that are held against the next three, at most."""
+    """Maximum number of jobs scanned for the next three filters."""
     model: str | None
     metadata_key: str | None
     metadata_value: str | None
@@ -200,21 +202,21 @@ class List(Script[JobList | None]):
 
     @staticmethod
     def parse(answer: Sequence[str] | None) -> JobList | None:
-        """Return the page; None: the cursor is unknown."""
+        """Return the page, or None if the cursor is unknown."""
         if answer is None:
             return None
-        after, *found = answer
-        jobs = (serialization.from_hash(serialization.parse(text)) for text in found)
+        after, *texts = answer
+        jobs = (serialization.from_hash(serialization.parse(text)) for text in texts)
         return JobList(jobs, after or None)
 
 
 @dataclass(frozen=True)
 class ReadQueue(Script[QueueSnapshot]):
-    """Read what waits of a model, and what runs."""
+    """Read a model's queued and running jobs."""
 
     model: str
     looked_at: int
-    """Running jobs, and urgent ones, at most."""
+    """Maximum number of running jobs, and of jobs with deadlines."""
 
     @staticmethod
     def parse(answer: Sequence[Any]) -> QueueSnapshot:
@@ -224,43 +226,43 @@ class ReadQueue(Script[QueueSnapshot]):
 
 @dataclass(frozen=True)
 class SwitchModel(Script[bool]):
-    """Let another model serve a queued job."""
+    """Move a queued job to another model's queue."""
 
     id: str
     model: str
     """Model in whose queue it waits."""
     to: str
-    """Model in whose queue it is to wait."""
+    """Model to whose queue it moves."""
     served_by: str
-    """Name of that one, or of the variant of it."""
+    """Name of that model, or of the variant of it."""
     fingerprint: str
 
     @staticmethod
     def parse(answer: int) -> bool:
-        """Return whether it waits there now."""
+        """Return whether the job waits in the new queue."""
         return bool(answer)
 
 
-class Stopping(Script[Hash | None]):
-    """Base of scripts that stop a job: they give it as it is then; None: there is none."""
+class StopScript(Script[Hash | None]):
+    """Base of scripts that stop a job, and return its hash afterwards."""
 
     @staticmethod
     def parse(answer: str | None) -> Hash | None:
-        """Return the job's hash as it was; None: there is none to stop."""
+        """Return the job's hash, or None if there is no such job."""
         return None if answer is None else serialization.parse(answer)
 
 
 @dataclass(frozen=True)
-class Cancel(Stopping):
-    """Cancel a job; one that has ended stays as it is."""
+class Cancel(StopScript):
+    """Cancel a job. An ended job stays unchanged."""
 
     call: str
     id: str
 
 
 @dataclass(frozen=True)
-class Delete(Stopping):
-    """Cancel a job if it has not ended, and forget it."""
+class Delete(StopScript):
+    """Cancel a job if it has not ended, and delete it."""
 
     call: str
     id: str
@@ -269,21 +271,21 @@ class Delete(Stopping):
 
 @dataclass(frozen=True)
 class ReadModels(Script[dict[str, ModelStatus]]):
-    """Read every pool's announcement, by model."""
+    """Read the registered models and their workers."""
 
     @staticmethod
     def parse(answer: Sequence[Sequence[str]]) -> dict[str, ModelStatus]:
-        """Return the models by name, in their order; without those that cannot be read."""
-        found = [status for row in answer if (status := _status(*row))]
-        return {status.spec.name: status for status in sorted(found, key=lambda s: s.spec.name)}
+        """Return the models sorted by name, without those that cannot be parsed."""
+        statuses = [status for row in answer if (status := _status(*row))]
+        return {status.spec.name: status for status in sorted(statuses, key=lambda s: s.spec.name)}
 
 
 @dataclass(frozen=True)
 class Depths(Script[dict[str, Depth]]):
-    """Read how much is to be done, by registered model."""
+    """Read the queue's depth by registered model."""
 
     looked_at: int
-    """Jobs with something kept, at most."""
+    """Maximum number of jobs with snapshots that are read."""
 
     @staticmethod
     def parse(answer: Sequence[Any]) -> dict[str, Depth]:
@@ -296,7 +298,7 @@ class Depths(Script[dict[str, Depth]]):
 
 @dataclass(frozen=True)
 class ReadCosts(Script[CostTable]):
-    """Read what pools have measured of a model."""
+    """Read the measured costs of a model."""
 
     model: str
 
@@ -322,8 +324,8 @@ def _cost_row(text: str) -> CostRow:
 
 @lru_cache(maxsize=MAX_COSTS)
 def pool_facts(text: str) -> PoolFacts:
-    """Parse what a pool has told of itself."""
-    facts = json.loads(text)  # by a script, which has no empty lists
+    """Parse the description that a worker announces of itself."""
+    facts = json.loads(text)  # written by Lua, which has no empty lists
     return PoolFacts(
         facts["layout"],
         facts["slots"],
@@ -344,9 +346,9 @@ def _status(text: str, *pools: str) -> ModelStatus | None:
 
 @lru_cache(maxsize=256)
 def _spec(text: str) -> ModelSpec | None:
-    """Read what a pool announced; None: only a newer version can."""
+    """Parse an announced spec; None: it has an unknown format of a newer version."""
     try:
         return ModelSpec.model_validate_json(text)
     except ValidationError as error:
-        log.warning("a pool announced a model that this front end cannot read: %s", error)
+        log.warning("a worker registered a model that this front end cannot read: %s", error)
         return None

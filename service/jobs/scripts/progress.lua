@@ -1,9 +1,9 @@
--- Tells how far a running job is, and what it does.
--- args:  id, fence, step, steps, stage (or absent), expected_s (that it takes; or absent),
---        max_previews, spent (what the claim has taken: see `spend`; or absent)
+-- Reports a running job's progress and stage.
+-- args:  id, fence, step, steps, stage (or absent), expected_s (of the stage; or absent),
+--        max_previews, spent (device-seconds of the claim: see `spend`; or absent)
 -- texts: preview (data of its event; or absent)
 -- Keys:  common's
--- Gives: 1, or 0 where the job is no longer held
+-- Gives: 1, or 0 if the job is no longer held
 -- Sent twice: writes no second event.
 
 if not is_held(args.id, args.fence) then return 0 end

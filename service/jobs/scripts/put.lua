@@ -1,17 +1,18 @@
--- Accepts a job: nothing → queued. One whose files are there already ends at once: queued → succeeded.
--- args:  id, model, tenant, priority, priority_s (how long a level of priority may make others wait),
---        deadline_at (or absent), run_s (of one alone; or absent), max_queued,
---        tenant_max_queued (a quota; or absent), device_seconds_per_hour (another; or absent),
---        stored_bytes (another; or absent), cost, input_bytes (that the store has of it already),
---        kept (steps that its drafts have done; or absent), draft_bytes (of these), retention_s, idempotency (key's name; or absent), digest, idempotency_ms,
---        made (what its files are that are there already: see `Delivered`; or absent),
---        refused (true: a new job is not to be taken), webhook (true: its end is announced)
+-- Accepts a job: nothing → queued. A job whose files were copied ends at once: queued → succeeded.
+-- args:  id, model, tenant, priority, priority_s (maximum extra wait that one level of priority
+--        may cause for others), deadline_at (or absent), run_s (predicted seconds alone; or
+--        absent), max_queued, tenant_max_queued (a quota; or absent), device_seconds_per_hour
+--        (another; or absent), stored_bytes (another; or absent), cost, input_bytes (of its stored
+--        inputs), kept (steps of its drafts; or absent), draft_bytes (of these), retention_s,
+--        idempotency (key's name; or absent), digest, idempotency_ms, made (sums of its copied
+--        files: see `Delivered`; or absent), refused (true: reject a new job), webhook (true:
+--        announce its end)
 -- texts: fields (name, value, … of the job's hash)
 -- Keys:  job:id  jobs  kept:model  idempotency:tenant:digest  quota's and common's
--- Gives: {'new', created_at, its tenant's jobs that go before it, what a tenant with quotas has taken}
+-- Gives: {'new', created_at, number of its tenant's jobs before it, usage of a tenant with quotas}
 --        or {'again' or 'old', the job} or {'full'} or {'conflict'} or {'refused'}
---        or {'quota', which, what the tenant has taken, id of its oldest queued job if any}
--- Sent twice: finds the job that it put before.
+--        or {'quota', which, the tenant's usage, id of its oldest queued job if any}
+-- Sent twice: returns the job that the first call put.
 
 if redis.call('EXISTS', key('job', args.id)) == 1 then
   return {'again', whole_job(args.id)}
@@ -27,7 +28,8 @@ end
 
 if args.refused then return {'refused'} end
 
--- For a tenant that has its even share of the places: nobody keeps the others out.
+-- Returns whether the queue is full for this tenant: it has its equal share of the limit. So no
+-- tenant keeps others out.
 local function is_full()
   local waiting = tonumber(redis.call('GET', key('queued', args.model)) or 0)
   if waiting < args.max_queued then return false end
@@ -50,7 +52,7 @@ end
 
 local newest = redis.call('ZRANGE', key('jobs'), -1, -1, 'WITHSCORES')
 local accepted = math.max(now_us, (tonumber(newest[2]) or 0) + 1)
--- Among a tenant's jobs: none waits longer than that for those of a higher priority behind it.
+-- Within a tenant, no job waits longer than this for later jobs of a higher priority.
 local place = accepted + (1 - args.priority) * args.priority_s * 1000000
 
 redis.call('HSET', key('job', args.id), unpack(ARGV, 2))
@@ -78,7 +80,7 @@ keep(args.id, args.tenant, args.input_bytes + args.draft_bytes)
 if args.webhook then redis.call('HSET', key('job', args.id), 'webhook', 0) end
 if args.device_seconds_per_hour then promise(args.id, args.tenant, args.cost * undone) end
 enqueue(args.id)
--- Its first event is known without a stream, which would be larger than the job.
+-- Its first event is implied, since a stream would be larger than the job.
 redis.call('HSET', key('job', args.id), 'state', 'queued', 'events', 1)
 redis.call('ZADD', key('jobs', 'queued', args.tenant), whole(accepted), args.id)
 redis.call('PUBLISH', key('wake'), args.id)

@@ -1,18 +1,19 @@
--- What a tenant may have waiting, use in an hour, and keep stored. Every script may use it.
+-- Quotas of a tenant: queued jobs, device-seconds per hour, stored bytes. Every script may use it.
 --
 --   jobs:queued:tenant  its queued jobs
---   promised:tenant     what its unended jobs are predicted to take
---   used:tenant         hash, minute: what jobs took that ended in it, for an hour
+--   promised:tenant     predicted device-seconds of its unended jobs
+--   used:tenant         hash, minute: device-seconds of jobs that ended in it, for an hour
 --
---   stored:tenant       bytes of its jobs' inputs and outputs, while the jobs are kept, and of its files
---   storedfiles:tenant  hash, name: bytes of its files that are of no job: of batches, adapters
+--   stored:tenant       bytes of its files and its jobs' inputs and outputs, while they are kept
+--   storedfiles:tenant  hash, name: bytes of its files outside of jobs: of batches, adapters
 --   files:tenant        its files of batches
 --   openbatches:tenant  its batches that have not ended
---   left:id             of a deleted job, what its account needs, for an hour
+--   left:id             accounting fields of a deleted job, for an hour
 --
--- A job has the field `stored` for its part of that, and `spent` (JSON), as pools tell it: by fence,
--- what that claim has taken, and of that for compiling. What is promised and used is in millionths of a device-second: whole numbers, so that nothing is
--- left when all is given back. A job has the field `promised` if it counts there.
+-- A job has the field `stored` for its part of the stored bytes. Its field `spent` (JSON) has, by
+-- fence, the device-seconds of each claim and those for compiling, as reported by workers.
+-- Promised and used amounts are millionths of a device-second: whole numbers, so that refunds
+-- leave no remainder. A job has the field `promised` if it counts there.
 
 local MINUTE_S = 60
 local HOUR_S = 60 * MINUTE_S
@@ -26,13 +27,13 @@ local function promise(id, tenant, device_seconds)
   redis.call('INCRBY', key('promised', tenant), millionths(device_seconds))
 end
 
--- The hash with a job's `spent`: its own, or what a deletion left of it.
+-- Returns the hash with a job's `spent`: the job's own, or the accounting of a deleted one.
 local function account_of(id)
   return redis.call('EXISTS', key('job', id)) == 1 and key('job', id) or key('left', id)
 end
 
--- A claim has taken {device-seconds, of these for compiling} in all: tells may be late, and come
--- again. Gives how many device-seconds of them nobody had told of.
+-- Stores the total {device-seconds, part for compiling} of a claim. Reports may be late or
+-- repeated. Returns the device-seconds that were not reported before.
 local function spend(account, fence, taken)
   local claims = cjson.decode(redis.call('HGET', account, 'spent') or '{}')
   local known = claims[whole(fence)] or {0, 0}
@@ -43,8 +44,7 @@ local function spend(account, fence, taken)
   return (all - known[1]) / 1000000
 end
 
--- Device-seconds that all claims of a job have taken, and of these for compiling; nil: no pool has
--- told any.
+-- Returns the device-seconds of all claims of a job, and those for compiling; nil: none reported.
 local function spent_by(account)
   local told = redis.call('HGET', account, 'spent')
   if not told then return nil end
@@ -55,7 +55,7 @@ local function spent_by(account)
   return all / 1000000, compiling / 1000000
 end
 
--- So that its client sees what it has taken. Args: steps: that ran, or nil: as it says already.
+-- Updates the usage that clients read. Args: steps: that ran, or nil: unchanged.
 local function set_usage(account, steps)
   local all, compiling = spent_by(account)
   if not all then return end
@@ -71,7 +71,7 @@ local function use(tenant, device_seconds)
   redis.call('EXPIRE', used, HOUR_S + MINUTE_S)
 end
 
--- An ended job is found to have taken so many device-seconds more.
+-- Charges device-seconds that were reported after a job's end.
 local function charge_late(account, device_seconds)
   local tenant, model, weight, started, promised = unpack(redis.call('HMGET', account, 'tenant',
     'model', 'weight', 'started_at', 'promised'))
@@ -81,7 +81,7 @@ local function charge_late(account, device_seconds)
   set_usage(account)
 end
 
--- A job has ended, which it does once, and took so many device-seconds.
+-- Replaces the promised device-seconds of an ended job by the used ones.
 local function redeem(id, device_seconds)
   local tenant, promised = fields(id, 'tenant', 'promised')
   if not promised then return end
@@ -91,7 +91,7 @@ local function redeem(id, device_seconds)
   use(tenant, device_seconds)
 end
 
--- The store has so many further bytes of a job.
+-- Adds bytes that were stored for a job.
 local function keep(id, tenant, bytes)
   if bytes <= 0 then return end
   redis.call('HINCRBY', key('job', id), 'stored', whole(bytes))
@@ -104,25 +104,25 @@ local function count_less(tenant, bytes)
   end
 end
 
--- The store has so many bytes less of a job.
+-- Subtracts bytes that were deleted for a job.
 local function keep_less(id, tenant, bytes)
   redis.call('HINCRBY', key('job', id), 'stored', -bytes)
   count_less(tenant, bytes)
 end
 
--- The store is to have nothing of a job any more.
+-- Subtracts all stored bytes of a job.
 local function keep_nothing(id, tenant)
   local bytes = fields(id, 'stored')
   if bytes then count_less(tenant, bytes) end
 end
 
--- The store has so many further bytes of a tenant's file that is of no job.
+-- Adds the bytes of a tenant's file outside of jobs.
 local function keep_file(tenant, name, bytes)
   redis.call('HINCRBY', key('storedfiles', tenant), name, whole(bytes))
   redis.call('INCRBY', key('stored', tenant), whole(bytes))
 end
 
--- The store is to have nothing of that file any more. Gives the bytes that it had.
+-- Subtracts the bytes of a file outside of jobs, and returns them.
 local function keep_no_file(tenant, name)
   local bytes = redis.call('HGET', key('storedfiles', tenant), name)
   if not bytes then return 0 end
@@ -131,9 +131,9 @@ local function keep_no_file(tenant, name)
   return tonumber(bytes)
 end
 
-local RESULT_FILES = 2 -- of a batch, at most
+local RESULT_FILES = 2 -- maximum number of result files per batch
 
--- Files that a tenant has, and those that its open batches will end with.
+-- Returns the number of a tenant's files, including future results of its open batches.
 local function files_of(tenant)
   return redis.call('ZCARD', key('files', tenant))
     + RESULT_FILES * redis.call('SCARD', key('openbatches', tenant))
@@ -143,7 +143,8 @@ local function stored_by(tenant)
   return tonumber(redis.call('GET', key('stored', tenant)) or 0)
 end
 
--- Seconds until the first of a tenant's ended jobs leaves, by and large: the oldest of each end.
+-- Returns the approximate seconds until the first of a tenant's ended jobs is removed: the oldest
+-- of each end state.
 local function leaves_in(tenant, retention_s)
   local first = math.huge
   for _, state in ipairs({'succeeded', 'paused', 'failed', 'canceled', 'expired'}) do
@@ -154,7 +155,7 @@ local function leaves_in(tenant, retention_s)
   return math.max(0, math.min(first, now) + retention_s - now)
 end
 
--- The minutes of the last hour: {{seconds until it has left the hour, what was used in it}, …}
+-- Returns the minutes of the last hour: {{seconds until it leaves the hour, use in it}, …}
 local function minutes_of(tenant)
   local found = {}
   local flat = redis.call('HGETALL', key('used', tenant))
@@ -170,8 +171,8 @@ local function minutes_of(tenant)
   return found
 end
 
--- Device-seconds that are used and promised, and the seconds until some of them stop to count; where
--- nothing of `quota` is left, until something is.
+-- Returns the device-seconds used and promised, and the seconds until some of them no longer
+-- count. If `quota` is used up, these are the seconds until some is available.
 local function spent(tenant, quota)
   local minutes = minutes_of(tenant)
   local sum = tonumber(redis.call('GET', key('promised', tenant)) or 0)
@@ -182,22 +183,22 @@ local function spent(tenant, quota)
     left = left - minute[2]
     if left < bound then return sum / 1000000, minute[1] end
   end
-  return sum / 1000000, HOUR_S + MINUTE_S -- what is promised has to be used first, and to leave
+  return sum / 1000000, HOUR_S + MINUTE_S -- promised amounts must be used first, then expire
 end
 
 local function queued_by(tenant)
   return redis.call('ZCARD', key('jobs', 'queued', tenant))
 end
 
--- What a tenant has taken: {queued jobs, device-seconds, seconds until less or something, bytes,
--- seconds until some of them leave}
+-- Returns a tenant's usage: {queued jobs, device-seconds, seconds until less or some is available,
+-- bytes, seconds until some of them are removed}
 local function standing(tenant, quota, retention_s)
   local sum, next_s = spent(tenant, quota or math.huge)
   return {queued_by(tenant), seconds(sum), seconds(next_s), whole(stored_by(tenant)),
     seconds(leaves_in(tenant, retention_s))}
 end
 
--- The quota for which the tenant gets no further job now; nil: it does.
+-- Returns the quota that prevents a further job now, or nil.
 local function used_up(tenant, max_queued, quota, stored_bytes, input_bytes)
   if max_queued and queued_by(tenant) >= max_queued then return 'queued' end
   if quota and spent(tenant, quota) >= quota then return 'device-seconds' end

@@ -1,7 +1,7 @@
--- What pools have measured of a model, and which of them are ready.
+-- Reads the measured costs of a model, and its ready workers.
 -- args:  model
 -- Keys:  costs:model  pools:model  layouts:model
--- Gives: {{field, row, …}, {pool, what it says of itself, …}, now}
+-- Gives: {{field, row, …}, {worker, its announced facts, …}, now}
 
 local known = redis.call('HGETALL', key('pools', args.model))
 local told = redis.call('HGETALL', key('layouts', args.model))

@@ -1,6 +1,6 @@
--- What every pool announced.
+-- Reads the registered models and their workers with a fresh heartbeat.
 -- Keys:  models  pools:model
--- Gives: {{spec, pool, 'ready' or 'warming', pool, …}, …}, the pools with a fresh heartbeat
+-- Gives: {{spec, worker, 'ready' or 'warming', worker, …}, …}
 
 local found = {}
 local specs = redis.call('HGETALL', key('models'))

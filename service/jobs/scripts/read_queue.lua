@@ -1,19 +1,19 @@
--- What waits of a model, tenant by tenant, and what runs: all that an estimate of waits needs. Of
--- thousands of tenants it takes the server milliseconds: what can be put together by the reader
--- is given as it lies.
--- args:  model, looked_at (running jobs, urgent ones, and those with something kept, at the most)
+-- Reads a model's queue by tenant and its running jobs, for estimates of waits. With thousands of
+-- tenants this takes the server milliseconds, so the reader combines the raw columns.
+-- args:  model, looked_at (maximum number of running jobs, jobs with deadlines, and jobs with
+--        snapshots)
 -- Keys:  tenants:model  tags:model  backlog:model  weights:model  idle:model  virtual:model
 --        latest:model  queue:model:tenant  kept:model  leases  job:id
 -- Gives: now, virtual time
 --   {tenant, order, …} with queued jobs, by order; {jobs, …} of these in the same order
 --   {tenant, tag, …}  {tenant, device-seconds, …}  {tenant, weight, …}
---   {tenant, tag, …} without queued jobs whose tag lies ahead
---   {id, latest start, tenant, device-seconds, 1 or 0 (credited or guaranteed), …} of the first jobs with a
---   deadline
---   {tenant, device-seconds, …} of queued jobs, that need not be done again
---   {pool, device-seconds, run_s or '', step, steps, pictures, run_s of a job that it is put aside
---   for if that would miss its deadline, …} of running jobs
---   which share of all running jobs was looked at
+--   {tenant, tag, …} without queued jobs whose tag is ahead of virtual time
+--   {id, latest start, tenant, device-seconds, 1 or 0 (credited or guaranteed), …} of the first
+--   jobs with a deadline
+--   {tenant, device-seconds, …} of queued jobs that snapshots cover
+--   {worker, device-seconds, run_s or '', step, steps, images, maximum run_s of a job that may
+--   preempt it to meet a deadline, …} of running jobs
+--   share of all running jobs that was read
 
 local function all(name)
   return redis.call('HGETALL', key(name, args.model))

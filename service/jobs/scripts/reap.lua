@@ -1,22 +1,21 @@
--- Takes back what lapsed: running → queued where the lease is over, or running → failed for good;
--- ends what is past its deadline; ended → nothing past the retention. Models that no pool has served
--- for long leave, too, and pools that are no longer alive, and files of jobs that were never put.
+-- Reclaims lapsed leases: running → queued, or running → failed for good. Expires jobs past their
+-- deadline, and removes jobs past their retention: ended → nothing. Also removes models that no
+-- worker has served for long, workers without a heartbeat, and files of jobs that were never put.
 --
--- A lease that lapsed tells of a death only where its pool could have been heard. While the server
--- was away, or stood still, or nobody reaped, no pool could: those that are alive get one more
--- lease from then on, and jobs of which nothing is heard even so go back unharmed.
--- args:  call (of this request, random), answer_ms (how long it may be sent again),
---        batch (jobs of each kind; notes), files (store keys at most), deleted (store keys),
---        lease_s, silence_s (without a reap: longer than that tells that all stood still),
---        deposit_s (that files wait for their job to be put),
---        max_deaths (of its pools until a job is set aside), retention_s,
---        model_retention_s
--- texts: poisonous (error of a job that is set aside, JSON)
--- Keys:  trash  models  reaped  deposits  seen  costs:model  pools:model  layouts:model  tags:model
---        call:call  forget's and common's
--- Gives: {1 where more is due, store keys to delete, notes (see life.lua)}
--- Sent twice: a store key is given until a later call names it in `deleted`; the notes of the first
--- time are given again, and never to another call.
+-- A lapsed lease indicates a crash only if its worker could reach Redis. It could not while the
+-- server was down or hung. Nor is it certain in a long gap without reaps. Live workers then get
+-- one more lease. Jobs whose lease still is not renewed are requeued without counting the attempt.
+-- args:  call (random id of this call), answer_ms (lifetime of the stored answer), batch (maximum
+--        number of jobs of each kind, and of notes), files (maximum number of store keys), deleted
+--        (store keys), lease_s, silence_s (longer gaps between reaps count as an outage),
+--        deposit_s (how long files wait for their job to be put), max_deaths (of its workers until
+--        a job is failed), retention_s, model_retention_s
+-- texts: poisonous (error of a job that crashed too many workers, JSON)
+-- Keys:  trash  models  reaped  deposits  seen  costs:model  pools:model  layouts:model
+--        tags:model  call:call  forget's and common's
+-- Gives: {1 if more is due, store keys to delete, notes (see life.lua)}
+-- Sent twice: a store key is returned until a later call names it in `deleted`. The notes of the
+-- first call are returned again, and to no other call.
 
 for _, file in ipairs(args.deleted) do redis.call('SREM', key('trash'), file) end
 
@@ -33,10 +32,10 @@ for _, model in ipairs(redis.call('HKEYS', key('models'))) do
   redis.call('ZADD', key('seen'), 'NX', seconds(now), model)
   for _, id in ipairs(due('latest:' .. model, now)) do expire(id) end
 end
-local ECHO_S = 1 -- what was sent before a silence may be carried out just after it
-local ROUNDING_S = 0.001 -- of a lease that begins with the end of a silence
+local ECHO_S = 1 -- commands sent before an outage may be executed just after it
+local ROUNDING_S = 0.001 -- of a lease that starts with the end of an outage
 
--- Since when pools can be heard, without a silence.
+-- Returns the time since which workers could reach Redis without an outage.
 local function heard_since()
   local up_s = tonumber(string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)'))
   local started = now - up_s - 1 -- or up to a second later

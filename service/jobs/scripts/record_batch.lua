@@ -1,11 +1,12 @@
--- A new batch, which waits for a front end that drives it.
--- args:  batch (its id), tenant, file (id of its requests), window_s (until what is not done is
---        given up), max_open (batches of the tenant that have not ended), max_files (of the tenant)
+-- Records a new batch, which then waits for a front end to drive it.
+-- args:  batch (its id), tenant, file (id of its requests), window_s (after which unfinished lines
+--        are given up), max_open (maximum number of the tenant's unended batches), max_files (of
+--        the tenant)
 -- texts: fields (name, value, …)
 -- Keys:  batch:batch  batches:tenant  openbatches:tenant  openbatches  file:file  files:tenant
--- Gives: 'recorded', 'full', 'no_room' where its results would be too many files, or 'no_file' where
---        the tenant has none of that id and purpose
--- Sent twice: gives the same.
+-- Gives: 'recorded', 'full', 'no_room' if its results would be too many files, or 'no_file' if the
+--        tenant has no file with this id and purpose
+-- Sent twice: returns the same.
 
 if redis.call('EXISTS', key('batch', args.batch)) == 1 then return 'recorded' end
 local owner, purpose = unpack(redis.call('HMGET', key('file', args.file), 'tenant', 'purpose'))

@@ -1,11 +1,11 @@
--- A tenant's file, whose bytes are stored.
+-- Records a tenant's file whose bytes are stored.
 -- args:  file (its id), tenant, purpose, expires_at, bytes, max_files (of the tenant; or absent),
 --        stored_bytes (a quota; or absent)
 -- texts: record (JSON)
 -- Keys:  file:file  files:tenant  files  openbatches:tenant  deposits  quota's
--- Gives: 'recorded', 'full' where the tenant has as many as it may have, its open batches' results
---        counted, or 'quota' where it may not have so many bytes
--- Sent twice: gives the same.
+-- Gives: 'recorded', 'full' if the tenant has as many files as allowed, including its open
+--        batches' results, or 'quota' if the file exceeds the quota of stored bytes
+-- Sent twice: returns the same.
 
 if redis.call('EXISTS', key('file', args.file)) == 0 then
   if args.max_files and files_of(args.tenant) >= args.max_files then return 'full' end

@@ -1,9 +1,9 @@
--- The job of a batch's line, or how the line has ended: it ends once.
+-- Records the job of a batch's line, or its outcome, which is recorded once.
 -- args:  batch (its id), holder (of the lease), line (its number), outcome (a job's id; completed,
 --        failed), bytes (of its stored result)
 -- Keys:  batch:batch  batchlines:batch  quota's
--- Gives: 1, or 0 where another one drives the batch
--- Sent twice: the second time changes nothing.
+-- Gives: 1, or 0 if the lease was lost
+-- Sent twice: the second call changes nothing.
 
 local holder, tenant = unpack(redis.call('HMGET', key('batch', args.batch), 'holder', 'tenant'))
 if holder ~= args.holder then return 0 end

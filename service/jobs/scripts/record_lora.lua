@@ -1,11 +1,11 @@
--- A tenant's adapter, whose file is stored.
--- args:  tenant, lora (its name), digest (of its file), bytes, preview (key of its image, or empty),
---        preview_bytes, max_loras (of the tenant), stored_bytes (a quota; or absent)
+-- Records a tenant's adapter whose file is stored.
+-- args:  tenant, lora (its name), digest (of its file), bytes, preview (key of its image, or
+--        empty), preview_bytes, max_loras (of the tenant), stored_bytes (a quota; or absent)
 -- texts: record (JSON)
 -- Keys:  loras:tenant  storedfiles:tenant  quota's
--- Gives: {'recorded', record}; {'taken', record} where another adapter has the name; {'full'} where
---        the tenant has as many as it may have; {'quota'} where it may not have so many bytes
--- Sent twice: the second time finds its own record.
+-- Gives: {'recorded', record}; {'taken', record} if another adapter has the name; {'full'} if the
+--        tenant has as many as allowed; {'quota'} if it exceeds the quota of stored bytes
+-- Sent twice: the second call finds its own record.
 
 local there = redis.call('HGET', key('loras', args.tenant), args.lora)
 if there and there ~= ARGV[2] then return {'taken', there} end

@@ -1,9 +1,9 @@
--- Keeps how far the pictures of a running job are, in place of what was kept before.
+-- Replaces the snapshots of a running job's images.
 -- args:  id, fence
 -- texts: snapshots (JSON)
 -- Keys:  trash and common's
--- Gives: 1, or 0 where the job is no longer held
--- Sent twice: keeps the same.
+-- Gives: 1, or 0 if the job is no longer held
+-- Sent twice: stores the same.
 
 if not is_held(args.id, args.fence) or expire(args.id) then return 0 end
 
@@ -19,7 +19,7 @@ for _, snapshot in ipairs(cjson.decode(before or '[]')) do
   end
 end
 redis.call('HSET', key('job', args.id), 'snapshots', ARGV[2], 'kept', kept)
--- It got past where its last pool died: it was not the job that killed it.
+-- The job got past the step of the last crash, so it did not cause the crash.
 if deaths then
   local last = cjson.decode(deaths)
   if kept > last[#last].step then redis.call('HDEL', key('job', args.id), 'deaths') end

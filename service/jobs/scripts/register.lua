@@ -1,9 +1,10 @@
--- A pool announces its model and that it is alive. Those that no longer are `reap` takes out: of a
--- thousand pools each says so every few seconds, and this must not grow with their number.
+-- Registers a worker and its model, and renews its heartbeat. `reap` removes workers without a
+-- heartbeat: a thousand workers call this every few seconds, so its cost must not grow with their
+-- number.
 -- args:  pool, model, ready, fresh_s, facts (layout, slots, warm, adapters, adapter_s; or absent)
 -- texts: spec (JSON)
 -- Keys:  models  seen  pools:model  layouts:model
--- Sent twice: writes the same, a little later.
+-- Sent twice: writes the same with a slightly later time.
 
 local pools, layouts = key('pools', args.model), key('layouts', args.model)
 redis.call('HSET', key('models'), args.model, ARGV[2])

@@ -1,8 +1,8 @@
--- A tenant's file is removed, unless a batch that has not ended reads it.
+-- Removes a tenant's file, unless an unended batch uses it.
 -- args:  file (its id), tenant
 -- Keys:  file:file  files:tenant  files  trash  quota's
--- Gives: 'removed', 'none' where the tenant has no such file, or 'used'
--- Sent twice: gives 'none' the second time.
+-- Gives: 'removed', 'none' if the tenant has no such file, or 'used'
+-- Sent twice: the second call returns 'none'.
 
 local owner, uses = unpack(redis.call('HMGET', key('file', args.file), 'tenant', 'uses'))
 if owner ~= args.tenant then return 'none' end

@@ -1,9 +1,9 @@
--- A tenant's adapter is removed.
+-- Removes the record of a tenant's adapter.
 -- args:  tenant, lora (its name), digest (of its file), preview (key of its image, or empty)
--- texts: record (JSON: another one of that name stays)
+-- texts: record (JSON; a different record with this name is kept)
 -- Keys:  loras:tenant  quota's
--- Gives: {1 where another record of the tenant has the same file, else 0, bytes of its preview}
--- Sent twice: gives the same, but no bytes.
+-- Gives: {1 if another record of the tenant has the same file, else 0, bytes of its preview}
+-- Sent twice: returns the same, with 0 bytes.
 
 local preview_bytes = 0
 if redis.call('HGET', key('loras', args.tenant), args.lora) == ARGV[2] then

@@ -1,8 +1,8 @@
--- Extends the leases of a pool's claims.
--- args:  claims ([id, fence, what it has taken if that is known: see `spend`], …), lease_s
+-- Renews the leases of a worker's claims.
+-- args:  claims ([id, fence, its device-seconds if known: see `spend`], …), lease_s
 -- Keys:  common's
--- Gives: which of them, 1, 2, …, are no longer held (lost, canceled, expired)
--- Sent twice: the lease is a little longer.
+-- Gives: the positions, from 1, of claims that are no longer held (lost, canceled, expired)
+-- Sent twice: the leases are slightly longer.
 
 local lost = {}
 for i, claim in ipairs(args.claims) do

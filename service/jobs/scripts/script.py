@@ -1,4 +1,4 @@
-"""Call of a Lua script: its arguments by name, its texts, and the type of its answer."""
+"""Base classes of script calls: arguments by name, texts, and the type of the answer."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from typing import Any, Generic, TypeVar
 Answer = TypeVar("Answer", covariant=True)
 
 TEXT = {"is_text": True}
-"""Metadata of a field that is sent as it is, for the script to store: a `str`, a sequence of them,
-or None for none."""
+"""Metadata of a field that is sent as plain text for the script to store: a `str`, a sequence of
+`str`, or None for no text."""
 
 
 @dataclass(frozen=True)
 class Common:
-    """Arguments that every script is given, whether or not it uses them."""
+    """Arguments that every script gets, used or not."""
 
     max_events: int
-    """Events that are kept of one job."""
+    """Maximum number of stored events of one job."""
     advance_s: float
-    """Device-seconds that one level of priority is worth between tenants."""
+    """Advance between tenants per level of priority, in device-seconds."""
 
 
 @dataclass(frozen=True)
 class Script(ABC, Generic[Answer]):
-    """Base of the scripts.
+    """Base of script calls.
 
-    `AnnounceLater` is announce_later.lua, whose header says what its arguments mean. An argument
-    that is None is not sent.
+    `AnnounceLater` calls announce_later.lua, whose header explains the arguments. Arguments that
+    are None are not sent.
     """
 
     @classmethod
     @cache
     def name(cls) -> str:
-        """Return the script's name, of its file too."""
+        """Return the script's name, which is also its file's name."""
         return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
 
     def args(self) -> dict[str, object]:
         """Return the arguments by name."""
-        given = ((name, getattr(self, name)) for name in self._names(is_text=False))
-        return {name: value for name, value in given if value is not None}
+        arguments = ((name, getattr(self, name)) for name in self._names(is_text=False))
+        return {name: value for name, value in arguments if value is not None}
 
     def texts(self) -> Iterator[str]:
         """Yield the texts, in the order of their fields."""
@@ -54,35 +54,35 @@ class Script(ABC, Generic[Answer]):
     @cache
     def _names(cls, is_text: bool) -> tuple[str, ...]:
         """Return the names of the arguments, or of the texts."""
-        return tuple(one.name for one in fields(cls) if bool(one.metadata) == is_text)
+        return tuple(item.name for item in fields(cls) if bool(item.metadata) == is_text)
 
     @staticmethod
     @abstractmethod
     def parse(answer: Any) -> Answer:
-        """Return Redis's answer, typed."""
+        """Convert Redis's answer to its typed form."""
 
 
-class Silent(Script[None]):
-    """Base of scripts that answer nothing."""
+class ScriptWithoutAnswer(Script[None]):
+    """Base of scripts without an answer."""
 
     @staticmethod
     def parse(answer: Any) -> None:
-        """Pass over whatever Redis answers."""
+        """Ignore Redis's answer."""
 
 
 @dataclass(frozen=True)
-class OfClaim(Script[Answer]):
-    """Base of scripts about one claim, most of which only its holder may run."""
+class ClaimScript(Script[Answer]):
+    """Base of scripts about one claim. Only the claim's holder may run most of them."""
 
     id: str
-    """The job's."""
+    """Id of the job."""
     fence: int
 
 
-class IfHeld(OfClaim[bool]):
-    """Base of those that answer whether they were carried out."""
+class AcknowledgedClaimScript(ClaimScript[bool]):
+    """Base of scripts that answer whether they were executed."""
 
     @staticmethod
     def parse(answer: Any) -> bool:
-        """Return whether it was carried out."""
+        """Return whether the script was executed."""
         return bool(answer)

@@ -1,9 +1,9 @@
--- Tells what a claim has taken, also of one that is over: its job may have ended, be waiting or run
--- elsewhere by now, while what it made its pool compile goes on.
+-- Records the device-seconds of a claim, even of one that is over. Its job may have ended, be
+-- queued or run elsewhere by now, while compilations that it caused continue.
 -- args:  id, fence, spent (see `spend`)
 -- Keys:  left:id and common's
--- Gives: 1, or 0 where nothing is known of the job any more
--- Sent twice: the second adds nothing.
+-- Gives: 1, or 0 if the job is unknown
+-- Sent twice: the second call adds nothing.
 
 local account = account_of(args.id)
 local state = redis.call('HGET', account, 'state')

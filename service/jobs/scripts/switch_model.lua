@@ -1,9 +1,9 @@
--- Another model serves a queued job, from its first step on: queued → queued.
--- args:  id, model (in whose queue it waits), to (the other one), served_by (the name of that one,
+-- Moves a queued job to another model's queue, to start from its first step: queued → queued.
+-- args:  id, model (in whose queue it waits), to (the other model), served_by (name of that model,
 --        or of the variant of it), fingerprint (of its checkpoint)
 -- Keys:  common's
--- Gives: 1, or 0 where it does not wait there any more
--- Sent twice: gives the first answer, unless it has been claimed since.
+-- Gives: 1, or 0 if it no longer waits there
+-- Sent twice: returns the first answer, unless the job was claimed meanwhile.
 
 local state, model = fields(args.id, 'state', 'model')
 if state ~= 'queued' then return 0 end
@@ -11,7 +11,7 @@ if model == args.to then return 1 end
 if model ~= args.model then return 0 end
 
 local job, hash = facts_of(args.id), key('job', args.id)
-dequeue(job, 0) -- for what was kept its tenant has paid
+dequeue(job, 0) -- its tenant has paid for the saved steps
 set_usage(hash, steps_run(args.id))
 redis.call('SREM', key('kept', model), args.id)
 drop_snapshots(args.id, state)

@@ -1,9 +1,9 @@
--- An operator takes a job from its pool, unharmed: running → queued, the attempt not counted. The
--- pool hears of it with its next call about that claim.
--- args:  id, call (of this request, random), answer_ms (how long it may be sent again)
+-- Returns a running job to the queue for an operator: running → queued, the attempt not counted.
+-- The worker is notified by its next call for that claim.
+-- args:  id, call (random id of this call), answer_ms (lifetime of the stored answer)
 -- Keys:  call:call  common's
--- Gives: the state that the job was in; nil: there is no such job
--- Sent twice: gives the first answer.
+-- Gives: the job's state before the call; nil: there is no such job
+-- Sent twice: returns the first answer.
 
 local before = redis.call('GET', key('call', args.call))
 if before then return before end

@@ -1,8 +1,8 @@
--- The batch that has waited longest for somebody to drive it, under a lease.
+-- Acquires the lease of the batch that has waited longest for a driver.
 -- args:  holder (random name of its driver), lease_s
 -- Keys:  openbatches  batch:batch
 -- Gives: its id, or nil
--- Sent twice: takes two; the first is nobody's until its lease is over.
+-- Sent twice: acquires two; the first has no driver until its lease ends.
 
 local found = redis.call('ZRANGE', key('openbatches'), '-inf', seconds(now), 'BYSCORE', 'LIMIT', 0, 1)
 if not found[1] then return nil end

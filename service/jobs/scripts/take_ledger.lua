@@ -1,14 +1,14 @@
--- The next records of the ledger that go into one file, under a lease. Which ones they are is decided
--- once, and holds until they are trimmed: whoever writes the file writes the same.
+-- Acquires the next records of the ledger that go into one file, under a lease. The range is
+-- decided once and stays until it is trimmed, so every writer writes the same file.
 --
--- A file has the records of one period, by the first one's time, and at most so many. It is due when
--- the period is over, or when so many are there.
--- args:  holder (random name of who writes it), lease_s, file_every_s (the period), settle_s (by
---        then a crash of the server has taken back what it may), most
---        (records of a file)
+-- A file has records of one period, by the time of the first, up to a maximum number. It is due
+-- when the period is over, or when this number is reached.
+-- args:  holder (random name of the writer), lease_s, file_every_s (the period), settle_s (time
+--        after which a server crash no longer reverts records), most (maximum number of records of
+--        a file)
 -- Keys:  ledger  ledgerfile  ledgerlease
--- Gives: {first id, last id}, or nil: nothing is due, or another one writes it
--- Sent twice: gives the same.
+-- Gives: {first id, last id}, or nil: no file is due, or another front end writes it
+-- Sent twice: returns the same.
 
 local function next_file()
   local first = redis.call('XRANGE', key('ledger'), '-', '+', 'COUNT', 1)[1]

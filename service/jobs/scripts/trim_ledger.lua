@@ -1,8 +1,8 @@
--- The store has the file with these records: they leave.
+-- Removes records whose file is stored.
 -- args:  first (id), last (id)
 -- Keys:  ledger  ledgerfile  ledgerlease
--- Gives: 1, or 0 where they had left before
--- Sent twice: the second time there is nothing left to do.
+-- Gives: 1, or 0 if they were removed before
+-- Sent twice: the second call changes nothing.
 
 if redis.call('GET', key('ledgerfile')) ~= args.first .. ' ' .. args.last then return 0 end
 local ms, number = string.match(args.last, '^(%d+)-(%d+)$')

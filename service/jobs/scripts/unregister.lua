@@ -1,7 +1,7 @@
--- A pool leaves; its model's spec stays.
+-- Removes a worker's registration; its model's spec stays.
 -- args:  pool, model
 -- Keys:  pools:model  layouts:model
--- Sent twice: there is nothing left to do.
+-- Sent twice: the second call changes nothing.
 
 redis.call('HDEL', key('pools', args.model), args.pool)
 redis.call('HDEL', key('layouts', args.model), args.pool)

@@ -1,4 +1,4 @@
-"""Scripts that senders of webhooks run."""
+"""Calls of the scripts that senders of webhooks run."""
 
 from __future__ import annotations
 
@@ -6,53 +6,53 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from service.jobs.scripts.script import Script, Silent
+from service.jobs.scripts.script import Script, ScriptWithoutAnswer
 
 
 @dataclass(frozen=True)
 class Announcement:
-    """Message of an ended job."""
+    """Webhook message about an ended job."""
 
     tenant: str
     job_id: str
     failed: int
-    """Attempts so far."""
+    """Number of failed attempts."""
 
 
 @dataclass(frozen=True)
 class Announced(Script[list[Announcement]]):
-    """Claim messages that are due."""
+    """Acquire due messages."""
 
     call: str
     answer_ms: int
     lease_s: float
     most: int
-    """Messages in all."""
+    """Maximum number of messages."""
     each: int
-    """Messages of one tenant, with those that are `busy`."""
+    """Maximum number of messages per tenant, including its `busy` ones."""
     busy: Mapping[str, int]
-    """Messages by tenant that are being sent."""
+    """Number of messages by tenant that are being sent."""
 
     @staticmethod
     def parse(answer: Sequence[Any]) -> list[Announcement]:
-        """Return the announcements that are due."""
+        """Return the acquired messages."""
         return [Announcement(tenant, job_id, int(failed)) for tenant, job_id, failed in answer]
 
 
 @dataclass(frozen=True)
-class AnnounceLater(Silent):
-    """Put a message back, to be sent again."""
+class AnnounceLater(ScriptWithoutAnswer):
+    """Schedule the next attempt of a message."""
 
     id: str
     tenant: str
     in_s: float
     failed: int
-    """Attempts so far."""
+    """Number of failed attempts."""
 
 
 @dataclass(frozen=True)
-class AnnounceNoMore(Silent):
-    """Remove a message that was taken, or is given up."""
+class AnnounceNoMore(ScriptWithoutAnswer):
+    """Remove a message that was delivered or given up."""
 
     id: str
     tenant: str

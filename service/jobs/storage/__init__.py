@@ -1,4 +1,4 @@
-"""Files of jobs in a folder or an object store: inputs, outputs, snapshots.
+"""Storage of jobs' files in a folder or an object store: inputs, outputs, snapshots.
 
 It imports settings alone.
 """

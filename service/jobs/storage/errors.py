@@ -4,12 +4,12 @@ from __future__ import annotations
 
 
 class StoreError(Exception):
-    """The store did not do what was asked; the message says what happened and what to do."""
+    """Failed operation of the store; the message says what happened and what to do."""
 
 
 class NotStored(StoreError):
-    """Error of a key that holds nothing."""
+    """Error for a key without a file."""
 
     def __init__(self, key: str) -> None:
-        super().__init__(f"the store holds nothing under {key!r}: it has left or never was")
+        super().__init__(f"the store has no {key!r}: it has expired, or never existed")
         self.key = key

@@ -1,10 +1,10 @@
-"""Bytes into a store and back: a local folder, `s3://…`, `gs://…`, or `memory://`.
+"""Store of files by key: a local folder, `s3://…`, `gs://…`, or `memory://`.
 
-Images of a request lie under `inputs/JOB/FIELD`, results under `outputs/JOB/…`, what is kept of
-unfinished ones under `snapshots/JOB/…`; the job itself carries their keys only. Adapters that
-tenants upload lie under `loras/TENANT/…`, images that show adapters under `loras/previews/…`, what
-operators do under `audit/YEAR/MONTH/DAY/…`, backups of Redis under `backups/`. Files of the ledger
-lie under `ledger/YEAR/MONTH/DAY/HOUR/…`, and stay.
+A request's images are stored under `inputs/JOB/FIELD`, results under `outputs/JOB/…`, and snapshots
+of unfinished images under `snapshots/JOB/…`. The job contains only their keys. Tenants' adapters
+are under `loras/TENANT/…` and the adapters' preview images under `loras/previews/…`. The audit log
+is under `audit/YEAR/MONTH/DAY/…`, backups of Redis under `backups/`. Ledger files are under
+`ledger/YEAR/MONTH/DAY/HOUR/…` and are never deleted.
 """
 
 from __future__ import annotations
@@ -43,16 +43,17 @@ LEDGER_KEY = re.compile(
 )
 MAX_PARALLEL = 16
 ANSWER_S = 120.0
-"""A store that takes longer than that for one file hangs."""
+"""Timeout of one file operation."""
 SLOWEST_BYTES_PER_S = 4 * 2**20
-"""Rate below which a store of large files counts as hanging."""
+"""Minimum transfer rate of large files; below it a store counts as hanging."""
 OWN_RETRIES: RetryConfig = {"max_retries": 2, "retry_timeout": timedelta(seconds=5)}
-"""Retries of the object store's own client, which would try for minutes: callers bound the time."""
+"""Retries inside the object store's client, limited because callers bound the total time."""
 REDIRECT_S = 3600.0
-"""Lifetime of a redirect to the object store."""
+"""Lifetime of a signed URL of the object store."""
 
 NO_BUCKET = "NoSuchBucket"
-"""The error's code at S3 and GCS, whose clients have one kind of error for a missing file, too."""
+"""Error code of S3 and GCS for a missing bucket. Their clients raise the same exception for a
+missing file."""
 
 
 def input_key(job_id: str, path: str) -> str:
@@ -61,12 +62,12 @@ def input_key(job_id: str, path: str) -> str:
 
 
 def output_key(job_id: str, fence: int, index: int, content_type: str) -> str:
-    """Return the key of one output of one claim: a stale claim never overwrites its successor's."""
+    """Return the key of an output of one claim, so that stale claims never overwrite later ones."""
     return f"outputs/{job_id}/{fence}-{index}{mimetypes.guess_extension(content_type) or ''}"
 
 
 def beside_key(key: str, name: str) -> str:
-    """Return the key of a small image of the video under that key."""
+    """Return the key of a video's thumbnail or sprite sheet."""
     return f"{key}.{name}.webp"
 
 
@@ -75,22 +76,22 @@ STATE_TYPE = "application/octet-stream"
 
 
 def snapshot_key(job_id: str, fence: int, index: int, step: int) -> str:
-    """Return the key of one image's state: a stale claim never overwrites its successor's."""
+    """Return the key of an image's state, so that stale claims never overwrite later ones."""
     return f"snapshots/{job_id}/{fence}-{index}-{step}"
 
 
 def lora_key(tenant: str, digest: str) -> str:
-    """Return the key of an adapter's file that a tenant has uploaded."""
+    """Return the key of an uploaded adapter's file."""
     return f"loras/{quote(tenant, safe='')}/{digest}.safetensors"
 
 
 def preview_key(tenant: str, upload: str) -> str:
-    """Return the key of the image that shows an uploaded adapter."""
+    """Return the key of an uploaded adapter's preview image."""
     return f"loras/previews/{quote(tenant, safe='')}/{upload}"
 
 
 def file_key(file_id: str) -> str:
-    """Return the key of an uploaded file: among inputs, so that deposits cover it."""
+    """Return the key of an uploaded file. It is among inputs, so that deposits cover it."""
     return input_key(file_id, "content")
 
 
@@ -100,45 +101,45 @@ def result_key(batch_id: str, line: int) -> str:
 
 
 def ledger_key(first: str, last: str) -> str:
-    """Return the key of the ledger's file with these records, by the hour (UTC) of the first.
+    """Return the key of the ledger file with these records, by the hour (UTC) of the first.
 
-    Both ids are in it: a Redis that was restored may end a file earlier or later than before, and
-    must not replace what is stored.
+    The key contains both ids. A restored Redis may end a file earlier or later than before, and
+    must not replace the stored one.
     """
     hour = datetime.fromtimestamp(int(first.partition("-")[0]) / 1000, UTC)
     return f"{LEDGER}/{hour:%Y/%m/%d/%H}/{first}-{last}.jsonl.gz"
 
 
 def ledger_ids(key: str) -> tuple[str, str | None] | None:
-    """Return the ids of a file's first and last record; None: it is no file of the ledger.
+    """Parse a ledger file's key into the ids of its first and last record; None: another key.
 
-    The last one is None where the key does not name it, as keys did before.
+    The last id is None in keys of an earlier version, which lack it.
     """
-    found = LEDGER_KEY.fullmatch(key)
-    return (found["first"], found["last"]) if found else None
+    match = LEDGER_KEY.fullmatch(key)
+    return (match["first"], match["last"]) if match else None
 
 
 def job_folders(job_id: str) -> list[str]:
-    """Return all keys of a job, as `Store.delete` takes them."""
+    """Return the folders with all files of a job, as `Store.delete` takes them."""
     return [f"{kind}/{job_id}/" for kind in ("inputs", "outputs", "snapshots")]
 
 
 class Stat(NamedTuple):
-    """Facts about a file that need no reading of it."""
+    """Size and version of a stored file."""
 
     bytes: int
     version: str
-    """Another one wherever the file was written again."""
+    """Version that changes whenever the file is written again."""
 
 
 class Store:
     """Store of files by key.
 
     Args:
-        answer_s: longest time that it takes for one file.
-        setting: that names it, for messages.
+        answer_s: timeout of one file operation.
+        setting: name of the setting with the address, for messages.
 
-    Raises: ConfigError: the address is none of a store, or lacks something.
+    Raises: ConfigError: the address is invalid or incomplete.
     """
 
     def __init__(self, url: str, answer_s: float = ANSWER_S, setting: str = "store.url") -> None:
@@ -148,14 +149,14 @@ class Store:
         self._store = _open(url, setting)
 
     async def put(self, key: str, data: bytes, content_type: str) -> None:
-        """Whole or not at all: no reader meets half a file. Raises: StoreError."""
-        typed = not isinstance(self._store, LocalStore)  # a folder has nowhere to write it
+        """Store a file atomically: readers never read a part of it. Raises: StoreError."""
+        typed = not isinstance(self._store, LocalStore)  # a folder cannot store it
         attributes = {"Content-Type": content_type} if typed else None
         async with self._explained("write", key):
             await obstore.put_async(self._store, key, data, attributes=attributes)
 
     async def put_file(self, key: str, file: BinaryIO, content_type: str) -> None:
-        """Store a large file, piece by piece; whole or not at all. Raises: StoreError."""
+        """Store a large file in parts, atomically. Raises: StoreError."""
         file.seek(0)
         typed = not isinstance(self._store, LocalStore)
         attributes = {"Content-Type": content_type} if typed else None
@@ -172,12 +173,12 @@ class Store:
             return bytes(await (await obstore.get_async(self._store, key)).bytes_async())
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
-        """Bytes start to end, without end. Raises: NotStored, StoreError."""
+        """Return the bytes from `start` up to `end`, exclusive. Raises: NotStored, StoreError."""
         async with self._explained("read", key):
             return bytes(await obstore.get_range_async(self._store, key, start=start, end=end))
 
     async def stat(self, key: str) -> Stat:
-        """Return a file's size and kind.
+        """Return a file's size and version.
 
         Raises: NotStored, StoreError.
         """
@@ -186,16 +187,17 @@ class Store:
         return Stat(meta["size"], meta["e_tag"] or meta["last_modified"].isoformat())
 
     async def _head(self, key: str) -> ObjectMeta:
+        """Return a file's metadata, and distinguish a missing file from a missing bucket."""
         try:
-            # not by its own coroutines: as in `below`
+            # in a thread, for the same reason as in `below`
             return await asyncio.to_thread(obstore.head, self._store, key)
         except (FileNotFoundError, NotFoundError):
-            if not isinstance(self._store, LocalStore):  # a HEAD does not say what is not there
+            if not isinstance(self._store, LocalStore):  # a HEAD gives no error code
                 await asyncio.to_thread(obstore.get_range, self._store, key, start=0, end=1)
             raise
 
     async def exists(self, key: str) -> bool:
-        """Return whether there is such a file.
+        """Return whether a file exists.
 
         Raises: StoreError.
         """
@@ -206,28 +208,28 @@ class Store:
         return True
 
     async def below(self, folder: str) -> list[str]:
-        """Return the keys below a folder, sorted; none without it. Raises: StoreError."""
+        """Return the sorted keys below a folder; empty if there is none. Raises: StoreError."""
         try:
             async with self._explained("list", folder):
                 entries = obstore.list(self._store, prefix=folder)
-                # not by its own coroutine: a process that ends right after that may abort
-                found = await asyncio.to_thread(entries.collect)
+                # in a thread: after obstore's own coroutine, a process that exits at once may abort
+                objects = await asyncio.to_thread(entries.collect)
         except NotStored:
             return []
-        return sorted(entry["path"] for entry in found)
+        return sorted(entry["path"] for entry in objects)
 
     async def delete(self, keys: Iterable[str]) -> None:
-        """Delete those that exist; a key that ends in / stands for all below it.
+        """Delete existing files; a key that ends in / stands for all below it.
 
         Raises: StoreError.
         """
         limit = asyncio.Semaphore(MAX_PARALLEL)
 
-        async def one(key: str) -> None:
+        async def delete_key(key: str) -> None:
             async with limit:
                 await (self._delete_below(key) if key.endswith("/") else self._delete_one(key))
 
-        await asyncio.gather(*(one(key) for key in keys))
+        await asyncio.gather(*(delete_key(key) for key in keys))
 
     async def _delete_below(self, folder: str) -> None:
         if isinstance(self._store, LocalStore) and self._store.prefix:
@@ -236,7 +238,7 @@ class Store:
             await self._delete_one(key)
 
     async def _delete_folder(self, root: Path, folder: str) -> None:
-        """Delete what no list shows: empty folders and files that a dead process half wrote."""
+        """Delete a local folder, including empty folders and partial files that lists omit."""
         with suppress(NotStored):
             async with self._explained("delete", folder):
                 await asyncio.to_thread(_remove_folder, root / folder)
@@ -247,10 +249,10 @@ class Store:
                 await obstore.delete_async(self._store, key)
 
     async def redirect_url(self, key: str, method: Method = "GET") -> str | None:
-        """An address that serves the file for `REDIRECT_S`; None: serve it yourself.
+        """Return a signed URL of a file, valid for `REDIRECT_S`, or None for other stores.
 
         Args:
-            method: the only one that it will answer.
+            method: the only HTTP method that the URL allows.
 
         Raises: StoreError.
         """
@@ -261,26 +263,29 @@ class Store:
 
     @asynccontextmanager
     async def _explained(self, act: str, key: str, more_s: float = 0.0) -> AsyncIterator[None]:
-        """Bound what a store does by `answer_s` and `more_s`. Raises: StoreError, NotStored."""
+        """Limit an operation to `answer_s` plus `more_s`, and convert its errors.
+
+        Raises: StoreError, NotStored.
+        """
         try:
             async with asyncio.timeout(self._answer_s + more_s):
                 yield
         except TimeoutError as error:
             raise StoreError(
-                f"cannot {act} {key!r} in {self.url}: no answer in time; "
-                "check that the store is there"
+                f"cannot {act} {key!r} in {self.url}: no response in time; check that the store is"
+                " reachable"
             ) from error
         except (FileNotFoundError, NotFoundError) as error:
             if act == "write" or NO_BUCKET in str(error):
                 raise StoreError(
-                    f"cannot {act} {key!r} in {self.url}: the folder or bucket is not there; make "
-                    f"it, or correct {self._setting}"
+                    f"cannot {act} {key!r} in {self.url}: the folder or bucket does not exist;"
+                    f" create it, or correct {self._setting}"
                 ) from error
             raise NotStored(key) from error
         except (BaseError, OSError, ValueError) as error:
             raise StoreError(
-                f"cannot {act} {key!r} in {self.url}: {_first_line(error)}; "
-                "check that the store is there, has room and grants this"
+                f"cannot {act} {key!r} in {self.url}: {_first_line(error)}; check that the store"
+                " is reachable, has space and grants this"
             ) from error
 
 
@@ -295,8 +300,8 @@ def _open(url: str, setting: str) -> ObjectStore:
         return from_url(url, retry_config=OWN_RETRIES)
     except (BaseError, OSError, ValueError) as error:
         raise ConfigError(
-            f"{setting}: cannot open {url!r}: {_first_line(error)}; "
-            "give a folder, s3://bucket/path or gs://bucket/path"
+            f"{setting}: cannot open {url!r}: {_first_line(error)}; set a folder, s3://bucket/path"
+            " or gs://bucket/path"
         ) from error
 
 

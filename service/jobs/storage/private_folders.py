@@ -1,6 +1,6 @@
-"""Folders that this user alone can read: queue, outputs, compiled programs.
+"""Folders that only this user can access: queue, outputs, compiled programs.
 
-They hold every tenant's prompts and images, and programs are code that pools run.
+They contain every tenant's prompts and images. Compiled programs are code that workers execute.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from pathlib import Path
 from service.settings.section import ConfigError
 
 OTHERS = 0o077
-"""Mode bits of everybody but the owner."""
+"""Mode bits of group and others."""
 
 log = logging.getLogger(__name__)
 
 
 def be_private() -> None:
-    """Set a umask that leaves what this process and its children make to their user alone."""
+    """Set the umask so that new files of this process and its children are private to the user."""
     os.umask(OTHERS)
 
 
 def private_folder(folder: Path, setting: str, *, deep: bool = True) -> bool:
-    """Make the folder, or take everybody else's rights from one that is there, and say so.
+    """Create a folder, or remove access rights of other users from an existing one and log it.
 
-    Returns whether others had any.
-
-    A folder of root's is left as it is: volumes are mounted so.
+    Folders of root are left unchanged, since volumes are mounted as root.
 
     Args:
-        setting: that names it, for messages.
-        deep: with all that is in it.
+        setting: name of the setting with the folder, for messages.
+        deep: whether to include everything in the folder.
 
-    Raises: OSError; ConfigError: it belongs to another user.
+    Returns: True if other users had access.
+
+    Raises: OSError; ConfigError: the folder belongs to another user.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.stat()
-    if found.st_uid not in (0, os.geteuid()):
+    status = folder.stat()
+    if status.st_uid not in (0, os.geteuid()):
         raise ConfigError(
-            f"{setting}: {folder} belongs to another user (uid {found.st_uid}), who may read and"
-            " change what is in it; take another folder, or give it to this user (chown -R)"
+            f"{setting}: {folder} belongs to another user (uid {status.st_uid}), who may read and"
+            " change what is in it; use another folder, or change its owner (chown -R)"
         )
-    if not found.st_mode & OTHERS:
+    if not status.st_mode & OTHERS:
         return False
     try:
         for path in [folder, *(_below(folder) if deep else ())]:
@@ -52,17 +52,17 @@ def private_folder(folder: Path, setting: str, *, deep: bool = True) -> bool:
     except OSError as error:
         log.warning("%s: other users may read %s: %s", setting, folder, error.strerror)
     else:
-        mode = stat.S_IMODE(found.st_mode)
+        mode = stat.S_IMODE(status.st_mode)
         log.warning("%s: other users could read %s (%o); now it is private", setting, folder, mode)
     return True
 
 
-def check_own(found: os.stat_result, path: Path) -> None:
-    """Check who may write to a file or folder.
+def check_owner(status: os.stat_result, path: Path) -> None:
+    """Check that only this user and root can write to a file or folder.
 
-    Raises: PermissionError: others than this user and root may have written it.
+    Raises: PermissionError: other users may have written it.
     """
-    if found.st_uid not in (0, os.geteuid()) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise PermissionError(f"{path} belongs to another user, or others may write to it")
 
 
@@ -72,7 +72,7 @@ def _below(folder: Path) -> Iterator[Path]:
 
 
 def _narrow(path: Path) -> None:
-    """Raises: OSError: it is not ours."""
+    """Remove other users' rights from a file or folder. Raises: OSError: it is not ours."""
     try:
         mode = path.lstat().st_mode
         if mode & OTHERS and not stat.S_ISLNK(mode):

@@ -1,4 +1,4 @@
-"""Small images of a video, which lie beside its file."""
+"""Thumbnail and sprite sheet of a video, stored next to its file."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ NAMES = ("thumbnail", "spritesheet")
 
 
 async def of(get: Callable[[str], Awaitable[bytes]], key: str) -> dict[str, bytes]:
-    """Return those of a video that are there, by name.
+    """Return the existing small images of a video by name.
 
     Args:
         get: reads a key of the store.
-        key: the video's.
+        key: the video's key.
 
-    Raises: StoreError: whether they are there cannot be told.
+    Raises: StoreError: the store cannot be read.
     """
-    found = {}
+    images = {}
     for name in NAMES:
         with suppress(NotStored):
-            found[name] = await get(beside_key(key, name))
-    return found
+            images[name] = await get(beside_key(key, name))
+    return images

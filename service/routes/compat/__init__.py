@@ -1,5 +1,5 @@
-"""Doors: the APIs of other services, each translated onto the path of `POST /v1/generate`.
+"""Compatible endpoints: other vendors' HTTP APIs, translated to `POST /v1/generate`.
 
-One file a door. It reads what its clients send, says it in our fields, admits it as any request,
-and answers in that API's shape. It may import what the other routes may.
+Each parses its clients' requests, converts them to this API's fields, admits them like any request,
+and responds in its vendor's format. May import what the other routes may.
 """

@@ -1,4 +1,4 @@
-"""Addresses in answers: whole ones, as clients of other APIs expect them."""
+"""Absolute URLs in responses of compatible endpoints."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from service.responses.links import links_of, public_url
 from service.routes.compat.call import Call
 
 
-def whole(call: Call, path: str) -> str:
-    """Return where clients reach a path of this server."""
+def absolute_url(call: Call, path: str) -> str:
+    """Return the absolute URL of a path of this server."""
     return public_url(call.front, call.request) + path
 
 
-async def of_outputs(call: Call, job: Job) -> list[str]:
-    """Return a link to each of a job's outputs, which needs no key for a while."""
+async def output_urls(call: Call, job: Job) -> list[str]:
+    """Return a signed URL of each of a job's outputs, valid without a key until it expires."""
     return await links_of(call.front, call.request, job)

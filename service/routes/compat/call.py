@@ -1,4 +1,4 @@
-"""Call: a request at a door, with the tenant whose key it carries."""
+"""Context of a request at a compatible endpoint: tenant, API key, and client."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from service.http.inflight_limits import Hold
 
 
 class _Basic(HTTPBasic):
-    """Scheme that is only described: clients without a key send an empty one, which is no error."""
+    """Basic authentication, for documentation only: an absent or empty key is no error."""
 
     async def __call__(self, request: Request) -> None:  # type: ignore[override]
-        """Leave it to `key_of`."""
+        """Ignore the credentials; `key_of` parses them."""
 
 
 _BASIC = _Basic(
     auto_error=False,
     scheme_name="BasicKey",
-    description="An API key as the password; the user's name is not looked at.",
+    description="An API key as the password; the user name is ignored.",
 )
 _KEY = APIKeyHeader(
     name="Authorization",
@@ -39,40 +39,40 @@ _SECURITY: dict[Scheme, Callable[..., Any]] = {"bearer": bearer, "basic": _BASIC
 
 @dataclass(frozen=True)
 class Call:
-    """A request of a tenant."""
+    """Authenticated request at a compatible endpoint."""
 
     request: Request
     front: FrontEnd
     tenant: str
     key: str | None = None
-    """The key, where the request has one."""
+    """The API key, if the request has one."""
 
     @property
     def key_id(self) -> str | None:
-        """Return the id of the key, where keys are required."""
+        """Return the id of the key; None if keys are not required."""
         return key_id_of(self.front, self.key)
 
     @property
     def sender(self) -> str:
-        """Return for whom a door remembers things: the key or, where there are none, the client."""
+        """Return the identity for per-sender state: the key's digest, or else the client."""
         if self.front.callers and self.key:
             return f"key:{digest_of(self.key)[:32]}"
         return f"client:{self.client}"
 
     @property
     def client(self) -> str:
-        """Return with whom it shares what is bounded by client."""
+        """Return the key of the per-client limits."""
         return self.front.client_of(self.request, self.tenant)
 
     @contextmanager
     def waiting(self) -> Iterator[Hold]:
-        """Count a request that lasts as long as its job. Raises: Busy, Unavailable."""
+        """Count a request that stays open as long as its job. Raises: Busy, Unavailable."""
         with self.front.waits.holding(self.client, 1) as hold:
             yield hold
 
 
 def call_by(*schemes: Scheme) -> Callable[..., Coroutine[Any, Any, Call]]:
-    """Return the dependency of a `Call` whose key comes by one of these schemes."""
+    """Return a FastAPI dependency that builds a `Call` from a key in one of these schemes."""
 
     async def call(request: Request, front: Front) -> Call:
         key = key_of(request.headers.get("authorization", ""), schemes)
@@ -82,9 +82,9 @@ def call_by(*schemes: Scheme) -> Callable[..., Coroutine[Any, Any, Call]]:
 
 
 def documented(*schemes: Scheme) -> list[params.Depends]:
-    """Return dependencies of a router that tell openapi.yaml of the schemes."""
+    """Return dependencies of a router that add the security schemes to openapi.yaml."""
     return [Depends(_SECURITY[scheme]) for scheme in schemes]
 
 
 ByBearer = Annotated[Call, Depends(call_by("bearer"))]
-"""A `Call` with `Authorization: Bearer KEY`, as most clients send it."""
+"""`Call` with `Authorization: Bearer KEY`."""

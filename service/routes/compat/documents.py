@@ -1,4 +1,4 @@
-"""Descriptions for openapi.yaml of the doors' routes, which read and write bodies by hand."""
+"""OpenAPI descriptions of compatible routes, which parse and serialize bodies themselves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from service.routes.documented_responses import PROBLEM_HEADERS, Documents, Resp
 from service.schemas.request_parts import MEDIA_TYPES
 
 ADMITTING = (400, 401, 404, 409, 410, 413, 415, 422, 429, 503, 504)
-"""Statuses of errors that a route may answer with that admits a request and waits for its job."""
+"""Error statuses of a route that admits a request and waits for its job."""
 BINARY = {"schema": {"type": "string", "format": "binary"}}
 FILES = {media_type: BINARY for media_type in MEDIA_TYPES.values()}
 
@@ -24,22 +24,22 @@ def schema_of(kind: type[BaseModel]) -> Documents:
 
 
 def stream_of(data: Documents, example: str) -> Documents:
-    """Describe a stream of events.
+    """Describe a stream of server-sent events.
 
     Args:
         data: schema of each event's JSON.
         example: events as they are sent.
     """
-    said = {"type": "string", "contentMediaType": JSON, "contentSchema": data}
+    json_text = {"type": "string", "contentMediaType": JSON, "contentSchema": data}
     event = {"type": "string", "description": "Kind of the event."}
-    properties = {"event": event, "data": said | {"description": "JSON of the event."}}
-    described = "One event of the stream."
-    schema = {"type": "object", "description": described, "properties": properties}
+    properties = {"event": event, "data": json_text | {"description": "JSON of the event."}}
+    description = "One event of the stream."
+    schema = {"type": "object", "description": description, "properties": properties}
     return {"schema": schema, "example": example}
 
 
 def errors(kind: type[BaseModel], *statuses: int) -> Responses:
-    """Describe the errors of a route in the form of its API, and the 500 that none should be."""
+    """Describe a route's errors in its vendor's format, and the 500 that every route may return."""
     return {status: _error(kind, status) for status in (*statuses, 500)}
 
 
@@ -52,8 +52,8 @@ def _error(kind: type[BaseModel], status: int) -> Documents:
 
 
 def operation(
-    asked: Documents,
-    answered: Documents,
+    request_content: Documents,
+    response_content: Documents,
     error: type[BaseModel],
     status: int = 200,
     fails: Sequence[int] = ADMITTING,
@@ -61,8 +61,8 @@ def operation(
     """Describe a route that admits a request.
 
     Args:
-        asked: its body's content by media type.
-        answered: content of its answer by media type.
+        request_content: the request body's content by media type.
+        response_content: the response's content by media type.
         error: schema of its errors.
         fails: statuses of its errors.
     """
@@ -70,8 +70,8 @@ def operation(
         "response_class": Response,
         "status_code": status,
         "responses": {
-            status: {"description": "What was asked for.", "content": answered},
+            status: {"description": "The requested output.", "content": response_content},
             **errors(error, *fails),
         },
-        "openapi_extra": {"requestBody": {"required": True, "content": asked}},
+        "openapi_extra": {"requestBody": {"required": True, "content": request_content}},
     }

@@ -1,4 +1,4 @@
-"""Forms (multipart/form-data) of other APIs: texts that become fields, and image files."""
+"""Forms (multipart/form-data) of compatible endpoints: text fields and image files."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from service.http.multipart import read_form
 from service.schemas.request import GenerateRequest
 
 TEXT_BYTES = 2**18
-"""Maximum size of a text of a form."""
+"""Maximum size of a text field."""
 
 
 class HeldPart(MemoryPart):
-    """Part whose bytes count as held by its request."""
+    """Form part whose bytes count against the limits on bytes in flight."""
 
     def __init__(self, max_bytes: int, what: str, hold: Hold) -> None:
         super().__init__(max_bytes, what)
         self._hold = hold
 
     def add(self, data: bytes) -> None:
-        """Take a piece. Raises: BodyTooLarge; Busy, Unavailable: too much is held."""
+        """Append a chunk. Raises: BodyTooLarge; Busy, Unavailable: a limit is exceeded."""
         self._hold.add(len(data))
         super().add(data)
 
 
 class FilesPart:
-    """Part that may come several times: a list of files."""
+    """Form part that may be repeated: a list of files."""
 
     repeats = True
     filename = ""
@@ -49,25 +49,24 @@ class FilesPart:
         self.files.append(HeldPart(self.max_bytes, self.what, self._hold))
 
     def add(self, data: bytes) -> None:
-        """Take a piece of the current file. Raises: as `HeldPart.add`."""
+        """Append a chunk to the current file. Raises: as `HeldPart.add`."""
         self.files[-1].add(data)
 
     async def settle(self, *, ends: bool = False) -> None:
-        """Leave everything where it is."""
+        """Do nothing: the files stay in memory."""
 
-    def whole(self) -> list[bytes]:
-        """Return the files."""
+    def contents(self) -> list[bytes]:
+        """Return the contents of the files."""
         return [bytes(file.data) for file in self.files]
 
 
 @dataclass(frozen=True)
 class Form:
-    """Form as it was sent.
+    """Parsed form.
 
     Args:
-        fields: its texts by name.
-        files: the files of each part that may hold files, in their order; those without any are
-            left out.
+        fields: text fields by name.
+        files: file contents of each file part, in order; parts without files are absent.
     """
 
     fields: dict[str, str]
@@ -77,11 +76,11 @@ class Form:
 async def read(
     request: Request, texts: Collection[str], files: Collection[str], hold: Hold, max_bytes: int
 ) -> Form:
-    """Read a form whose parts are texts and files with these names.
+    """Parse a form with these text parts and file parts.
 
     Args:
         hold: counts the form's bytes as they arrive.
-        max_bytes: of all parts together.
+        max_bytes: limit on all parts together.
 
     Raises: Problem: as `read_form`.
     """
@@ -89,26 +88,25 @@ async def read(
     file_parts = {name: FilesPart(max_bytes, name, hold) for name in files}
     await read_form(request, {**text_parts, **file_parts}, max_bytes)
     return Form(
-        {name: part.text() for name, part in text_parts.items() if part.is_there},
-        {name: part.whole() for name, part in file_parts.items() if part.files},
+        {name: part.text() for name, part in text_parts.items() if part.is_present},
+        {name: part.contents() for name, part in file_parts.items() if part.files},
     )
 
 
 def _takes_text(schema: dict[str, Any]) -> bool:
-    """Return whether a field with that schema is a text."""
+    """Return whether a JSON schema accepts strings."""
     return any(kind.get("type") == "string" for kind in schema.get("anyOf", [schema]))
 
 
 _FIELDS = GenerateRequest.model_json_schema()["properties"].items()
 _TEXTS = frozenset(name for name, schema in _FIELDS if _takes_text(schema))
-"""Fields of ours that are texts."""
+"""Fields of `GenerateRequest` that accept strings."""
 
 
 def typed(name: str, text: str) -> Any:
-    """Return the value of one of our fields that a form has as a text.
+    """Convert a form's text to the value of a `GenerateRequest` field.
 
-    Numbers, lists and objects are written as JSON; what is none stays as it is, for validation to
-    refuse.
+    Numbers, lists and objects are JSON. Invalid JSON stays a text, which validation rejects.
     """
     if name in _TEXTS:
         return text
@@ -119,5 +117,5 @@ def typed(name: str, text: str) -> Any:
 
 
 def in_base64(data: bytes) -> str:
-    """Return an image file as our fields take it."""
+    """Encode an image file as `GenerateRequest` accepts it."""
     return base64.b64encode(data).decode()

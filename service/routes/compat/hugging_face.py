@@ -15,14 +15,14 @@ from pydantic import BaseModel, ConfigDict
 from service.errors.problems import FieldError, Invalid, Problem
 from service.http.inflight_limits import HeldResponse
 from service.http.negotiation import JSON
-from service.responses.render import names_of, naming_the_job
+from service.responses.render import job_headers, job_headers_on_errors
 from service.routes.compat import documents
 from service.routes.compat.call import ByBearer, documented
-from service.routes.compat.door import Door, DoorBody
-from service.routes.compat.entry import entry
-from service.routes.compat.names import Names
-from service.routes.compat.outcome import ended, files
-from service.schemas.examples import shown
+from service.routes.compat.endpoint import CompatibleEndpoint, CompatibleRequestBody
+from service.routes.compat.incoming_request import receive_request
+from service.routes.compat.names import FieldNames
+from service.routes.compat.outcome import read_output_files, wait_for_success
+from service.schemas.examples import schema_example
 
 PREFIX = "/hf"
 EXAMPLE = {
@@ -32,11 +32,11 @@ EXAMPLE = {
 
 
 IMAGES = ("iVBORw0KGgo", "/9j/", "UklGR", "data:image/")
-"""Beginnings of image files in base64: PNG, JPEG, WebP; and of data URIs."""
+"""Prefixes of base64 image files (PNG, JPEG, WebP) and of data URIs."""
 
 
-class TargetSize(DoorBody):
-    """Size of an image that is made of another."""
+class TargetSize(CompatibleRequestBody):
+    """Output size of image to image."""
 
     width: int
     """Width in pixels."""
@@ -44,32 +44,32 @@ class TargetSize(DoorBody):
     """Height in pixels."""
 
 
-class HuggingFaceParameters(DoorBody):
-    """Parameters: those of huggingface_hub, and any other field of `POST /v1/generate`."""
+class HuggingFaceParameters(CompatibleRequestBody):
+    """Parameters of huggingface_hub, and any other field of `POST /v1/generate`."""
 
     model_config = ConfigDict(extra="allow")
 
     prompt: str | None = None
-    """Prompt of an image that is made of another, which is `inputs`."""
+    """Prompt of image to image, whose input image is `inputs`."""
     target_size: TargetSize | None = None
-    """Size of the image that is made."""
+    """Size of the output image."""
     scheduler: str | None = None
     """Name of one of the model's schedulers."""
 
 
-class HuggingFaceRequest(DoorBody):
+class HuggingFaceRequest(CompatibleRequestBody):
     """Request of huggingface_hub's `InferenceClient`."""
 
-    model_config = ConfigDict(json_schema_extra=shown(EXAMPLE))
+    model_config = ConfigDict(json_schema_extra=schema_example(EXAMPLE))
 
     inputs: str
-    """The prompt; or an image in base64, of which `parameters` has the prompt, if any."""
+    """Prompt; or an input image in base64, with the prompt, if any, in `parameters`."""
     parameters: HuggingFaceParameters | None = None
-    """Settings by name."""
+    """Parameters by name."""
 
     @property
     def settings(self) -> HuggingFaceParameters:
-        """Return the settings, where none are given empty ones."""
+        """Return the parameters; empty ones by default."""
         return self.parameters or HuggingFaceParameters()
 
     @property
@@ -79,7 +79,7 @@ class HuggingFaceRequest(DoorBody):
 
 
 class HuggingFaceError(BaseModel):
-    """Error as huggingface_hub shows it."""
+    """Error in the format of huggingface_hub."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -90,7 +90,7 @@ class HuggingFaceError(BaseModel):
 
 
 def error_form(problem: Problem) -> Response:
-    """Return a problem as huggingface_hub shows it."""
+    """Convert a problem to the error format of huggingface_hub."""
     body = HuggingFaceError(error=problem.detail, code=problem.code)
     content = json.dumps(body.model_dump())
     return Response(content, problem.status, headers=problem.headers, media_type=JSON)
@@ -108,45 +108,49 @@ DOCUMENTS = documents.operation(
 async def hugging_face_infer(
     model: Annotated[str, Path(description="A model's `name`.")], call: ByBearer
 ) -> Response:
-    """Make one image, by huggingface_hub's `InferenceClient`, or one video, by any other.
+    """Generate one image for huggingface_hub's `InferenceClient`, or one video for other clients.
 
-    The answer is the file itself.
+    The response is the file itself.
     """
     with call.waiting():
-        async with entry(call) as entering:
-            asked = await entering.json(HuggingFaceRequest, lambda _: model)
-            job = await entering.admit(translated(model, asked), names=_names(asked))
-        with naming_the_job(job):
-            job = await ended(call, job)
+        async with receive_request(call) as incoming:
+            body = await incoming.json(HuggingFaceRequest, lambda _: model)
+            job = await incoming.admit(to_generate_fields(model, body), names=_field_names(body))
+        with job_headers_on_errors(job):
+            job = await wait_for_success(call, job)
             hold = call.front.bodies.hold(call.client)
-            (data, *_) = await files(call.front, job, hold)
+            (data, *_) = await read_output_files(call.front, job, hold)
     media_type = job.outputs[0].content_type
-    return HeldResponse(data, hold, headers=names_of(job), media_type=media_type)
+    return HeldResponse(data, hold, headers=job_headers(job), media_type=media_type)
 
 
-def translated(model: str, asked: HuggingFaceRequest) -> dict[str, Any]:
-    """Return a request in our fields. Raises: Invalid."""
-    given = asked.settings
-    fields: dict[str, Any] = {"model": model, **(given.__pydantic_extra__ or {})}
+def to_generate_fields(model: str, body: HuggingFaceRequest) -> dict[str, Any]:
+    """Convert a Hugging Face request to the fields of `POST /v1/generate`. Raises: Invalid."""
+    parameters = body.settings
+    fields: dict[str, Any] = {"model": model, **(parameters.__pydantic_extra__ or {})}
     if fields.get("num_images", 1) != 1:
-        raise Invalid([FieldError("parameters.num_images", "one image an answer; ask again")])
-    if asked.is_of_an_image:
-        fields |= {"prompt": given.prompt or "", "image": asked.inputs}
+        raise Invalid(
+            [FieldError("parameters.num_images", "one image per response; send another request")]
+        )
+    if body.is_of_an_image:
+        fields |= {"prompt": parameters.prompt or "", "image": body.inputs}
     else:
-        fields["prompt"] = asked.inputs
-    if given.target_size:
-        fields |= given.target_size.model_dump()
-    if given.scheduler is not None:
-        fields["scheduler"] = {"name": given.scheduler}
+        fields["prompt"] = body.inputs
+    if parameters.target_size:
+        fields |= parameters.target_size.model_dump()
+    if parameters.scheduler is not None:
+        fields["scheduler"] = {"name": parameters.scheduler}
     return fields
 
 
-def _names(asked: HuggingFaceRequest) -> Names:
-    text = "image" if asked.is_of_an_image else "prompt"
-    foreign = {"model": "model", text: "inputs", "scheduler.name": "parameters.scheduler"}
-    if asked.settings.target_size:
+def _field_names(body: HuggingFaceRequest) -> FieldNames:
+    input_field = "image" if body.is_of_an_image else "prompt"
+    foreign = {"model": "model", input_field: "inputs", "scheduler.name": "parameters.scheduler"}
+    if body.settings.target_size:
         foreign |= {side: f"parameters.target_size.{side}" for side in ("width", "height")}
-    return Names(foreign, prefix="parameters.")
+    return FieldNames(foreign, prefix="parameters.")
 
 
-DOOR = Door(router, bodies=(HuggingFaceRequest, HuggingFaceError), error_forms={PREFIX: error_form})
+ENDPOINT = CompatibleEndpoint(
+    router, bodies=(HuggingFaceRequest, HuggingFaceError), error_forms={PREFIX: error_form}
+)

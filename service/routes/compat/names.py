@@ -1,4 +1,4 @@
-"""Names of our fields in another API, so that its errors name what its client sent."""
+"""Names of this API's fields in another vendor's API, for errors that name the client's fields."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from service.errors.problems import FieldError, Invalid, NotFound, Problem
 
 
 @dataclass(frozen=True)
-class Names:
-    """Names of fields in another API.
+class FieldNames:
+    """Names of fields in another vendor's API.
 
     Args:
-        foreign: name of each field, or path of fields, that has another one there.
-        prefix: of every other field.
+        foreign: vendor's name by field, or by dotted path, where the names differ.
+        prefix: prefix of all other fields.
     """
 
-    foreign: Mapping[str, str] = field(default_factory=dict)
+    vendor_names: Mapping[str, str] = field(default_factory=dict)
     prefix: str = ""
 
     def of(self, path: str) -> str:
-        """Return a path of our fields as the other API spells it."""
-        if path in self.foreign:
-            return self.foreign[path]
+        """Convert a path of this API's fields to the vendor's."""
+        if path in self.vendor_names:
+            return self.vendor_names[path]
         first, dot, rest = path.partition(".")
-        return f"{self.foreign.get(first, self.prefix + first)}{dot}{rest}"
+        return f"{self.vendor_names.get(first, self.prefix + first)}{dot}{rest}"
 
 
-SAME = Names()
-"""Every field is called as here."""
+SAME_NAMES = FieldNames()
+"""Field names that are identical in both APIs."""
 
 
 @contextmanager
-def renaming(names: Names) -> Iterator[None]:
-    """Name fields at fault as the other API does. Raises: Invalid, NotFound."""
+def renaming(names: FieldNames) -> Iterator[None]:
+    """Rename fields in errors raised inside to the vendor's names. Raises: Invalid, NotFound."""
     try:
         yield
     except Invalid as problem:
@@ -50,5 +50,5 @@ def renaming(names: Names) -> Iterator[None]:
         raise
 
 
-def _renamed(problem: Problem, names: Names) -> list[FieldError]:
+def _renamed(problem: Problem, names: FieldNames) -> list[FieldError]:
     return [FieldError(names.of(error.field), error.message) for error in problem.errors]

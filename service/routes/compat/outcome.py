@@ -1,4 +1,4 @@
-"""Outcome: what a client that waits for a job at a door gets of it."""
+"""Wait for a job at a compatible endpoint, and read its output files."""
 
 from __future__ import annotations
 
@@ -10,63 +10,65 @@ from service.errors.handlers import log
 from service.front_end.front_end import FrontEnd
 from service.http.inflight_limits import Hold
 from service.jobs.model.job import Job
-from service.responses.render import without_output
-from service.responses.wait import until_ended
+from service.responses.render import problem_without_output
+from service.responses.wait import wait_until_ended
 from service.routes.compat.call import Call
 
 
-async def ended(call: Call, job: Job) -> Job:
+async def wait_for_success(call: Call, job: Job) -> Job:
     """Return the job once it has succeeded.
 
-    A job whose client leaves is canceled, unless the settings or its Idempotency-Key say that
-    somebody may come back for it.
+    If the client disconnects, the job is canceled, unless the settings disable this or an
+    Idempotency-Key lets the client return.
 
     Raises: Problem: it ended without outputs, or has not ended within `limits.max_wait_s`.
     """
-    job = await until_ended(call.front, job, call.front.settings.limits.max_wait_s, call.request)
+    job = await wait_until_ended(
+        call.front, job, call.front.settings.limits.max_wait_s, call.request
+    )
     if not job.state.ended and await call.request.is_disconnected():
-        await left(call, job)
+        await cancel_disconnected(call, job)
     if not job.state.is_done:
-        raise without_output(job)
+        raise problem_without_output(job)
     return job
 
 
-async def left(call: Call, job: Job) -> None:
-    """Cancel the job of a client that has left, where nobody will ask for it."""
+async def cancel_disconnected(call: Call, job: Job) -> None:
+    """Cancel a disconnected client's job, unless settings or an Idempotency-Key prevent it."""
     if not call.front.settings.server.cancel_when_left:
         return
     if "idempotency-key" not in call.request.headers:
         await call.front.queue.cancel(job.id)
 
 
-_LEAVING: set[asyncio.Task[None]] = set()
-"""Tasks that cancel jobs; the event loop itself keeps no task."""
+_CANCELLATIONS: set[asyncio.Task[None]] = set()
+"""References to the tasks that cancel jobs; the event loop holds only weak references."""
 
 
-def leave(call: Call, job: Job) -> None:
-    """Cancel as `left`, beside a stream that is being torn down and may not wait itself."""
+def cancel_in_background(call: Call, job: Job) -> None:
+    """Call `cancel_disconnected` in a new task, for a closing stream, which cannot await."""
 
     async def cancel() -> None:
         try:
-            await left(call, job)
+            await cancel_disconnected(call, job)
         except RedisError as error:
-            log.warning("the job %s, whose client has left, goes on: %s", job.id, error)
+            log.warning("could not cancel the job %s, whose client disconnected: %s", job.id, error)
 
     task = asyncio.create_task(cancel())
-    _LEAVING.add(task)
-    task.add_done_callback(_LEAVING.discard)
+    _CANCELLATIONS.add(task)
+    task.add_done_callback(_CANCELLATIONS.discard)
 
 
-async def files(front: FrontEnd, job: Job, hold: Hold) -> list[bytes]:
-    """Return the job's files in their order.
+async def read_output_files(front: FrontEnd, job: Job, hold: Hold) -> list[bytes]:
+    """Read a job's output files in order.
 
     Args:
-        hold: counts their bytes; its owner closes it once they are sent.
+        hold: counts their bytes; the caller closes it once they are sent.
 
-    Raises: Problem: one is gone or damaged, or too many bytes are in flight.
+    Raises: Problem: a file is gone or damaged, or too many bytes are in flight.
     """
-    found = []
+    contents = []
     for output in job.outputs:
         hold.add(output.bytes)
-        found.append(await front.outputs.read(output))
-    return found
+        contents.append(await front.outputs.read(output))
+    return contents

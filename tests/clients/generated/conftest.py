@@ -1,4 +1,4 @@
-"""A real front end that wants keys, and programs that call it."""
+"""Real front end that requires API keys, and programs that call it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.service.test_keys import with_keys
 
 TENANT = "acme"
 Run = Callable[..., Coroutine[Any, Any, str]]
-"""Run a command in the test's folder; give what it prints."""
+"""Function that runs a command in the test's folder and returns its output."""
 
 
 @pytest.fixture
@@ -35,19 +35,19 @@ async def run(
     _, key = await keys.create(TENANT)
     app = create_app(settings, queue, store)
     async with served(app, settings) as address, StandIn(queue, store):
-        known = {"ATELIER_SERVER": address, "ATELIER_KEY": key}
-        yield lambda *command: _run(tmp_path, known, *command)
+        variables = {"ATELIER_SERVER": address, "ATELIER_KEY": key}
+        yield lambda *command: _run(tmp_path, variables, *command)
     await keys.close()
 
 
-async def _run(folder: Path, known: dict[str, str], *command: str) -> str:
+async def _run(folder: Path, variables: dict[str, str], *command: str) -> str:
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=folder,
-        env=os.environ | known,
+        env=os.environ | variables,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    said, _ = await process.communicate()
-    assert process.returncode == 0, said.decode()
-    return said.decode()
+    output, _ = await process.communicate()
+    assert process.returncode == 0, output.decode()
+    return output.decode()

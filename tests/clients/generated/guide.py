@@ -1,4 +1,4 @@
-"""The programs of docs/guides/generated-clients.md, as its readers copy them."""
+"""Programs of docs/guides/generated-clients.md, as its readers copy them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ GUIDE = (ROOT / "docs" / "guides" / "generated-clients.md").read_text("utf-8")
 
 
 def block(language: str) -> str:
-    """The one code block in a language."""
+    """The only code block in a language."""
     (text,) = re.findall(rf"```{language}\n(.*?)```", GUIDE, re.DOTALL)
     return str(text)
 
 
 def command(name: str) -> list[str]:
-    """The arguments of the command that makes a client."""
+    """Arguments of the command that generates a client."""
     (line,) = re.findall(rf"^(?:npx )?{name} (.*)$", GUIDE, re.MULTILINE)
     return shlex.split(line)

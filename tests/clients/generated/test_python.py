@@ -1,4 +1,4 @@
-"""A client by openapi-python-client: made without a warning, and used as the guide says."""
+"""Client by openapi-python-client: generated without warnings and used as in the guide."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ assert (answer.status_code, type(answer.parsed)) == (422, ProblemView), answer
 assert answer.parsed.errors[0].field == "width", answer.parsed
 assert answer.parsed.error.code == "invalid_request", answer.parsed
 """
-"""After the guide's program: errors come typed, too."""
+"""Check appended to the guide's program: errors are typed."""
 
 
 @pytest.fixture
 def made(tmp_path: Path) -> list[str]:
-    """The command that makes the client, as the guide has it; no formatter goes over it."""
+    """Command that generates the client as in the guide, without formatters."""
     (tmp_path / "openapi.yaml").write_text((ROOT / "openapi.yaml").read_text())
     (tmp_path / "client.yaml").write_text(f"post_hooks: []\n{block('yaml')}")
     return [str(Path(sys.executable).with_name(GENERATOR)), *command(GENERATOR)]
@@ -34,11 +34,11 @@ def made(tmp_path: Path) -> list[str]:
 async def test_the_program_of_the_guide(
     run: Run, made: list[str], tmp_path: Path, queue: Queue
 ) -> None:
-    said = await run(*made, "--fail-on-warning")
-    assert "WARNING" not in said
+    output = await run(*made, "--fail-on-warning")
+    assert "WARNING" not in output
     (tmp_path / "program.py").write_text(block("python") + REFUSED)
-    said = await run(sys.executable, "program.py")
+    output = await run(sys.executable, "program.py")
     (job,) = await queue.list(tenant=TENANT, limit=9)
-    assert said.split() == [job.id, "succeeded", f"['{job.id}']"]
+    assert output.split() == [job.id, "succeeded", f"['{job.id}']"]
     assert (job.request["prompt"], job.request["seed"]) == ("a green cross", 7)
     assert (tmp_path / "cross.png").read_bytes() == picture()

@@ -1,6 +1,6 @@
-"""A client by openapi-typescript: its types are strict, and it is used as the guide says.
+"""Client by openapi-typescript: compiled with strict types and used as in the guide.
 
-The packages come with `make test`; the tests are skipped where there is no Node.
+`make test` installs the packages; tests are skipped without Node.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ await atelier.GET("/v1/jobs", { params: { query: { state: "done" } } });
 const refused = await atelier.POST("/v1/generate", { body: { prompt: "a cat", width: 7 } });
 if (refused.error?.errors?.[0]?.field !== "width") throw new Error(JSON.stringify(refused.error));
 """
-"""After the guide's program: what is wrong is found when it is compiled; errors come typed."""
+"""Check appended to the guide's program: the compiler finds wrong types, and errors are typed."""
 
 pytestmark = [
     pytest.mark.skipif(not shutil.which("node"), reason="Node is not here (https://nodejs.org)"),
@@ -55,9 +55,9 @@ async def test_the_program_of_the_guide(run: Run, folder: Path, queue: Queue) ->
     generator = "node_modules/openapi-typescript/bin/cli.js"
     await run("node", generator, *command("openapi-typescript"))
     await run(*TSC, "program.ts")
-    said = await run("node", "program.js")
+    output = await run("node", "program.js")
     (job,) = [
         job for job in await queue.list(tenant=TENANT, limit=9) if job.request.get("seed") == 7
     ]
-    assert said.split() == [job.id, "succeeded", "[", f"'{job.id}'", "]"]
+    assert output.split() == [job.id, "succeeded", "[", f"'{job.id}'", "]"]
     assert (folder / "cross.png").read_bytes() == picture()

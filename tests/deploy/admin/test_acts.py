@@ -1,4 +1,4 @@
-"""Commands at Redis leave in the audit log what they have changed, and who has done it."""
+"""Admin commands record each change and its operator in the audit log."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Capsys = pytest.CaptureFixture[str]
 
 
 class Commands:
-    """Commands in this process: their exit codes, and the acts that they leave."""
+    """Runs commands in this process and returns their exit codes and audit records."""
 
     def __init__(self, capsys: Capsys, redis_url: str, folder: Path) -> None:
         self._capsys, self._url, self._folder = capsys, redis_url, folder
@@ -49,23 +49,24 @@ class Commands:
     def __call__(self, *arguments: str) -> tuple[int, str, str]:
         at = ("--redis", self._url, "--state", str(self._folder))
         code = atelier.main([*arguments, *at])
-        said = self._capsys.readouterr()
-        return code, said.out.strip(), said.err
+        captured = self._capsys.readouterr()
+        return code, captured.out.strip(), captured.err
 
     def act(self, *arguments: str) -> AuditRecord:
-        """The one act that a command leaves."""
+        """Run a command and return the single audit record that it adds."""
         self(*arguments)
-        (record,) = [one for one in self.left() if one.id not in self._seen]
-        self._seen |= {one.id for one in self.left()}
+        (record,) = [entry for entry in self.left() if entry.id not in self._seen]
+        self._seen |= {entry.id for entry in self.left()}
         return record
 
     def left(self) -> list[AuditRecord]:
-        """Ends of all acts, the oldest first; each was written down before it."""
+        """Return the final record of each act, oldest first; each needs an earlier "begun"
+        record."""
         records = asyncio.run(self._left())
-        begun = {one.id for one in records if one.outcome == "begun"}
-        ended = [one for one in records if one.outcome != "begun"]
-        assert begun == {one.id for one in ended}
-        return sorted(ended, key=lambda one: one.at)
+        begun = {record.id for record in records if record.outcome == "begun"}
+        ended = [record for record in records if record.outcome != "begun"]
+        assert begun == {record.id for record in ended}
+        return sorted(ended, key=lambda record: record.at)
 
     def file(self, text: str) -> str:
         path = self._folder / "file"
@@ -85,65 +86,65 @@ def run(capsys: Capsys, redis_url: str, empty_redis: Redis, tmp_path: Path) -> C
     return Commands(capsys, redis_url, tmp_path)
 
 
-def told(record: AuditRecord) -> tuple[str, str, str, str]:
+def summary(record: AuditRecord) -> tuple[str, str, str, str]:
     assert record.name == operator_of_process().name and record.reason in ("", "a ticket")
     return record.act, record.target, record.outcome, record.error
 
 
 def test_keys(run: Commands) -> None:
-    made = run.act("keys", "create", "--tenant", "acme", "--name", "shop", "--reason", "a ticket")
-    assert told(made) == ("create key", "acme", "done", "") and made.reason == "a ticket"
+    record = run.act("keys", "create", "--tenant", "acme", "--name", "shop", "--reason", "a ticket")
+    assert summary(record) == ("create key", "acme", "done", "") and record.reason == "a ticket"
     exported = run("keys", "export")[1]
     (key,) = map(json.loads, exported.splitlines())
-    assert made.details == {"key": key["id"]} and key["digest"] not in made.model_dump_json()
-    assert told(run.act("keys", "revoke", key["id"])) == ("revoke key", key["id"], "done", "")
+    assert record.details == {"key": key["id"]} and key["digest"] not in record.model_dump_json()
+    assert summary(run.act("keys", "revoke", key["id"])) == ("revoke key", key["id"], "done", "")
     failed = run.act("keys", "revoke", "none")
-    assert told(failed)[:3] == ("revoke key", "none", "failed") and "no key" in failed.error
-    taken = run.act("keys", "import", run.file(exported))
-    assert told(taken) == ("import keys", key["id"], "done", "")
-    made = run.act("keys", "create", "--operator", "--name", "alice")
-    assert told(made) == ("create operator's key", "alice", "done", "")
+    assert summary(failed)[:3] == ("revoke key", "none", "failed") and "no key" in failed.error
+    imported = run.act("keys", "import", run.file(exported))
+    assert summary(imported) == ("import keys", key["id"], "done", "")
+    record = run.act("keys", "create", "--operator", "--name", "alice")
+    assert summary(record) == ("create operator's key", "alice", "done", "")
 
 
 def test_tenants(run: Commands) -> None:
-    """Also one whose name is that of a parameter."""
-    made = run.act("tenants", "set", "acme", "max_queued=7", "weight=none")
-    assert told(made) == ("set tenant", "acme", "done", "")
-    assert made.details == {"max_queued": "7", "weight": "none"}
-    wrong = run.act("tenants", "set", "acme", "max_queued=0")
-    assert told(wrong)[2] == "failed" and "max_queued" in wrong.error
-    taken = run.act("tenants", "import", run.file(TENANTS))
-    assert told(taken) == ("import tenants", "acme reason", "done", "")
-    assert taken.details == {"acme": "weight=2.0", "reason": "max_queued=3"}
-    taken = run.act("tenants", "import", run.file(TENANTS), "--replace")
-    assert told(taken)[0] == "replace tenants"
-    assert told(run.act("tenants", "remove", "acme")) == ("remove tenant", "acme", "done", "")
-    assert told(run.act("tenants", "remove", "acme"))[2] == "failed"
+    """Tenant commands are audited, even for a tenant named like a parameter of the command."""
+    record = run.act("tenants", "set", "acme", "max_queued=7", "weight=none")
+    assert summary(record) == ("set tenant", "acme", "done", "")
+    assert record.details == {"max_queued": "7", "weight": "none"}
+    rejected = run.act("tenants", "set", "acme", "max_queued=0")
+    assert summary(rejected)[2] == "failed" and "max_queued" in rejected.error
+    imported = run.act("tenants", "import", run.file(TENANTS))
+    assert summary(imported) == ("import tenants", "acme reason", "done", "")
+    assert imported.details == {"acme": "weight=2.0", "reason": "max_queued=3"}
+    imported = run.act("tenants", "import", run.file(TENANTS), "--replace")
+    assert summary(imported)[0] == "replace tenants"
+    assert summary(run.act("tenants", "remove", "acme")) == ("remove tenant", "acme", "done", "")
+    assert summary(run.act("tenants", "remove", "acme"))[2] == "failed"
 
 
 def test_webhooks(run: Commands) -> None:
-    made = run.act("webhooks", "create", "--tenant", "acme")
-    assert told(made) == ("create webhook secret", "acme", "done", "")
-    secret_id = made.details["secret"]
-    assert secret_id in run("webhooks", "list")[1] and "whsec_" not in made.model_dump_json()
-    gone = run.act("webhooks", "revoke", secret_id)
-    assert told(gone) == ("revoke webhook secret", secret_id, "done", "")
-    assert told(run.act("webhooks", "revoke", secret_id))[2] == "failed"
+    record = run.act("webhooks", "create", "--tenant", "acme")
+    assert summary(record) == ("create webhook secret", "acme", "done", "")
+    secret_id = record.details["secret"]
+    assert secret_id in run("webhooks", "list")[1] and "whsec_" not in record.model_dump_json()
+    revoked = run.act("webhooks", "revoke", secret_id)
+    assert summary(revoked) == ("revoke webhook secret", secret_id, "done", "")
+    assert summary(run.act("webhooks", "revoke", secret_id))[2] == "failed"
 
 
 def test_aliases(run: Commands) -> None:
-    made = run.act("aliases", "set", "flux", "@r1=9", "@r2=1", "--baseline", "@r1")
-    assert told(made) == ("set alias", "flux", "done", "")
-    assert made.details == {"@r1": "9", "@r2": "1", "baseline": "@r1"}
+    record = run.act("aliases", "set", "flux", "@r1=9", "@r2=1", "--baseline", "@r1")
+    assert summary(record) == ("set alias", "flux", "done", "")
+    assert record.details == {"@r1": "9", "@r2": "1", "baseline": "@r1"}
     exported = run("aliases", "export")[1]
-    assert told(run.act("aliases", "remove", "flux")) == ("remove alias", "flux", "done", "")
-    assert told(run.act("aliases", "remove", "flux"))[2] == "failed"
-    taken = run.act("aliases", "import", run.file(exported))
-    assert told(taken) == ("import aliases", "flux", "done", "")
+    assert summary(run.act("aliases", "remove", "flux")) == ("remove alias", "flux", "done", "")
+    assert summary(run.act("aliases", "remove", "flux"))[2] == "failed"
+    imported = run.act("aliases", "import", run.file(exported))
+    assert summary(imported) == ("import aliases", "flux", "done", "")
 
 
 def test_backups(run: Commands, redis_url: str) -> None:
-    """A backup has no part of its own act; a restore is in the log of what it has filled."""
+    """A backup does not contain its own audit record; a restore appends to the restored log."""
 
     async def flush() -> None:
         redis = await connection.connect(RedisSettings(url=redis_url))
@@ -152,13 +153,13 @@ def test_backups(run: Commands, redis_url: str) -> None:
 
     run.act("tenants", "set", "acme", "weight=2")
     code, name, _ = run("backup")
-    assert code == 0 and [one.act for one in run.left()] == ["set tenant", "create backup"]
+    assert code == 0 and [record.act for record in run.left()] == ["set tenant", "create backup"]
     asyncio.run(flush())
-    code, _, said = run("backup", "restore", name)
-    assert code == 0, said
+    code, _, err = run("backup", "restore", name)
+    assert code == 0, err
     *_, restored = run.left()
-    assert told(restored) == ("restore backup", name, "done", "")
-    assert [one.act for one in run.left()] == ["set tenant", "restore backup"]
+    assert summary(restored) == ("restore backup", name, "done", "")
+    assert [record.act for record in run.left()] == ["set tenant", "restore backup"]
 
 
 def parsers(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
@@ -169,14 +170,14 @@ def parsers(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Arg
 @pytest.mark.parametrize("group", ["keys", "tenants", "aliases", "webhooks", "backup"])
 def test_whatever_changes_something_takes_a_reason(group: str) -> None:
     command = dict(parsers(atelier.parser()))[group]
-    for name, one in parsers(command):
-        assert ("--reason" in one.format_help()) is (name not in READS), name
+    for name, subparser in parsers(command):
+        assert ("--reason" in subparser.format_help()) is (name not in READS), name
 
 
 async def test_a_full_redis_stops_no_act(
     capsys: Capsys, redis_url: str, empty_redis: Redis, tmp_path: Path
 ) -> None:
-    """A leaked key is revoked where Redis takes no more; who has done it is told at once."""
+    """Revoking a leaked key works when Redis is full; the audit record goes to stderr instead."""
     key, _ = await ApiKeys(empty_redis).create("acme")
     command = ["keys", "revoke", key.id, "--redis", redis_url, "--state", str(tmp_path)]
     await empty_redis.config_set("maxmemory", 1)
@@ -185,9 +186,9 @@ async def test_a_full_redis_stops_no_act(
     finally:
         await empty_redis.config_set("maxmemory", 0)
     assert code == 0 and not await ApiKeys(empty_redis).any()
-    said = [line for line in capsys.readouterr().err.splitlines() if "keep the line" in line]
-    records = [AuditRecord.model_validate_json(line[line.index("{") :]) for line in said]
-    assert [(one.act, one.target, one.outcome) for one in records] == [
+    lines = [line for line in capsys.readouterr().err.splitlines() if "keep the line" in line]
+    records = [AuditRecord.model_validate_json(line[line.index("{") :]) for line in lines]
+    assert [(record.act, record.target, record.outcome) for record in records] == [
         ("revoke key", key.id, "begun"),
         ("revoke key", key.id, "done"),
     ]
@@ -203,21 +204,22 @@ async def a_process(*arguments: str, **variables: str) -> tuple[int | None, str,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    out, said = await command.communicate()
-    return command.returncode, out.decode().strip(), said.decode()
+    out, err = await command.communicate()
+    return command.returncode, out.decode().strip(), err.decode()
 
 
 @pytest.mark.processes
 async def test_a_command_elsewhere_is_in_the_log_of_the_installation(
     redis_url: str, empty_redis: Redis, tmp_path: Path
 ) -> None:
-    """A process whose own store is another; its user is the system's, not its variables'."""
+    """A process with another store audits to Redis, under the operating system's user, not
+    `USER`."""
     settings = Settings(state_dir=tmp_path / "front", queue=QueueSettings(reap_every_s=0.1))
     queue, store = await Queue.connect(redis_url, settings.queue), Store(settings.store_url)
     laptop = tmp_path / "laptop"
     at = ("--redis", redis_url, "--state", str(laptop), "--reason", "a new shop")
-    code, text, said = await a_process("keys", "create", "--tenant", "acme", *at, USER="mallory")
-    assert code == 0, said
+    code, text, err = await a_process("keys", "create", "--tenant", "acme", *at, USER="mallory")
+    assert code == 0, err
     assert not await store.below(FOLDER), "no front end runs"
 
     async def is_stored() -> bool:
@@ -252,8 +254,8 @@ async def test_a_command_elsewhere_is_in_the_log_of_the_installation(
 def test_an_embedded_redis_keeps_acts_for_the_server_to_come(
     capsys: Capsys, tmp_path: Path
 ) -> None:
-    """`atelier keys` before the first `atelier up`."""
+    """An act of `atelier keys` before the first `atelier up` is stored for the next server."""
     assert atelier.main(["keys", "create", "--tenant", "acme", "--state", str(tmp_path)]) == 0
     with embedded(tmp_path) as url:
         (act,) = Commands(capsys, url, tmp_path).left()
-    assert told(act) == ("create key", "acme", "done", "")
+    assert summary(act) == ("create key", "acme", "done", "")

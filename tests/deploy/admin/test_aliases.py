@@ -1,4 +1,4 @@
-"""`atelier aliases` as its user has it."""
+"""`atelier aliases`: set, list, remove, export and import."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def at(redis_url: str, empty_redis: object) -> tuple[str, ...]:
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     code = atelier.main(["aliases", *arguments])
-    said = capsys.readouterr()
-    return code, said.out, said.err
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
 
 
 def rows(capsys: pytest.CaptureFixture[str], at: tuple[str, ...]) -> list[list[str]]:
@@ -50,40 +50,40 @@ def test_an_aliass_life(
 ) -> None:
     in_redis(redis_url, lambda queue: queue.register("pool", version(R1), ready=True))
     assert rows(capsys, at) == []
-    code, said, _ = run(capsys, "set", ALIAS, "@r1=90", f"{R2}=10", *at)
-    assert code == 0 and f"{R1}=90 {R2}=10" in said
-    one, two = rows(capsys, at)
-    assert one == [ALIAS, R1, "90", "1", "ready", "0", "0", "-"]
-    assert two[:5] == [ALIAS, R2, "10", "not", "registered"]
+    code, out, _ = run(capsys, "set", ALIAS, "@r1=90", f"{R2}=10", *at)
+    assert code == 0 and f"{R1}=90 {R2}=10" in out
+    first, second = rows(capsys, at)
+    assert first == [ALIAS, R1, "90", "1", "ready", "0", "0", "-"]
+    assert second[:5] == [ALIAS, R2, "10", "not", "registered"]
     assert run(capsys, "set", ALIAS, "--baseline", "@r1", "--shadow", "@r3", *at)[0] == 0
-    told = [row[-1] for row in rows(capsys, at)]
-    assert "baseline" in told[0] and "shadow of 1.00%" in told[2]
+    notes = [row[-1] for row in rows(capsys, at)]
+    assert "baseline" in notes[0] and "shadow of 1.00%" in notes[2]
     assert [row[2] for row in rows(capsys, at)] == ["90", "10", "0"], "weights stay"
     assert run(capsys, "set", ALIAS, "--shadow", "none", "--min-jobs", "7", *at)[0] == 0
     assert len(rows(capsys, at)) == 2
     assert run(capsys, "remove", ALIAS, *at)[0] == 0
-    code, _, said = run(capsys, "remove", ALIAS, *at)
-    assert code == atelier.EXIT_FAILED and repr(ALIAS) in said
+    code, _, out = run(capsys, "remove", ALIAS, *at)
+    assert code == atelier.EXIT_FAILED and repr(ALIAS) in out
 
 
 def test_a_version_that_stepped_back_says_why(
     capsys: pytest.CaptureFixture[str], at: tuple[str, ...], redis_url: str
 ) -> None:
-    """Until it is given a weight again; other changes keep the note."""
+    """The note stays through other changes until the version gets a weight again."""
     run(capsys, "set", ALIAS, "@r1=90", "@r2=10", "--baseline", "@r1", *at)
 
     def step_back(queue: Queue) -> object:
         records = AliasRecords(queue.redis)
-        return records.change(lambda known: {ALIAS: known[ALIAS].without(R2, 7.0, "too slow")})
+        return records.change(lambda aliases: {ALIAS: aliases[ALIAS].without(R2, 7.0, "too slow")})
 
     in_redis(redis_url, step_back)
-    told = "stepped back at 1970-01-01T00:00:07+00:00: too slow"
-    assert told in rows(capsys, at)[1][-1]
+    note = "stepped back at 1970-01-01T00:00:07+00:00: too slow"
+    assert note in rows(capsys, at)[1][-1]
     run(capsys, "set", ALIAS, "--min-jobs", "9", *at)
     run(capsys, "set", ALIAS, "@r1=80", "@r2=0", *at)
-    assert told in rows(capsys, at)[1][-1]
+    assert note in rows(capsys, at)[1][-1]
     run(capsys, "set", ALIAS, "@r1=80", "@r2=5", *at)
-    assert told not in rows(capsys, at)[1][-1]
+    assert note not in rows(capsys, at)[1][-1]
 
 
 @pytest.mark.parametrize(
@@ -92,9 +92,9 @@ def test_a_version_that_stepped_back_says_why(
         ([ALIAS], "versions with weights"),
         ([ALIAS, "@r1"], "VERSION=WEIGHT"),
         ([ALIAS, "@r1=0"], "above 0"),
-        ([ALIAS, "@r1=-1"], "numbers from 0"),
+        ([ALIAS, "@r1=-1"], "0 or more"),
         ([ALIAS, "@r1=much"], f"{ALIAS}.weights.{R1}"),
-        ([ALIAS, "@r1=1", "--baseline", "@r2"], f"{R2!r} is none of its versions"),
+        ([ALIAS, "@r1=1", "--baseline", "@r2"], f"{R2!r} is not one of its versions"),
         ([ALIAS, "@r1=1", "--shadow-share", "2"], f"{ALIAS}.shadow_share"),
         ([ALIAS, "--min-jobs", "9"], "no alias 'flux-dev' yet"),
         (["a/b", "@r1=1"], "can't be an alias"),
@@ -104,11 +104,11 @@ def test_what_is_wrong_is_told_and_changes_nothing(
     capsys: pytest.CaptureFixture[str], at: tuple[str, ...], arguments: list[str], said: str
 ) -> None:
     try:
-        code, _, told = run(capsys, "set", *arguments, *at)
-    except SystemExit as ended:
-        code, told = int(str(ended.code)), capsys.readouterr().err
-    assert code == atelier.EXIT_USAGE and said in told, told
-    assert "Value error" not in told
+        code, _, err = run(capsys, "set", *arguments, *at)
+    except SystemExit as exit_:
+        code, err = int(str(exit_.code)), capsys.readouterr().err
+    assert code == atelier.EXIT_USAGE and said in err, err
+    assert "Value error" not in err
     assert rows(capsys, at) == []
 
 
@@ -116,17 +116,17 @@ def test_what_is_wrong_is_told_and_changes_nothing(
 def test_an_alias_is_no_version_of_another(
     capsys: pytest.CaptureFixture[str], at: tuple[str, ...], options: tuple[str, ...]
 ) -> None:
-    """Whichever comes first; a model of its name, which it serves itself, may be one."""
+    """Either order of creation is refused, unless a served model has the alias's name."""
     run(capsys, "set", ALIAS, "@r1=1", *at)
     for _ in range(2):
-        code, _, told = run(capsys, "set", "best", *options, *at)
-        assert code == atelier.EXIT_USAGE, told
-        assert f"{ALIAS!r} is an alias" in told and f"its versions are {R1}" in told
+        code, _, err = run(capsys, "set", "best", *options, *at)
+        assert code == atelier.EXIT_USAGE, err
+        assert f"{ALIAS!r} is an alias" in err and f"its versions are {R1}" in err
         assert [row[0] for row in rows(capsys, at)] == [ALIAS]
     assert run(capsys, "set", ALIAS, "@r1=1", f"{ALIAS}=1", *at)[0] == 0
     assert run(capsys, "set", "best", *options, *at)[0] == 0
-    code, _, told = run(capsys, "set", ALIAS, "@r1=1", *at)
-    assert code == atelier.EXIT_USAGE and f"best: {ALIAS!r} is an alias" in told
+    code, _, err = run(capsys, "set", ALIAS, "@r1=1", *at)
+    assert code == atelier.EXIT_USAGE and f"best: {ALIAS!r} is an alias" in err
 
 
 def test_weights_change_at_a_time_by_rediss_clock(
@@ -135,14 +135,14 @@ def test_weights_change_at_a_time_by_rediss_clock(
     redis_url: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Jobs have their times by that clock: those before are not looked at."""
-    real = time.time
-    monkeypatch.setattr(time, "time", lambda: real() + 3600)
+    """Job times use Redis's clock, so the alias counts no job from before its change."""
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 3600)
     assert run(capsys, "set", ALIAS, "@r1=1", *at)[0] == 0
 
     async def check(queue: Queue) -> None:
-        found = (await AliasRecords(queue.redis).all())[ALIAS]
-        assert found.since <= await AliasJobs(queue.redis).now()
+        alias = (await AliasRecords(queue.redis).all())[ALIAS]
+        assert alias.since <= await AliasJobs(queue.redis).now()
 
     in_redis(redis_url, check)
 
@@ -154,12 +154,12 @@ def test_export_and_import(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whole records, with what has stepped back; others stay."""
+    """Export and import keep whole records, including stepped-back versions; other aliases stay."""
     run(capsys, "set", ALIAS, "@r1=90", "@r2=10", "--baseline", "@r1", "--shadow", "@r3", *at)
 
     def step_back(queue: Queue) -> object:
         records = AliasRecords(queue.redis)
-        return records.change(lambda known: {ALIAS: known[ALIAS].without(R2, 7.0, "too slow")})
+        return records.change(lambda aliases: {ALIAS: aliases[ALIAS].without(R2, 7.0, "too slow")})
 
     in_redis(redis_url, step_back)
     run(capsys, "set", "other", "@r1=1", *at)
@@ -171,8 +171,8 @@ def test_export_and_import(
     third = rows(capsys, at)[-1]
     file = tmp_path / "aliases.jsonl"
     file.write_text(exported)
-    code, _, said = run(capsys, "import", str(file), *at)
-    assert code == 0 and "2 aliases" in said
+    code, _, out = run(capsys, "import", str(file), *at)
+    assert code == 0 and "2 aliases" in out
     assert rows(capsys, at) == [*before, third]
     assert run(capsys, "remove", "other", *at)[0] == 0
     monkeypatch.setattr("sys.stdin", io.StringIO(exported))
@@ -197,6 +197,6 @@ def test_a_file_that_is_wrong_is_taken_in_no_part(
 ) -> None:
     file = tmp_path / "wrong.jsonl"
     file.write_text('{"name": "good", "weights": {"a": 1}}\n' + wrong)
-    code, _, told = run(capsys, "import", str(file), *at)
-    assert code == atelier.EXIT_USAGE and said in told
+    code, _, err = run(capsys, "import", str(file), *at)
+    assert code == atelier.EXIT_USAGE and said in err
     assert rows(capsys, at) == []

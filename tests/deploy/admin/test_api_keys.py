@@ -1,4 +1,4 @@
-"""`atelier keys` as its user has it, against a running server and without one."""
+"""`atelier keys`: create, list, revoke, export and import, with and without a running server."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ from service.settings.redis import RedisSettings
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     code = atelier.main(["keys", *arguments])
-    said = capsys.readouterr()
-    return code, said.out, said.err
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
 
 
 @pytest.mark.parametrize("is_running", [True, False])
 def test_a_keys_life(capsys: pytest.CaptureFixture[str], tmp_path: Path, is_running: bool) -> None:
-    """Beside a server on that folder, and each time with one of its own."""
+    """Create, list and revoke a key, next to a running server or with an embedded Redis per
+    command."""
 
     def life() -> None:
-        code, text, said = run(capsys, "create", "--tenant", "acme", "--name", "shop", *at)
+        code, text, err = run(capsys, "create", "--tenant", "acme", "--name", "shop", *at)
         key_id = text.split("_")[1]
-        assert code == 0 and text.count("\n") == 1 and text.strip() not in said
-        assert "acme" in said and str(tmp_path) in said, "of which tenant, and for which servers"
+        assert code == 0 and text.count("\n") == 1 and text.strip() not in err
+        assert "acme" in err and str(tmp_path) in err, "of which tenant, and for which servers"
         code, table, _ = run(capsys, "list", *at)
         assert code == 0 and [key_id, "acme", "shop"] == [*table.split()[4:6], table.split()[-1]]
         assert text.strip() not in table and text.split("_", 2)[2].strip() not in table
         assert run(capsys, "revoke", key_id, *at)[0] == 0
-        code, _, said = run(capsys, "revoke", key_id, *at)
-        assert code == atelier.EXIT_FAILED and key_id in said
+        code, _, err = run(capsys, "revoke", key_id, *at)
+        assert code == atelier.EXIT_FAILED and key_id in err
         assert len(run(capsys, "list", *at)[1].splitlines()) == 1
 
     at = ("--state", str(tmp_path))
@@ -56,8 +57,8 @@ def test_a_server_at_an_address(
 
 
 def test_a_wrong_tenant_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    code, text, said = run(capsys, "create", "--tenant", "a b", "--state", str(tmp_path))
-    assert (code, text) == (atelier.EXIT_USAGE, "") and "--tenant" in said
+    code, text, err = run(capsys, "create", "--tenant", "a b", "--state", str(tmp_path))
+    assert (code, text) == (atelier.EXIT_USAGE, "") and "--tenant" in err
 
 
 @pytest.mark.parametrize("name", ["two\nlines", "\x1b[31mred", "\udcff", "x" * 81])
@@ -73,19 +74,21 @@ def test_a_name_that_would_spoil_the_list(
 def test_a_whole_key_can_be_revoked_and_is_not_told(
     capsys: pytest.CaptureFixture[str], redis_url: str, empty_redis: object
 ) -> None:
-    """As whoever found it in the wrong place has it."""
+    """Revoking accepts the full text of a key, as found in a leak, and does not print its
+    secret."""
     at = ("--redis", redis_url)
     text = run(capsys, "create", "--tenant", "acme", *at)[1].strip()
     secret = text.rpartition("_")[2]
     for expected in (0, atelier.EXIT_FAILED):
-        code, _, said = run(capsys, "revoke", text, *at)
-        assert code == expected and text.split("_")[1] in said and secret not in said
+        code, _, err = run(capsys, "revoke", text, *at)
+        assert code == expected and text.split("_")[1] in err and secret not in err
 
 
 def test_keys_are_exported_and_imported(
     capsys: pytest.CaptureFixture[str], redis_url: str, empty_redis: Redis, tmp_path: Path
 ) -> None:
-    """Without their texts; an imported key is good, and one that is there already stays."""
+    """Exports hold no key texts; importing restores missing keys and leaves existing keys
+    unchanged."""
     at = ("--redis", redis_url)
     texts = [run(capsys, "create", "--tenant", name, *at)[1].strip() for name in ("acme", "b")]
     exported = run(capsys, "export", *at)[1]
@@ -94,11 +97,11 @@ def test_keys_are_exported_and_imported(
     file.write_text(exported)
     table = run(capsys, "list", *at)[1]
     assert run(capsys, "revoke", texts[0], *at)[0] == 0
-    code, _, said = run(capsys, "import", str(file), *at)
-    assert code == 0 and "1 keys added, 1 were there" in said
+    code, _, err = run(capsys, "import", str(file), *at)
+    assert code == 0 and "1 keys added, 1 existed already" in err
     assert run(capsys, "list", *at)[1] == table
-    found = asyncio.run(_found(redis_url, texts[0]))
-    assert found is not None and found.tenant == "acme"
+    key = asyncio.run(_found(redis_url, texts[0]))
+    assert key is not None and key.tenant == "acme"
 
 
 @pytest.mark.parametrize("wrong", ["{}", "no json", '{"id": "a"}'])
@@ -108,12 +111,12 @@ def test_a_wrong_export_is_imported_in_no_part(
 ) -> None:  # fmt: skip
     at = ("--redis", redis_url)
     text = run(capsys, "create", "--tenant", "acme", *at)[1].strip()
-    good = run(capsys, "export", *at)[1]
+    exported = run(capsys, "export", *at)[1]
     assert run(capsys, "revoke", text, *at)[0] == 0
     file = tmp_path / "keys.jsonl"
-    file.write_text(good + wrong)
-    code, _, said = run(capsys, "import", str(file), *at)
-    assert code == atelier.EXIT_USAGE and "line 2" in said
+    file.write_text(exported + wrong)
+    code, _, err = run(capsys, "import", str(file), *at)
+    assert code == atelier.EXIT_USAGE and "line 2" in err
     assert len(run(capsys, "list", *at)[1].splitlines()) == 1
 
 
@@ -124,29 +127,29 @@ def test_another_key_of_the_same_id_is_told(
     assert run(capsys, "create", "--tenant", "acme", *at)[0] == 0
     key = json.loads(run(capsys, "export", *at)[1])
     file = tmp_path / "keys.jsonl"
-    others = [key | {"digest": "0" * 64}, key | {"id": "new"}]
-    file.write_text("\n".join(map(json.dumps, others)))
-    code, _, said = run(capsys, "import", str(file), *at)
-    assert code == atelier.EXIT_USAGE and key["id"] in said
+    changed = [key | {"digest": "0" * 64}, key | {"id": "new"}]
+    file.write_text("\n".join(map(json.dumps, changed)))
+    code, _, err = run(capsys, "import", str(file), *at)
+    assert code == atelier.EXIT_USAGE and key["id"] in err
     assert len(run(capsys, "list", *at)[1].splitlines()) == 2, "none was added"
 
 
 def test_one_id_twice_in_a_file_is_told(
     capsys: pytest.CaptureFixture[str], redis_url: str, empty_redis: Redis, tmp_path: Path
 ) -> None:
-    """The same line twice is one key."""
+    """Two keys with one id are refused; the same line twice counts as one key."""
     at = ("--redis", redis_url)
     text = run(capsys, "create", "--tenant", "acme", *at)[1].strip()
     line = run(capsys, "export", *at)[1].strip()
     assert run(capsys, "revoke", text, *at)[0] == 0
     other, file = json.dumps(json.loads(line) | {"digest": "0" * 64}), tmp_path / "keys.jsonl"
     file.write_text(f"{line}\n{other}\n")
-    code, _, said = run(capsys, "import", str(file), *at)
-    assert code == atelier.EXIT_USAGE and text.split("_")[1] in said
+    code, _, err = run(capsys, "import", str(file), *at)
+    assert code == atelier.EXIT_USAGE and text.split("_")[1] in err
     assert len(run(capsys, "list", *at)[1].splitlines()) == 1, "none was added"
     file.write_text(f"{line}\n{line}\n")
-    code, _, said = run(capsys, "import", str(file), *at)
-    assert code == 0 and "1 keys added, 0 were there" in said
+    code, _, err = run(capsys, "import", str(file), *at)
+    assert code == 0 and "1 keys added, 0 existed already" in err
 
 
 async def _found(redis_url: str, text: str) -> ApiKey | None:
@@ -160,14 +163,14 @@ async def _found(redis_url: str, text: str) -> ApiKey | None:
 def test_an_operators_key(
     capsys: pytest.CaptureFixture[str], redis_url: str, empty_redis: Redis
 ) -> None:
-    """It has a person's name and no tenant, and is exported like any other."""
+    """An operator's key has a person's name and no tenant; exports include it."""
     at = ("--redis", redis_url)
-    code, _, said = run(capsys, "create", "--operator", *at)
-    assert code == atelier.EXIT_USAGE and "--name" in said
-    code, text, said = run(capsys, "create", "--operator", "--name", "alice", *at)
-    assert code == 0 and "the operator alice" in said
+    code, _, err = run(capsys, "create", "--operator", *at)
+    assert code == atelier.EXIT_USAGE and "--name" in err
+    code, text, err = run(capsys, "create", "--operator", "--name", "alice", *at)
+    assert code == 0 and "the operator alice" in err
     assert run(capsys, "list", *at)[1].splitlines()[1].split()[1] == "(operator)"
-    found = asyncio.run(_found(redis_url, text.strip()))
-    assert found is not None and (found.role, found.tenant) == ("operator", "")
+    key = asyncio.run(_found(redis_url, text.strip()))
+    assert key is not None and (key.role, key.tenant) == ("operator", "")
     with pytest.raises(SystemExit):
         run(capsys, "create", "--operator", "--tenant", "acme", "--name", "x", *at)

@@ -1,4 +1,4 @@
-"""`atelier backup` as its user has it: a queue is lost, and goes on from the store."""
+"""`atelier backup`: a lost queue is restored from the store and finishes its jobs."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ Captured = pytest.CaptureFixture[str]
 HOUR_MS = 3_600_000
 PNG = {"output": {"format": "png"}, "seed": 1}
 BRIEF = QueueSettings(lease_s=5, reap_every_s=0.2)
-"""Leases that lapse soon, and not while a busy machine makes a backup."""
+"""Leases that expire soon, but not during a backup on a busy machine."""
 
 
 @pytest.fixture
 async def brief(redis_url: str, empty_redis: Redis) -> AsyncIterator[Queue]:
-    """A queue whose leases soon lapse."""
+    """A queue with short leases."""
     queue = await Queue.connect(redis_url, BRIEF)
     yield queue
     await queue.close()
@@ -54,8 +54,8 @@ class Command:
     async def __call__(self, *arguments: str) -> tuple[int, str, str]:
         command = ["backup", *arguments, *self._options]
         code = await asyncio.to_thread(atelier.main, command)
-        said = self._capsys.readouterr()
-        return code, said.out.strip(), said.err
+        captured = self._capsys.readouterr()
+        return code, captured.out.strip(), captured.err
 
 
 @pytest.fixture
@@ -81,16 +81,16 @@ async def test_a_queue_that_is_lost_goes_on(
     key, text = await ApiKeys(empty_redis).create("acme")
     secret = await WebhookSecrets(empty_redis).create("acme")
     await empty_redis.set("another", "program's")
-    held = await read(empty_redis)
-    code, name, said = await run()
+    saved = await read(empty_redis)
+    code, name, err = await run()
     assert (
         code == 0
         and re.fullmatch(r"\d{8}T\d{6}Z-[0-9a-f]{6}", name)
-        and f"{len(held)} keys" in said
+        and f"{len(saved)} keys" in err
     )
 
-    code, _, said = await run("restore", name)
-    assert code == atelier.EXIT_CONFIG and "not empty" in said and "FLUSHDB" in said
+    code, _, err = await run("restore", name)
+    assert code == atelier.EXIT_CONFIG and "not empty" in err and "FLUSHDB" in err
     late, _ = await brief.put(a_job())
     await empty_redis.flushall()
     await empty_redis.script_flush()
@@ -98,29 +98,29 @@ async def test_a_queue_that_is_lost_goes_on(
     restored = await read(empty_redis)
     restored.pop(keys.HISTORY.encode())
     restored.pop(keys.AUDIT.encode())
-    held.pop(keys.HISTORY.encode())
-    gone = held.keys() - restored.keys()
-    assert restored == {name: command for name, command in held.items() if name not in gone}
-    assert all(b":call:" in name for name in gone), "which live for a minute"
+    saved.pop(keys.HISTORY.encode())
+    missing = saved.keys() - restored.keys()
+    assert restored == {name: command for name, command in saved.items() if name not in missing}
+    assert all(b":call:" in name for name in missing), "these keys expire after a minute"
 
     assert await ApiKeys(empty_redis).find(text) == key
     assert await WebhookSecrets(empty_redis).of("acme") == [secret]
-    assert await brief.get(late.id) is None, "it came after the backup"
-    found, is_new = await brief.put(a_job(), idempotency_key="key 5", digest="d")
-    assert (found.id, is_new) == (jobs[5].id, False)
+    assert await brief.get(late.id) is None, "submitted after the backup"
+    jobs_now, is_new = await brief.put(a_job(), idempotency_key="key 5", digest="d")
+    assert (jobs_now.id, is_new) == (jobs[5].id, False)
 
     async def all_ended() -> bool:
         await brief.reap()
-        found = [await brief.get(job.id) for job in jobs]
-        return all(job is not None and job.state is JobState.SUCCEEDED for job in found)
+        jobs_now = [await brief.get(job.id) for job in jobs]
+        return all(job is not None and job.state is JobState.SUCCEEDED for job in jobs_now)
 
     async with StandIn(brief, Store(str(tmp_path / "outputs"))):
         await eventually(all_ended)
-    again = await brief.get(running.job.id)
-    assert again and again.outputs and not await brief.finish(running, [], USAGE)
-    (output,) = again.outputs
+    finished = await brief.get(running.job.id)
+    assert finished and finished.outputs and not await brief.finish(running, [], USAGE)
+    (output,) = finished.outputs
     assert int(output.key.rpartition("/")[2].partition("-")[0]) > running.fence + 1, (
-        "a claim after the backup, of which nobody knows, had the next fence"
+        "a claim after the backup, which the restored queue lacks, had the next fence"
     )
 
 
@@ -135,22 +135,22 @@ async def test_backups_are_listed_and_checked(
     assert code == 0 and head[:2] == ["NAME", "KEYS"] and row[:2] == [name, str(number)]
     await empty_redis.flushall()
     folder = tmp_path / "outputs" / "backups"
-    code, _, said = await run("restore", "20200101T000000Z")
-    assert code == atelier.EXIT_CONFIG and "atelier backup list" in said
+    code, _, err = await run("restore", "20200101T000000Z")
+    assert code == atelier.EXIT_CONFIG and "atelier backup list" in err
     data = (folder / f"{name}.resp").read_bytes()
     (folder / f"{name}.resp").write_bytes(data[:-3] + b"x\r\n")
-    code, _, said = await run("restore", name)
-    assert code == atelier.EXIT_CONFIG and "damaged" in said
+    code, _, err = await run("restore", name)
+    assert code == atelier.EXIT_CONFIG and "damaged" in err
     (folder / f"{name}.resp").write_bytes(data)
     facts = (folder / f"{name}.json").read_text()
     (folder / f"{name}.json").write_text(facts.replace('"format":1', '"format":2'))
-    code, _, said = await run("restore", name)
-    assert code == atelier.EXIT_CONFIG and "take that one" in said
+    code, _, err = await run("restore", name)
+    assert code == atelier.EXIT_CONFIG and "restore it with that version" in err
     assert await backup.is_empty(empty_redis)
 
 
 class OneSecond(datetime):
-    """A clock that stands still."""
+    """A clock that always returns the same second."""
 
     @classmethod
     def now(cls, tz: tzinfo | None = None) -> Self:
@@ -177,7 +177,7 @@ async def test_backups_of_one_second_are_two(
 
 
 async def write(redis: Redis, *numbers: int) -> None:
-    """Records of an hour that is long over."""
+    """Append ledger records whose hour is long over."""
     for number in numbers:
         record = {"job": f"job_{number}", "tenant": "acme", "model": MODEL}
         text = json.dumps(record | {"outcome": "succeeded", "ended_at": HOUR_MS / 1000})
@@ -187,7 +187,7 @@ async def write(redis: Redis, *numbers: int) -> None:
 async def test_a_restored_ledger_replaces_no_file(
     brief: Queue, empty_redis: Redis, run: Command, tmp_path: Path
 ) -> None:
-    """The backup is of the middle of an hour whose file was stored before the loss."""
+    """The backup holds half an hour's records; that hour's file was stored before the loss."""
     store, usage = Store(str(tmp_path / "outputs")), UsageSettings()
     await write(empty_redis, 0, 1, 2)
     _, name, _ = await run()
@@ -197,17 +197,17 @@ async def test_a_restored_ledger_replaces_no_file(
     assert (await run("restore", name))[0] == 0
     await write(empty_redis, 7)
     assert await move_file(brief, store, usage, "after")
-    found = [record.job async for record in records(store, Period())]
-    assert sorted(found) == [f"job_{number}" for number in (0, 1, 2, 3, 4, 5, 7)]
+    job_ids = [record.job async for record in records(store, Period())]
+    assert sorted(job_ids) == [f"job_{number}" for number in (0, 1, 2, 3, 4, 5, 7)]
 
 
 async def test_what_the_server_does_not_take_leaves_nothing(empty_redis: Redis) -> None:
     await empty_redis.set(keys.PREFIX + "one", "1")
-    (good,) = await backup.read(empty_redis)
+    (valid,) = await backup.read(empty_redis)
     await empty_redis.flushall()
-    bad = [b"RESTORE", keys.PREFIX.encode() + b"two", b"0", good[3][:-1] + b"x", b"ABSTTL"]
-    with pytest.raises(BackupError, match="older than the one"):
-        await backup.restore(empty_redis, [good, bad])
+    damaged = [b"RESTORE", keys.PREFIX.encode() + b"two", b"0", valid[3][:-1] + b"x", b"ABSTTL"]
+    with pytest.raises(BackupError, match="older than the server"):
+        await backup.restore(empty_redis, [valid, damaged])
     assert await backup.is_empty(empty_redis)
 
 

@@ -1,4 +1,4 @@
-"""What `atelier profile` prints for people."""
+"""Text output of `atelier profile`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import atelier
 from deploy.admin.profiling import as_text
 from deploy.exit_codes import EXIT_USAGE
 from workers.profiling.breakdown import Kind, Report, Top
-from workers.profiling.recorder import Unreadable, read_elsewhere
+from workers.profiling.recorder import Unreadable, read_in_subprocess
 
 
 def test_a_report_tells_of_one_step() -> None:
-    made = Report(
+    measured = Report(
         devices=4,
         steps=10,
         window_s=2.0,
@@ -27,11 +27,11 @@ def test_a_report_tells_of_one_step() -> None:
         hidden_s=0.02,
         top=(Top("all-gather.1", Kind.COMMUNICATION, 0.4, 60.0), Top("f" * 99, Kind.COMPUTE, 0, 1)),
     )
-    told = {"pool": "flux-3f", "model": "flux-dev", "layout": "ulysses=4", **asdict(made)}
-    text = as_text(told)
+    fields = {"pool": "flux-3f", "model": "flux-dev", "layout": "ulysses=4", **asdict(measured)}
+    text = as_text(fields)
     lines = text.splitlines()
     assert lines[0].endswith("4 devices: 10 steps in 2.000 s, 200.00 ms each")
-    assert "4 of 8 devices:" in as_text(told | {"slice_devices": 8}), "of the first host"
+    assert "4 of 8 devices:" in as_text(fields | {"slice_devices": 8}), "of the first host"
     assert "compute             100.00    50.0%" in lines
     assert "communication        50.00    25.0%  between devices" in text
     assert "2.00 ms more of communication went on behind compute" in text
@@ -48,4 +48,4 @@ def test_a_recording_has_its_bounds(option: str, capsys: pytest.CaptureFixture[s
 async def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "broken.xplane.pb").write_bytes(b"no protobuf")
     with pytest.raises(Unreadable, match="fewer --steps"):
-        await read_elsewhere(tmp_path, 1)
+        await read_in_subprocess(tmp_path, 1)

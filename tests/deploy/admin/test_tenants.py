@@ -1,4 +1,4 @@
-"""`atelier tenants` as its user has it."""
+"""`atelier tenants`: set, list, remove, export and import."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def at(redis_url: str, empty_redis: object) -> tuple[str, ...]:
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     code = atelier.main(["tenants", *arguments])
-    said = capsys.readouterr()
-    return code, said.out, said.err
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
 
 
 def rows(capsys: pytest.CaptureFixture[str], at: tuple[str, ...]) -> list[list[str]]:
@@ -43,15 +43,15 @@ def rows(capsys: pytest.CaptureFixture[str], at: tuple[str, ...]) -> list[list[s
 
 def test_a_tenants_life(capsys: pytest.CaptureFixture[str], at: tuple[str, ...]) -> None:
     assert rows(capsys, at) == []
-    code, said, _ = run(capsys, "set", "acme", "weight=2", "max_queued=100", *at)
-    assert code == 0 and "weight=2.0 max_queued=100" in said and "password" not in said
+    code, out, _ = run(capsys, "set", "acme", "weight=2", "max_queued=100", *at)
+    assert code == 0 and "weight=2.0 max_queued=100" in out and "password" not in out
     assert run(capsys, "set", "acme", "max_queued=none", "metrics_class=gold", *at)[0] == 0
     assert rows(capsys, at) == [["acme", "redis", "weight=2.0", "metrics_class=gold"]]
     assert run(capsys, "set", "*", "max_queued=3", *at)[0] == 0
     assert [row[0] for row in rows(capsys, at)] == ["*", "acme"]
     assert run(capsys, "remove", "acme", *at)[0] == 0
-    code, _, said = run(capsys, "remove", "acme", *at)
-    assert code == atelier.EXIT_FAILED and "'acme'" in said
+    code, _, out = run(capsys, "remove", "acme", *at)
+    assert code == atelier.EXIT_FAILED and "'acme'" in out
     assert [row[0] for row in rows(capsys, at)] == ["*"]
 
 
@@ -75,7 +75,7 @@ def test_a_change_begins_with_the_settings_file(
         (["acme", "max_queued=0"], ["acme.max_queued", "greater than 0"]),
         (["acme", "max_queued=many"], ["acme.max_queued", "integer"]),
         (["acme", "weight=inf"], ["acme.weight", "finite"]),
-        (["a b", "weight=2"], ["'a b' can't be a tenant"]),
+        (["a b", "weight=2"], ["'a b' is not a valid tenant name"]),
         (["acme", "weight"], ["KEY=VALUE"]),
     ],
 )
@@ -83,10 +83,10 @@ def test_what_is_wrong_is_told_and_changes_nothing(
     capsys: pytest.CaptureFixture[str], at: tuple[str, ...], arguments: list[str], said: list[str]
 ) -> None:
     try:
-        code, _, told = run(capsys, "set", *arguments, *at)
-    except SystemExit as ended:
-        code, told = int(str(ended.code)), capsys.readouterr().err
-    assert code == atelier.EXIT_USAGE and all(text in told for text in said), told
+        code, _, err = run(capsys, "set", *arguments, *at)
+    except SystemExit as exit_:
+        code, err = int(str(exit_.code)), capsys.readouterr().err
+    assert code == atelier.EXIT_USAGE and all(text in err for text in said), err
     assert rows(capsys, at) == []
 
 
@@ -96,12 +96,12 @@ def test_export_and_import(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A whole settings file may be imported, and what is exported is imported again."""
+    """A full settings file can be imported, and an export can be imported again."""
     file = tmp_path / "old.toml"
     file.write_text(FILE)
     assert run(capsys, "set", "gone", "weight=9", *at)[0] == 0
-    code, _, said = run(capsys, "import", str(file), *at)
-    assert code == 0 and "3 tenants" in said
+    code, _, out = run(capsys, "import", str(file), *at)
+    assert code == 0 and "3 tenants" in out
     assert [row[0] for row in rows(capsys, at)] == ["*", "acme", "gone", "x.y"]
     assert run(capsys, "import", str(file), "--replace", *at)[0] == 0
     before = rows(capsys, at)
@@ -117,7 +117,7 @@ def test_export_and_import(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[tenants", "no TOML"),
+        ("[tenants", "not TOML"),
         ("a = 1", "no [tenants.NAME]"),
         ("[tenants]\nacme = 3", "acme"),
         ("[tenants.acme]\nweight = 1\n[tenants.b]\nweight = -1", "b.weight"),
@@ -129,6 +129,6 @@ def test_a_file_that_is_wrong_is_taken_in_no_part(
 ) -> None:
     file = tmp_path / "wrong.toml"
     file.write_text(text)
-    code, _, told = run(capsys, "import", str(file), *at)
-    assert code == atelier.EXIT_USAGE and said in told
+    code, _, err = run(capsys, "import", str(file), *at)
+    assert code == atelier.EXIT_USAGE and said in err
     assert rows(capsys, at) == []

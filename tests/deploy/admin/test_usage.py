@@ -1,4 +1,4 @@
-"""`atelier usage` as an operator has it, over files that a front end would have written."""
+"""`atelier usage` over ledger files as a front end writes them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NUMBER = iter(range(1, 1_000_000))
 
 
 def at(text: str) -> int:
-    """Milliseconds of a time, in UTC."""
+    """Milliseconds since the epoch of a UTC time."""
     return round(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1000)
 
 
@@ -48,7 +48,7 @@ def a_record(time: str, **fields: Any) -> dict[str, Any]:
 
 
 def write(folder: Path, *records: dict[str, Any], is_old: bool = False) -> None:
-    """One file, as a front end's clerk writes it, or wrote it when names had no last record."""
+    """Write one ledger file; `is_old`: with the earlier name, which lacks the last record's id."""
     lines = "".join(json.dumps(record) + "\n" for record in records)
     first, last = records[0]["id"], records[-1]["id"]
     key = ledger_key(first, last)
@@ -82,15 +82,15 @@ def ledger(tmp_path: Path) -> Path:
 
 def run(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str) -> tuple[int, str, str]:
     code = atelier.main(["usage", "--state", str(folder), *arguments])
-    said = capsys.readouterr()
-    return code, said.out, said.err
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
 
 
 def rows(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str) -> list[dict[str, Any]]:
     code, text, _ = run(capsys, folder, *arguments, "--format", "json")
     assert code == 0
-    found: list[dict[str, Any]] = json.loads(text)
-    return found
+    entries: list[dict[str, Any]] = json.loads(text)
+    return entries
 
 
 def test_a_months_sums_by_tenant(capsys: pytest.CaptureFixture[str], ledger: Path) -> None:
@@ -140,34 +140,34 @@ def test_this_month(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 
 
 def test_by_several(capsys: pytest.CaptureFixture[str], ledger: Path) -> None:
-    found = rows(capsys, ledger, "--by", "tenant", "chip", "month")
-    assert [(row["tenant"], row["chip"], row["month"], row["jobs"]) for row in found] == [
+    result = rows(capsys, ledger, "--by", "tenant", "chip", "month")
+    assert [(row["tenant"], row["chip"], row["month"], row["jobs"]) for row in result] == [
         ("acme", "h100", "2026-10", 1),
         ("acme", "h100", "2026-11", 2),
         ("acme", "h100", "2026-12", 1),
         ("bolt", "v6e", "2026-11", 1),
     ]
-    found = rows(capsys, ledger, "--by", "job", "outcome", "--month", "2026-11")
-    (late,) = [row for row in found if row["job"] == "job_late"]
+    result = rows(capsys, ledger, "--by", "job", "outcome", "--month", "2026-11")
+    (late,) = [row for row in result if row["job"] == "job_late"]
     assert (late["jobs"], late["outcome"], late["device_seconds"]) == (1, "canceled", 5.1)
 
 
 def test_a_file_that_has_what_another_one_has_counts_once(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    one, two, three = (a_record("2026-11-01T00:00:00") for _ in range(3))
-    write(tmp_path, one, two)
-    write(tmp_path, two, three)
+    first, second, third = (a_record("2026-11-01T00:00:00") for _ in range(3))
+    write(tmp_path, first, second)
+    write(tmp_path, second, third)
     assert [row["jobs"] for row in rows(capsys, tmp_path)] == [3]
 
 
 def test_files_of_overlapping_ranges_lose_nothing(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    one, two, three, four, five = (a_record("2026-11-01T00:00:00") for _ in range(5))
-    write(tmp_path, one, three, five)
-    write(tmp_path, one, two, four)
-    write(tmp_path, four, five, a_record("2026-11-01T01:00:00"))
+    first, second, third, fourth, fifth = (a_record("2026-11-01T00:00:00") for _ in range(5))
+    write(tmp_path, first, third, fifth)
+    write(tmp_path, first, second, fourth)
+    write(tmp_path, fourth, fifth, a_record("2026-11-01T01:00:00"))
     assert [row["jobs"] for row in rows(capsys, tmp_path)] == [6]
 
 
@@ -175,7 +175,7 @@ def test_files_of_overlapping_ranges_lose_nothing(
 def test_a_file_of_a_long_period_counts_where_its_records_are(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, is_old: bool
 ) -> None:
-    """`usage.file_every_s` need not divide a day."""
+    """A file may span days, because `usage.file_every_s` need not divide a day."""
     days = [a_record(f"2026-{month}T12:00:00") for month in ("10-29", "10-31", "11-01", "11-02")]
     write(tmp_path, a_record("2026-10-28T12:00:00"), is_old=is_old)
     write(tmp_path, *days, is_old=is_old)
@@ -234,11 +234,11 @@ def test_parquet(capsys: pytest.CaptureFixture[str], ledger: Path, tmp_path: Pat
 def test_parquet_says_what_it_needs(
     capsys: pytest.CaptureFixture[str], ledger: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, _, said = run(capsys, ledger, "--format", "parquet")
-    assert code == atelier.EXIT_USAGE and "--output" in said
+    code, _, err = run(capsys, ledger, "--format", "parquet")
+    assert code == atelier.EXIT_USAGE and "--output" in err
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    code, _, said = run(capsys, ledger, "--format", "parquet", "--output", str(ledger / "u"))
-    assert code == atelier.EXIT_USAGE and "[parquet]" in said and "csv" in said
+    code, _, err = run(capsys, ledger, "--format", "parquet", "--output", str(ledger / "u"))
+    assert code == atelier.EXIT_USAGE and "[parquet]" in err and "csv" in err
 
 
 @pytest.mark.parametrize(
@@ -267,8 +267,8 @@ def test_wrong_use_is_told(
 def test_a_damaged_file_is_named(capsys: pytest.CaptureFixture[str], ledger: Path) -> None:
     file = next((ledger / "outputs" / "ledger").rglob("*.gz"))
     file.write_bytes(file.read_bytes()[:-9])
-    code, text, said = run(capsys, ledger)
-    assert (code, text) == (atelier.EXIT_USAGE, "") and file.name in said
+    code, text, err = run(capsys, ledger)
+    assert (code, text) == (atelier.EXIT_USAGE, "") and file.name in err
 
 
 def test_an_empty_ledger_is_a_head_alone(

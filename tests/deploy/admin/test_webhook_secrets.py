@@ -1,4 +1,4 @@
-"""`atelier webhooks` as its user has it."""
+"""`atelier webhooks`: create, list and revoke secrets."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ import atelier
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     code = atelier.main(["webhooks", *arguments])
-    said = capsys.readouterr()
-    return code, said.out, said.err
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
 
 
 def test_a_secrets_life(
     capsys: pytest.CaptureFixture[str], redis_url: str, empty_redis: object
 ) -> None:
     at = ("--redis", redis_url)
-    code, text, said = run(capsys, "create", "--tenant", "acme", *at)
+    code, text, err = run(capsys, "create", "--tenant", "acme", *at)
     assert code == 0 and text.startswith("whsec_") and text.count("\n") == 1
-    assert "acme" in said and text.strip() not in said
+    assert "acme" in err and text.strip() not in err
     assert run(capsys, "create", "--tenant", "acme", *at)[0] == 0
     code, table, _ = run(capsys, "list", *at)
     rows = [line.split() for line in table.splitlines()]
     assert code == 0 and [row[1] for row in rows] == ["TENANT", "acme", "acme"]
     assert "whsec_" not in table
-    code, third, said = run(capsys, "create", "--tenant", "acme", *at)
-    assert (code, third) == (atelier.EXIT_USAGE, "") and rows[1][0] in said
+    code, third, err = run(capsys, "create", "--tenant", "acme", *at)
+    assert (code, third) == (atelier.EXIT_USAGE, "") and rows[1][0] in err
     assert run(capsys, "revoke", rows[1][0], *at)[0] == 0
-    code, _, said = run(capsys, "revoke", rows[1][0], *at)
-    assert code == atelier.EXIT_FAILED and rows[1][0] in said
+    code, _, err = run(capsys, "revoke", rows[1][0], *at)
+    assert code == atelier.EXIT_FAILED and rows[1][0] in err
     assert len(run(capsys, "list", *at)[1].splitlines()) == 2
 
 
 def test_a_wrong_tenant_is_told(
     capsys: pytest.CaptureFixture[str], redis_url: str, empty_redis: object
 ) -> None:
-    code, text, said = run(capsys, "create", "--tenant", "a b", "--redis", redis_url)
-    assert (code, text) == (atelier.EXIT_USAGE, "") and "--tenant" in said
+    code, text, err = run(capsys, "create", "--tenant", "a b", "--redis", redis_url)
+    assert (code, text) == (atelier.EXIT_USAGE, "") and "--tenant" in err

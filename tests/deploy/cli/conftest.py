@@ -1,4 +1,4 @@
-"""Commands against a real front end of this process."""
+"""Fixture that runs commands against a real front end in this process."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def settings(tmp_path: Path) -> Settings:
 async def run(
     settings: Settings, queue: Queue, capsys: pytest.CaptureFixture[str]
 ) -> AsyncIterator[Run]:
-    """A command against the server: its exit code, standard output and standard error."""
+    """Runs a command against the server; returns its exit code, stdout and stderr."""
     store = Store(settings.store_url)
     async with served(create_app(settings, queue, store), settings) as address:
 
         async def run(*arguments: object) -> tuple[int, str, str]:
-            given = [*map(str, arguments), "--server", address]
-            code = await asyncio.to_thread(atelier.main, given)
+            words = [*map(str, arguments), "--server", address]
+            code = await asyncio.to_thread(atelier.main, words)
             return code, *capsys.readouterr()
 
         yield run

@@ -24,8 +24,10 @@ async def put(queue: Queue, tenant: str) -> str:
 
 
 async def test_what_an_operator_does(run: Run, queue: Queue) -> None:
-    beat = partial(queue.register, "pool-1", SPEC, ready=True)  # a busy machine outlasts one
-    await beat()
+    heartbeat = partial(
+        queue.register, "pool-1", SPEC, ready=True
+    )  # a busy machine can outlast a heartbeat
+    await heartbeat()
     first, second = await put(queue, "acme"), await put(queue, "zoo")
     await queue.claim("pool-1", MODEL, 1)
     code, out, _ = await run("admin", "jobs")
@@ -35,28 +37,28 @@ async def test_what_an_operator_does(run: Run, queue: Queue) -> None:
     code, out, _ = await run("admin", "jobs", "--served-by", MODEL, "--tenant", "zoo")
     assert code == 0 and [line.split()[0] for line in out.splitlines()] == [second]
     assert (await run("admin", "jobs", "--served-by", f"{MODEL}@r2"))[:2] == (0, "")
-    code, _, said = await run("admin", "requeue", first, "--reason", "a sick chip")
-    assert code == 0 and f"{first} is queued" in said
-    await beat()
+    code, _, err = await run("admin", "requeue", first, "--reason", "a sick chip")
+    assert code == 0 and f"{first} is queued" in err
+    await heartbeat()
     code, out, _ = await run("admin", "drain", "pool", "pool", "--reason", "a driver")
     assert code == 0 and out.startswith("pool pool is paused, drained by ") and "a driver" in out
     assert not await queue.claim("pool-1", MODEL, 1)
     code, out, _ = await run("admin", "overview")
-    assert [one["name"] for one in json.loads(out)["paused"]] == ["pool"]
+    assert [pause["name"] for pause in json.loads(out)["paused"]] == ["pool"]
     assert (await run("admin", "resume", "pool", "pool"))[:2] == (0, "")
-    await beat()
+    await heartbeat()
     code, out, _ = await run("admin", "sleep", "pool", "--reason", "training")
     assert code == 0 and out.startswith("pool was put to sleep by ") and "training" in out
     assert (await run("admin", "wake", "pool"))[:2] == (0, "")
-    code, _, said = await run("admin", "cancel", first, second)
-    assert code == 0 and said.count("is canceled") == 2
-    code, _, said = await run("admin", "requeue", first)
-    assert code == atelier.EXIT_FAILED and "an end is final" in said
+    code, _, err = await run("admin", "cancel", first, second)
+    assert code == 0 and err.count("is canceled") == 2
+    code, _, err = await run("admin", "requeue", first)
+    assert code == atelier.EXIT_FAILED and "an end is final" in err
     code, out, _ = await run("admin", "audit")
     lines = [re.split(" {2,}", line, maxsplit=4) for line in out.splitlines()]
-    assert {(who, where) for _, _, who, where, _ in lines} == {("-", "127.0.0.1")}
-    told = [act for *_, act in lines]
-    assert told == [
+    assert {(operator, address) for _, _, operator, address, _ in lines} == {("-", "127.0.0.1")}
+    acts = [act for *_, act in lines]
+    assert acts == [
         f"requeue job  {first}: a sick chip",
         "drain pool  pool: a driver",
         "resume pool  pool",
@@ -76,16 +78,16 @@ async def test_a_list_that_ends_early_says_so(
 ) -> None:
     for module in (admin, jobs):
         monkeypatch.setattr(module, "PAGE", 5)
-    made = [await put(queue, DEFAULT_TENANT) for _ in range(21)][::-1]
+    job_ids = [await put(queue, DEFAULT_TENANT) for _ in range(21)][::-1]
     for options, count in (
         ((), 20),
         (("--limit", 12), 12),
         (("--limit", 21), 21),
         (("--all",), 21),
     ):
-        code, out, said = await run(*command, *options)
-        assert code == 0 and [line.split()[0] for line in out.splitlines()] == made[:count]
-        assert ("--all" in said) == (count < 21), options
+        code, out, err = await run(*command, *options)
+        assert code == 0 and [line.split()[0] for line in out.splitlines()] == job_ids[:count]
+        assert ("--all" in err) == (count < 21), options
 
 
 async def test_failed_jobs_say_why(run: Run, queue: Queue) -> None:
@@ -98,8 +100,8 @@ async def test_failed_jobs_say_why(run: Run, queue: Queue) -> None:
 
 async def test_an_adapter_is_evicted(run: Run, queue: Queue) -> None:
     await queue.record_lora("acme", INK, TenantSettings())
-    code, _, said = await run("admin", "evict", "acme", INK.name, "--reason", "a claim")
-    assert code == 0 and said.strip() == f"evicted {INK.name} of acme"
+    code, _, err = await run("admin", "evict", "acme", INK.name, "--reason", "a claim")
+    assert code == 0 and err.strip() == f"evicted {INK.name} of acme"
     assert not await queue.loras("acme")
     assert (await run("admin", "evict", "acme", INK.name))[0] == atelier.EXIT_FAILED
 
@@ -108,19 +110,21 @@ async def test_names_have_slashes(run: Run, queue: Queue) -> None:
     model = SPEC.model_copy(update={"name": "org/flux"})
     await queue.register("a/b-1", model, ready=True)
     for kind, name in (("model", "org/flux"), ("pool", "a/b"), ("pool", "a/b-1")):
-        code, out, said = await run("admin", "pause", kind, name)
-        assert code == 0 and f"{kind} {name} is paused by " in out and "warning" not in said
+        code, out, err = await run("admin", "pause", kind, name)
+        assert code == 0 and f"{kind} {name} is paused by " in out and "warning" not in err
         assert (await run("admin", "resume", kind, name))[:2] == (0, "")
 
 
 async def test_a_misspelt_name_is_noticed(run: Run, queue: Queue) -> None:
     await queue.register("pool-1", SPEC, ready=True)
-    code, out, said = await run("admin", "pause", "pool", "poool")
+    code, out, err = await run("admin", "pause", "pool", "poool")
     assert code == 0 and out.startswith("pool poool is paused by ")
-    assert "warning: there is no pool 'poool' now; there is pool, pool-1: it is paused when" in said
+    assert (
+        "warning: there is no pool 'poool' now; available: pool, pool-1: it will be paused" in err
+    )
 
 
 async def test_what_is_not_there(run: Run) -> None:
-    for what in (("sleep", "none"), ("resume", "pool", "none"), ("cancel", "job_0")):
-        code, _, said = await run("admin", *what)
-        assert (code == atelier.EXIT_FAILED and "there is no" in said) or "is paused" in said
+    for words in (("sleep", "none"), ("resume", "pool", "none"), ("cancel", "job_0")):
+        code, _, err = await run("admin", *words)
+        assert (code == atelier.EXIT_FAILED and "there is no" in err) or "is paused" in err

@@ -1,4 +1,4 @@
-"""`atelier bench engine`: what it refuses, and how it hands its options on."""
+"""`atelier bench engine`: rejected options, and options passed to child processes."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def test_an_unknown_model_is_answered_with_those_that_there_are(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["bench", "engine", "--model", "flux-2"]) == EXIT_CONFIG
-    told = capsys.readouterr().err
-    assert all(name in told for name in published.CHECKPOINTS)
+    err = capsys.readouterr().err
+    assert all(name in err for name in published.CHECKPOINTS)
 
 
 def test_one_unknown_model_of_several_is_found_before_any_is_measured(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["bench", "engine", "--tiny", "--model", "sdxl", "flux-2"]) == EXIT_CONFIG
-    told = capsys.readouterr().err
-    assert "flux-2" in told and "making weights" not in told
+    err = capsys.readouterr().err
+    assert "flux-2" in err and "making weights" not in err
 
 
 def test_a_process_that_ends_without_a_result_is_told_of(tmp_path: Path) -> None:
-    """The others' results stay."""
+    """The results of the other models are kept."""
     result = bench_engine._in_own_process(parsed("--model", "a", "b"), "b", tmp_path / "b.json")
     assert result == {
         "model": "b",
@@ -47,10 +47,10 @@ def test_a_process_that_ends_without_a_result_is_told_of(tmp_path: Path) -> None
 def test_a_report_that_cannot_be_written_is_refused_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for place in (tmp_path, tmp_path / "none" / "report.json"):
-        words = ["bench", "engine", "--model", "flux-dev", "--json", str(place)]
+    for file in (tmp_path, tmp_path / "none" / "report.json"):
+        words = ["bench", "engine", "--model", "flux-dev", "--json", str(file)]
         assert main(words) == EXIT_USAGE
-        assert f"can't write {str(place)!r}: " in capsys.readouterr().err
+        assert f"can't write {str(file)!r}: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("word", ["nan", "inf", "much"])

@@ -1,4 +1,5 @@
-"""`atelier calibrate` of a small Flux: presets beside its checkpoint, with figures that hold."""
+"""`atelier calibrate` of a small Flux writes presets with reproducible figures to its
+checkpoint."""
 
 from __future__ import annotations
 
@@ -24,14 +25,14 @@ from workers.media.psnr import psnr_db
 STEPS = 4
 SMALL = {"width": 32, "height": 32, "max_sequence_length": 16}
 ROUNDED_DB = 0.2
-"""Between figures with one decimal, of images whose pixels may differ by one level somewhere:
-another program drew them."""
+"""Tolerance of figures with one decimal. Another program may round pixels differently by one
+level."""
 
 
 def calibrate(folder: Path, state: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    asked = ["calibrate", "--model", str(folder), "--state", str(state), "--dtype", "float32"]
-    asked += ["--devices", "0-0", "--steps", str(STEPS), *more]
-    command = [sys.executable, "-m", "atelier", *asked]
+    options = ["calibrate", "--model", str(folder), "--state", str(state), "--dtype", "float32"]
+    options += ["--devices", "0-0", "--steps", str(STEPS), *more]
+    command = [sys.executable, "-m", "atelier", *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
 
 
@@ -43,29 +44,29 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-pytestmark = pytest.mark.timeout(1000)  # some dozens of programs are compiled
+pytestmark = pytest.mark.timeout(1000)  # compiles dozens of programs
 
 
 @pytest.fixture(scope="module")
 def calibrated(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     prompts = folder.parent / "prompts.txt"
     prompts.write_text("a red circle\n\n  a star \n")
-    found = calibrate(folder, tmp_path_factory.mktemp("state"), "--prompts", str(prompts))
-    assert found.returncode == 0, found.stderr
-    assert "| planned-" in found.stdout and "candidates were tried" in found.stdout
+    process = calibrate(folder, tmp_path_factory.mktemp("state"), "--prompts", str(prompts))
+    assert process.returncode == 0, process.stderr
+    assert "| planned-" in process.stdout and "candidates were tried" in process.stdout
     return folder
 
 
 def test_plans_are_found_and_every_preset_has_figures(calibrated: Path) -> None:
     presets = read_qualities(calibrated)
-    planned = {name: one for name, one in presets.items() if name.startswith("planned-")}
+    planned = {name: preset for name, preset in presets.items() if name.startswith("planned-")}
     assert planned and {"mine", "first-block-cache", "fast"} <= presets.keys()
-    for name, one in presets.items():
-        assert one.measured is not None and one.psnr_db is not None, name
-        assert (one.measured.steps, one.measured.images) == (STEPS, 2)
-        assert one.measured.worst_db <= one.psnr_db + 0.1
-        assert "2 images" in one.about and "jax" in one.about
-    assert all(one.measured and one.measured.operations < 1 for one in planned.values())
+    for name, preset in presets.items():
+        assert preset.measured is not None and preset.psnr_db is not None, name
+        assert (preset.measured.steps, preset.measured.images) == (STEPS, 2)
+        assert preset.measured.worst_db <= preset.psnr_db + 0.1
+        assert "2 images" in preset.about and "jax" in preset.about
+    assert all(preset.measured and preset.measured.operations < 1 for preset in planned.values())
     assert presets["mine"].guidance == GuidanceInterval(stop=0.5)
     assert json.loads((calibrated / "atelier.json").read_text())["defaults"] == SMALL
 
@@ -82,26 +83,26 @@ def test_what_a_pool_then_draws_has_the_figures_that_are_told(calibrated: Path) 
 
 
 def drawn(flux: Any, prompt: str, seed: int, quality: str) -> Any:
-    asked = {"prompt": prompt, "seed": seed, "quality": quality, "num_inference_steps": STEPS}
-    prepared = flux.prepare({**flux.spec.defaults, **asked}, {})
+    fields = {"prompt": prompt, "seed": seed, "quality": quality, "num_inference_steps": STEPS}
+    prepared = flux.prepare({**flux.spec.defaults, **fields}, {})
     row = jax.jit(flux.encode)(flux.weights, dict(prepared.inputs))
     for step in prepared.steps:
         rows = jax.tree.map(lambda leaf: leaf[None], row)
         values = {key: jax.numpy.asarray(value)[None] for key, value in step.values.items()}
-        after = jax.jit(flux.step, static_argnums=0)(step.phase, flux.weights, rows, values)
+        after = jax.jit(flux.step, static_argnums=0)(step.program, flux.weights, rows, values)
         row = jax.tree.map(lambda leaf: leaf[0], after)
     return jax.device_get(jax.jit(flux.decode)(flux.weights, row))
 
 
 def test_a_model_without_step_caches_has_nothing_to_plan(tmp_path: Path) -> None:
-    found = calibrate(make_ltx(tmp_path / "ltx"), tmp_path / "state")
-    assert found.returncode == EXIT_USAGE and "no step cache" in found.stderr
+    process = calibrate(make_ltx(tmp_path / "ltx"), tmp_path / "state")
+    assert process.returncode == EXIT_USAGE and "no step cache" in process.stderr
 
 
 def test_a_file_without_a_prompt_is_refused(tmp_path: Path) -> None:
     (tmp_path / "none.txt").write_text("\n")
-    found = calibrate(tmp_path, tmp_path / "state", "--prompts", str(tmp_path / "none.txt"))
-    assert found.returncode == EXIT_USAGE and "no prompt" in found.stderr
+    process = calibrate(tmp_path, tmp_path / "state", "--prompts", str(tmp_path / "none.txt"))
+    assert process.returncode == EXIT_USAGE and "no prompt" in process.stderr
 
 
 def test_plans_of_an_earlier_calibration_are_dropped(tmp_path: Path) -> None:

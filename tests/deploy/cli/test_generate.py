@@ -1,4 +1,4 @@
-"""What `atelier generate` asks for, and where it writes."""
+"""`atelier generate`: request fields from options, and output paths."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from service.schemas.request import GenerateRequest
 
 
 def test_options_become_fields_of_the_request(tmp_path: Path) -> None:
-    picture = tmp_path / "a.png"
-    picture.write_bytes(b"x")
-    given = ["--image", picture, "--mask", picture, "--last-image", picture, "--fps", 8]
-    given += ["--reference-image", picture, "--reference-image", picture]
-    given += ["--control", f"{picture},name=canny,scale=0.5", "--image-prompt", picture]
-    given += ["--control-video", picture, "--mask-video", picture, "--conditioning-scale", 0.5]
-    given += ["--pose-video", picture, "--face-video", picture, "--background-video", picture]
-    given += ["--num-frames", 17, "--guidance-2", 3.0, "--guidance-rescale", 0.7]
-    given += ["--scheduler", "unipc,flow_shift=3.0,solver_type=bh2,lower_order_final=false"]
-    given += ["--upscale", "photo,scale=2", "--hires", "scale=1.5,upscaler=photo"]
-    given += ["--quality", "fast", "-o", tmp_path / "clip.webm"]
-    args = atelier.parser().parse_args(["generate", "a star", *map(str, given)])
+    image = tmp_path / "a.png"
+    image.write_bytes(b"x")
+    options = ["--image", image, "--mask", image, "--last-image", image, "--fps", 8]
+    options += ["--reference-image", image, "--reference-image", image]
+    options += ["--control", f"{image},name=canny,scale=0.5", "--image-prompt", image]
+    options += ["--control-video", image, "--mask-video", image, "--conditioning-scale", 0.5]
+    options += ["--pose-video", image, "--face-video", image, "--background-video", image]
+    options += ["--num-frames", 17, "--guidance-2", 3.0, "--guidance-rescale", 0.7]
+    options += ["--scheduler", "unipc,flow_shift=3.0,solver_type=bh2,lower_order_final=false"]
+    options += ["--upscale", "photo,scale=2", "--hires", "scale=1.5,upscaler=photo"]
+    options += ["--quality", "fast", "-o", tmp_path / "clip.webm"]
+    args = atelier.parser().parse_args(["generate", "a star", *map(str, options)])
     assert body_of(args) == {
         "prompt": "a star",
         "quality": "fast",
@@ -62,7 +62,7 @@ def test_a_quality_is_a_name_or_a_likeness() -> None:
 
 
 def test_hires_fix_is_switched_off() -> None:
-    """None is not the same as leaving it out, which takes the model's default."""
+    """`none` differs from an absent option, which means the model's default."""
     parse = atelier.parser().parse_args
     assert body_of(parse(["generate", "a star", "--hires", "none"]))["hires"] is None
     assert "hires" not in body_of(parse(["generate", "a star"]))
@@ -96,8 +96,8 @@ def test_options_of_every_kind(tmp_path: Path) -> None:
     ("option", "value", "said"),
     [
         ("--original-size", "480,wide", "wants numbers, as in 1,2, not '480,wide'"),
-        ("--metadata", "a", "wants NAME=TEXT, not 'a'"),
-        ("--lora", "ink:much", "wants NAME or NAME:SCALE, not 'ink:much'"),
+        ("--metadata", "a", "must be NAME=TEXT, not 'a'"),
+        ("--lora", "ink:much", "must be NAME or NAME:SCALE, not 'ink:much'"),
         ("--steps", "many", "wants a whole number, not 'many'"),
         ("--steps", "0", "must be at least 1"),
         ("--strength", "0", "must be more than 0"),
@@ -115,9 +115,9 @@ def test_a_wrong_value_is_refused(
 
 def test_where_outputs_go(tmp_path: Path) -> None:
     item = {"content_type": "image/png", "seed": 7, "index": 2}
-    clip = {"content_type": "video/mp4", "seed": 7, "index": 0}
-    assert path_of(None, clip, 1) == Path("atelier-7.mp4")
-    assert path_of(tmp_path / "a.mp4", clip, 1) == tmp_path / "a.mp4"
+    video = {"content_type": "video/mp4", "seed": 7, "index": 0}
+    assert path_of(None, video, 1) == Path("atelier-7.mp4")
+    assert path_of(tmp_path / "a.mp4", video, 1) == tmp_path / "a.mp4"
     assert path_of(tmp_path / "a.png", item, 3) == tmp_path / "a-2.png"
     assert path_of(tmp_path / "a.png", item, 11) == tmp_path / "a-02.png"
     assert format_of(tmp_path / "frames") == "png"

@@ -1,4 +1,4 @@
-"""`atelier jobs` and `atelier generate` against a real front end, whose pool is a stand-in."""
+"""`atelier jobs` and `atelier generate` against a real front end with a stand-in pool."""
 
 from __future__ import annotations
 
@@ -30,8 +30,17 @@ async def test_a_picture_with_all_that_the_service_takes(
     run: Run, pool: StandIn, queue: Queue, tmp_path: Path
 ) -> None:
     file = tmp_path / "a.png"
-    given = ["--priority", "high", "--deadline", 60, "--metadata", "shop=a=b", "--seed", 2**32 + 7]
-    code, out, err = await run("generate", "a star", "-o", file, *given)
+    options = [
+        "--priority",
+        "high",
+        "--deadline",
+        60,
+        "--metadata",
+        "shop=a=b",
+        "--seed",
+        2**32 + 7,
+    ]
+    code, out, err = await run("generate", "a star", "-o", file, *options)
     assert (code, out.split()) == (0, [str(file)])
     assert file.read_bytes() == picture()
     assert "warning: seed: only its lowest 32 bits count" in err
@@ -67,7 +76,7 @@ async def test_jobs_are_listed_shown_canceled_and_waited_for(
 
 
 async def test_jobs_are_listed_by_what_they_are(run: Run, queue: Queue) -> None:
-    made = [
+    job_ids = [
         (await queue.put(a_job(model=MODEL, request=REQUEST, metadata=metadata)))[0].id
         for metadata in ({"shot": "1"}, {}, {"shot": "2"}, {"shot": "1=2"})
     ]
@@ -75,7 +84,7 @@ async def test_jobs_are_listed_by_what_they_are(run: Run, queue: Queue) -> None:
     async def listed(*arguments: str) -> list[int]:
         code, out, _ = await run("jobs", "list", *arguments)
         assert code == 0
-        return [made.index(line.split()[0]) for line in out.splitlines()]
+        return [job_ids.index(line.split()[0]) for line in out.splitlines()]
 
     assert await listed("--metadata", "shot", "--limit", "2") == [3, 2]
     assert await listed("--metadata", "shot=1=2") == [3]
@@ -102,8 +111,8 @@ async def test_a_refusal_is_said_once(
     code, out, err = await run(*arguments)
     assert (code, out) == (atelier.EXIT_FAILED, "")
     assert err.startswith("atelier: ") and err.count("atelier: ") == 1
-    said = [line.strip().removeprefix("atelier: ") for line in err.splitlines()]
-    assert not any(a in b for a in said for b in said if a is not b), "each is said once"
+    lines = [line.strip().removeprefix("atelier: ") for line in err.splitlines()]
+    assert not any(a in b for a in lines for b in lines if a is not b), "each is said once"
     assert "Traceback" not in err
 
 
@@ -125,11 +134,11 @@ async def test_drafts_of_an_audition_are_chosen_and_finished(
     (job,) = await queue.list(limit=2)
     assert (job.state, job.images, job.stop_at_step) == (JobState.PAUSED, 3, 1)
     assert f"atelier jobs continue {job.id} --images N" in err
-    given = ["--images", "2,0", "--prompt", "a moon", "-o", tmp_path / "chosen"]
+    options = ["--images", "2,0", "--prompt", "a moon", "-o", tmp_path / "chosen"]
     (tmp_path / "chosen").mkdir()
-    code, out, err = await run("jobs", "continue", job.id, *given)
+    code, out, err = await run("jobs", "continue", job.id, *options)
     assert code == 0 and len(out.split()) == 2
-    assert "warning: prompt: the first 1 steps were drawn with another one" in err
+    assert "warning: prompt: the first 1 steps were generated with another value" in err
     newest = (await queue.list(limit=2))[0]
     assert (newest.continues, newest.seeds) == (job.id, [7, 5])
     code, _, err = await run("jobs", "continue", newest.id)
@@ -141,8 +150,8 @@ async def test_an_audition_of_an_unknown_model_has_to_say_its_step(
 ) -> None:
     code, _, err = await run("generate", "a star", "--audition", 3, "--model", "none")
     assert code == atelier.EXIT_USAGE and "--stop-at-step" in err
-    given = ["--audition", 2, "--stop-at-step", 3, "-o", tmp_path]
-    code, _, _ = await run("generate", "a star", *given)
+    options = ["--audition", 2, "--stop-at-step", 3, "-o", tmp_path]
+    code, _, _ = await run("generate", "a star", *options)
     assert code == 0
     (job,) = await queue.list(limit=2)
     assert (job.images, job.stop_at_step) == (2, 3)

@@ -1,4 +1,4 @@
-"""`atelier loras` and `generate --lora` against a real front end, whose pool is a stand-in."""
+"""`atelier loras` and `generate --lora` against a real front end with a stand-in pool."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def test_an_adapter_comes_is_used_and_goes(
     preview.write_bytes(picture())
     more = ("--trigger", "my style", "--model", MODEL, "--preview", preview)
     code, _, err = await run("loras", "add", "mine", file, *more)
-    assert (code, err) == (0, "mine is there: rank 4, for flux-demo\n")
+    assert (code, err) == (0, "uploaded mine: rank 4, for flux-demo\n")
     code, out, _ = await run("loras", "list")
     lines = out.splitlines()
     assert code == 0
@@ -42,18 +42,18 @@ async def test_an_adapter_comes_is_used_and_goes(
     ]
     assert any(line.endswith("cannot be used: NaN in blocks.0.q") for line in lines)
     _, out, _ = await run("loras", "list", "--json")
-    mine = next(one for one in map(json.loads, out.splitlines()) if one["name"] == "mine")
+    mine = next(entry for entry in map(json.loads, out.splitlines()) if entry["name"] == "mine")
     assert mine["preview"] == "/v1/loras/mine/preview"
     image = tmp_path / "out.png"
-    asked = ("generate", "a star", "--lora", "mine:0.5", "--lora", "ink", "-o", image)
-    code, _, err = await run(*asked)
+    command = ("generate", "a star", "--lora", "mine:0.5", "--lora", "ink", "-o", image)
+    code, _, err = await run(*command)
     assert code == 0, err
-    assert [(one.name, one.scales[0].scale) for one in pool.seen[0].loras] == [
+    assert [(entry.name, entry.scales[0].scale) for entry in pool.seen[0].loras] == [
         ("mine", 0.5),
         ("ink", 1.0),
     ]
-    assert await run("loras", "remove", "mine") == (0, "", "mine is gone\n")
-    code, _, err = await run(*asked)
+    assert await run("loras", "remove", "mine") == (0, "", "deleted mine\n")
+    code, _, err = await run(*command)
     assert code == EXIT_FAILED and "loras.0.name: the model 'flux-demo' has no adapter" in err
 
 
@@ -65,4 +65,4 @@ async def test_what_cannot_be_read_or_deleted(
     code, _, err = await run("loras", "add", "mine", tmp_path / "none.safetensors")
     assert code == EXIT_USAGE and "can't read" in err and "No such file" in err
     code, _, err = await run("loras", "remove", "ink")
-    assert code == EXIT_FAILED and "is the operator's" in err
+    assert code == EXIT_FAILED and "belongs to the operator" in err

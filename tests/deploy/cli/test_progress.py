@@ -1,4 +1,4 @@
-"""How far a job is, in plain lines."""
+"""Progress of a job in plain lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`atelier read` of files as workers write them."""
+"""`atelier read` of files in the formats that workers write."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.service.recipes.examples import FILES, bare, recipe
 
 @pytest.fixture
 def made(tmp_path: Path) -> Path:
-    """A PNG with its recipe."""
+    """A PNG with an embedded recipe."""
     file = tmp_path / "a.png"
     file.write_bytes(embed(bare("image/png"), "image/png", recipe()))
     return file
@@ -48,7 +48,7 @@ def test_a_file_that_says_nothing(
     silent.write_bytes(bare("image/png"))
     assert atelier.main(["read", str(silent), str(made)]) == atelier.EXIT_FAILED
     out, err = capsys.readouterr()
-    assert f"{silent}: it says nothing of how it was made" in err
+    assert f"{silent}: it has no recipe: it was made without metadata" in err
     assert str(made) in out, "the others are read all the same"
 
 

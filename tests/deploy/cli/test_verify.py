@@ -1,4 +1,4 @@
-"""`atelier verify` against a real front end and a stand-in pool that draws."""
+"""`atelier verify` against a real front end and a stand-in pool that makes images."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ async def pool(settings: Settings, queue: Queue) -> AsyncIterator[Painter]:
 
 
 async def made(run: Run, file: Path, *more: object) -> Path:
-    code, _, said = await run("generate", "a cat", "-o", file, *more)
-    assert code == 0, said
+    code, _, err = await run("generate", "a cat", "-o", file, *more)
+    assert code == 0, err
     return file
 
 
 async def test_verdicts_and_exit_codes(run: Run, pool: Painter, tmp_path: Path) -> None:
     first = await made(run, tmp_path / "a.png", "--seed", 1)
-    code, out, said = await run("verify", first)
+    code, out, err = await run("verify", first)
     assert (code, out) == (0, f"{first}: identical, bit for bit: the whole file\n")
     other = tmp_path / "b.png"
     other.write_bytes(picture() + xmp.packet(read_recipe(first.read_bytes())))
-    silent = tmp_path / "c.png"
-    silent.write_bytes(picture())
-    code, out, said = await run("verify", silent, first)
-    assert code == 2 and "says nothing of how it was made" in out
-    assert said.startswith("atelier: 1 identical, 0 different, 1 unknown, in ")
-    code, out, said = await run("verify", "--json", "--at-once", 3, other, silent, first)
+    bare_file = tmp_path / "c.png"
+    bare_file.write_bytes(picture())
+    code, out, err = await run("verify", bare_file, first)
+    assert code == 2 and "it cannot be verified" in out
+    assert err.startswith("atelier: 1 identical, 0 different, 1 unknown, in ")
+    code, out, err = await run("verify", "--json", "--at-once", 3, other, bare_file, first)
     assert code == 1
-    found = [json.loads(line) for line in out.splitlines()]
-    assert [one["target"] for one in found] == [str(other), str(silent), str(first)]
-    assert [one["verdict"] for one in found] == ["different", "unknown", "identical"]
+    results = [json.loads(line) for line in out.splitlines()]
+    assert [result["target"] for result in results] == [str(other), str(bare_file), str(first)]
+    assert [result["verdict"] for result in results] == ["different", "unknown", "identical"]
 
 
 async def test_outputs_of_jobs(run: Run, pool: Painter, tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ async def test_outputs_of_jobs(run: Run, pool: Painter, tmp_path: Path) -> None:
     assert out.splitlines()[1] == f"{job.id}/1: identical, bit for bit: the whole file"
     assert pool.seen[-1].request["seed"] == job.request["seed"] + 1
     code, out, _ = await run("verify", f"{job.id}/2")
-    assert code == 2 and "has 2 outputs; there is no 2" in out
+    assert code == 2 and "has 2 outputs; number 2 does not exist" in out
 
 
 async def test_what_is_pending_is_asked_for_again(
@@ -74,8 +74,8 @@ async def test_what_is_pending_is_asked_for_again(
     file = await made(run, tmp_path / "a.png")
     async with served(create_app(settings, queue, pool.store), settings) as address:
         with Client(address) as client:
-            ask = partial(client.verify, file.read_bytes(), "image/png", wait_s=0)
-            assert (await asyncio.to_thread(ask))["verdict"] == "identical"
+            verify = partial(client.verify, file.read_bytes(), "image/png", wait_s=0)
+            assert (await asyncio.to_thread(verify))["verdict"] == "identical"
     assert len(pool.seen) == 2, "asked again, it is the same job"
 
 
@@ -85,13 +85,13 @@ def test_every_kind_of_file_is_known(
 ) -> None:
     file = tmp_path / "a"
     file.write_bytes(bare(content_type))
-    nobody: list[Any] = ["verify", str(file), "--server", "http://127.0.0.1:9"]
-    assert atelier.main(nobody) == EXIT_UNREACHABLE
+    command: list[Any] = ["verify", str(file), "--server", "http://127.0.0.1:9"]
+    assert atelier.main(command) == EXIT_UNREACHABLE
 
 
 def test_what_is_no_file_of_that_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "a.png"
     file.write_bytes(b"text")
-    for target, said in ((file, "is no PNG"), (tmp_path / "b.png", "can't read")):
+    for target, text in ((file, "is no PNG"), (tmp_path / "b.png", "can't read")):
         assert atelier.main(["verify", str(target)]) == EXIT_USAGE
-        assert said in capsys.readouterr().err
+        assert text in capsys.readouterr().err

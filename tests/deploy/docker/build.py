@@ -1,4 +1,5 @@
-"""Builds a Dockerfile's last stage in the stand-in: its own COPYs, its very RUN commands."""
+"""Builds the last stage of a Dockerfile without Docker, by running its own COPY and RUN
+commands."""
 
 from __future__ import annotations
 
@@ -14,39 +15,39 @@ from tests.deploy.docker.dockerfile import Dockerfile, Instruction, Stage, fille
 from tests.deploy.docker.machine import Machine, Mount, link
 
 FOR_BUILDS = ("PIP_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE")
-"""Variables of this machine that say how it reaches a package index, as an engine's would."""
+"""Prefixes of variables that configure access to a package index, passed on as an engine would."""
 
 
 class BuildFailed(Exception):
-    """A RUN command did; with all that it printed."""
+    """A RUN command failed; the message holds its output."""
 
 
 @dataclass(frozen=True)
 class Image:
-    """What a Dockerfile leaves."""
+    """Result of building a Dockerfile."""
 
     machine: Machine
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     health: tuple[str, ...] = ()
-    """Command of its HEALTHCHECK."""
+    """Command of the image's HEALTHCHECK."""
 
 
 @dataclass
 class Builder:
-    """One build of one Dockerfile."""
+    """A build of one Dockerfile."""
 
     file: Dockerfile
     context: Context
     folder: Path
-    """Where the stages' roots go."""
+    """Folder for the stages' root folders."""
     cache: Path
-    """Kept from build to build, for RUN's cache mounts."""
+    """Cache folder for RUN's cache mounts, shared by builds."""
     arguments: Mapping[str, str] = field(default_factory=dict)
     tell: Callable[[str], None] = print
 
     def build(self) -> Image:
-        """Raises: BuildFailed, FileNotFoundError: COPY finds nothing."""
+        """Build the Dockerfile. Raises: BuildFailed, FileNotFoundError: COPY matches nothing."""
         self._built: dict[str, Image] = {}
         image = None
         for stage in self.file.chain(self.arguments):
@@ -59,19 +60,19 @@ class Builder:
         values = {**self.file.arguments, **self.arguments}
         base = self._built.get(filled(stage.base, values))
         image = replace(base, machine=base.machine.copy(root)) if base else _fresh(root)
-        known: dict[str, str] = {}
+        build_args: dict[str, str] = {}
         for each in stage.instructions:
-            image = self._do(each, image, known)
+            image = self._do(each, image, build_args)
         self._built[stage.name] = image
         return image
 
-    def _do(self, each: Instruction, image: Image, known: dict[str, str]) -> Image:
+    def _do(self, each: Instruction, image: Image, build_args: dict[str, str]) -> Image:
         machine = image.machine
-        values = {**known, **machine.environment}
+        values = {**build_args, **machine.environment}
         match each.name:
             case "ARG":
                 name, _, default = each.text.partition("=")
-                known[name] = {**self.file.arguments, **self.arguments}.get(name, default)
+                build_args[name] = {**self.file.arguments, **self.arguments}.get(name, default)
             case "ENV":
                 pairs = (word.split("=", 1) for word in shlex.split(filled(each.text, values)))
                 machine = replace(machine, environment={**machine.environment, **dict(pairs)})
@@ -83,7 +84,7 @@ class Builder:
             case "COPY":
                 self._copy(each, machine, values)
             case "RUN":
-                self._run(each, machine, known)
+                self._run(each, machine, build_args)
             case "ENTRYPOINT":
                 image = replace(image, entrypoint=tuple(each.words))
             case "CMD":
@@ -100,9 +101,11 @@ class Builder:
     def _copy(self, each: Instruction, machine: Machine, values: Mapping[str, str]) -> None:
         *sources, target = filled(each.text, values).split()
         if "from" in each.flags:
-            at = machine.root / target.lstrip("/")
+            destination = machine.root / target.lstrip("/")
             source = self._stage_root(each.flags["from"]) / sources[0].lstrip("/")
-            shutil.copytree(source, at, symlinks=True, copy_function=link, dirs_exist_ok=True)
+            shutil.copytree(
+                source, destination, symlinks=True, copy_function=link, dirs_exist_ok=True
+            )
             return
         self.context.copy(sources, target, machine.root / machine.workdir.lstrip("/"))
 
@@ -112,23 +115,25 @@ class Builder:
             self._stage(stage)
         return self._built[name].machine.root
 
-    def _run(self, each: Instruction, machine: Machine, known: Mapping[str, str]) -> None:
+    def _run(self, each: Instruction, machine: Machine, build_args: Mapping[str, str]) -> None:
         self.tell(f"RUN {each.text}")
         outside = {name: v for name, v in os.environ.items() if name.upper().startswith(FOR_BUILDS)}
-        environment = {**outside, **known, **machine.environment}
-        able = replace(machine, environment=environment)
-        code, said = able.run("/bin/sh", "-c", each.text, mounts=self._mounts(each, machine))
+        environment = {**outside, **build_args, **machine.environment}
+        configured = replace(machine, environment=environment)
+        code, output = configured.run(
+            "/bin/sh", "-c", each.text, mounts=self._mounts(each, machine)
+        )
         if code:
-            raise BuildFailed(f"RUN {each.text} ended with {code}:\n{said}")
+            raise BuildFailed(f"RUN {each.text} ended with {code}:\n{output}")
 
     def _mounts(self, each: Instruction, machine: Machine) -> list[Mount]:
         if "mount" not in each.flags:
             return []
-        wanted = dict(part.split("=", 1) for part in each.flags["mount"].split(","))
-        assert wanted["type"] == "cache", each
-        (machine.root / wanted["target"].lstrip("/")).mkdir(parents=True, exist_ok=True)
+        options = dict(part.split("=", 1) for part in each.flags["mount"].split(","))
+        assert options["type"] == "cache", each
+        (machine.root / options["target"].lstrip("/")).mkdir(parents=True, exist_ok=True)
         self.cache.mkdir(parents=True, exist_ok=True)
-        return [(str(self.cache), wanted["target"], "rw")]
+        return [(str(self.cache), options["target"], "rw")]
 
 
 def _fresh(root: Path) -> Image:

@@ -1,8 +1,9 @@
-"""`make images-check`: the images without Docker, and the services of docker-compose.yml in them.
+"""`make images-check`: build the images without Docker and run docker-compose.yml's services in
+them.
 
-Runs the Dockerfiles' own commands in a stand-in for the base image. With frontend among them it
-starts Redis, that, and with worker-cpu a demo pool, as docker-compose.yml says: command,
-environment, volumes, user, read-only root. Needs Linux, root and a package index.
+Runs the Dockerfiles' commands in a stand-in for the base image. With `frontend` it starts Redis and
+the front end, with `worker-cpu` also a demo pool, each with the command, environment, volumes, user
+and read-only root of docker-compose.yml. Needs Linux, root and a package index.
 
     python -m tests.deploy.docker.check frontend worker-cpu
 """
@@ -23,7 +24,7 @@ from tests.deploy.docker.network import own_network
 
 CACHE = Path.home() / ".cache" / "pip"
 MOST_MB = {"frontend": 350}
-"""Of packages and Atelier, installed."""
+"""Largest size of an image's installed packages and Atelier."""
 PICTURE = "picture.png"
 SHOWN = ROOT / ".atelier" / "images-check.png"
 PROMPT = "a red circle on a blue background"
@@ -31,7 +32,8 @@ EXIT_CONFIG = 78
 
 
 def main(names: list[str]) -> int:
-    """0 when all is as it should be. Raises: AssertionError: it is not; says what."""
+    """Check the named images; returns 0. Raises: AssertionError: a check failed, with its
+    reason."""
     with TemporaryDirectory(prefix="images-", ignore_cleanup_errors=True) as folder:
         images = {name: _build(name, Path(folder) / name) for name in names}
         if "frontend" in images:
@@ -69,33 +71,41 @@ def _check_front_end(containers: Containers) -> None:
     containers.start("frontend")
     containers.wait_until_healthy("frontend")
     _say("frontend: healthy by its own HEALTHCHECK")
-    look = "import os; print(os.getuid(), os.access('/opt', os.W_OK)); open('/tmp/x', 'w')"
-    assert containers.execute("frontend", "python", "-c", look) == (0, "10001 False\n")
-    code, said = containers.execute("frontend", "atelier", "worker", "--pool", "flux-demo")
-    assert (code, ".[cpu]" in said) == (EXIT_CONFIG, True), said
-    code, said = containers.execute("frontend", "python", "-c", "import jax")
-    assert code == 1 and "No module named 'jax'" in said, said
+    program = "import os; print(os.getuid(), os.access('/opt', os.W_OK)); open('/tmp/x', 'w')"
+    assert containers.execute("frontend", "python", "-c", program) == (0, "10001 False\n")
+    code, output = containers.execute("frontend", "atelier", "worker", "--pool", "flux-demo")
+    assert (code, ".[cpu]" in output) == (EXIT_CONFIG, True), output
+    code, output = containers.execute("frontend", "python", "-c", "import jax")
+    assert code == 1 and "No module named 'jax'" in output, output
     _check_keys(containers)
 
 
 def _check_keys(containers: Containers) -> None:
-    """Published to other machines, a front end wants a key before it starts."""
+    """A front end that other machines can reach requires an API key before it starts."""
     open_to_all = ("env", "ATELIER_SERVER__PUBLISHED_AT=0.0.0.0", "atelier", "serve")
-    code, said = containers.execute("frontend", *open_to_all)
-    assert code == EXIT_CONFIG and "there is no API key yet" in said, said
-    code, said = containers.execute("frontend", "atelier", "keys", "create", "--tenant", "acme")
-    assert code == 0 and said.startswith("atl_"), said
+    code, output = containers.execute("frontend", *open_to_all)
+    assert code == EXIT_CONFIG and "there is no API key yet" in output, output
+    code, output = containers.execute("frontend", "atelier", "keys", "create", "--tenant", "acme")
+    assert code == 0 and output.startswith("atl_"), output
 
 
 def _check_pool(containers: Containers) -> None:
     containers.start("flux-demo")
     containers.wait_until_healthy("flux-demo")
-    ask = ("atelier", "generate", PROMPT, "--seed", "7", "--output", f"/var/lib/atelier/{PICTURE}")
-    code, said = containers.execute("frontend", *ask)
-    assert code == 0, said
-    picture = containers.volume("state") / PICTURE
+    command = (
+        "atelier",
+        "generate",
+        PROMPT,
+        "--seed",
+        "7",
+        "--output",
+        f"/var/lib/atelier/{PICTURE}",
+    )
+    code, output = containers.execute("frontend", *command)
+    assert code == 0, output
+    image = containers.volume("state") / PICTURE
     SHOWN.parent.mkdir(exist_ok=True)
-    shutil.copy(picture, SHOWN)
+    shutil.copy(image, SHOWN)
     _say(f"flux-demo: {PROMPT!r} is in {SHOWN}")
 
 

@@ -1,4 +1,4 @@
-"""Services of docker-compose.yml, each in its image's root: what an engine would run."""
+"""Runs services of docker-compose.yml in their images' root folders, as an engine would."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tests.deploy.docker.build import Image
 from tests.deploy.docker.machine import PATH, Machine, Mount
 
 START_S = 600
-"""Until a pool has compiled its model, on a busy machine of two cores."""
+"""Time for a pool to compile its model on a busy machine with two cores."""
 POLL_S = 1.0
 HOSTS = "127.0.0.1 localhost redis frontend\n"
-"""Names that compose's own resolver would know."""
+"""Host names that compose's resolver provides."""
 
 
 @dataclass
@@ -35,13 +35,13 @@ class Container:
 
     @property
     def health(self) -> list[str]:
-        """Command of its health check: compose's before the image's."""
-        told = self.service.get("healthcheck", {}).get("test", ["CMD", *self.image.health])
-        return list(told[1:])
+        """Command of the health check: compose's, or else the image's."""
+        test = self.service.get("healthcheck", {}).get("test", ["CMD", *self.image.health])
+        return list(test[1:])
 
 
 class Containers:
-    """Those that were started, until they are all stopped, the last one first."""
+    """Started containers; on exit they are stopped in reverse order."""
 
     def __init__(self, images: Mapping[str, Image], folder: Path, network: int) -> None:
         self._images = {f"atelier-{name}": image for name, image in images.items()}
@@ -66,7 +66,7 @@ class Containers:
         environment = {**image.machine.environment, **service.get("environment", {})}
         machine = replace(image.machine, environment=environment, network=self._network)
         mounts = [self._mount(machine, *volume) for volume in compose.volumes(service)]
-        mounts += [("", place, "tmpfs") for place in service.get("tmpfs", ())]
+        mounts += [("", path, "tmpfs") for path in service.get("tmpfs", ())]
         (machine.root / "etc/hosts").write_text(HOSTS)
         log = self._folder / f"{name}.log"
         with log.open("w") as output:
@@ -78,37 +78,38 @@ class Containers:
         self._started[name] = Container(image, service, mounts, process, log)
 
     def execute(self, name: str, *command: str) -> tuple[int, str]:
-        """As `docker compose exec` does: the exit code, and what was printed."""
+        """Run a command like `docker compose exec`; returns the exit code and the output."""
         container = self._started[name]
         read_only = container.service["read_only"]
         return container.image.machine.run(*command, mounts=container.mounts, read_only=read_only)
 
     def wait_until_healthy(self, name: str) -> None:
-        """Raises: AssertionError: it ended, or took too long; with its log."""
+        """Wait for the health check to pass. Raises: AssertionError: the container exited, or did
+        not become healthy in time; with its log."""
         container = self._started[name]
-        until = time.monotonic() + START_S
-        while (said := self.execute(name, *container.health))[0]:
-            running = container.process.poll() is None and time.monotonic() < until
-            assert running, f"{name}: {said[1]}\n{container.log.read_text()}"
+        deadline = time.monotonic() + START_S
+        while (outcome := self.execute(name, *container.health))[0]:
+            running = container.process.poll() is None and time.monotonic() < deadline
+            assert running, f"{name}: {outcome[1]}\n{container.log.read_text()}"
             time.sleep(POLL_S)
 
     def volume(self, name: str) -> Path:
         return self._folder / name
 
     def _mount(self, machine: Machine, source: str, target: str, how: str) -> Mount:
-        """A new volume takes the owner of the folder that it is mounted over."""
-        place = machine.root / target.lstrip("/")
-        at = compose.host_path(source) if compose.is_path(source) else self.volume(source)
-        if not compose.is_path(source) and not at.exists():
-            at.mkdir(parents=True)
-            shutil.copystat(place, at)
-            os.chown(at, place.stat().st_uid, place.stat().st_gid)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.mkdir(exist_ok=True) if at.is_dir() else place.touch()
-        return str(at), target, how
+        """Create a mount; a new volume takes the owner of the folder that it covers."""
+        path = machine.root / target.lstrip("/")
+        source_path = compose.host_path(source) if compose.is_path(source) else self.volume(source)
+        if not compose.is_path(source) and not source_path.exists():
+            source_path.mkdir(parents=True)
+            shutil.copystat(path, source_path)
+            os.chown(source_path, path.stat().st_uid, path.stat().st_gid)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(exist_ok=True) if source_path.is_dir() else path.touch()
+        return str(source_path), target, how
 
     def _redis(self, service: Mapping[str, Any]) -> Image:
-        """The server that the tests embed stands in for the image's."""
+        """Build a Redis image from the server that the tests embed."""
         machine = Machine.base(self._folder / "redis-root")
         programs, data = machine.root / "opt/bin", machine.root / "data"
         programs.mkdir(), data.mkdir()
@@ -118,7 +119,7 @@ class Containers:
         return Image(replace(machine, user=user, environment={"PATH": f"/opt/bin:{PATH}"}))
 
     def _stop(self, container: Container) -> int:
-        """As `docker compose stop`: SIGTERM, and SIGKILL when its grace period is over."""
+        """Stop like `docker compose stop`: SIGTERM, then SIGKILL after the grace period."""
         if container.process.poll() is not None:
             return container.process.returncode
         for child in _children(container.process.pid):

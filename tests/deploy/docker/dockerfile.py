@@ -1,4 +1,4 @@
-"""A Dockerfile, read as far as ours go: stages, instructions, their flags."""
+"""Parser for the project's Dockerfiles: stages, instructions and flags."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _FLAG = re.compile(r"--([\w-]+)=(\S+)\s+")
 @dataclass(frozen=True)
 class Instruction:
     name: str
-    """In capitals."""
+    """Name in capitals."""
     flags: Mapping[str, str]
     text: str
 
     @property
     def words(self) -> list[str]:
-        """Of a list in JSON, or else between spaces."""
+        """Words of a JSON list, or of text separated by spaces."""
         if self.text.startswith("["):
             return list(json.loads(self.text))
         return self.text.split()
@@ -33,9 +33,9 @@ class Instruction:
 @dataclass(frozen=True)
 class Stage:
     name: str
-    """"" for the last one, where it has none."""
+    """"" for a last stage without a name."""
     base: str
-    """An image, or the name of an earlier stage; with variables in it."""
+    """An image or an earlier stage's name; may contain variables."""
     instructions: tuple[Instruction, ...]
 
     def named(self, name: str) -> list[Instruction]:
@@ -45,7 +45,7 @@ class Stage:
 @dataclass(frozen=True)
 class Dockerfile:
     arguments: Mapping[str, str]
-    """Before the first stage, with their defaults."""
+    """ARGs before the first stage, with their defaults."""
     stages: tuple[Stage, ...]
 
     @classmethod
@@ -64,10 +64,11 @@ class Dockerfile:
                 arguments[name] = value
         return cls(arguments, tuple(stages))
 
-    def chain(self, given: Mapping[str, str]) -> list[Stage]:
-        """What the last stage is made of with these arguments, the first one on a foreign image."""
+    def chain(self, overrides: Mapping[str, str]) -> list[Stage]:
+        """Return the stages that the last stage builds on, base first; the first uses an external
+        image."""
         by_name = {stage.name: stage for stage in self.stages}
-        values = {**self.arguments, **given}
+        values = {**self.arguments, **overrides}
         chain = [self.stages[-1]]
         while (base := filled(chain[0].base, values)) in by_name:
             chain.insert(0, by_name[base])
@@ -75,17 +76,17 @@ class Dockerfile:
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:
-    """With the variables' values. Raises: KeyError: there is no such variable."""
-    return _VARIABLE.sub(lambda found: values[found[1] or found[2]], text)
+    """Fill in variables. Raises: KeyError: a variable is undefined."""
+    return _VARIABLE.sub(lambda match: values[match[1] or match[2]], text)
 
 
 def _instructions(text: str) -> Iterator[Instruction]:
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
-    whole = re.sub(r"\\\n\s*", " ", "\n".join(lines))
-    for line in filter(None, map(str.strip, whole.splitlines())):
+    joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
+    for line in filter(None, map(str.strip, joined.splitlines())):
         name, _, rest = line.partition(" ")
         rest, flags = rest.strip(), {}
-        while found := _FLAG.match(rest):
-            flags[found[1]] = found[2]
-            rest = rest[found.end() :]
+        while match := _FLAG.match(rest):
+            flags[match[1]] = match[2]
+            rest = rest[match.end() :]
         yield Instruction(name.upper(), flags, rest)

@@ -1,6 +1,6 @@
-"""Runs in namespaces of its own, as root: mounts, changes root and user, becomes the command.
+"""Program started in new namespaces as root: mounts, changes root and user, then execs a command.
 
-Stands alone: it is started by a bare interpreter, with what to do as JSON.
+Imports nothing of the project: a bare interpreter runs it, with its order as JSON.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any
 
 
 def main(order: dict[str, Any]) -> None:
-    """Never returns."""
+    """Set up the container and exec the command; never returns."""
     root = Path(order["root"])
     _mount("--bind", root, root)
-    for source, target, how in order["mounts"]:
-        at = root / target.lstrip("/")
-        if how == "tmpfs":
-            _mount("-t", "tmpfs", "-o", "mode=1777,noexec,nosuid,nodev", "tmpfs", at)
+    for source, target, mode in order["mounts"]:
+        path = root / target.lstrip("/")
+        if mode == "tmpfs":
+            _mount("-t", "tmpfs", "-o", "mode=1777,noexec,nosuid,nodev", "tmpfs", path)
         else:
-            _mount("--bind", source, at)
-            if how == "ro":
-                _mount("-o", "remount,bind,ro", at)
+            _mount("--bind", source, path)
+            if mode == "ro":
+                _mount("-o", "remount,bind,ro", path)
     _mount("-t", "proc", "proc", root / "proc")
     if order["read_only"]:
         _mount("-o", "remount,bind,ro", root)

@@ -1,4 +1,4 @@
-"""Lock files, read: what they pin, by which hashes, and for whom."""
+"""Reader of lock files: pins, their hashes and which packages require them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.deploy.docker.dockerfile import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 US = "atelier (pyproject.toml)"
-"""How uv calls who asked for it."""
+"""Name under which uv lists this project as the requirer."""
 
 _PIN = re.compile(r"^([\w.-]+)(?:\[[\w,-]+\])?==(\S+)")
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})\b")
@@ -26,28 +26,28 @@ class Pin:
     name: str
     version: Version
     hashes: frozenset[str]
-    wanted_by: frozenset[str]
-    """Other packages, or us; nobody where the list came without a name."""
+    required_by: frozenset[str]
+    """Packages that require this pin, or this project; empty if the list came without a name."""
 
 
 def read(text: str) -> dict[str, Pin]:
-    """By canonical name. Raises: ValueError: a line that pins nothing."""
+    """Pins by canonical name. Raises: ValueError: a line pins nothing."""
     pins = {}
     for block in re.split(r"\n(?=\S)", text):
         if block.startswith("#"):
             continue
-        found = _PIN.match(block)
-        if not found:
+        match = _PIN.match(block)
+        if not match:
             raise ValueError(f"no pin: {block.splitlines()[0]!r}")
         via = [line.strip(" #") for line in block.splitlines() if line.lstrip().startswith("#")]
-        wanted = frozenset(name.removeprefix("via").strip() for name in via) - {""}
-        name = canonicalize_name(found[1])
-        pins[name] = Pin(name, Version(found[2]), frozenset(_HASH.findall(block)), wanted)
+        required_by = frozenset(name.removeprefix("via").strip() for name in via) - {""}
+        name = canonicalize_name(match[1])
+        pins[name] = Pin(name, Version(match[2]), frozenset(_HASH.findall(block)), required_by)
     return pins
 
 
-def asked(extras: tuple[str, ...]) -> Iterator[Requirement]:
-    """What pyproject.toml asks for: its dependencies, and those of extras."""
+def project_requirements(extras: tuple[str, ...]) -> Iterator[Requirement]:
+    """Requirements of pyproject.toml: the dependencies and those of extras."""
     yield from map(Requirement, PROJECT["dependencies"])
     for extra in extras:
         yield from _of_extra(extra)
@@ -63,9 +63,9 @@ def _of_extra(extra: str) -> Iterator[Requirement]:
 
 
 def faults(pins: dict[str, Pin], wanted: list[Requirement]) -> list[str]:
-    """Where a lock is not true to what is asked for."""
+    """List where a lock differs from the wanted requirements."""
     names = {canonicalize_name(requirement.name) for requirement in wanted}
-    direct = {pin.name for pin in pins.values() if not pin.wanted_by or US in pin.wanted_by}
+    direct = {pin.name for pin in pins.values() if not pin.required_by or US in pin.required_by}
     return [
         *(f"{name} is not asked for any more" for name in sorted(direct - names)),
         *(f"{name} is missing" for name in sorted(names - direct)),

@@ -1,5 +1,5 @@
-"""A stand-in for base image and engine: a root of its own with this machine's programs, read only,
-in which commands run as in a container. Needs Linux and root; no Docker."""
+"""Stand-in for a base image and its engine: a root folder with this machine's programs mounted
+read-only, in which commands run as in a container. Needs Linux and root, but no Docker."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from tools import image_locks
 
 INSIDE = Path(__file__).with_name("inside.py")
 PYTHON = interpreter(image_locks.PYTHON)
-"""This machine's of the images' version, outside any virtual environment."""
+"""This machine's interpreter of the images' Python version, outside any virtual environment."""
 PATH = "/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
 FOLDERS = ("dev/shm", "etc", "opt", "proc", "root", "run", "usr", "var/lib", "var/cache")
 FROM_HOST = ("/etc/ssl", "/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf", "/etc/ld.so.cache")
-"""What reaching a package index from here takes."""
+"""Files needed to reach a package index."""
 DEVICES = ("null", "zero", "random", "urandom")
 LOCAL, PIP = ".local", ".pip"
-"""Folders of the stand-in that lie over the host's."""
+"""Folders of the stand-in that are mounted over the host's."""
 
 Mount = tuple[str, str, str]
-"""From, to, and how: rw, ro or tmpfs."""
+"""Source, target and mode: rw, ro or tmpfs."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A root folder, and how commands run in it."""
+    """A root folder and the environment in which commands run in it."""
 
     root: Path
     environment: Mapping[str, str] = field(default_factory=lambda: {"PATH": PATH})
     workdir: str = "/"
     user: int = 0
     network: int | None = None
-    """Process in whose network it is; None: the host's."""
+    """Process whose network namespace is joined; None for the host's."""
 
     @classmethod
     def base(cls, root: Path) -> Machine:
-        """As python:3.13-slim is: the interpreter with pip, and Debian's programs."""
+        """Create a root like python:3.13-slim: the interpreter with pip, and Debian's programs."""
         for name in (*FOLDERS, f"{LOCAL}/bin", PIP):
             (root / name).mkdir(parents=True)
         (root / "tmp").mkdir()
@@ -64,7 +64,7 @@ class Machine:
         return cls(root)
 
     def copy(self, root: Path) -> Machine:
-        """The same in another folder; files are shared until they are replaced."""
+        """Copy to another folder with hard links, so files are shared until they are replaced."""
         shutil.copytree(self.root, root, symlinks=True, copy_function=link)
         return replace(self, root=root)
 
@@ -75,7 +75,7 @@ class Machine:
         read_only: bool = False,
         output: IO[str] | int | None = None,
     ) -> subprocess.Popen[str]:
-        """A process in namespaces of its own, all of which ends when it is killed."""
+        """Start a command in new namespaces; killing it ends all of its processes."""
         order = {
             "root": str(self.root),
             "mounts": [*_host(self.root), *mounts],
@@ -86,35 +86,36 @@ class Machine:
             "environment": dict(self.environment),
         }
         joined = ["nsenter", f"--net=/proc/{self.network}/ns/net"] if self.network else []
-        alone = [*joined, "unshare", "--mount", "--pid", "--fork", "--kill-child"]
+        isolated = [*joined, "unshare", "--mount", "--pid", "--fork", "--kill-child"]
         inside = [str(PYTHON), "-I", str(INSIDE), json.dumps(order)]
         return subprocess.Popen(
-            [*alone, *inside], text=True, stdout=output, stderr=subprocess.STDOUT
+            [*isolated, *inside], text=True, stdout=output, stderr=subprocess.STDOUT
         )
 
     def run(
         self, *command: str, mounts: Sequence[Mount] = (), read_only: bool = False
     ) -> tuple[int, str]:
-        """Until it ends: its exit code, and what it printed."""
+        """Run a command to its end; returns its exit code and output."""
         process = self.start(*command, mounts=mounts, read_only=read_only, output=subprocess.PIPE)
-        said, _ = process.communicate()
-        return process.returncode, said
+        output, _ = process.communicate()
+        return process.returncode, output
 
 
 def link(source: str, target: str) -> None:
-    """A second name for a file."""
+    """Hard-link a file."""
     os.link(source, target, follow_symlinks=False)
 
 
 def _host(root: Path) -> list[Mount]:
-    """Programs, interpreter and devices of this machine; of its Python packages pip alone."""
+    """Mounts of this machine's programs, interpreter and devices, with pip as the only Python
+    package."""
     prefix, version = str(PYTHON.parents[1]), f"python{image_locks.PYTHON}"
     mounts = [("/usr", "/usr", "ro")]
-    if prefix == "/usr":  # Debian's own, which looks for packages of others here
+    if prefix == "/usr":  # Debian's interpreter searches this folder for packages
         mounts.append((str(root / LOCAL), "/usr/local", "ro"))
         packages = f"/usr/local/lib/{version}/dist-packages"
         (root / LOCAL / "lib" / version / "dist-packages").mkdir(parents=True, exist_ok=True)
-    else:  # its libraries are found by their old path
+    else:  # other interpreters find their libraries by their original path
         mounts += [(prefix, prefix, "ro"), (prefix, "/usr/local", "ro")]
         packages = f"/usr/local/lib/{version}/site-packages"
         (root / prefix.lstrip("/")).mkdir(parents=True, exist_ok=True)
@@ -124,10 +125,10 @@ def _host(root: Path) -> list[Mount]:
 
 
 def _pip() -> Path:
-    """That interpreter's, or where it has none (Debian's), ours."""
-    ask = [str(PYTHON), "-I", "-c", "import pip; print(pip.__file__)"]
-    found = subprocess.run(ask, capture_output=True, text=True).stdout.strip()
-    return Path(found or pip.__file__).parent
+    """Folder of pip: the interpreter's, or (Debian's lacks pip) this environment's."""
+    command = [str(PYTHON), "-I", "-c", "import pip; print(pip.__file__)"]
+    path = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    return Path(path or pip.__file__).parent
 
 
 def _copy(source: Path, target: Path) -> None:

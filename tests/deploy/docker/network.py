@@ -1,4 +1,4 @@
-"""A network of its own, in which a port is free whatever else this machine does."""
+"""A separate network namespace, in which every port is free."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from tests.deploy.docker.machine import PYTHON
 
-# Brings the loopback device up (SIOCSIFFLAGS with IFF_UP and IFF_RUNNING), and stays.
+# Brings the loopback device up (SIOCSIFFLAGS with IFF_UP and IFF_RUNNING) and keeps running.
 HOLD = """
 import fcntl, socket, struct, sys
 with socket.socket() as any_socket:
@@ -20,7 +20,7 @@ sys.stdin.read()
 
 @contextmanager
 def own_network() -> Iterator[int]:
-    """The id of a process that holds it; there is only loopback in it."""
+    """Create a network with only loopback; yields the id of the process that holds it."""
     holder = subprocess.Popen(
         ["unshare", "--net", str(PYTHON), "-I", "-c", HOLD],
         stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""docker-compose.yml and its settings say what the code knows: commands, ports, paths, times."""
+"""docker-compose.yml and its settings match the code: commands, ports, paths and times."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ SERVICES = compose.services({})
 OURS = [name for name, service in SERVICES.items() if service["image"].startswith("atelier-")]
 POOLS = [name for name in OURS if name != "frontend"]
 OWNED = ("/var/lib/atelier", "/var/cache/atelier")
-"""Folders that our images give to the user that they run as; a volume over another is root's."""
+"""Folders that our images give to their user; other volumes would belong to root."""
 USERS_OWN = ("./weights",)
-"""Folders that whoever runs it brings."""
+"""Folders that the user provides."""
 
 
-def settings_of(name: str, monkeypatch: pytest.MonkeyPatch, **asked: str) -> Settings:
-    """As the process in that service reads them."""
-    for variable in [known for known in os.environ if known.startswith("ATELIER_")]:
+def settings_of(name: str, monkeypatch: pytest.MonkeyPatch, **environment: str) -> Settings:
+    """Settings as the process in that service loads them."""
+    for variable in [variable_ for variable_ in os.environ if variable_.startswith("ATELIER_")]:
         monkeypatch.delenv(variable)
-    service = compose.services(asked)[name]
+    service = compose.services(environment)[name]
     for variable, value in service.get("environment", {}).items():
         monkeypatch.setenv(variable, value)
     assert mounted(service, os.environ[CONFIG_VARIABLE]) == CONFIG
@@ -43,22 +43,22 @@ def settings_of(name: str, monkeypatch: pytest.MonkeyPatch, **asked: str) -> Set
     return load_settings()
 
 
-def mounted(service: dict[str, Any], place: str) -> Path | None:
-    """The host's file at a place in the container."""
+def mounted(service: dict[str, Any], path: str) -> Path | None:
+    """The host's file that is mounted at a path in the container."""
     for source, target, _ in compose.volumes(service):
-        if Path(place).is_relative_to(target) and compose.is_path(source):
-            return compose.host_path(source) / Path(place).relative_to(target)
+        if Path(path).is_relative_to(target) and compose.is_path(source):
+            return compose.host_path(source) / Path(path).relative_to(target)
     return None
 
 
 def arguments(name: str) -> Namespace:
-    """Its command line, parsed. Raises: SystemExit: the command line takes no such thing."""
+    """Parsed command line of a service. Raises: SystemExit: the command line is invalid."""
     return atelier.parser().parse_args(SERVICES[name]["command"])
 
 
 def test_the_schema_and_the_linter_find_nothing() -> None:
-    said = run_schema(compose.FILE)
-    assert "ok" in said, said
+    output = run_schema(compose.FILE)
+    assert "ok" in output, output
     assert run("yamllint", "--strict", str(compose.FILE)) == ""
 
 
@@ -108,31 +108,31 @@ def test_our_images_are_built_once(name: str) -> None:
     service = SERVICES[name]
     build = compose.builder(service["image"])
     file = ROOT / build["context"] / build["dockerfile"]
-    known = Dockerfile.read(file).arguments
-    assert set(build.get("args", {})) <= set(known)
-    if "build" not in service:  # its builder is among the services that are started with it
+    arguments_ = Dockerfile.read(file).arguments
+    assert set(build.get("args", {})) <= set(arguments_)
+    if "build" not in service:  # another service of the same profile builds it
         assert service["pull_policy"] == "never"
         profile = service["profiles"]
-        beside = [each for each in SERVICES.values() if each.get("profiles") == profile]
-        assert build in [each.get("build") for each in beside]
+        services = [each for each in SERVICES.values() if each.get("profiles") == profile]
+        assert build in [each.get("build") for each in services]
 
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_what_is_mounted_is_there(name: str) -> None:
     named = compose.document({})["volumes"]
-    for source, target, how in compose.volumes(SERVICES[name]):
+    for source, target, mode in compose.volumes(SERVICES[name]):
         assert target.startswith("/")
         if not compose.is_path(source):
             assert source in named
             assert target in OWNED or name not in OURS
         else:
             assert compose.host_path(source).exists() or source in USERS_OWN, source
-            assert how == "ro"
+            assert mode == "ro"
 
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_no_folder_of_the_users_is_made_by_root(name: str) -> None:
-    """The short form makes what is not there, and a pool would look for its weights in vain."""
+    """The short form would create a missing folder as root, in which a pool finds no weights."""
     for entry in SERVICES[name]["volumes"]:
         source, *_ = compose.volumes({"volumes": [entry]})[0]
         if source in USERS_OWN:
@@ -141,7 +141,7 @@ def test_no_folder_of_the_users_is_made_by_root(name: str) -> None:
 
 def test_what_the_user_brings_is_not_committed() -> None:
     ignored = (ROOT / ".gitignore").read_text("utf-8").splitlines()
-    assert "/.env" in ignored  # with HF_TOKEN in it
+    assert "/.env" in ignored  # contains HF_TOKEN
     assert {f"{source.removeprefix('.')}/" for source in USERS_OWN} <= set(ignored)
 
 
@@ -154,7 +154,7 @@ def test_up_waits_until_it_is_well(name: str) -> None:
 
 
 def asked_of(service: dict[str, Any]) -> str:
-    """What its health check runs: the file's before its image's."""
+    """The command of a service's health check: compose's, or else the image's."""
     if "healthcheck" in service:
         return " ".join(service["healthcheck"]["test"])
     dockerfile = Dockerfile.read(ROOT / compose.builder(service["image"])["dockerfile"])
@@ -166,11 +166,11 @@ def asked_of(service: dict[str, Any]) -> str:
 def test_settings_and_environment_are_known(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settings_of(name, monkeypatch)
     service = SERVICES[name]
-    places = [target for _, target, how in compose.volumes(service) if how == "rw"]
+    writable = [target for _, target, mode in compose.volumes(service) if mode == "rw"]
     for folder in (settings.state_dir, Path(settings.store_url)):
-        assert any(folder.is_relative_to(place) for place in places), folder
+        assert any(folder.is_relative_to(folder_) for folder_ in writable), folder
     if name in POOLS:
-        assert any(settings.compile_folder.is_relative_to(place) for place in places)
+        assert any(settings.compile_folder.is_relative_to(folder_) for folder_ in writable)
     assert settings.redis.url == "redis://redis:6379"
     assert set(service["networks"]) & set(SERVICES["redis"]["networks"])
     assert service["depends_on"]["redis"] == {"condition": "service_healthy"}
@@ -179,9 +179,9 @@ def test_settings_and_environment_are_known(name: str, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("name", OURS)
 def test_traces_go_where_the_user_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings_of(name, monkeypatch).tracing.endpoint is None
-    there = {"ATELIER_TRACING__ENDPOINT": "http://collector:4318"}
-    endpoint = settings_of(name, monkeypatch, **there).tracing.endpoint
-    assert endpoint == there["ATELIER_TRACING__ENDPOINT"]
+    variables = {"ATELIER_TRACING__ENDPOINT": "http://collector:4318"}
+    endpoint = settings_of(name, monkeypatch, **variables).tracing.endpoint
+    assert endpoint == variables["ATELIER_TRACING__ENDPOINT"]
     keys = {"OTEL_EXPORTER_OTLP_HEADERS": "api-key=secret"}
     assert compose.services(keys)[name]["environment"].items() >= keys.items()
 
@@ -208,14 +208,14 @@ def test_a_pool_is_one_of_the_settings(name: str, monkeypatch: pytest.MonkeyPatc
     assert grace_s >= pool.drain_s + KILL_MARGIN_S
 
 
-def in_image(service: dict[str, Any], place: Path) -> bool:
-    """Whether the Dockerfile puts that folder of the project there."""
+def in_image(service: dict[str, Any], path: Path) -> bool:
+    """Whether the Dockerfile copies that folder of the project to this path."""
     build = compose.builder(service["image"])
     dockerfile = Dockerfile.read(ROOT / build["dockerfile"])
     values = {**dockerfile.arguments, **build["args"]}
     copies = [copy for stage in dockerfile.chain(values) for copy in stage.named("COPY")]
     pairs = [filled(copy.text, values).split() for copy in copies if not copy.flags]
-    return any(pair[-1] == str(place) and (ROOT / pair[0]).is_dir() for pair in pairs)
+    return any(pair[-1] == str(path) and (ROOT / pair[0]).is_dir() for pair in pairs)
 
 
 def test_every_model_and_pool_of_the_settings_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,30 +239,30 @@ def test_the_front_end_is_where_it_is_published(monkeypatch: pytest.MonkeyPatch)
 def test_who_publishes_it_to_others_needs_keys(
     address: str, keys: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = {"ATELIER_ADDRESS": address, "ATELIER_PORT": "8001"}
-    server = settings_of("frontend", monkeypatch, **asked).server
+    variables = {"ATELIER_ADDRESS": address, "ATELIER_PORT": "8001"}
+    server = settings_of("frontend", monkeypatch, **variables).server
     assert wants_keys(server, reached_at(server, None)) == keys
-    (port,) = compose.services(asked)["frontend"]["ports"]
+    (port,) = compose.services(variables)["frontend"]["ports"]
     assert port == f"{address or '127.0.0.1'}:8001:8000"
 
 
 def test_redis_is_run_as_the_embedded_one_is() -> None:
     program, *options = SERVICES["redis"]["command"]
     assert program == "valkey-server"
-    given = dict(zip(options[::2], options[1::2], strict=True))
-    own = embedded._options(Path("/data"), Path("/data/redis.sock"))
-    ours = dict(zip(own[::2], own[1::2], strict=True))
+    configured = dict(zip(options[::2], options[1::2], strict=True))
+    flags = embedded._options(Path("/data"), Path("/data/redis.sock"))
+    expected = dict(zip(flags[::2], flags[1::2], strict=True))
     for name in ("--port", "--unixsocket", "--unixsocketperm"):
-        del ours[name]
-    assert given == ours
-    assert (given["--appendonly"], given["--maxmemory-policy"]) == ("yes", "noeviction")
-    assert [target for _, target, _ in compose.volumes(SERVICES["redis"])] == [given["--dir"]]
+        del expected[name]
+    assert configured == expected
+    assert (configured["--appendonly"], configured["--maxmemory-policy"]) == ("yes", "noeviction")
+    assert [target for _, target, _ in compose.volumes(SERVICES["redis"])] == [configured["--dir"]]
     assert compose.document({})["networks"]["queue"] == {"internal": True}
     assert SERVICES["redis"]["networks"] == ["queue"]
 
 
 def test_prometheus_scrapes_the_services(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its names are services, or what pools are called on the network; its ports are theirs."""
+    """Targets are services or the pools' network alias, at the ports of the settings."""
     (config,) = [
         word.partition("=")[2]
         for word in SERVICES["prometheus"]["command"]
@@ -272,10 +272,10 @@ def test_prometheus_scrapes_the_services(monkeypatch: pytest.MonkeyPatch) -> Non
     assert path is not None
     settings = settings_of("frontend", monkeypatch)
     scraped = {
-        (name, found["port"])
+        (name, targets["port"])
         for job in yaml.safe_load(path.read_text("utf-8"))["scrape_configs"]
-        for found in job.get("dns_sd_configs", ())
-        for name in found["names"]
+        for targets in job.get("dns_sd_configs", ())
+        for name in targets["names"]
     }
     ports = {pool.metrics_port for pool in settings.pools.values()}
     assert scraped == {("frontend", settings.server.port), *(("pools", port) for port in ports)}
@@ -297,7 +297,8 @@ def test_grafana_opens_on_a_dashboard() -> None:
     "path", ["docs/guides/containers.md", "docker-compose.yml", "docs/operations/runbook.md"]
 )
 def test_commands_that_are_told_work(path: str) -> None:
-    """Of `docker compose`, as far as they name what is in the file, or run us."""
+    """`docker compose` commands in documents use existing profiles and services and valid
+    arguments."""
     text = (ROOT / path).read_text("utf-8")
     profiles = {profile for service in SERVICES.values() for profile in service.get("profiles", ())}
     assert set(re.findall(r"docker compose .*?--profile (\w+)", text)) <= profiles

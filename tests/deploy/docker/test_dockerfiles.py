@@ -1,5 +1,5 @@
-"""What the Dockerfiles say is so: sources, locks, users, ports, commands. Nothing is built here;
-`make images-check` does that."""
+"""The Dockerfiles match the project: sources, locks, users, ports, commands. Nothing is built here;
+`make images-check` builds."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def of_image(image: str) -> tuple[Dockerfile, dict[str, str]]:
     }
 
 
-def told(image: str, name: str) -> list[Instruction]:
-    """All of these instructions of the image's own stages, the first one first."""
+def instructions(image: str, name: str) -> list[Instruction]:
+    """All instructions of that name in the image's stages, in order."""
     dockerfile, arguments = of_image(image)
     return [each for stage in dockerfile.chain(arguments) for each in stage.named(name)]
 
@@ -56,19 +56,19 @@ def test_an_image_stands_on_the_python_of_its_lock(image: str) -> None:
 
 @pytest.mark.parametrize("image", IMAGES)
 def test_nobody_is_root(image: str) -> None:
-    assert told(image, "USER")[-1].text == USER
-    made = " ".join(each.text for each in told(image, "RUN"))
+    assert instructions(image, "USER")[-1].text == USER
+    commands = " ".join(each.text for each in instructions(image, "RUN"))
     user, group = USER.split(":")
-    assert f"--gid {group}" in made and f"--uid {user}" in made
-    assert f"--owner {user} --group {group} /var/lib/atelier /var/cache/atelier" in made
+    assert f"--gid {group}" in commands and f"--uid {user}" in commands
+    assert f"--owner {user} --group {group} /var/lib/atelier /var/cache/atelier" in commands
 
 
 @pytest.mark.parametrize("image", IMAGES)
 def test_an_image_asks_itself_whether_it_is_well(image: str) -> None:
-    (health,) = told(image, "HEALTHCHECK")
+    (health,) = instructions(image, "HEALTHCHECK")
     port, file = PORTS[image.partition("-")[0]], "deploy/docker/health_check.py"
     assert f'"-m", "deploy.docker.health_check", "http://127.0.0.1:{port}/healthz"' in health.text
-    assert [each.text for each in told(image, "EXPOSE")] == [str(port)]
+    assert [each.text for each in instructions(image, "EXPOSE")] == [str(port)]
     assert (ROOT / file).is_file()
     every = (FOLDER / f"{image.partition('-')[0]}.Dockerfile").read_text("utf-8")
     assert not re.search(r"\b(curl|wget|apt-get)\b", every)
@@ -76,8 +76,8 @@ def test_an_image_asks_itself_whether_it_is_well(image: str) -> None:
 
 @pytest.mark.parametrize("image", IMAGES)
 def test_what_it_runs_is_a_command(image: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert told(image, "ENTRYPOINT")[-1].words == ["atelier"]
-    words = told(image, "CMD")[-1].words
+    assert instructions(image, "ENTRYPOINT")[-1].words == ["atelier"]
+    words = instructions(image, "CMD")[-1].words
     if "--help" in words:
         with pytest.raises(SystemExit, match="0"):
             atelier.main(words)
@@ -123,7 +123,11 @@ def test_every_accelerator_with_a_lock_has_an_image() -> None:
 
 
 def test_the_demo_is_in_the_cpu_image_alone() -> None:
-    demo = [image for image in IMAGES if any("demo" in each.text for each in told(image, "COPY"))]
+    demo = [
+        image
+        for image in IMAGES
+        if any("demo" in each.text for each in instructions(image, "COPY"))
+    ]
     assert demo == ["worker-cpu"]
     dockerfile, _ = of_image("worker-cpu")
     (build,) = [stage for stage in dockerfile.stages if stage.name == "build"]
@@ -143,7 +147,7 @@ def test_what_no_image_needs_is_not_sent(name: str) -> None:
         ("service/app.py", True),
         ("deploy/docker/frontend.lock", True),
         ("models/demo/flux/atelier.json", True),
-        ("models/demo/runs/flux/last.safetensors", False),
+        ("lab/demo/__main__.py", False),
         ("service/__pycache__/app.pyc", False),
         ("__pycache__/atelier.pyc", False),
         ("secrets.env", False),

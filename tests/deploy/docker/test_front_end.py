@@ -1,5 +1,5 @@
-"""A front end runs with its lock's packages and its image's files alone, and says what pools would
-take."""
+"""A front end runs with only its lock's packages and its image's files; commands of pools name the
+missing packages."""
 
 from __future__ import annotations
 
@@ -22,20 +22,23 @@ COMMANDS = (
     "service.server, service.client, service.openapi, service.tracing.opentelemetry,"
     " deploy.admin.api_keys, deploy.admin.profiling, deploy.docker.health_check, rich"
 )
-"""What `serve`, traces, `generate`, `keys`, `profile` and the health check import."""
+"""Modules that `serve`, traces, `generate`, `keys`, `profile` and the health check import."""
 
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Packages of this environment that the lock names, and the image's copy of the project."""
+    """Folder with the packages that the lock names and the image's copy of the project."""
     folder = tmp_path_factory.mktemp("packages")
     for name in read(lock_file("frontend").read_text("utf-8")):
-        if name == "async-timeout" and sys.version_info >= (3, 11, 3):  # for Pythons before
+        if name == "async-timeout" and sys.version_info >= (3, 11, 3):  # only older Pythons need it
             continue
-        found = distribution(name)
-        for top in {Path(str(file)).parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
+        installed = distribution(name)
+        for top in {Path(str(file)).parts[0] for file in installed.files or ()} - {
+            "..",
+            "__pycache__",
+        }:
             if not (folder / top).exists():
-                (folder / top).symlink_to(Path(str(found.locate_file(top))))
+                (folder / top).symlink_to(Path(str(installed.locate_file(top))))
     context = Context(ROOT)
     stages = Dockerfile.read(FOLDER / "frontend.Dockerfile").stages
     copies = [each for stage in stages for each in stage.instructions if each.name == "COPY"]
@@ -45,31 +48,31 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def python(packages: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """This interpreter with these packages, and nothing else of the project's."""
+    """Run this interpreter with only these packages."""
     environment = {**os.environ, "PYTHONPATH": str(packages)}
     command = [sys.executable, "-S", *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, cwd=packages)
 
 
 def test_the_lock_is_enough(packages: Path) -> None:
-    done = python(packages, "-c", f"import {COMMANDS}")
-    assert done.returncode == 0, done.stderr
+    process = python(packages, "-c", f"import {COMMANDS}")
+    assert process.returncode == 0, process.stderr
 
 
 @pytest.mark.parametrize(
     "command", ["up", "worker --pool flux", "plan --model sdxl --topology v6e:1x1"]
 )
 def test_pools_say_what_they_need(packages: Path, command: str) -> None:
-    done = python(packages, "-m", "atelier", *command.split())
-    assert done.returncode == EXIT_CONFIG, done.stderr
-    assert done.stderr.startswith("atelier: pools need jax")
-    assert "pip install -e '.[cpu]'" in done.stderr
+    process = python(packages, "-m", "atelier", *command.split())
+    assert process.returncode == EXIT_CONFIG, process.stderr
+    assert process.stderr.startswith("atelier: pools need jax")
+    assert "pip install -e '.[cpu]'" in process.stderr
 
 
 def test_nobody_is_sent_to_the_package_index_for_us() -> None:
-    """There, that name is another project's."""
+    """The name belongs to another project on the package index."""
     texts = [*ROOT.glob("*.md"), ROOT / "atelier.py", ROOT / "Makefile"]
     for folder in ("docs", "deploy", "service", "workers", "models"):
         texts += [*(ROOT / folder).rglob("*.md"), *(ROOT / folder).rglob("*.py")]
-    said = re.compile(r"pip install (-\S+ )*['\"]?atelier\b")
-    assert [path for path in texts if said.search(path.read_text("utf-8"))] == []
+    pattern = re.compile(r"pip install (-\S+ )*['\"]?atelier\b")
+    assert [path for path in texts if pattern.search(path.read_text("utf-8"))] == []

@@ -1,4 +1,4 @@
-"""What a container asks of itself."""
+"""Health check of the containers."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import pytest
 
 from deploy.docker.health_check import WORDS, main
 
-REASON = "no pool is ready: " + "x" * WORDS
+REASON = "no worker is ready: " + "x" * WORDS
 
 
 class Answers(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        well = self.path == "/healthz"
-        self.send_response(200 if well else 503)
+        healthy = self.path == "/healthz"
+        self.send_response(200 if healthy else 503)
         self.end_headers()
-        self.wfile.write(b"ok" if well else REASON.encode())
+        self.wfile.write(b"ok" if healthy else REASON.encode())
 
     def log_message(self, *_: object) -> None:
         pass
@@ -35,7 +35,7 @@ def url() -> Iterator[str]:
 
 
 def test_it_is_well(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # which is not asked
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # must be ignored
     assert main([f"{url}/healthz"]) == 0
 
 
@@ -45,7 +45,7 @@ def test_it_is_not_and_says_why(url: str, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_nobody_is_there(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with HTTPServer(("127.0.0.1", 0), Answers) as gone:
-        port = gone.server_port
+    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+        port = server.server_port
     assert main([f"http://127.0.0.1:{port}/healthz"]) == 1
     assert "refused" in capsys.readouterr().out

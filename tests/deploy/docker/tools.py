@@ -1,4 +1,4 @@
-"""Linters from the extra `test`, as commands."""
+"""Linters of the extra `test` as commands."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from pathlib import Path
 
 
 def run(name: str, *arguments: str) -> str:
-    """What it prints. Raises: AssertionError: it is not installed, or failed without a word."""
-    beside = Path(sys.executable).with_name(name)
-    program = str(beside) if beside.exists() else shutil.which(name)
+    """Run a linter; returns its output. Raises: AssertionError: not installed, or failed
+    silently."""
+    in_environment = Path(sys.executable).with_name(name)
+    program = str(in_environment) if in_environment.exists() else shutil.which(name)
     assert program, f"{name} is missing: pip install -e '.[test]', or make test"
-    done = subprocess.run([program, *arguments], capture_output=True, text=True)
-    said = done.stdout + done.stderr
-    assert said or not done.returncode, f"{name} ended with {done.returncode}"
-    return said
+    process = subprocess.run([program, *arguments], capture_output=True, text=True)
+    output = process.stdout + process.stderr
+    assert output or not process.returncode, f"{name} ended with {process.returncode}"
+    return output

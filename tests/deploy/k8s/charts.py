@@ -1,4 +1,4 @@
-"""The chart as Helm renders it."""
+"""Renders the Helm chart."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ OWN = REPOSITORY / ".venv-helm" / "bin" / "helm"
 HOOK = "helm.sh/hook"
 
 
-def helm(*arguments: str | Path, told: str = "") -> subprocess.CompletedProcess[str]:
-    """A command of Helm, with values at its standard input."""
+def helm(*arguments: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a Helm command with values on its standard input."""
     program = shutil.which("helm") or (str(OWN) if OWN.exists() else None)
     if program is None:
         pytest.fail("helm is not on the PATH, and `make clients` has not brought it")
     command = [program, *map(str, arguments)]
-    return subprocess.run(command, input=told, capture_output=True, text=True, check=False)
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
 
 
-def told(values: Values) -> str:
+def stdin(values: Values) -> str:
     """Values as `python -m tools.cluster --helm` prints them."""
     return plain(values.model_dump(mode="json", exclude_defaults=True))
 
 
 def place(values: Values) -> list[str]:
-    """Options that say where it is installed: at the site that kustomize's places are for."""
+    """Options for namespace and site; they match the placeholders in kustomize's site."""
     site = [f"--set=site.{name}={name.upper()}" for name in ("project", "region", "zone")]
     return ["--namespace", values.namespace, "--values", "-", *site]
 
 
 def by_helm(values: Values) -> list[Object]:
     """All objects of an install."""
-    done = helm("template", "atelier", CHART, *place(values), told=told(values))
-    assert done.returncode == 0, done.stderr
-    return [one for one in load_all(done.stdout) if one]
+    process = helm("template", "atelier", CHART, *place(values), stdin=stdin(values))
+    assert process.returncode == 0, process.stderr
+    return [item for item in load_all(process.stdout) if item]
 
 
 def hooks(values: Values) -> list[Object]:
-    """Objects that `helm test` makes."""
-    return [one for one in by_helm(values) if HOOK in one["metadata"].get("annotations", {})]
+    """Objects that `helm test` creates."""
+    return [item for item in by_helm(values) if HOOK in item["metadata"].get("annotations", {})]

@@ -1,4 +1,4 @@
-"""What the tests of the manifests share."""
+"""Fixtures shared by tests of the manifests."""
 
 from __future__ import annotations
 
@@ -19,33 +19,34 @@ VARIANTS: dict[str, tuple[tuple[str, str], ...]] = {
     "memorystore": ((WEIGHTS, f"{WEIGHTS}- ../../components/memorystore\n"),),
     "tracing": ((WEIGHTS, f"{WEIGHTS}- ../../components/tracing\n"),),
 }
-"""Edits of an overlay, by the component that it has then."""
+"""Edits of an overlay, by the component that they add."""
 V6E = "gke-tpu-v6e"
 
 
 @pytest.fixture(params=OVERLAYS)
 def objects(request: pytest.FixtureRequest) -> tuple[Object, ...]:
-    """Of each overlay."""
+    """Objects of each overlay."""
     return overlay(request.param)
 
 
 @pytest.fixture(scope="session")
 def variants(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Object, ...]]:
-    """An overlay with each of the components that none has by itself; root above other ones."""
+    """Overlays with each component that no overlay has by itself; -root overlays build on
+    others."""
     folder = tmp_path_factory.mktemp
-    found = {name: edited(folder(name), V6E, *edits) for name, edits in VARIANTS.items()}
+    result = {name: edited(folder(name), V6E, *edits) for name, edits in VARIANTS.items()}
     for name in ("weights-hyperdisk-ml", "memorystore"):
-        found[f"{name}-root"] = edited(folder(name), f"{V6E}-root", *VARIANTS[name], of=V6E)
-    found["values"] = rendered(write(ALL_WAYS, "values", copied(folder("values"))))
+        result[f"{name}-root"] = edited(folder(name), f"{V6E}-root", *VARIANTS[name], of=V6E)
+    result["values"] = rendered(write(ALL_WAYS, "values", copied(folder("values"))))
     for name in ("gke-tpu-multihost", "gke-tpu-v5e-spot"):
         edit = (V6E, name)
-        found[f"{name}-root"] = edited(folder(name), f"{V6E}-root", edit)
-    return found
+        result[f"{name}-root"] = edited(folder(name), f"{V6E}-root", edit)
+    return result
 
 
 @pytest.fixture(scope="session")
 def every_object(variants: dict[str, tuple[Object, ...]]) -> list[Object]:
-    """Those of all overlays and variants, and of the base by itself."""
-    found = [one for name in OVERLAYS for one in overlay(name)]
-    found += [one for variant in variants.values() for one in variant]
-    return [*found, *rendered(K8S / "base")]
+    """Objects of all overlays and variants, and of the base."""
+    result = [item for name in OVERLAYS for item in overlay(name)]
+    result += [item for variant in variants.values() for item in variant]
+    return [*result, *rendered(K8S / "base")]

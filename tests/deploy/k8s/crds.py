@@ -1,4 +1,4 @@
-"""Schemas of custom resources: as published, in a folder that a variable names."""
+"""Schemas of custom resources, from published CRDs in a folder that a variable names."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 import yaml
 
 FOLDER = "TESTS_CRDS"
-"""Variable with the folder of CustomResourceDefinitions, in YAML; without it there are none."""
+"""Variable with the folder of CustomResourceDefinitions in YAML; unset: no schemas."""
 
 Schema = dict[str, Any]
 
 
 @cache
 def schemas() -> Mapping[tuple[str, str], Schema]:
-    """By apiVersion and kind, closed against unknown fields."""
+    """Schemas by apiVersion and kind, closed against unknown fields."""
     folder = os.environ.get(FOLDER)
     files = sorted(Path(folder).glob("*.y*ml")) if folder else []
     assert files or not folder, f"{FOLDER}: there is no YAML file in {folder}"
@@ -33,7 +33,7 @@ def _of(file: Path) -> Iterator[tuple[tuple[str, str], Schema]]:
 
 
 def closed(schema: Any) -> Any:
-    """Without the fields that a schema does not name, which a server would drop in silence."""
+    """Forbid fields that a schema does not name; a server would drop them silently."""
     if isinstance(schema, list):
         return [closed(item) for item in schema]
     if not isinstance(schema, dict):
@@ -50,14 +50,14 @@ def closed(schema: Any) -> Any:
     if schema.get("x-kubernetes-int-or-string"):
         result.pop("anyOf", None)
         result["type"] = ["integer", "string"]
-    named = "properties" in schema and "additionalProperties" not in schema
-    if named and not schema.get("x-kubernetes-preserve-unknown-fields"):
+    has_names = "properties" in schema and "additionalProperties" not in schema
+    if has_names and not schema.get("x-kubernetes-preserve-unknown-fields"):
         result["additionalProperties"] = False
     return result
 
 
 def has(schema: Schema, path: str) -> bool:
-    """Whether a dotted path leads anywhere, through lists too."""
+    """Whether the schema has a dotted path, also through lists."""
     for part in path.split("."):
         while "items" in schema:
             schema = schema["items"]

@@ -1,7 +1,7 @@
-"""Fields of custom resources that the manifests use, by kind; a list has no index in its path.
+"""Fields of custom resources that the manifests use, by kind; paths skip list indices.
 
-Written down from the CRDs' and providers' own references: it holds where those are not at hand, and
-`test_schemas` holds it to the CRDs where they are.
+Copied from the references of the CRDs and providers. It is the check where no CRDs are available;
+`test_schemas` compares it with the CRDs where they are.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GROUPS: Mapping[str, str] = {
     "LeaderWorkerSet": "leaderworkerset.x-k8s.io/v1",
     "ComputeClass": "cloud.google.com/v1",
 }
-"""Kind → apiVersion."""
+"""apiVersion by kind."""
 
 BEHAVIOR = "advanced.horizontalPodAutoscalerConfig.behavior"
 FIELDS: Mapping[str, frozenset[str]] = {
@@ -137,8 +137,8 @@ FIELDS: Mapping[str, frozenset[str]] = {
         )
     ),
 }
-"""Below `spec`. One that holds free keys (`matchLabels`, a trigger's `metadata`), or a pod's
-template, which is checked as a pod, stands for all below it."""
+"""Paths below `spec`. A path with free keys (`matchLabels`, a trigger's `metadata`), or of a pod's
+template, which is checked as a pod, covers everything below it."""
 
 TRIGGER = frozenset(
     ("serverAddress", "query", "threshold", "activationThreshold", "ignoreNullValues")
@@ -147,7 +147,7 @@ TRIGGER = frozenset(
 
 
 def used(kind: str, spec: Any, path: str = "") -> Iterator[str]:
-    """Paths of the leaves that are there; free keys are not gone into."""
+    """Yield paths of the leaves in use; free keys are not descended into."""
     if path in FIELDS[kind] or spec in ({}, []):
         yield path
     elif isinstance(spec, list):

@@ -1,4 +1,4 @@
-"""What the checks ask of objects."""
+"""Queries over Kubernetes objects for the manifest checks."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ WORKLOADS = ("Deployment", "StatefulSet", "LeaderWorkerSet")
 
 @dataclass(frozen=True)
 class Pods:
-    """The pods that one template of a workload makes."""
+    """Pods of one template of a workload."""
 
     owner: Object
     template: Object
     role: str = ""
-    """Of a LeaderWorkerSet: leader or worker."""
+    """leader or worker of a LeaderWorkerSet, else empty."""
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -56,40 +56,40 @@ class Pods:
         return f"{self.owner['kind']} {name_of(self.owner)} {self.role}".strip()
 
 
-def name_of(one: Object) -> str:
-    return str(one["metadata"]["name"])
+def name_of(item: Object) -> str:
+    return str(item["metadata"]["name"])
 
 
-def namespace_of(one: Object) -> str:
-    return str(one["metadata"]["namespace"])
+def namespace_of(item: Object) -> str:
+    return str(item["metadata"]["namespace"])
 
 
 def of_kind(objects: Iterable[Object], *kinds: str) -> list[Object]:
-    return [one for one in objects if one["kind"] in kinds]
+    return [item for item in objects if item["kind"] in kinds]
 
 
 def named(objects: Iterable[Object], kind: str, name: str, at: str | None = None) -> Object:
-    """The one object of that name, with or without a hash behind it, in a namespace or anywhere."""
-    of_kinds = of_kind(objects, kind)
-    there = [one for one in of_kinds if at is None or namespace_of(one) == at]
-    found = [one for one in there if name_of(one) in (name, _unhashed(name, one))]
-    assert len(found) == 1, f"{len(found)} objects are {kind} {name}"
-    return found[0]
+    """The only object of that name, with or without a hash suffix, in namespace `at` or any."""
+    all_of_kind = of_kind(objects, kind)
+    candidates = [item for item in all_of_kind if at is None or namespace_of(item) == at]
+    matches_ = [item for item in candidates if name_of(item) in (name, _unhashed(name, item))]
+    assert len(matches_) == 1, f"{len(matches_)} objects are {kind} {name}"
+    return matches_[0]
 
 
-def _unhashed(name: str, one: Object) -> str:
-    tail = name_of(one).removeprefix(f"{name}-")
-    return name_of(one) if len(tail) == 10 and tail.isalnum() else name
+def _unhashed(name: str, item: Object) -> str:
+    suffix = name_of(item).removeprefix(f"{name}-")
+    return name_of(item) if len(suffix) == 10 and suffix.isalnum() else name
 
 
 def exists(objects: Iterable[Object], kind: str, name: str) -> bool:
-    """By its full name."""
-    return any(name_of(one) == name for one in of_kind(objects, kind))
+    """Whether an object has exactly that name."""
+    return any(name_of(item) == name for item in of_kind(objects, kind))
 
 
 def pods_of(objects: Iterable[Object], component: str | None = None) -> list[Pods]:
-    """Of all workloads, or of one component's."""
-    every = (pods for one in of_kind(objects, *WORKLOADS) for pods in templates(one))
+    """Pods of all workloads, or of one component."""
+    every = (pods for workload in of_kind(objects, *WORKLOADS) for pods in templates(workload))
     return [pods for pods in every if component in (None, pods.component)]
 
 
@@ -103,9 +103,9 @@ def templates(workload: Object) -> Iterator[Pods]:
 
 
 def matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """As Kubernetes has it: an empty selector matches all."""
-    wanted = selector.get("matchLabels", {}).items()
-    return all(labels.get(key) == value for key, value in wanted) and all(
+    """Kubernetes label matching; an empty selector matches everything."""
+    labels_ = selector.get("matchLabels", {}).items()
+    return all(labels.get(key) == value for key, value in labels_) and all(
         _expressed(expression, labels) for expression in selector.get("matchExpressions", [])
     )
 
@@ -118,16 +118,19 @@ def _expressed(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool
 
 
 def environment(objects: Iterable[Object], pods: Pods) -> dict[str, str]:
-    """Of a pod's only container."""
-    found: dict[str, str] = {}
+    """Environment of a pod's only container."""
+    result: dict[str, str] = {}
     for source in pods.container.get("envFrom", []):
         name = source["configMapRef"]["name"]
-        found |= named(objects, "ConfigMap", name, pods.namespace)["data"]
-    return found | {one["name"]: one["value"] for one in pods.container.get("env", [])}
+        result |= named(objects, "ConfigMap", name, pods.namespace)["data"]
+    return result | {
+        variable["name"]: variable["value"] for variable in pods.container.get("env", [])
+    }
 
 
 def gaps(objects: Iterable[Object]) -> list[str]:
-    """Places that somebody has to fill in; a StatefulSet's script has words in capitals, too."""
-    text = repr([one for one in objects if one["kind"] != "StatefulSet"])
-    places = r"\bPROJECT\b|REGION|REDIS_HOST|SITE|MODEL\b|DISK|\bNAME\b|\bNAMESPACE\b"
-    return re.findall(places, text)
+    """Placeholders that a user has to fill in. StatefulSets are skipped: their scripts have words
+    in capitals."""
+    text = repr([item for item in objects if item["kind"] != "StatefulSet"])
+    placeholders = r"\bPROJECT\b|REGION|REDIS_HOST|SITE|MODEL\b|DISK|\bNAME\b|\bNAMESPACE\b"
+    return re.findall(placeholders, text)

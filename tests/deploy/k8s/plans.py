@@ -1,5 +1,5 @@
-"""What each overlay serves and on what, by the planner: `python -m tests.deploy.k8s.plans` prints
-the rows of docs/operations/gke.md."""
+"""Model and chips of each overlay, with the planner's figures. `python -m tests.deploy.k8s.plans`
+prints the rows of docs/operations/gke.md."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ CLIP: Mapping[str, Any] = {"width": 1280, "height": 720, "num_frames": 81}
 
 @dataclass(frozen=True)
 class Case:
-    """What an overlay serves, and on what."""
+    """Model, size and chips of an overlay."""
 
     overlay: str
     model: str
-    """As `atelier plan` calls it."""
+    """Name in `atelier plan`."""
     size: str
     chip: Chip
     devices: int
-    """Of a host."""
+    """Devices per host."""
     hosts: int = 1
 
     def __str__(self) -> str:
@@ -52,23 +52,26 @@ CASES = (
 
 @cache
 def sketch_of(model: str) -> Sketch:
-    """The same for all chips; takes a second or more."""
+    """Sketch of a model, independent of the chip; takes a second or more."""
     request = CLIP if model.startswith("wan") else PICTURE
     return sketched(PlanRequest(model, Topology.parse("v6e:1x1"), request, dtype="bfloat16"))
 
 
 @cache
 def best(case: Case) -> Estimate:
-    """The soonest layout, as `mesh = "auto"` finds it: between hosts one axis has all."""
+    """The layout with the lowest latency, as `mesh = "auto"` chooses it; one axis spans the
+    hosts."""
     between = [{axis: case.hosts} for axis in CROSSING] if case.hosts > 1 else [{}]
-    found = [
+    rankings = [
         search(sketch_of(case.model), case.chip, case.devices, dcn=dcn).latency for dcn in between
     ]
-    return min((ranked[0] for ranked in found if ranked), key=lambda one: one.request_s)
+    return min(
+        (ranked[0] for ranked in rankings if ranked), key=lambda estimate_: estimate_.request_s
+    )
 
 
 def row(case: Case) -> str:
-    """One of docs/operations/gke.md."""
+    """A row of docs/operations/gke.md."""
     planned = best(case)
     cells = (
         f"`{case.overlay}`",

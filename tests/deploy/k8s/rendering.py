@@ -1,4 +1,4 @@
-"""Overlays as kubectl or kustomize renders them, once a run each."""
+"""Overlays as kubectl or kustomize renders them, each once per test run."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ Object = dict[str, Any]
 
 @cache
 def rendered(folder: Path) -> tuple[Object, ...]:
-    """All objects of a kustomization. Skips the test where nothing can render it."""
+    """All objects of a kustomization. Skips the test if no renderer is installed."""
     try:
         command = renderer()
     except FileNotFoundError as error:
         pytest.skip(str(error))
-    done = subprocess.run([*command, str(folder)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert not done.stderr, "it warns of something that will not work one day: " + done.stderr
-    return tuple(load_all(done.stdout))
+    process = subprocess.run([*command, str(folder)], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert not process.stderr, "it warns of something that will not work one day: " + process.stderr
+    return tuple(load_all(process.stdout))
 
 
 def overlay(name: str) -> tuple[Object, ...]:
@@ -46,12 +46,13 @@ def load_all(text: str) -> Iterator[Object]:
 
 
 def stands_on(name: str) -> str:
-    """The overlay that one of its variants, on Spot machines or as root, is above."""
+    """The overlay that a -spot or -root variant builds on."""
     return name.removesuffix("-spot").removesuffix("-root")
 
 
 def edited(folder: Path, name: str, *edits: tuple[str, str], of: str = "") -> tuple[Object, ...]:
-    """An overlay whose kustomization, or that of another one below it, has other lines."""
+    """Render an overlay after edits of its kustomization, or of the one (`of`) that it builds
+    on."""
     overlays = copied(folder) / "overlays"
     file = overlays / (of or name) / "kustomization.yaml"
     text = file.read_text()
@@ -63,5 +64,5 @@ def edited(folder: Path, name: str, *edits: tuple[str, str], of: str = "") -> tu
 
 
 def copied(folder: Path) -> Path:
-    """All manifests, to be changed."""
+    """Copy all manifests into a folder, for edits."""
     return Path(shutil.copytree(K8S, folder, dirs_exist_ok=True))

@@ -1,4 +1,4 @@
-"""The settings that a pod of the manifests starts with."""
+"""Settings that a pod of the manifests starts with."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.deploy.k8s.rendering import Object
 
 SECRETS = "/run/secrets/atelier-redis"
 FILES = ("password", "ca.pem")
-"""Of that Secret: settings want them to be there."""
+"""Files of the Secret, which must exist when settings load."""
 
 
 def settings_of(objects: tuple[Object, ...], pods: Pods) -> Settings:
-    """By the house's own reading of environment and file. Raises: ConfigError: it cannot start."""
+    """Load settings as the pod does. Raises: ConfigError: the settings are invalid."""
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         for name, value in _moved(environment(objects, pods), objects, pods, Path(folder)):
             patch.setenv(name, value)
@@ -29,7 +29,7 @@ def settings_of(objects: tuple[Object, ...], pods: Pods) -> Settings:
 def _moved(
     values: dict[str, str], objects: tuple[Object, ...], pods: Pods, folder: Path
 ) -> Iterator[tuple[str, str]]:
-    """Atelier's variables, with the pod's files in a folder that is there."""
+    """Yield Atelier's variables, with the pod's files moved to a folder."""
     for file in FILES:
         (folder / file).write_text("a secret")
     config = folder / "atelier.toml"
@@ -41,14 +41,14 @@ def _moved(
 
 
 def toml_of(objects: tuple[Object, ...], pods: Pods, path: str) -> str:
-    """What the pod finds at a path that a ConfigMap is mounted at."""
+    """Content of a file that the pod mounts from a ConfigMap."""
     folder, _, name = path.rpartition("/")
-    (mount,) = (m for m in pods.container["volumeMounts"] if m["mountPath"] == folder)
-    (volume,) = (v for v in pods.spec["volumes"] if v["name"] == mount["name"])
-    found = named(objects, "ConfigMap", volume["configMap"]["name"], pods.namespace)
-    return str(found["data"][name])
+    (mount,) = (entry for entry in pods.container["volumeMounts"] if entry["mountPath"] == folder)
+    (volume,) = (source for source in pods.spec["volumes"] if source["name"] == mount["name"])
+    config = named(objects, "ConfigMap", volume["configMap"]["name"], pods.namespace)
+    return str(config["data"][name])
 
 
 def pool_of(settings: Settings, pods: Pods) -> PoolSettings:
-    """The one that its command names."""
+    """The pool that the pod's command names."""
     return settings.pools[pods.container["command"][-1]]

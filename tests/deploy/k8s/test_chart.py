@@ -1,4 +1,4 @@
-"""The Helm chart: what it renders is what kustomize renders, for every file of values."""
+"""The Helm chart renders the same objects as kustomize for every values file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.deploy.k8s.charts import HOOK, by_helm, helm, hooks, told
+from tests.deploy.k8s.charts import HOOK, by_helm, helm, hooks, stdin
 from tests.deploy.k8s.objects import name_of, of_kind
 from tests.deploy.k8s.rendering import K8S, Object, copied, load_all, rendered
 from tests.deploy.k8s.test_schemas import VERSIONS, core_problems
@@ -45,8 +45,8 @@ CASES = {**{file.stem: file for file in sorted((K8S / "values").glob("*.yaml"))}
 
 
 def values_of(case: str) -> Values:
-    found = CASES[case]
-    return filled(read(found)) if isinstance(found, Path) else found
+    source = CASES[case]
+    return filled(read(source)) if isinstance(source, Path) else source
 
 
 def by_kustomize(values: Values, folder: Path) -> tuple[Object, ...]:
@@ -59,28 +59,28 @@ def by_kustomize(values: Values, folder: Path) -> tuple[Object, ...]:
 def plain(
     objects: Sequence[Object], namespace: str, *, hashed: bool
 ) -> dict[tuple[str, str], Object]:
-    """Without hashes of settings, which one has in names and the other in annotations; without
-    namespaces, of which Helm makes its own."""
+    """Objects without hashes of settings, which kustomize puts into names and Helm into
+    annotations, and without namespaces, which Helm creates itself."""
     text = json.dumps(objects)
-    for one in of_kind(objects, "ConfigMap"):
-        short = re.sub(r"-[a-z0-9]{10}$", "", name_of(one))
+    for item in of_kind(objects, "ConfigMap"):
+        short = re.sub(r"-[a-z0-9]{10}$", "", name_of(item))
         if hashed:
-            text = text.replace(f'"{name_of(one)}"', f'"{short}"')
-    found = {}
-    for one in json.loads(text, object_hook=_without_sums):
-        if one["kind"] != "Namespace" and HOOK not in one["metadata"].get("annotations", {}):
-            if one["kind"] not in OF_THE_CLUSTER:
-                one["metadata"].setdefault("namespace", namespace)
-            found[one["kind"], name_of(one)] = one
-    return found
+            text = text.replace(f'"{name_of(item)}"', f'"{short}"')
+    result = {}
+    for item in json.loads(text, object_hook=_without_sums):
+        if item["kind"] != "Namespace" and HOOK not in item["metadata"].get("annotations", {}):
+            if item["kind"] not in OF_THE_CLUSTER:
+                item["metadata"].setdefault("namespace", namespace)
+            result[item["kind"], name_of(item)] = item
+    return result
 
 
-def _without_sums(one: dict[str, Any]) -> dict[str, Any]:
-    if isinstance(annotations := one.get("annotations"), dict):
+def _without_sums(mapping: dict[str, Any]) -> dict[str, Any]:
+    if isinstance(annotations := mapping.get("annotations"), dict):
         annotations.pop(SUM, None)
         if not annotations:
-            del one["annotations"]
-    return one
+            del mapping["annotations"]
+    return mapping
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -89,12 +89,12 @@ def test_it_renders_what_kustomize_renders(case: str, tmp_path: Path) -> None:
     helms = plain(by_helm(values), values.namespace, hashed=False)
     kustomizes = plain(by_kustomize(values, tmp_path), values.namespace, hashed=True)
     assert helms.keys() == kustomizes.keys()
-    for key, one in kustomizes.items():
-        assert helms[key] == one, key
+    for key, item in kustomizes.items():
+        assert helms[key] == item, key
 
 
 def test_what_is_generated_is_what_the_manifests_say() -> None:
-    """`make chart` writes it."""
+    """`make chart` writes these files."""
     for path, content in generated().items():
         assert (CHART / path).read_text() == content, path
 
@@ -109,14 +109,14 @@ def test_its_defaults_are_those_of_the_values() -> None:
 
 @pytest.mark.parametrize("change", ["a pool's settings", "what all read", "nothing"])
 def test_pods_start_anew_whose_settings_changed(change: str) -> None:
-    """The same pods as by kustomize's hashes in names."""
+    """Pods restart for the same changes as with kustomize's hashed names."""
     edit: dict[str, Any] = {
         "a pool's settings": {"models": [A_MODEL | {"slots": 2}]},
         "what all read": {"models": [A_MODEL], "env": {"ATELIER_LOG_LEVEL": "debug"}},
         "nothing": {"models": [A_MODEL]},
     }[change]
     before, after = (
-        {name_of(one): one["spec"]["template"] for one in of_kind(by_helm(values), "Deployment")}
+        {name_of(item): item["spec"]["template"] for item in of_kind(by_helm(values), "Deployment")}
         for values in (Values.model_validate({"models": [A_MODEL]}), Values.model_validate(edit))
     )
     pool, front = "atelier-pool-flux-dev", "atelier-frontend"
@@ -162,45 +162,47 @@ def test_clusters_that_cannot_be_are_refused(change: dict[str, Any], said: str) 
 
 def refused(wrong: Any, said: str) -> None:
     file = yaml.safe_dump({"site": {"project": "P", "region": "R"}} | wrong)
-    done = helm("template", "atelier", CHART, "--values", "-", told=file)
-    assert done.returncode != 0
-    assert said in done.stderr
+    process = helm("template", "atelier", CHART, "--values", "-", stdin=file)
+    assert process.returncode != 0
+    assert said in process.stderr
 
 
 def test_names_of_the_site_follow_the_projects() -> None:
-    """And what is said goes before: outputs are in the bucket."""
+    """Names default to the project's; explicit values, here of the bucket, take precedence."""
     site = {"project": "p", "registry": "r.example/x", "bucket": "12345", "tag": "1234e56"}
     values = Values.model_validate({"models": [A_MODEL], "site": site})
-    done = helm("template", "atelier", CHART, "--values", "-", told=told(values))
-    assert done.returncode == 0, done.stderr
-    found = [one for one in load_all(done.stdout) if one]
-    (env,) = [one["data"] for one in of_kind(found, "ConfigMap") if name_of(one) == "atelier-env"]
+    process = helm("template", "atelier", CHART, "--values", "-", stdin=stdin(values))
+    assert process.returncode == 0, process.stderr
+    result = [item for item in load_all(process.stdout) if item]
+    (env,) = [
+        item["data"] for item in of_kind(result, "ConfigMap") if name_of(item) == "atelier-env"
+    ]
     assert env["ATELIER_STORE__URL"] == "gs://12345/store"
-    (pod,) = [one for one in of_kind(found, "Deployment") if "flux" in name_of(one)]
+    (pod,) = [item for item in of_kind(result, "Deployment") if "flux" in name_of(item)]
     spec = pod["spec"]["template"]["spec"]
     assert spec["containers"][0]["image"] == "r.example/x/atelier-worker-tpu:1234e56"
     buckets = [
-        one["csi"]["volumeAttributes"]["bucketName"] for one in spec["volumes"] if "csi" in one
+        item["csi"]["volumeAttributes"]["bucketName"] for item in spec["volumes"] if "csi" in item
     ]
     assert sorted(buckets) == ["12345", "p-atelier-weights"]
 
 
 def test_it_can_be_checked_and_packed(tmp_path: Path) -> None:
-    """And so pushed to a registry: an OCI chart is this file."""
+    """The package is the file that is pushed to a registry as an OCI chart."""
     file = tmp_path / "values.yaml"
-    file.write_text(told(ALL_WAYS))
+    file.write_text(stdin(ALL_WAYS))
     site = ["--set=site.project=P", "--set=site.region=R"]
-    done = helm("lint", "--strict", CHART, "--values", file, *site)
-    assert done.returncode == 0, done.stdout
-    done = helm("package", CHART, "--destination", tmp_path)
-    assert done.returncode == 0, done.stderr
+    process = helm("lint", "--strict", CHART, "--values", file, *site)
+    assert process.returncode == 0, process.stdout
+    process = helm("package", CHART, "--destination", tmp_path)
+    assert process.returncode == 0, process.stderr
     (packed,) = tmp_path.glob("atelier-*.tgz")
-    again = helm("template", "atelier", packed, "--values", file, *site)
-    assert again.returncode == 0, again.stderr
+    rendered_again = helm("template", "atelier", packed, "--values", file, *site)
+    assert rendered_again.returncode == 0, rendered_again.stderr
 
 
 def test_what_helm_test_makes_is_strictly_valid() -> None:
-    found = hooks(ALL_WAYS)
-    assert {one["kind"] for one in found} == {"Pod", "NetworkPolicy"}
+    result = hooks(ALL_WAYS)
+    assert {item["kind"] for item in result} == {"Pod", "NetworkPolicy"}
     for version in VERSIONS:
-        assert not [text for one in found if (text := core_problems(one, version))]
+        assert not [text for item in result if (text := core_problems(item, version))]

@@ -1,4 +1,4 @@
-"""What manifests mention against the code: ports, paths, settings, commands, metrics, files."""
+"""Ports, paths, settings, commands, metrics and files in manifests match the code."""
 
 from __future__ import annotations
 
@@ -37,20 +37,21 @@ KINDS = {
     "statefulset": "StatefulSet",
     "service": "Service",
 }
-"""As kubectl's arguments have them."""
+"""Kinds as kubectl's arguments name them."""
 FILES_OF_THE_SECRET = {"password", "ca.pem"}
 
 
 def app_paths() -> set[str]:
-    """Of the front end: every router of its own, those of doors, and FastAPI's own pages."""
+    """Paths of the front end: its routers, the compatible endpoints' routers and FastAPI's own
+    pages."""
     parts = [part for part in vars(routing).values() if hasattr(part, "router")]
-    routers = [part.router for part in (*parts, *routing.DOORS)]
-    own = {route.path for router in routers for route in router.routes}
-    return own | {"/docs", "/openapi.json"}
+    routers = [part.router for part in (*parts, *routing.COMPATIBLE_ENDPOINTS)]
+    paths = {route.path for router in routers for route in router.routes}
+    return paths | {"/docs", "/openapi.json"}
 
 
 def pool_paths() -> set[str]:
-    """That a pool's page at pools.*.metrics_port answers."""
+    """Paths that a pool serves at pools.*.metrics_port."""
     return set(re.findall(r'case "(/\w+)"', inspect.getsource(http.Handler.do_GET)))
 
 
@@ -75,7 +76,7 @@ def test_settings_load_and_name_each_workload(objects: tuple[Object, ...]) -> No
 
 
 def test_front_ends_know_neither_models_nor_pools(objects: tuple[Object, ...]) -> None:
-    """They learn of models by Redis: another model starts no front end anew."""
+    """Front ends learn models from Redis, so a new model restarts no front end."""
     (front,) = pods_of(objects, "frontend")
     settings = settings_of(objects, front)
     assert settings.server.keys is True
@@ -83,12 +84,15 @@ def test_front_ends_know_neither_models_nor_pools(objects: tuple[Object, ...]) -
 
 
 def test_variables_are_settings_or_known_of_others(every_object: list[Object]) -> None:
-    """A misspelt setting stops the start, as another test has it; a misspelt HOME is nothing."""
+    """Another test covers misspelt settings, which stop a start; a misspelt HOME would be
+    ignored."""
     maps = [
-        one["data"] for one in of_kind(every_object, "ConfigMap") if "ATELIER_CONFIG" in one["data"]
+        item["data"]
+        for item in of_kind(every_object, "ConfigMap")
+        if "ATELIER_CONFIG" in item["data"]
     ]
-    own = [one for pods in pods_of(every_object) for one in pods.container.get("env", [])]
-    names = {name for data in maps for name in data} | {one["name"] for one in own}
+    variables = [item for pods in pods_of(every_object) for item in pods.container.get("env", [])]
+    names = {name for data in maps for name in data} | {item["name"] for item in variables}
     assert {name for name in names if not name.startswith("ATELIER_")} == OTHERS
 
 
@@ -121,14 +125,14 @@ def test_ports_are_those_of_the_settings(objects: tuple[Object, ...]) -> None:
 def test_probes_and_routes_ask_for_paths_that_there_are(objects: tuple[Object, ...]) -> None:
     served = app_paths()
     for pods in pods_of(objects):
-        known = {"frontend": served, "pool": pool_paths(), "redis": set()}[pods.component]
+        paths = {"frontend": served, "pool": pool_paths(), "redis": set()}[pods.component]
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-            asked = pods.container[probe]
-            if "httpGet" in asked:
-                assert asked["httpGet"]["path"] in known
-                assert asked["httpGet"]["port"] in pods.ports
+            settings = pods.container[probe]
+            if "httpGet" in settings:
+                assert settings["httpGet"]["path"] in paths
+                assert settings["httpGet"]["port"] in pods.ports
     for monitor in of_kind(objects, "PodMonitoring"):
-        assert all(one["path"] == "/metrics" for one in monitor["spec"]["endpoints"])
+        assert all(endpoint["path"] == "/metrics" for endpoint in monitor["spec"]["endpoints"])
     assert "/metrics" in served & pool_paths()
     (front,) = pods_of(objects, "frontend")
     for policy in of_kind(objects, "HealthCheckPolicy"):
@@ -155,7 +159,7 @@ def _leads_to(match: dict[str, Any], path: str) -> bool:
 
 def test_paths_of_the_settings_are_mounted(objects: tuple[Object, ...]) -> None:
     for pods in (*pods_of(objects, "frontend"), *pods_of(objects, "pool")):
-        mounts = {one["mountPath"]: one for one in pods.container["volumeMounts"]}
+        mounts = {mount_["mountPath"]: mount_ for mount_ in pods.container["volumeMounts"]}
         values, settings = environment(objects, pods), settings_of(objects, pods)
         writable = {path for path, mount in mounts.items() if not mount.get("readOnly")}
         assert values["HOME"] in writable
@@ -163,7 +167,7 @@ def test_paths_of_the_settings_are_mounted(objects: tuple[Object, ...]) -> None:
         for file in ("PASSWORD_FILE", "CA_FILE"):
             if path := values.get(f"ATELIER_REDIS__{file}"):
                 assert SECRETS in mounts
-                assert Path(path) in {Path(SECRETS, one) for one in FILES_OF_THE_SECRET}
+                assert Path(path) in {Path(SECRETS, mount_) for mount_ in FILES_OF_THE_SECRET}
         if pods.component == "pool":
             assert str(settings.compile_folder) in writable
             model = settings.models[pool_of(settings, pods).model]
@@ -178,11 +182,13 @@ def test_paths_of_the_settings_are_mounted(objects: tuple[Object, ...]) -> None:
 @pytest.mark.parametrize("document", ["docs/operations/gke.md", "docs/operations/runbook.md"])
 def test_commands_of_documents_name_what_there_is(document: str) -> None:
     text = (REPOSITORY / document).read_text()
-    found = re.findall(rf"\b({'|'.join(KINDS)})/(atelier-[\w-]+)", text)
-    assert found
+    mentions = re.findall(rf"\b({'|'.join(KINDS)})/(atelier-[\w-]+)", text)
+    assert mentions
     objects = overlay("gke-tpu-v6e")
-    assert [one for one in found if not exists(objects, KINDS[one[0]], one[1])] == []
-    # the policies let no API server in: exec and port-forward go by the node
+    assert [
+        mention for mention in mentions if not exists(objects, KINDS[mention[0]], mention[1])
+    ] == []
+    # policies admit no API server; exec and port-forward go through the node
     assert "/proxy/" not in text
     for folder in re.findall(r"kubectl apply --kustomize ([\w/.-]+)(?=\s|`)", text):
         assert rendered(REPOSITORY / folder)

@@ -1,4 +1,4 @@
-"""Pods against the machines that they run on: their chips, their time to leave, their coming."""
+"""Pods match the machines that they run on: chips, memory, grace periods and start-up times."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from tests.deploy.k8s.objects import Pods, exists, name_of, of_kind, pods_of, te
 from tests.deploy.k8s.rendering import GKE, REPOSITORY, SPOT, Object, overlay, stands_on
 from tests.deploy.k8s.settings import pool_of, settings_of
 from tests.deploy.k8s.test_scaling import query
-from workers.pool.worker import ENDING, LAST_WORDS_S, PUTTING_ASIDE
+from workers.pool.worker import ENDING, SHUTDOWN_TIMEOUT_S, SUSPENDING
 from workers.slice.chips import GPU_SHARE
 from workers.slice.mesh_shape import MeshShape
 from workers.slice.preflight import LEAST_SHM_BYTES
 
 SPOT_PODS_S = 15
-"""Of the 30 s after a Spot machine's notice, what GKE leaves to pods that are not the system's."""
+"""Time that GKE leaves to non-system pods of the 30 s after a Spot machine's notice."""
 LEAVING_S = 40
-"""Until Google's load balancers send nothing more to a pod that is to go: as long as the example of
-their own advice on 502s during scaling waits. Its health checks say nothing of that."""
+"""Time until Google's load balancers stop sending to a terminating pod: the wait in the example of
+their advice on 502s during scaling. Their health checks do not determine it."""
 BALANCER_IDLE_S = 600
-"""For which they keep a connection that has no request, and may send one into it."""
+"""Time that load balancers keep an idle connection, on which they may send another request."""
 MARGIN_S = 2.0
-"""Between a process's own end and the kill: an interpreter that lets go of a device."""
+"""Time between a process's own exit and the kill, for an interpreter that releases a device."""
 TPU, GPU = "google.com/tpu", "nvidia.com/gpu"
 TOPOLOGY = "cloud.google.com/gke-tpu-topology"
 
 
 class Machine(NamedTuple):
-    """Source: docs.cloud.google.com/compute/docs/accelerator-optimized-machines."""
+    """A machine type. Source: docs.cloud.google.com/compute/docs/accelerator-optimized-machines."""
 
     type: str
     chips: int
@@ -50,11 +50,12 @@ MACHINES = {
     "gke-gpu-h100": Machine("a3-highgpu-8g", 8, 208, 1872),
     "gke-gpu-h200": Machine("a3-ultragpu-8g", 8, 224, 2952),
 }
-"""That docs/operations/gke.md makes node pools of."""
+"""Machines from which docs/operations/gke.md makes node pools."""
 DEVICES = {"gke-tpu-7x": 2}
-"""Devices that JAX sees a chip, where it is not one."""
+"""JAX devices per chip, if not 1."""
 TO_PODS = 0.9
-"""Of a machine's processors and memory at the least: the rest is the system's and its daemons'."""
+"""Least share of a machine's processors and memory that pods get; the system and daemons use the
+rest."""
 GIB = 2**30
 
 
@@ -80,8 +81,8 @@ def test_pools_drain_before_they_are_killed(objects: tuple[Object, ...]) -> None
     for pods in pods_of(objects, "pool"):
         drain_s = pool_of(settings_of(objects, pods), pods).drain_s
         total_s = pods.spec["terminationGracePeriodSeconds"]
-        own_end_s = (ENDING + PUTTING_ASIDE) * drain_s + LAST_WORDS_S
-        assert total_s >= max(drain_s, own_end_s) + MARGIN_S, pods
+        shutdown_s = (ENDING + SUSPENDING) * drain_s + SHUTDOWN_TIMEOUT_S
+        assert total_s >= max(drain_s, shutdown_s) + MARGIN_S, pods
 
 
 @pytest.mark.parametrize("name", GKE)
@@ -90,7 +91,7 @@ def test_spot_pools_are_gone_before_their_machine(name: str) -> None:
     for pods in pods_of(objects):
         on_spot = spot and pods.component == "pool"
         selector = pods.spec.get("nodeSelector", {})
-        tolerated = [one["key"] for one in pods.spec.get("tolerations", [])]
+        tolerated = [toleration["key"] for toleration in pods.spec.get("tolerations", [])]
         assert (selector.get("cloud.google.com/gke-spot") == "true") == on_spot
         assert ("cloud.google.com/gke-spot" in tolerated) == on_spot
         if pods.component == "pool":
@@ -125,11 +126,11 @@ def test_chips_are_those_of_the_topology_and_of_the_mesh(name: str) -> None:
         chips = int(resources["limits"][kind])
         assert int(resources["requests"][kind]) == chips
         if kind == TPU:
-            sides = pods.spec["nodeSelector"][TOPOLOGY].split("x")
-            assert chips * hosts == math.prod(map(int, sides))
+            dimensions = pods.spec["nodeSelector"][TOPOLOGY].split("x")
+            assert chips * hosts == math.prod(map(int, dimensions))
             assert chips == MACHINES[stands_on(name)].chips
         check_mesh(settings_of(objects, pods), pods, chips * DEVICES.get(stands_on(name), 1), hosts)
-        tolerated = [one["key"] for one in pods.spec["tolerations"]]
+        tolerated = [toleration["key"] for toleration in pods.spec["tolerations"]]
         assert kind in tolerated
 
 
@@ -140,34 +141,38 @@ def test_a_machine_has_room_for_a_pod_on_each_of_its_chips(name: str) -> None:
     for pods in pods_of(overlay(name), "pool"):
         requests = pods.container["resources"]["requests"]
         (kind,) = requests.keys() & {TPU, GPU}
-        together = machine.chips // int(requests[kind])
-        assert together * int(requests[kind]) == machine.chips
-        assert together * int(requests["cpu"]) <= TO_PODS * machine.vcpus
-        beside = pods.template["metadata"]["annotations"]["gke-gcsfuse/memory-request"]
-        each = sum(int(text.removesuffix("Gi")) for text in (requests["memory"], beside))
-        memory_bytes = together * each * GIB
+        pods_per_machine = machine.chips // int(requests[kind])
+        assert pods_per_machine * int(requests[kind]) == machine.chips
+        assert pods_per_machine * int(requests["cpu"]) <= TO_PODS * machine.vcpus
+        sidecar_memory = pods.template["metadata"]["annotations"]["gke-gcsfuse/memory-request"]
+        memory_gb = sum(
+            int(text.removesuffix("Gi")) for text in (requests["memory"], sidecar_memory)
+        )
+        memory_bytes = pods_per_machine * memory_gb * GIB
         assert memory_bytes <= TO_PODS * machine.memory_gb * 1e9
 
 
 def test_gpu_pools_have_the_memory_that_the_planner_reckons_with() -> None:
     for name in ("gke-gpu-h100", "gke-gpu-h200"):
         for pods in pods_of(overlay(name), "pool"):
-            values = {one["name"]: one["value"] for one in pods.container["env"]}
+            values = {variable["name"]: variable["value"] for variable in pods.container["env"]}
             assert float(values["XLA_CLIENT_MEM_FRACTION"]) == GPU_SHARE
     assert "'XLA_CLIENT_MEM_FRACTION'" in Path(xla_client).read_text("utf-8")
 
 
 def test_accelerators_that_speak_to_each_other_have_shared_memory() -> None:
-    """As much as a worker wants before it starts JAX; a container's own is 64 MiB."""
+    """A worker requires this before it starts JAX; a container's default is 64 MiB."""
     for name in MACHINES:
         for pods in pods_of(overlay(name), "pool"):
             (kind,) = pods.container["resources"]["limits"].keys() & {TPU, GPU}
-            mounts = {one["mountPath"]: one["name"] for one in pods.container["volumeMounts"]}
+            mounts = {entry["mountPath"]: entry["name"] for entry in pods.container["volumeMounts"]}
             if kind == GPU and pods.container["resources"]["limits"][kind] == "1":
                 assert "/dev/shm" not in mounts
                 continue
             (source,) = (
-                one["emptyDir"] for one in pods.spec["volumes"] if one["name"] == mounts["/dev/shm"]
+                entry["emptyDir"]
+                for entry in pods.spec["volumes"]
+                if entry["name"] == mounts["/dev/shm"]
             )
             assert source["medium"] == "Memory"
             assert int(source["sizeLimit"].removesuffix("Gi")) * GIB >= LEAST_SHM_BYTES
@@ -189,7 +194,7 @@ def test_a_slice_is_one_whole() -> None:
     topology = group["metadata"]["annotations"]["leaderworkerset.sigs.k8s.io/exclusive-topology"]
     assert topology == "cloud.google.com/gke-nodepool"
     assert template["restartPolicy"] == "RecreateGroupOnPodRestart"
-    # a leader that were ready first would wait for workers that wait for it
+    # a leader that had to be ready first would deadlock with its workers
     assert group["spec"]["startupPolicy"] == "LeaderCreated"
     leader, worker = (dict(pods.container) for pods in templates(group))
     for probe in ("startupProbe", "readinessProbe"):
@@ -223,7 +228,7 @@ def test_pools_come_from_zero_and_go_slowly(name: str) -> None:
         start_s = probe["failureThreshold"] * probe["periodSeconds"]
         assert spec["initialCooldownPeriod"] >= start_s
         assert settings_of(overlay(name), pods).queue.model_retention_s >= 30 * 24 * 3600
-        # no answer is not an empty queue
+        # a missing answer does not mean an empty queue
         assert spec["fallback"]["behavior"] == "currentReplicasIfHigher"
         assert trigger["metadata"]["ignoreNullValues"] == "false"
         auth = trigger["authenticationRef"]["name"]

@@ -1,4 +1,4 @@
-"""The network policies allow the flows that there are, and no others."""
+"""Network policies allow the flows that exist, and no others."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.deploy.k8s.rendering import K8S, OVERLAYS, Object, overlay, rendered
 from tests.deploy.k8s.settings import pool_of, settings_of
 
 Flow = tuple[str, str, str, int]
-"""Which pods, in or out, with whom, at which port of TCP (UDP: below zero)."""
+"""Component, "in" or "out", peer, and TCP port (UDP ports are negative)."""
 
 PROMETHEUS = ("gmp-system", "gke-gmp-system", "monitoring")
 DNS = {("out", "kube-system", 53), ("out", "169.254.20.10/32", 53)}
 CLOUD = {
-    ("out", "169.254.169.254/32", 80),  # the metadata server, on Dataplane V2
+    ("out", "169.254.169.254/32", 80),  # the metadata server on Dataplane V2
     ("out", "169.254.169.254/32", 8080),
-    ("out", "169.254.169.252/32", 987),  # and elsewhere
+    ("out", "169.254.169.252/32", 987),  # the metadata server elsewhere
     ("out", "169.254.169.252/32", 988),
     ("out", "169.254.169.254/32", 53),  # Cloud DNS
     ("out", "0.0.0.0/0", 443),  # Cloud Storage
@@ -28,9 +28,9 @@ CLOUD = {
 UDP = {("kube-system", 53), ("169.254.20.10/32", 53), ("169.254.169.254/32", 53)}
 LOAD_BALANCERS = ("130.211.0.0/22", "35.191.0.0/16")
 LIBTPU = (8471, 8476)
-"""Where libtpu listens: of GKE's own, and as LeaderWorkerSet has it (TPU_PROCESS_PORT)."""
+"""Ports of libtpu: GKE's default and LeaderWorkerSet's (TPU_PROCESS_PORT)."""
 TPU_METRICS = 8431
-"""Where libtpu answers GKE's collectors."""
+"""Port where libtpu serves metrics to GKE's collectors."""
 PRIVATE = {"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "169.254.0.0/16"}
 
 
@@ -47,31 +47,33 @@ def flows(objects: Iterable[Object]) -> set[Flow]:
 
 
 def _flows(objects: list[Object], policy: Object) -> Iterator[tuple[str, str, int]]:
-    spec, at = policy["spec"], namespace_of(policy)
-    for way, rules, peers in (("in", "ingress", "from"), ("out", "egress", "to")):
+    spec, namespace = policy["spec"], namespace_of(policy)
+    for direction, rules, peers in (("in", "ingress", "from"), ("out", "egress", "to")):
         for rule in spec.get(rules, []):
             assert rules.capitalize() in spec["policyTypes"]
             for port in rule["ports"]:
                 number = port["port"] if port["protocol"] == "TCP" else -port["port"]
                 for peer in rule[peers]:
-                    yield from ((way, name, number) for name in _names(objects, peer, at))
+                    yield from (
+                        (direction, name, number) for name in _names(objects, peer, namespace)
+                    )
 
 
 def _names(objects: list[Object], peer: Object, at: str) -> Iterator[str]:
-    """Whom a peer of a policy means: components of ours, or other namespaces and addresses."""
+    """Yield what a policy's peer selects: our components, or other namespaces and addresses."""
     if "ipBlock" in peer:
         yield peer["ipBlock"]["cidr"]
         return
-    ours = {name_of(one) for one in of_kind(objects, "Namespace")}
+    our_namespaces = {name_of(item) for item in of_kind(objects, "Namespace")}
     namespaces = [*_namespaces(peer["namespaceSelector"])] if "namespaceSelector" in peer else [at]
-    yield from (name for name in namespaces if name not in ours)
-    chosen = {
+    yield from (name for name in namespaces if name not in our_namespaces)
+    components = {
         pods.component
         for pods in pods_of(objects)
         if pods.namespace in namespaces and matches(peer["podSelector"], pods.labels)
     }
-    assert chosen or namespaces != [at] or len(ours) > 1, peer
-    yield from chosen
+    assert components or namespaces != [at] or len(our_namespaces) > 1, peer
+    yield from components
 
 
 def _namespaces(selector: Object) -> Iterator[str]:
@@ -82,20 +84,26 @@ def _namespaces(selector: Object) -> Iterator[str]:
 
 def expected(name: str) -> set[Flow]:
     cloud = name.startswith("gke-")
-    both = {*DNS, *(CLOUD if cloud else ()), ("out", "redis", 6379)}
-    both |= {("out", peer, -port) for peer, port in UDP if ("out", peer, port) in both}
-    found: set[Flow] = {(who, *flow) for who in ("frontend", "pool") for flow in both}
-    found |= {("redis", "in", who, 6379) for who in ("frontend", "pool")}
-    found |= {("frontend", "in", who, 8000) for who in PROMETHEUS}
-    found |= {("pool", "in", who, 9100) for who in PROMETHEUS}
+    shared_flows = {*DNS, *(CLOUD if cloud else ()), ("out", "redis", 6379)}
+    shared_flows |= {
+        ("out", peer, -port) for peer, port in UDP if ("out", peer, port) in shared_flows
+    }
+    result: set[Flow] = {
+        (component, *flow) for component in ("frontend", "pool") for flow in shared_flows
+    }
+    result |= {("redis", "in", component, 6379) for component in ("frontend", "pool")}
+    result |= {("frontend", "in", component, 8000) for component in PROMETHEUS}
+    result |= {("pool", "in", component, 9100) for component in PROMETHEUS}
     if cloud:
-        found |= {("frontend", "in", who, 8000) for who in LOAD_BALANCERS}
+        result |= {("frontend", "in", component, 8000) for component in LOAD_BALANCERS}
     if "tpu" in name:
-        found.add(("pool", "in", "kube-system", TPU_METRICS))
+        result.add(("pool", "in", "kube-system", TPU_METRICS))
     if "multihost" in name:
         ports = (int(coordinator_port), 8477, *LIBTPU)
-        found |= {("pool", way, "pool", port) for way in ("in", "out") for port in ports}
-    return found
+        result |= {
+            ("pool", direction, "pool", port) for direction in ("in", "out") for port in ports
+        }
+    return result
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
@@ -106,8 +114,10 @@ def test_exactly_the_flows_that_there_are(name: str) -> None:
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_front_ends_believe_exactly_the_proxies_that_are_let_in(name: str) -> None:
     (front,) = pods_of(overlay(name), "frontend")
-    found = settings_of(overlay(name), front).server.trusted_proxies
-    assert {str(one) for one in found} == set(LOAD_BALANCERS if name.startswith("gke-") else ())
+    proxies = settings_of(overlay(name), front).server.trusted_proxies
+    assert {str(proxy) for proxy in proxies} == set(
+        LOAD_BALANCERS if name.startswith("gke-") else ()
+    )
 
 
 def test_pools_as_root_reach_what_others_reach(variants: dict[str, tuple[Object, ...]]) -> None:
@@ -127,11 +137,15 @@ def test_the_base_lets_a_gateways_namespace_in() -> None:
 
 
 def test_nothing_else_is_allowed(every_object: list[Object]) -> None:
-    deny = [one for one in of_kind(every_object, "NetworkPolicy") if not one["spec"]["podSelector"]]
-    assert {name_of(one) for one in deny} == {"default-deny"}
-    for one in deny:
-        assert one["spec"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
-    # whoever may reach the world may not reach the inside
+    deny = [
+        policy_
+        for policy_ in of_kind(every_object, "NetworkPolicy")
+        if not policy_["spec"]["podSelector"]
+    ]
+    assert {name_of(policy_) for policy_ in deny} == {"default-deny"}
+    for policy_ in deny:
+        assert policy_["spec"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    # egress to the internet must exclude private networks
     for policy in of_kind(every_object, "NetworkPolicy"):
         for rule in policy["spec"].get("egress", []):
             for block in (peer["ipBlock"] for peer in rule["to"] if "ipBlock" in peer):
@@ -143,7 +157,7 @@ def test_a_memorystore_is_reached_and_nothing_of_redis_is_left(
 ) -> None:
     with_pod, without = flows(overlay("gke-tpu-v6e")), flows(variants["memorystore"])
     assert without - with_pod == {
-        (who, "out", "REDIS_HOST/32", 6378) for who in ("frontend", "pool")
+        (component, "out", "REDIS_HOST/32", 6378) for component in ("frontend", "pool")
     }
     assert {flow[0] for flow in with_pod - without} == {"frontend", "pool", "redis"}
 
@@ -153,11 +167,13 @@ def test_spans_reach_the_collector_that_the_settings_name(
 ) -> None:
     objects = variants["tracing"]
     for pods in (*pods_of(objects, "frontend"), *pods_of(objects, "pool")):
-        at = urlsplit(str(settings_of(objects, pods).tracing.endpoint))
-        _, namespace, service, *_ = str(at.hostname).split(".")
+        endpoint = urlsplit(str(settings_of(objects, pods).tracing.endpoint))
+        _, namespace, service, *_ = str(endpoint.hostname).split(".")
         assert service == "svc"
         opened = {flow for flow in flows(objects) - flows(overlay("gke-tpu-v6e"))}
-        assert opened == {(who, "out", namespace, at.port) for who in ("frontend", "pool")}
+        assert opened == {
+            (component, "out", namespace, endpoint.port) for component in ("frontend", "pool")
+        }
 
 
 def test_nobody_sends_spans_unasked(objects: tuple[Object, ...]) -> None:
@@ -169,7 +185,7 @@ def test_between_hosts_are_the_ports_of_settings_and_of_jax() -> None:
     objects = overlay("gke-tpu-multihost")
     for pods in pods_of(objects, "pool"):
         hosts = pool_of(settings_of(objects, pods), pods).hosts
-        assert hosts.coordinator is None  # JAX knows it, by its own port
+        assert hosts.coordinator is None  # JAX determines it, with its own port
         assert pods.ports["coordinator"] == int(coordinator_port)
         assert pods.ports["follow"] == hosts.port
         assert pods.ports["libtpu"] in LIBTPU

@@ -1,4 +1,4 @@
-"""Objects against each other: what names what has to be there, and to fit."""
+"""References between objects resolve: selectors, volumes, accounts, ports and images."""
 
 from __future__ import annotations
 
@@ -40,12 +40,13 @@ from tests.deploy.k8s.rendering import (
 from tests.deploy.k8s.settings import settings_of
 
 SECRETS = {"atelier-redis": {"password", "ca.pem"}}
-"""Made by hand, by the commands of docs/operations/gke.md; ca.pem with a Memorystore only."""
+"""Secrets made by hand with the commands of docs/operations/gke.md; only a Memorystore has
+ca.pem."""
 BUCKETS = {"weights": "-atelier-weights", "compile-cache": "-atelier"}
-"""How the names of site.env end, by volume."""
+"""Suffixes of the bucket names in site.env, by volume."""
 OF_THE_CLUSTER = ("Namespace", "PersistentVolume", "ComputeClass")
 TPU = "atelier-tpu"
-"""Namespace of pools that are root."""
+"""Namespace of pools that run as root."""
 LABELS = {"app.kubernetes.io/name": "atelier", "app.kubernetes.io/part-of": "atelier"}
 
 
@@ -75,13 +76,13 @@ def test_services_lead_to_named_ports(objects: tuple[Object, ...]) -> None:
         assert chosen, name_of(service)
         for port in service["spec"]["ports"]:
             assert {pods.ports[port["targetPort"]] for pods in chosen} == {port["port"]}
-            assert "appProtocol" not in port  # of which each load balancer has a spelling
+            assert "appProtocol" not in port  # load balancers spell it differently
     for stateful in of_kind(objects, "StatefulSet"):
         assert exists(objects, "Service", stateful["spec"]["serviceName"])
 
 
 def resolved(objects: tuple[Object, ...], service: Object) -> Object:
-    """The Service of the same pods: another one where this is but a name of it."""
+    """Resolve a Service of type ExternalName to the Service that it refers to."""
     if service["spec"].get("type") != "ExternalName":
         return service
     name, namespace, *domain = service["spec"]["externalName"].split(".")
@@ -94,13 +95,14 @@ def test_the_settings_lead_to_redis(objects: tuple[Object, ...]) -> None:
         url = urlsplit(str(settings_of(objects, pods).redis.url))
         service = resolved(objects, named(objects, "Service", str(url.hostname), pods.namespace))
         assert url.port in [port["port"] for port in service["spec"]["ports"]]
-        (found,) = selected(objects, {"matchLabels": service["spec"]["selector"]})
-        assert found.component == "redis"
+        (pods_,) = selected(objects, {"matchLabels": service["spec"]["selector"]})
+        assert pods_.component == "redis"
 
 
 MIB = 2**20
 COPIES = 4
-"""Of a body in flight: as it came, decoded, for the child that checks it, for the store."""
+"""Copies of a request body in flight: as received, decoded, for the checking process, for the
+store."""
 
 
 def test_a_front_end_s_memory_is_enough_for_all_that_its_settings_allow(
@@ -122,10 +124,12 @@ def selected(objects: Iterable[Object], selector: dict[str, Any]) -> list[Pods]:
 def test_budgets_and_monitors_select_pods_and_their_ports(objects: tuple[Object, ...]) -> None:
     budgets = of_kind(objects, "PodDisruptionBudget")
     for budget in budgets:
-        owners = {name_of(p.owner) for p in selected(objects, budget["spec"]["selector"])}
+        owners = {name_of(pods_.owner) for pods_ in selected(objects, budget["spec"]["selector"])}
         assert owners == {name_of(budget)}
     guarded = {name_of(budget) for budget in budgets}
-    assert guarded == {name_of(p.owner) for p in pods_of(objects) if p.component != "redis"}
+    assert guarded == {
+        name_of(pods_.owner) for pods_ in pods_of(objects) if pods_.component != "redis"
+    }
     for monitor in of_kind(objects, "PodMonitoring"):
         chosen = selected(objects, monitor["spec"]["selector"])
         assert chosen, name_of(monitor)
@@ -137,8 +141,8 @@ def test_budgets_and_monitors_select_pods_and_their_ports(objects: tuple[Object,
 
 def test_who_is_scaled_has_no_number_of_its_own(objects: tuple[Object, ...]) -> None:
     scaled = [
-        one["spec"]["scaleTargetRef"]
-        for one in of_kind(objects, "ScaledObject", "HorizontalPodAutoscaler")
+        item["spec"]["scaleTargetRef"]
+        for item in of_kind(objects, "ScaledObject", "HorizontalPodAutoscaler")
     ]
     for target in scaled:
         owner = named(objects, target["kind"], target["name"])
@@ -161,14 +165,14 @@ def test_volumes_of_variants_are_there_and_used(variants: dict[str, tuple[Object
 
 
 CACHE = "gke-gcsfuse-cache"
-"""Volume of the sidecar that GKE puts beside a pod."""
+"""Volume of the sidecar that GKE adds to a pod."""
 
 
 def check_volumes(objects: tuple[Object, ...]) -> None:
     for pods in pods_of(objects):
         claims = pods.owner["spec"].get("volumeClaimTemplates", [])
         names = [volume["name"] for volume in pods.spec["volumes"]] + [*map(name_of, claims)]
-        mounts = [mount for one in pods.containers for mount in one["volumeMounts"]]
+        mounts = [mount for container_ in pods.containers for mount in container_["volumeMounts"]]
         assert len(set(names)) == len(names), pods
         assert {mount["name"] for mount in mounts} == {*names} - {CACHE}, pods
         for volume in pods.spec["volumes"]:
@@ -197,8 +201,10 @@ def check_source(objects: tuple[Object, ...], pods: Pods, volume: Object) -> Non
 
 
 def check_bucket(pods: Pods, volume: Object) -> None:
-    """Of GCS FUSE, with the options that its driver has."""
-    (mount,) = (one for one in pods.container["volumeMounts"] if one["name"] == volume["name"])
+    """Check a GCS FUSE volume and its driver options."""
+    (mount,) = (
+        entry for entry in pods.container["volumeMounts"] if entry["name"] == volume["name"]
+    )
     source, annotations = volume["csi"], pods.template["metadata"]["annotations"]
     attributes = source["volumeAttributes"]
     options = attributes["mountOptions"].split(",")
@@ -207,12 +213,12 @@ def check_bucket(pods: Pods, volume: Object) -> None:
     assert attributes["bucketName"].endswith(BUCKETS[volume["name"]])
     assert source.get("readOnly", False) == mount.get("readOnly", False)
     if volume["name"] == "compile-cache":
-        # programs are not run that another user may have written
+        # programs that another user may have written are not run
         assert options[:2] == [f"uid={uid(pods)}", f"gid={uid(pods)}"]
         return
     assert "file-cache:enable-parallel-downloads:true" in options
     assert attributes["fileCacheForRangeRead"] == "true"
-    (cache,) = (one["emptyDir"] for one in pods.spec["volumes"] if one["name"] == CACHE)
+    (cache,) = (entry["emptyDir"] for entry in pods.spec["volumes"] if entry["name"] == CACHE)
     assert cache["medium"] == "Memory"
     assert annotations["gke-gcsfuse/memory-request"] == cache["sizeLimit"]
     assert 0 < gib(attributes["fileCacheCapacity"]) < gib(cache["sizeLimit"])
@@ -231,8 +237,8 @@ def check_claim(objects: tuple[Object, ...], claim: Object) -> None:
     if "volumeName" not in spec:
         return
     volume = named(objects, "PersistentVolume", spec["volumeName"])["spec"]
-    at = {"namespace": namespace_of(claim), "name": name_of(claim)}
-    assert volume["claimRef"] == at
+    reference = {"namespace": namespace_of(claim), "name": name_of(claim)}
+    assert volume["claimRef"] == reference
     assert volume["storageClassName"] == spec["storageClassName"] == ""
     assert volume["accessModes"] == spec["accessModes"]
     assert volume["capacity"] == spec["resources"]["requests"]
@@ -250,49 +256,54 @@ def test_names_of_variants_lead_somewhere(variants: dict[str, tuple[Object, ...]
 def check_names(objects: tuple[Object, ...]) -> None:
     used = {kind: set() for kind in ("ConfigMap", "ServiceAccount", "PersistentVolumeClaim")}
     for pods in pods_of(objects):
-        at = pods.namespace
-        used["ServiceAccount"].add((at, pods.spec["serviceAccountName"]))
-        for one in pods.containers:
-            sources = [source["configMapRef"]["name"] for source in one.get("envFrom", [])]
-            used["ConfigMap"] |= {(at, name) for name in sources}
+        namespace = pods.namespace
+        used["ServiceAccount"].add((namespace, pods.spec["serviceAccountName"]))
+        for item in pods.containers:
+            sources = [source["configMapRef"]["name"] for source in item.get("envFrom", [])]
+            used["ConfigMap"] |= {(namespace, name) for name in sources}
         for volume in pods.spec["volumes"]:
             if "configMap" in volume:
-                used["ConfigMap"].add((at, volume["configMap"]["name"]))
+                used["ConfigMap"].add((namespace, volume["configMap"]["name"]))
             if "persistentVolumeClaim" in volume:
                 claim = volume["persistentVolumeClaim"]["claimName"]
-                used["PersistentVolumeClaim"].add((at, claim))
+                used["PersistentVolumeClaim"].add((namespace, claim))
     for kind, names in used.items():
-        assert names == {(namespace_of(one), name_of(one)) for one in of_kind(objects, kind)}
-    ours = {name_of(one) for one in of_kind(objects, "Namespace")}
-    assert ours == {namespace_of(one) for one in objects if one["kind"] not in OF_THE_CLUSTER}
+        assert names == {(namespace_of(item), name_of(item)) for item in of_kind(objects, kind)}
+    our_namespaces = {name_of(item) for item in of_kind(objects, "Namespace")}
+    assert our_namespaces == {
+        namespace_of(item) for item in objects if item["kind"] not in OF_THE_CLUSTER
+    }
 
 
 @pytest.mark.parametrize("name", [*GKE, "weights-hyperdisk-ml"])
 def test_two_installs_share_nothing_of_the_cluster(name: str, tmp_path: Path) -> None:
-    """And so no install finds what another one, or an earlier one, left there."""
+    """Cluster-wide names contain the namespace, so no install finds another's objects."""
     edits = VARIANTS.get(name, ())
     overlay_name = stands_on(name) if name in GKE else V6E
     names = [
         {
-            (one["kind"], name_of(one))
-            for one in edited(
-                tmp_path / at, overlay_name, *edits, ("namespace: atelier\n", f"namespace: {at}\n")
+            (item["kind"], name_of(item))
+            for item in edited(
+                tmp_path / namespace,
+                overlay_name,
+                *edits,
+                ("namespace: atelier\n", f"namespace: {namespace}\n"),
             )
-            if one["kind"] in OF_THE_CLUSTER
+            if item["kind"] in OF_THE_CLUSTER
         }
-        for at in ("one", "other")
+        for namespace in ("one", "other")
     ]
     assert names[0].isdisjoint(names[1])
-    assert [len(found) for found in names] == [1 if name in GKE else 2] * 2
+    assert [len(cluster_names) for cluster_names in names] == [1 if name in GKE else 2] * 2
 
 
 def test_taking_it_away_leaves_no_volume_that_a_new_install_would_wait_for(
     every_object: list[Object],
 ) -> None:
-    """A PersistentVolume whose claim has gone is bound to no other."""
+    """A PersistentVolume whose claim was deleted binds to no other claim."""
     page = (REPOSITORY / "docs" / "operations" / "gke.md").read_text()
     (command,) = re.findall(r"^kubectl delete persistentvolume (\S+)", page, re.MULTILINE)
-    assert {name_of(one) for one in of_kind(every_object, "PersistentVolume")} == {command}
+    assert {name_of(item) for item in of_kind(every_object, "PersistentVolume")} == {command}
 
 
 def test_nobody_has_a_token_or_more_rights_than_needed(objects: tuple[Object, ...]) -> None:
@@ -317,8 +328,8 @@ def check_rights(objects: tuple[Object, ...]) -> None:
         assert pod["runAsNonRoot"] is not is_root
         assert pod["runAsUser"] == pod["runAsGroup"] == pod["fsGroup"] == (0 if is_root else 10001)
         assert pod["seccompProfile"] == {"type": "RuntimeDefault"}
-        for one in pods.containers:
-            assert one["securityContext"] == {
+        for container in pods.containers:
+            assert container["securityContext"] == {
                 "allowPrivilegeEscalation": False,
                 "readOnlyRootFilesystem": True,
                 "capabilities": {"drop": ["NET_RAW" if is_root else "ALL"]},
@@ -327,46 +338,46 @@ def check_rights(objects: tuple[Object, ...]) -> None:
 
 @pytest.mark.parametrize("name", ROOT)
 def test_root_is_where_pools_are_and_nothing_else(name: str) -> None:
-    objects, below = overlay(name), overlay(stands_on(name))
+    objects, base = overlay(name), overlay(stands_on(name))
     assert {pods.component for pods in pods_of(objects) if pods.namespace == TPU} == {"pool"}
     assert {pods.component for pods in pods_of(objects) if pods.namespace != TPU} == {
         "frontend",
         "redis",
     }
     kinds = ("ScaledObject", "TriggerAuthentication", "PodDisruptionBudget", "ServiceAccount")
-    moved = {(one["kind"], name_of(one)) for one in objects if namespace_of_any(one) == TPU}
-    of_pools = {(one["kind"], name_of(one)) for one in of_kind(below, *kinds) if is_pools(one)}
+    moved = {(item["kind"], name_of(item)) for item in objects if namespace_of_any(item) == TPU}
+    of_pools = {(item["kind"], name_of(item)) for item in of_kind(base, *kinds) if is_pools(item)}
     assert of_pools and of_pools <= moved
     pools, front = pods_of(objects, "pool"), pods_of(objects, "frontend")
     shared = environment(objects, front[0])
-    del shared["ATELIER_SERVER__TRUSTED_PROXIES"]  # of the component gke, front ends' alone
+    del shared["ATELIER_SERVER__TRUSTED_PROXIES"]  # set by the component gke for front ends only
     assert environment(objects, pools[0]) == shared
 
 
-def namespace_of_any(one: Object) -> str | None:
-    return None if one["kind"] in OF_THE_CLUSTER else namespace_of(one)
+def namespace_of_any(item: Object) -> str | None:
+    return None if item["kind"] in OF_THE_CLUSTER else namespace_of(item)
 
 
-def is_pools(one: Object) -> bool:
-    return bool(one["metadata"].get("labels", {}).get(COMPONENT) == "pool")
+def is_pools(item: Object) -> bool:
+    return bool(item["metadata"].get("labels", {}).get(COMPONENT) == "pool")
 
 
 def test_images_are_this_version_of_ours(objects: tuple[Object, ...]) -> None:
     for pods in pods_of(objects):
-        for one in pods.containers:
-            registry, _, image = one["image"].rpartition("/")
+        for container in pods.containers:
+            registry, _, image = container["image"].rpartition("/")
             if pods.component == "redis":
-                # the tag of one build: those of two numbers move, which checkov.yaml denies
-                assert re.fullmatch(r"valkey/valkey:9\.\d+\.\d+-alpine", one["image"])
+                # tag of one build; tags of two numbers move, which checkov.yaml denies
+                assert re.fullmatch(r"valkey/valkey:9\.\d+\.\d+-alpine", container["image"])
                 continue
             name, _, tag = image.partition(":")
             assert tag == version()
             assert registry in ("", "REGION-docker.pkg.dev/PROJECT/atelier")
             kinds = ("cpu", "cuda", "tpu")
-            ours = ["atelier-frontend"] if pods.component == "frontend" else [
+            allowed = ["atelier-frontend"] if pods.component == "frontend" else [
                 f"atelier-worker-{kind}" for kind in kinds
             ]  # fmt: skip
-            assert name in ours
+            assert name in allowed
 
 
 @pytest.mark.parametrize("name", GKE)
@@ -379,14 +390,14 @@ def test_front_ends_are_several_and_apart_and_never_gone_at_once(name: str) -> N
     assert 1 <= budget["spec"]["maxUnavailable"] < least < scaled["spec"]["maxReplicas"]
     assert pods.owner["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
     spread = pods.spec["topologySpreadConstraints"]
-    assert {one["topologyKey"] for one in spread} == {
+    assert {constraint["topologyKey"] for constraint in spread} == {
         "topology.kubernetes.io/zone",
         "kubernetes.io/hostname",
     }
-    for one in spread:
-        assert selected(objects, one["labelSelector"]) == [pods]
-        assert one["whenUnsatisfiable"] == "ScheduleAnyway"  # one node serves rather than none
-        assert one["matchLabelKeys"] == ["pod-template-hash"]
+    for constraint in spread:
+        assert selected(objects, constraint["labelSelector"]) == [pods]
+        assert constraint["whenUnsatisfiable"] == "ScheduleAnyway"  # one node is better than none
+        assert constraint["matchLabelKeys"] == ["pod-template-hash"]
 
 
 @pytest.mark.parametrize("name", GKE)
@@ -395,11 +406,11 @@ def test_routes_lead_to_the_front_ends_and_cut_no_stream(name: str) -> None:
     (gateway,), (route,) = of_kind(objects, "Gateway"), of_kind(objects, "HTTPRoute")
     (rule,), (parent,) = route["spec"]["rules"], route["spec"]["parentRefs"]
     assert parent["name"] == name_of(gateway)
-    assert parent["sectionName"] in [one["name"] for one in gateway["spec"]["listeners"]]
+    assert parent["sectionName"] in [listener["name"] for listener in gateway["spec"]["listeners"]]
     (backend,) = rule["backendRefs"]
     service = named(objects, "Service", backend["name"])
     assert backend["port"] in [port["port"] for port in service["spec"]["ports"]]
-    # GKE refuses routes with time-outs; its policy has them
+    # GKE rejects routes with time-outs; its policy sets them
     assert gateway["spec"]["gatewayClassName"].startswith("gke-l7-")
     assert "timeouts" not in rule
     (policy,) = of_kind(objects, "GCPBackendPolicy")
@@ -414,7 +425,7 @@ def test_routes_lead_to_the_front_ends_and_cut_no_stream(name: str) -> None:
 def test_elsewhere_the_route_itself_cuts_no_stream() -> None:
     (route,) = of_kind(rendered(K8S / "base"), "HTTPRoute")
     (rule,) = route["spec"]["rules"]
-    assert rule["timeouts"] == {"request": "0s", "backendRequest": "0s"}  # none at all
+    assert rule["timeouts"] == {"request": "0s", "backendRequest": "0s"}  # no limit
 
 
 def test_a_memorystore_takes_the_place_of_the_pod(

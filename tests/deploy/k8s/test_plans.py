@@ -1,4 +1,4 @@
-"""The overlays' layouts are the planner's, and so are the figures of docs/operations/gke.md."""
+"""Layouts of the overlays and figures of docs/operations/gke.md are the planner's."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from workers.plan.offload import ALL_ON_DEVICE
 from workers.slice.mesh_shape import MeshShape, slots_of
 
 ALWAYS = [case for case in CASES if case.model == "flux-dev"]
-"""Planned anew in each run; for the others, which take longer, the documentation's rows stand."""
+"""Cases planned anew in each run; the others take longer and rely on the documented rows."""
 CLIPS = [case for case in CASES if case.model.startswith("wan")]
 
 
 def written(case: Case) -> list[str]:
-    """The cells of an overlay's row in the documentation."""
+    """Cells of an overlay's row in the documentation."""
     lines = (REPOSITORY / "docs" / "operations" / "gke.md").read_text().splitlines()
-    (found,) = [line for line in lines if line.startswith(f"| `{case.overlay}` |")]
-    return [cell.strip() for cell in found.strip("| ").split(" | ")]
+    (line_,) = [line for line in lines if line.startswith(f"| `{case.overlay}` |")]
+    return [cell.strip() for cell in line_.strip("| ").split(" | ")]
 
 
 def served(case: Case) -> tuple[MeshShape, int]:
-    """The overlay's layout and how many requests it works on together."""
+    """The overlay's layout and the number of requests that it batches."""
     objects = overlay(case.overlay)
     (pods, *_) = pods_of(objects, "pool")
     pool = pool_of(settings_of(objects, pods), pods)
@@ -50,7 +50,7 @@ def test_the_layout_is_the_documented_one(case: Case) -> None:
 
 @pytest.mark.parametrize("case", CLIPS, ids=str)
 def test_a_pool_is_ready_for_the_clip_that_was_planned(case: Case) -> None:
-    """Smaller ones are the models' own; images are of their own size."""
+    """The planned video is warmed up; smaller videos and images use the models' defaults."""
     (pods, *_) = pods_of(overlay(case.overlay), "pool")
     settings = settings_of(overlay(case.overlay), pods)
     first, *_ = settings.models[pool_of(settings, pods).model].warmup

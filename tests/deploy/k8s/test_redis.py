@@ -1,4 +1,4 @@
-"""The StatefulSet's own command and configuration, run with a real server."""
+"""The StatefulSet's command and configuration, run with a real Redis server."""
 
 from __future__ import annotations
 
@@ -23,15 +23,19 @@ PASSWORD = "correct horse battery staple"
 
 
 def moved(text: str, folder: Path) -> str:
-    """With what the pod has at its mounts in a folder, and a socket in place of the port."""
-    for path in ("/tmp", "/run/secrets/atelier-redis", "/etc/valkey"):  # the folder may lie in /tmp
+    """Move the pod's mounts to a folder, and its port to a socket."""
+    for path in (
+        "/tmp",
+        "/run/secrets/atelier-redis",
+        "/etc/valkey",
+    ):  # /tmp first, as the folder may be in it
         text = text.replace(path, str(folder))
     socket = f"port 0\nunixsocket {folder}/socket\n"
     return text.replace("dir /data\n", f"dir {folder}\n").replace("port 6379\n", socket)
 
 
 def prepare(folder: Path, objects: tuple[Object, ...]) -> str:
-    """The pod's files, and the program by the name that its command has; the command's script."""
+    """Write the pod's files and a link with its program's name; returns the command's script."""
     (pods,) = pods_of(objects, "redis")
     shell, options, script = pods.container["command"]
     assert (shell, options) == ("sh", "-euc")
@@ -51,7 +55,7 @@ def pod(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def address(pod: Path) -> Iterator[str]:
-    """Of a server that was started as the pod starts it."""
+    """Address of a server started as the pod starts it."""
     folder = pod
     script = prepare(folder, overlay("cpu-demo"))
     path = f"{folder}/bin:{os.environ['PATH']}"
@@ -65,7 +69,7 @@ def address(pod: Path) -> Iterator[str]:
             assert any("Ready to accept connections" in line for line in server.stdout)
             yield f"unix://{folder}/socket"
         finally:
-            os.killpg(server.pid, signal.SIGKILL)  # with what reads the Secret again
+            os.killpg(server.pid, signal.SIGKILL)  # including the process that reloads the Secret
 
 
 CLIENT = """#!{python}
@@ -78,7 +82,8 @@ server = redis.Redis.from_url({address!r}, username=user, password=password)
 answer = server.execute_command(" ".join(command).upper())
 print("PONG" if answer is True and command == ["ping"] else answer)
 """
-"""In place of `valkey-cli`, which not every machine has: what its manual says of this option."""
+"""Replacement of `valkey-cli`, which not every machine has, with its manual's behavior for
+`--user`."""
 
 
 def client(folder: Path, address: str) -> None:
@@ -96,12 +101,12 @@ def test_it_is_ready_when_our_user_gets_an_answer(address: str, tmp_path: Path) 
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     for password, ready in ((PASSWORD, True), ("a guess", False)):
         (tmp_path / "password").write_text(password)
-        done = subprocess.run(command, env=environment, capture_output=True)
-        assert (done.returncode == 0) == ready, done.stderr
+        process = subprocess.run(command, env=environment, capture_output=True)
+        assert (process.returncode == 0) == ready, process.stderr
 
 
 def given(address: str, folder: Path, password: str) -> RedisSettings:
-    """As the manifests have it: a user, and a file with the password."""
+    """Settings as in the manifests: a user and a password file."""
     file = folder / "password"
     file.write_text(password)
     return RedisSettings(url=address, username="atelier", password_file=file)
@@ -127,7 +132,7 @@ async def test_it_takes_nobody_else(address: str, tmp_path: Path) -> None:
 async def test_its_secret_is_read_again_when_it_changes(
     address: str, pod: Path, tmp_path: Path
 ) -> None:
-    """Two passwords are valid while the Secret has two; nothing is started again."""
+    """Both passwords are valid while the Secret has two; no restart is needed."""
     secret = pod / "password"
 
     async def lets_in(password: str) -> bool:
@@ -164,24 +169,26 @@ def test_its_user_may_what_the_documentation_says() -> None:
 def test_it_keeps_its_file_on_a_disk_and_has_memory_to_rewrite_it() -> None:
     (pods,) = pods_of(overlay("cpu-demo"), "redis")
     config = named(overlay("cpu-demo"), "ConfigMap", "atelier-redis")["data"]["valkey.conf"]
-    own = dict(line.split(maxsplit=1) for line in config.splitlines() if line[:1] not in ("", "#"))
+    options = dict(
+        line.split(maxsplit=1) for line in config.splitlines() if line[:1] not in ("", "#")
+    )
     (claim,) = pods.owner["spec"]["volumeClaimTemplates"]
-    mounts = {one["mountPath"]: one["name"] for one in pods.container["volumeMounts"]}
-    assert mounts[own["dir"]] == claim["metadata"]["name"]
-    assert int(own["port"]) == pods.ports["redis"]
+    mounts = {mount["mountPath"]: mount["name"] for mount in pods.container["volumeMounts"]}
+    assert mounts[options["dir"]] == claim["metadata"]["name"]
+    assert int(options["port"]) == pods.ports["redis"]
     limit = pods.container["resources"]["limits"]["memory"]
-    assert 2 * int(own["maxmemory"].removesuffix("gb")) <= int(limit.removesuffix("Gi"))
+    assert 2 * int(options["maxmemory"].removesuffix("gb")) <= int(limit.removesuffix("Gi"))
 
 
 def test_it_is_configured_as_the_embedded_one() -> None:
     config = named(overlay("cpu-demo"), "ConfigMap", "atelier-redis")["data"]["valkey.conf"]
     lines = [line.split(maxsplit=1) for line in config.splitlines() if line[:1] not in ("", "#")]
-    own = {name: value.strip('"') for name, value in lines}
+    options = {name: value.strip('"') for name, value in lines}
     flags = _options(Path("folder"), Path("socket"))
     embedded = {
         name.removeprefix("--"): value for name, value in zip(flags[::2], flags[1::2], strict=True)
     }
-    for name in ("port", "unixsocket", "unixsocketperm", "dir"):  # where it lies, and who gets in
+    for name in ("port", "unixsocket", "unixsocketperm", "dir"):  # location and access differ
         del embedded[name]
-    assert embedded.items() <= own.items()
-    assert own.keys() - embedded.keys() == {"port", "dir", "maxmemory", "aclfile"}
+    assert embedded.items() <= options.items()
+    assert options.keys() - embedded.keys() == {"port", "dir", "maxmemory", "aclfile"}

@@ -1,4 +1,4 @@
-"""Which pods a change of settings starts anew: those that it concerns, and no others."""
+"""A change of settings restarts exactly the pods that it concerns."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ max_queued = 7
 
 
 def templates(objects: tuple[Object, ...]) -> dict[str, list[Object]]:
-    """Of pods by their workloads' names: Kubernetes replaces pods when one changes."""
-    found: dict[str, list[Object]] = {}
+    """Pod templates by workload; Kubernetes replaces pods whose template changes."""
+    result: dict[str, list[Object]] = {}
     for pods in pods_of(objects):
-        found.setdefault(name_of(pods.owner), []).append(pods.template)
-    return found
+        result.setdefault(name_of(pods.owner), []).append(pods.template)
+    return result
 
 
 def restarted(name: str, folder: Path, edit: Callable[[Path], None]) -> set[str]:
-    """Workloads whose pods are other ones after an edit of the manifests."""
+    """Workloads whose pod templates change with an edit of the manifests."""
     edit(copied(folder))
     before, after = templates(overlay(name)), templates(rendered(folder / "overlays" / name))
     assert before.keys() == after.keys()
@@ -40,7 +40,7 @@ def appended(file: str, text: str) -> Callable[[Path], None]:
 
 
 def pool_files() -> list[str]:
-    """Of the overlays themselves; those on Spot machines have their pools from them."""
+    """pool.toml files of the overlays; -spot variants use those of the overlay below."""
     names = [name for name in OVERLAYS if name not in SPOT]
     return sorted(
         str(file.relative_to(K8S))
@@ -64,5 +64,5 @@ def test_a_pools_settings_start_that_pool_anew(file: str, tmp_path: Path) -> Non
 
 def test_what_both_read_starts_all_of_them_anew(tmp_path: Path) -> None:
     edit = appended("base/atelier.env", "ATELIER_LOG_LEVEL=debug\n")
-    everyone = {"atelier-frontend", *(f"atelier-pool-{name}" for name in ("flux", "sdxl", "wan"))}
-    assert restarted("cpu-demo", tmp_path, edit) == everyone
+    expected = {"atelier-frontend", *(f"atelier-pool-{name}" for name in ("flux", "sdxl", "wan"))}
+    assert restarted("cpu-demo", tmp_path, edit) == expected

@@ -1,4 +1,4 @@
-"""How many pools KEDA is to have, by the query of its ScaledObjects, asked of Prometheus itself."""
+"""KEDA's query for the number of pools, evaluated by Prometheus."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CASES: dict[str, tuple[dict[str, float], float | None]] = {
     "Redis is away": ({"atelier_queue_up": 0}, None),
     "nobody was scraped": ({}, None),
 }
-"""What two front ends tell of the model, and what is to come out; None: no answer."""
+"""Metrics of two front ends about the model, and the expected result; None for no answer."""
 METRICS = {
     "backlog": "atelier_queue_backlog_device_seconds",
     "pools": "atelier_model_pools",
@@ -37,27 +37,29 @@ METRICS = {
 
 PLACE = 'namespace="atelier", cluster="here"'
 ELSEWHERE = ('namespace="atelier-2", cluster="here"', 'namespace="atelier", cluster="there"')
-"""Matchers of other installs, whose series the same Prometheus has."""
+"""Matchers of other installs in the same Prometheus."""
 
 
 def query(model: str, place: str) -> str:
-    """The component's question, for a model of an install."""
+    """The KEDA component's query for a model of an install."""
     (scaled,) = load_all((K8S / "components/keda/scaled-object.yaml").read_text())
     text = str(scaled["spec"]["triggers"][0]["metadata"]["query"])
     text = text.replace('model="MODEL"', f'model="{model}", {place}')
     return text.replace("atelier_queue_up", f"atelier_queue_up{{{place}}}")
 
 
-def series(told: dict[str, float]) -> list[dict[str, str]]:
-    """Series of two front ends; of another model, and of it elsewhere, there is always much to
-    do."""
-    ours = {METRICS.get(name, name): value for name, value in told.items()}
-    of_model = [f'model="MODEL", {PLACE}' if name in METRICS.values() else PLACE for name in ours]
-    rows = [*zip(ours, of_model, ours.values(), strict=True)]
-    if told:
-        busy = [f'model="other", {PLACE}', *(f'model="MODEL", {place}' for place in ELSEWHERE)]
+def series(stdin: dict[str, float]) -> list[dict[str, str]]:
+    """Series of two front ends; another model, and this model in other installs, always have
+    backlog."""
+    named_values = {METRICS.get(name, name): value for name, value in stdin.items()}
+    of_model = [
+        f'model="MODEL", {PLACE}' if name in METRICS.values() else PLACE for name in named_values
+    ]
+    rows = [*zip(named_values, of_model, named_values.values(), strict=True)]
+    if stdin:
+        busy = [f'model="other", {PLACE}', *(f'model="MODEL", {place_}' for place_ in ELSEWHERE)]
         rows += [(name, labels, 5.0) for name in METRICS.values() for labels in busy]
-        rows += [("atelier_queue_up", place, 1.0) for place in ELSEWHERE]
+        rows += [("atelier_queue_up", place_, 1.0) for place_ in ELSEWHERE]
     return [
         {"series": f'{name}{{instance="{front}", {labels}}}', "values": f"{value:g}"}
         for name, labels, value in rows
@@ -69,16 +71,18 @@ def test_it_says_how_many_seconds_of_work_there_are(tmp_path: Path) -> None:
     tests = [
         {
             "name": name,
-            "input_series": series(told),
+            "input_series": series(metrics),
             "promql_expr_test": [
                 {
                     "expr": query("MODEL", PLACE),
                     "eval_time": "0s",
-                    "exp_samples": [] if wanted is None else [{"labels": "{}", "value": wanted}],
+                    "exp_samples": []
+                    if expected is None
+                    else [{"labels": "{}", "value": expected}],
                 }
             ],
         }
-        for name, (told, wanted) in CASES.items()
+        for name, (metrics, expected) in CASES.items()
     ]
     file = tmp_path / "query.yaml"
     file.write_text(json.dumps({"evaluation_interval": "15s", "tests": tests}))
@@ -87,16 +91,16 @@ def test_it_says_how_many_seconds_of_work_there_are(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", GKE)
 def test_alerts_have_the_aim_that_pools_are_scaled_by(name: str) -> None:
-    """And give a start from zero the time of a machine's."""
+    """Scaling uses the alerts' objective; cold_start_s covers the start of a machine."""
     objects = overlay(name)
     pools = [pods for pods in pods_of(objects) if pods.component == "pool"]
     models = {
-        name: one for pods in pools for name, one in settings_of(objects, pods).models.items()
+        name: item for pods in pools for name, item in settings_of(objects, pods).models.items()
     }
     scaled = of_kind(objects, "ScaledObject")
     assert scaled
-    for one in scaled:
-        (trigger,) = one["spec"]["triggers"]
+    for item in scaled:
+        (trigger,) = item["spec"]["triggers"]
         (model,) = set(MODEL_OF.findall(trigger["metadata"]["query"]))
         assert models[model].objective_s == float(trigger["metadata"]["threshold"])
         assert models[model].cold_start_s > ModelSettings(source="another").cold_start_s

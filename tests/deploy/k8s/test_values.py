@@ -1,4 +1,4 @@
-"""A file of values: what it refuses, and what comes of it."""
+"""Values files: rejected values, and the manifests written from valid ones."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from workers.slice.topology import TPU_SIZES
 
 VALUES = sorted((K8S / "values").glob("*.yaml"))
 REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
-    "a chip that nobody knows": ({"chip": "v9"}, "chip 'v9' is none of v5e, v6e"),
-    "another chip's topology": ({"topology": "2x2x1"}, "topology '2x2x1' is none of 2x4, 4x4"),
+    "a chip that nobody knows": ({"chip": "v9"}, "chip 'v9' must be one of v5e, v6e"),
+    "another chip's topology": ({"topology": "2x2x1"}, "topology '2x2x1' must be one of 2x4, 4x4"),
     "a key that is none": ({"replicas": 2}, "models.0.replicas: Extra inputs"),
     "fewer than none": ({"min": 3, "max": 2}, "min 3 is above max 2"),
     "a name without letters": ({"name": "??"}, "has neither a letter nor a digit"),
@@ -49,7 +49,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
         )
         for key in ("also", "by_turns")
     },
-    "a longer time than pods have": ({"pool_settings": {"drain_s": 300}}, "30 s at the most"),
+    "a longer time than pods have": ({"pool_settings": {"drain_s": 300}}, "at most 30 s"),
     "nothing": ({"model_settings": {"sizes": None}}, "null"),
     "no layout": ({"layout": {}}, "models.0.layout"),
     "a layout of no axes": ({"layout": {"ici": {"cfg": "two"}}}, "models.0.layout"),
@@ -58,34 +58,36 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.fixture(scope="module")
 def objects(tmp_path_factory: pytest.TempPathFactory) -> tuple[Object, ...]:
-    """Of all ways to get machines."""
+    """Objects for all ways to get machines."""
     return rendered(write(ALL_WAYS, "values", copied(tmp_path_factory.mktemp("values"))))
 
 
 @pytest.mark.parametrize("file", VALUES, ids=lambda file: file.stem)
 def test_an_overlay_is_what_its_values_say(file: Path) -> None:
-    """`make overlays` writes them."""
+    """`make overlays` writes these overlays."""
     folder = K8S / "overlays" / file.stem
-    there = {
-        str(one.relative_to(folder)): one.read_text() for one in folder.rglob("*") if one.is_file()
+    written = {
+        str(path.relative_to(folder)): path.read_text()
+        for path in folder.rglob("*")
+        if path.is_file()
     }
-    assert there == files(filled(read(file)), file.stem)
+    assert written == files(filled(read(file)), file.stem)
 
 
 @pytest.mark.parametrize("case", REFUSALS)
 def test_what_cannot_be_is_refused_by_its_key(case: str, tmp_path: Path) -> None:
-    change, said = REFUSALS[case]
+    change, message = REFUSALS[case]
     file = tmp_path / "values.yaml"
     file.write_text(yaml.safe_dump({"models": [A_MODEL | change]}))
     with pytest.raises(ValuesError) as caught:
         read(file)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert str(file) in str(caught.value)
 
 
 def test_an_overlay_that_is_written_by_hand_stays(tmp_path: Path) -> None:
     k8s = copied(tmp_path)
-    with pytest.raises(ValuesError, match="written by hand"):
+    with pytest.raises(ValuesError, match="not generated"):
         write(ALL_WAYS, "cpu-demo", k8s)
     assert (k8s / "overlays" / "cpu-demo" / "frontend.yaml").exists()
 
@@ -112,7 +114,7 @@ def test_two_models_have_two_pools() -> None:
 
 
 def test_a_share_is_written_down_or_reckoned() -> None:
-    with pytest.raises(ValuesError, match="flux-dev: say objective_s"):
+    with pytest.raises(ValuesError, match="flux-dev: set objective_s"):
         share_s(Model.model_validate(A_MODEL | {"objective_s": None}))
 
 
@@ -141,25 +143,29 @@ def test_every_pool_is_a_pool_of_these_settings(objects: tuple[Object, ...]) -> 
 
 def test_keda_counts_the_work_of_this_install_alone(objects: tuple[Object, ...]) -> None:
     place = 'namespace="pictures", cluster="east"'
-    asked = {
-        name_of(one): one["spec"]["triggers"][0]["metadata"]["query"]
-        for one in of_kind(objects, "ScaledObject")
+    queries = {
+        name_of(item): item["spec"]["triggers"][0]["metadata"]["query"]
+        for item in of_kind(objects, "ScaledObject")
     }
-    models = {f"atelier-pool-{one.pool_name}": one.name for one in ALL_WAYS.models}
-    assert asked == {pool: query(model, place) for pool, model in models.items()}
+    models = {f"atelier-pool-{item.pool_name}": item.name for item in ALL_WAYS.models}
+    assert queries == {pool: query(model, place) for pool, model in models.items()}
     scaled = named(objects, "ScaledObject", "atelier-pool-wan")["spec"]
     assert (scaled["minReplicaCount"], scaled["maxReplicaCount"]) == (1, 2)
 
 
 def test_machines_come_by_a_compute_class(objects: tuple[Object, ...]) -> None:
-    classes = {name_of(one): one["spec"]["priorities"] for one in of_kind(objects, "ComputeClass")}
+    classes = {
+        name_of(item): item["spec"]["priorities"] for item in of_kind(objects, "ComputeClass")
+    }
     assert set(classes) == {"pictures.flux-dev", "pictures.flux-dev-1-0", "pictures.wan"}
-    assert all("namespace" not in one["metadata"] for one in of_kind(objects, "ComputeClass"))
-    ours, theirs, spot, on_demand, flex = classes["pictures.flux-dev"]
+    assert all("namespace" not in item["metadata"] for item in of_kind(objects, "ComputeClass"))
+    own_reservation, shared_reservation, spot, on_demand, flex = classes["pictures.flux-dev"]
     tpu = {"type": "tpu-v6e-slice", "count": 8, "topology": "2x4"}
-    assert all(one["tpu"] == tpu for one in classes["pictures.flux-dev"])
-    assert ours["reservations"]["specific"] == [{"name": "ours"}]
-    assert theirs["reservations"]["specific"] == [{"name": "theirs", "project": "other"}]
+    assert all(item["tpu"] == tpu for item in classes["pictures.flux-dev"])
+    assert own_reservation["reservations"]["specific"] == [{"name": "ours"}]
+    assert shared_reservation["reservations"]["specific"] == [
+        {"name": "theirs", "project": "other"}
+    ]
     assert (spot["spot"], on_demand["spot"], flex["flexStart"]) == (True, False, {"enabled": True})
     (slices,) = classes["pictures.wan"]
     assert slices["tpu"] == {"type": "tpu-v6e-slice", "count": 4, "topology": "4x4"}
@@ -169,11 +175,11 @@ def test_machines_come_by_a_compute_class(objects: tuple[Object, ...]) -> None:
 
 
 def test_pods_of_a_class_leave_a_spot_machine_in_time(objects: tuple[Object, ...]) -> None:
-    """Of which some may be."""
+    """Some machines of the class may be Spot machines."""
     for pods in pods_of(objects, "pool"):
         pool = pods.container["command"][-1]
         selector, seconds = pods.spec["nodeSelector"], pods.spec["terminationGracePeriodSeconds"]
-        tolerated = [one["key"] for one in pods.spec["tolerations"]]
+        tolerated = [toleration["key"] for toleration in pods.spec["tolerations"]]
         if pool != "sdxl":
             assert selector == {"cloud.google.com/compute-class": f"pictures.{pool}"}
         on_spot = pool.startswith("flux")
@@ -183,32 +189,32 @@ def test_pods_of_a_class_leave_a_spot_machine_in_time(objects: tuple[Object, ...
 
 
 def test_two_pools_of_slices_live_side_by_side(tmp_path: Path) -> None:
-    """Each with network policies of its own."""
-    twins = [A_MODEL | {"name": name, "topology": "4x4"} for name in ("one", "two")]
-    values = Values.model_validate({"models": twins})
-    found = rendered(write(values, "two", copied(tmp_path)))
-    policies = {name_of(one) for one in of_kind(found, "NetworkPolicy")}
+    """Each pool has its own network policies."""
+    models = [A_MODEL | {"name": name, "topology": "4x4"} for name in ("one", "two")]
+    values = Values.model_validate({"models": models})
+    result = rendered(write(values, "two", copied(tmp_path)))
+    policies = {name_of(item) for item in of_kind(result, "NetworkPolicy")}
     assert {"between-hosts-one", "between-hosts-two", "tpu-metrics-one"} <= policies
-    assert all(namespace_of(one) == "atelier" for one in found if one["kind"] != "Namespace")
+    assert all(namespace_of(item) == "atelier" for item in result if item["kind"] != "Namespace")
 
 
 def test_the_documented_file_is_one(tmp_path: Path) -> None:
-    """And its shares are those that the page names."""
+    """The documented values file is valid, and its objectives are those on the page."""
     page = (REPOSITORY / "docs" / "operations" / "gke.md").read_text()
     (text,) = re.findall(r"^```yaml\n(models:\n.+?)^```$", page, re.MULTILINE | re.DOTALL)
     file = tmp_path / "mine.yaml"
     file.write_text(text)
     values = filled(read(file))
     assert [model.objective_s for model in values.models] == [25, 600]
-    found = rendered(write(values, "mine", copied(tmp_path / "k8s")))
-    pools = pods_of(found, "pool")
-    assert {pool_of(settings_of(found, pods), pods).model for pods in pools} == {
+    result = rendered(write(values, "mine", copied(tmp_path / "k8s")))
+    pools = pods_of(result, "pool")
+    assert {pool_of(settings_of(result, pods), pods).model for pods in pools} == {
         model.name for model in values.models
     }
 
 
 def test_settings_of_a_pool_are_toml() -> None:
     for model in (*ALL_WAYS.models, *ODD.models):
-        told = tomllib.loads(model.toml())
-        assert set(told) == {"models", "pools", *model.sections}
-        assert told["pools"][model.pool_name]["model"] == model.name
+        sections = tomllib.loads(model.toml())
+        assert set(sections) == {"models", "pools", *model.sections}
+        assert sections["pools"][model.pool_name]["model"] == model.name

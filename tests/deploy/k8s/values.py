@@ -1,4 +1,4 @@
-"""Files of values that no overlay is made of."""
+"""Values files that no overlay is written from."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ALL_WAYS = Values.model_validate(
         ],
     }
 )
-"""Several models, and every way to get machines."""
+"""Several models with every way to get machines."""
 ODD = Values.model_validate(
     {
         "namespace": "123",
@@ -78,4 +78,4 @@ ODD = Values.model_validate(
         ],
     }
 )
-"""Texts that YAML, TOML or a template might take for something else."""
+"""Texts that YAML, TOML or a template might misinterpret."""

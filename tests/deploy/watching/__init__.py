@@ -1,1 +1,1 @@
-"""What watches the service (deploy/prometheus, deploy/grafana), read and run."""
+"""Reads and runs the monitoring files in deploy/prometheus and deploy/grafana."""

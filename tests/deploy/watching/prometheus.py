@@ -1,4 +1,4 @@
-"""A real Prometheus with the project's own configuration, as a process."""
+"""Runs a real Prometheus with the project's configuration."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.e2e.system import DEADLINE_S, until
 from tools.rules import RULES
 
 EVERY = "1s"
-"""How often it scrapes and evaluates here."""
+"""Interval of scrapes and evaluations in tests."""
 PATIENCE_S = 30.0
-"""With one query, on a busy machine."""
+"""Time-out of a query on a busy machine."""
 
 
 class Prometheus:
-    """Its HTTP interface."""
+    """Client of Prometheus' HTTP API."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -41,44 +41,44 @@ class Prometheus:
             return False
 
     def query(self, expr: str, at: float | None = None) -> list[dict[str, Any]]:
-        """The series that it gives now, or then. Raises: AssertionError: it is no PromQL."""
-        given = {"query": expr} if at is None else {"query": expr, "time": at}
-        return list(self._ask("query", given)["result"])
+        """Evaluate an expression now or at a time. Raises: AssertionError: invalid PromQL."""
+        parameters = {"query": expr} if at is None else {"query": expr, "time": at}
+        return list(self._ask("query", parameters)["result"])
 
     def span(self, expr: str, start: float, end: float, step_s: float) -> list[dict[str, Any]]:
-        """The series that it gave over that time. Times are seconds since the epoch."""
-        given = {"query": expr, "start": start, "end": end, "step": step_s}
-        return list(self._ask("query_range", given)["result"])
+        """Evaluate an expression over a range. Times are seconds since the epoch."""
+        parameters = {"query": expr, "start": start, "end": end, "step": step_s}
+        return list(self._ask("query_range", parameters)["result"])
 
-    def _ask(self, what: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        said = self._http.post(f"/api/v1/{what}", data=dict(given)).json()
-        assert said["status"] == "success", f"{given['query']}\n{said.get('error')}"
-        return dict(said["data"])
+    def _ask(self, endpoint: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        answer = self._http.post(f"/api/v1/{endpoint}", data=dict(parameters)).json()
+        assert answer["status"] == "success", f"{parameters['query']}\n{answer.get('error')}"
+        return dict(answer["data"])
 
     def exemplars(self, expr: str, start: float, end: float) -> list[dict[str, Any]]:
-        """Exemplars of the series that it names, of that time."""
-        given = {"query": expr, "start": start, "end": end}
-        found = self._http.post("/api/v1/query_exemplars", data=given).json()
-        assert found["status"] == "success", found.get("error")
-        return [one for series in found["data"] for one in series["exemplars"]]
+        """Exemplars of the matching series in a range."""
+        parameters = {"query": expr, "start": start, "end": end}
+        answer = self._http.post("/api/v1/query_exemplars", data=parameters).json()
+        assert answer["status"] == "success", answer.get("error")
+        return [exemplar for series in answer["data"] for exemplar in series["exemplars"]]
 
     def alerts(self) -> dict[str, dict[str, Any]]:
-        """One of each that is pending or fires, by name."""
-        found = self._http.get("/api/v1/alerts").json()["data"]["alerts"]
-        return {alert["labels"]["alertname"]: alert for alert in found}
+        """Pending and firing alerts, one per name."""
+        entries = self._http.get("/api/v1/alerts").json()["data"]["alerts"]
+        return {alert["labels"]["alertname"]: alert for alert in entries}
 
     def unhealthy_rules(self) -> list[str]:
-        """Names of rules that could not be evaluated, or not yet."""
+        """Names of rules whose evaluation failed or has not run yet."""
         groups = self._http.get("/api/v1/rules").json()["data"]["groups"]
-        found = [rule for group in groups for rule in group["rules"]]
-        assert found
-        return [rule["name"] for rule in found if rule["health"] != "ok"]
+        rules = [rule for group in groups for rule in group["rules"]]
+        assert rules
+        return [rule["name"] for rule in rules if rule["health"] != "ok"]
 
 
 def configuration(targets: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """The project's own, with these targets (host and port) in place of those of compose, by job.
+    """The project's configuration with these targets (host and port), by job, instead of compose's.
 
-    Raises: AssertionError: it has other jobs.
+    Raises: AssertionError: its jobs are others.
     """
     config: dict[str, Any] = yaml.safe_load(CONFIG.read_text())
     config["global"] |= {"scrape_interval": EVERY, "evaluation_interval": EVERY}
@@ -93,17 +93,17 @@ def configuration(targets: Mapping[str, Sequence[str]]) -> dict[str, Any]:
 
 
 def features() -> list[str]:
-    """Those that compose's Prometheus has."""
+    """Feature flags of compose's Prometheus."""
     command = yaml.safe_load(COMPOSE.read_text())["services"]["prometheus"]["command"]
     return [flag for flag in command if flag.startswith("--enable-feature")]
 
 
 @contextmanager
 def running(folder: Path, targets: Mapping[str, Sequence[str]], *more: str) -> Iterator[Prometheus]:
-    """It scrapes these targets and evaluates the project's rules; its data lie in the folder.
+    """Run Prometheus with these targets and the project's rules; its data is in the folder.
 
     Args:
-        more: flags of its command.
+        more: additional flags.
     """
     file = folder / "prometheus.yml"
     file.write_text(yaml.safe_dump(configuration(targets)))
@@ -137,21 +137,22 @@ def running(folder: Path, targets: Mapping[str, Sequence[str]], *more: str) -> I
 
 
 LISTENS = "0A"
-"""A socket's state in the kernel's table."""
+"""Code of a listening socket in the kernel's table."""
 
 
 def port_of(pid: int) -> int | None:
-    """Of the first socket that a process listens on; Prometheus does not say which it was given."""
-    own = set(opened(pid))
+    """Port of a process's first listening socket; Prometheus does not report a port that it was
+    given."""
+    sockets = set(opened(pid))
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         _, local, _, state, *_, inode = line.split()[:10]
-        if state == LISTENS and f"socket:[{inode}]" in own:
+        if state == LISTENS and f"socket:[{inode}]" in sockets:
             return int(local.rpartition(":")[2], 16)
     return None
 
 
 def opened(pid: int) -> Iterator[str]:
-    """What its file descriptors are, as far as they are still open."""
+    """Targets of a process's open file descriptors; skips descriptors that close meanwhile."""
     for file in Path(f"/proc/{pid}/fd").glob("*"):
         with suppress(FileNotFoundError):
             yield str(file.readlink())

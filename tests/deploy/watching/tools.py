@@ -1,4 +1,4 @@
-"""Prometheus' own programs."""
+"""Programs of Prometheus."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ HOW = "there is no {}: `apt-get install --no-install-recommends prometheus` has 
 
 
 def program(name: str) -> str:
-    """Its path. Raises: AssertionError: it has to be installed; says how."""
-    found = shutil.which(name)
-    assert found, HOW.format(name)
-    return found
+    """Path of a program. Raises: AssertionError: not installed; the message has the command."""
+    path = shutil.which(name)
+    assert path, HOW.format(name)
+    return path
 
 
 def promtool(*arguments: str | Path) -> None:
-    """Raises: AssertionError: it objects; with all that it said."""
+    """Run promtool. Raises: AssertionError: it failed, with its output."""
     call = [program("promtool"), *map(str, arguments)]
-    said = subprocess.run(call, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert said.returncode == 0, said.stdout
+    process = subprocess.run(call, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.returncode == 0, process.stdout

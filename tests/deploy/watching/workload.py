@@ -1,5 +1,5 @@
-"""Jobs of all kinds of ends, and requests of all kinds, for a system whose numbers and logs are to
-be looked at."""
+"""Jobs with every outcome and requests of every kind, for a system whose metrics and logs are
+checked."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from service.jobs.redis import keys
 from tests.e2e.system import queue_of, until
 
 MARKER = "zz" + secrets.token_hex(8)
-"""In every prompt, and wherever else a client may write something."""
+"""Text in every prompt and in every other field that a client may fill."""
 WAIT_S = 60
-"""That clients wait for an answer; some wait for an image."""
+"""Seconds that clients wait for an answer; some wait for an image."""
 LONG_S = 3600
-"""A deadline that is met, however slow the machine is."""
+"""A deadline that even a slow machine meets."""
 NO_TIME_S = 0.0001
-"""A deadline that nobody can meet."""
+"""A deadline that cannot be met."""
 
 PROVOCATIONS: tuple[dict[str, Any], ...] = (
     {"content": f'{{"prompt": "{MARKER}"'},
@@ -45,12 +45,12 @@ PROVOCATIONS: tuple[dict[str, Any], ...] = (
     {"json": {"prompt": MARKER}, "headers": {"Accept": MARKER}},
     {"json": {"prompt": MARKER}, "params": {"prompt": MARKER, "key": MARKER}},
 )
-"""Requests that are refused, or taken in spite of what else they say."""
+"""Requests that are rejected, or accepted although they contain unknown fields."""
 
 
 @contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """A process stands still meanwhile."""
+    """Stop a process with SIGSTOP for the duration of the block."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -59,7 +59,7 @@ def stopped(pid: int) -> Iterator[None]:
 
 
 class Clients:
-    """Of one system."""
+    """Clients of one system."""
 
     def __init__(self, url: str) -> None:
         self._http = httpx.Client(base_url=url, timeout=WAIT_S + 30, trust_env=False)
@@ -68,16 +68,16 @@ class Clients:
         self._http.close()
 
     def submit(self, **fields: Any) -> str:
-        """A job's id."""
-        answer = self._http.post("/v1/generate", json={"prompt": MARKER} | fields)
-        assert answer.status_code == 202, answer.text
-        return str(answer.json()["id"])
+        """Submit a job; returns its id."""
+        response = self._http.post("/v1/generate", json={"prompt": MARKER} | fields)
+        assert response.status_code == 202, response.text
+        return str(response.json()["id"])
 
     def refused(self, **fields: Any) -> int:
-        """With which status."""
-        answer = self._http.post("/v1/generate", json={"prompt": MARKER} | fields)
-        assert 400 <= answer.status_code < 500, answer.text
-        return answer.status_code
+        """Send a request that must be refused; returns the status."""
+        response = self._http.post("/v1/generate", json={"prompt": MARKER} | fields)
+        assert 400 <= response.status_code < 500, response.text
+        return response.status_code
 
     def cancel(self, job_id: str) -> None:
         assert self._http.post(f"/v1/jobs/{job_id}/cancel").is_success
@@ -89,32 +89,35 @@ class Clients:
         return dict(self.get(f"/v1/jobs/{job_id}").json())
 
     def ends(self, job_ids: Mapping[str, str]) -> dict[str, str]:
-        """How jobs ended, once they have, by what they are called."""
-        until(lambda: all(self.job(one)["state"] in ENDED for one in job_ids.values()), "all ends")
-        return {name: self.job(one)["state"] for name, one in job_ids.items()}
+        """Wait for jobs to end; returns their final states by name."""
+        until(
+            lambda: all(self.job(job_id)["state"] in ENDED for job_id in job_ids.values()),
+            "all ends",
+        )
+        return {name: self.job(job_id)["state"] for name, job_id in job_ids.items()}
 
     def provoke(self) -> int:
-        """How many of the provocations were taken; their images are there."""
-        taken = []
+        """Send the provocations; returns how many were accepted, each with its image finished."""
+        accepted = []
         for request in PROVOCATIONS:
             headers = {"Prefer": f"wait={WAIT_S}"} | request.get("headers", {})
-            answer = self._http.post("/v1/generate", **{**request, "headers": headers})
-            taken.append(answer.is_success)
+            response = self._http.post("/v1/generate", **{**request, "headers": headers})
+            accepted.append(response.is_success)
         self.get(f"/{MARKER}", prompt=MARKER)
         self.get(f"/v1/jobs/{MARKER}")
-        assert not all(taken)
-        return sum(taken)
+        assert not all(accepted)
+        return sum(accepted)
 
 
 def picture() -> str:
-    """A request's image."""
+    """An image for a request, in Base64."""
     data = io.BytesIO()
     Image.new("RGB", (64, 64), "red").save(data, "PNG")
     return base64.b64encode(data.getvalue()).decode()
 
 
 def all_kinds(clients: Clients, state: Path) -> dict[str, str]:
-    """Jobs that wait, by how they will end, once a pool takes them: none may do so yet.
+    """Submit jobs by their future outcome; no pool may claim any of them before this returns.
 
     Args:
         state: the system's folder.
@@ -127,8 +130,10 @@ def all_kinds(clients: Clients, state: Path) -> dict[str, str]:
         "failed": clients.submit(image=picture(), strength=1.0),
     }
     clients.cancel(waiting["canceled"])
-    shutil.rmtree(state / "outputs" / "inputs" / waiting["failed"])  # the store has lost it
-    with queue_of(state) as redis:  # its deadline is past
+    shutil.rmtree(
+        state / "outputs" / "inputs" / waiting["failed"]
+    )  # simulate an input that the store lost
+    with queue_of(state) as redis:  # let its deadline pass
         now = time.time()
         redis.hset(keys.job(waiting["late"]), mapping={"deadline_at": now, "latest_start": now})
         redis.zadd(f"{keys.PREFIX}deadlines", {waiting["late"]: now}, xx=True)
@@ -136,6 +141,6 @@ def all_kinds(clients: Clients, state: Path) -> dict[str, str]:
 
 
 def none(clients: Clients) -> None:
-    """Requests that are refused; a pool has to be there, for its predictions."""
-    assert clients.refused(deadline_s=NO_TIME_S) == 422  # no pool could ever meet it
+    """Send requests that are rejected; needs a pool, for its predictions."""
+    assert clients.refused(deadline_s=NO_TIME_S) == 422  # no pool can meet it
     assert clients.refused(width=-1) == 422

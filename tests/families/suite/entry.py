@@ -1,4 +1,4 @@
-"""Entry of the suite, and the parts that entries are made with."""
+"""Entry of the conformance suite, and helpers to make entries."""
 
 from __future__ import annotations
 
@@ -20,51 +20,51 @@ CLIP, T5 = {"num_hidden_layers": 2}, {"num_layers": 1}
 
 @dataclass(frozen=True)
 class Family:
-    """A family's entry, or a variant's."""
+    """Entry of a family or of a variant."""
 
     place: int
-    """Place among all entries, from 0. It decides the mesh that two hosts draw with."""
+    """Position among all entries, from 0. It decides the mesh of the drawing on two hosts."""
     make: Callable[[Path], Path]
     """Write a checkpoint of few layers whose eight heads divide over every layout. Imports torch,
     as `least` does."""
     least: Callable[[Path], Path]
     """Write the smallest checkpoint."""
     request: Fields
-    """A guided request of `make`'s, whose tokens do not divide into four or eight."""
+    """Guided request for `make`'s checkpoint, whose tokens do not divide by four or eight."""
     least_request: Fields
-    """A whole request of `least`'s."""
+    """Complete request for `least`'s checkpoint."""
     reference: Callable[[Path, Fields], np.ndarray]
-    """Draw a request by diffusers: uint8, as `Pipeline.decode` gives it."""
+    """Draw a request with diffusers: uint8, like the output of `Pipeline.decode`."""
     guided: Fields
     unguided: Fields
-    """Fields of a request that has a negative prompt, and of one that has none."""
+    """Fields of a request with a negative prompt (`guided`), and of one without (`unguided`)."""
     published: tuple[str, ...]
-    """Names of its full-size checkpoints in `models.published`."""
+    """Names of the family's full-size checkpoints in `models.published`."""
     components: Mapping[str, str] = field(default_factory=lambda: {"transformer": "transformer"})
-    """Denoising networks by name, and their folders in `make`'s checkpoint."""
+    """Denoising networks by name, with their folders in `make`'s checkpoint."""
     scale: str = "guidance_scale"
-    """Field of requests whose value differs between rows of a batch."""
+    """Field whose value differs between the requests of a batch."""
     step_caches: bool = True
-    """True if a signal decides which steps are left out."""
+    """Whether a step cache with a signal is supported."""
     step_plans: bool = True
-    """True if a plan does."""
+    """Whether a planned step cache is supported."""
     weighted_prompts: bool = True
-    """True if prompts have weights: not of a chat model."""
+    """Whether prompts may have weights, which chat models do not support."""
     images: Mapping[str, bytes] = field(default_factory=dict)
-    """Files that come with both requests, by path."""
+    """Files of both requests, by path."""
     largest_images: Mapping[str, bytes] = field(default_factory=dict)
-    """The same of the size that they are priced at; empty: `images` are."""
-    beside_images: Fields = field(default_factory=dict)
-    """Fields that every request with them has."""
+    """The same files at the size that is priced, or empty if `images` has that size."""
+    image_fields: Fields = field(default_factory=dict)
+    """Fields of every request with these files."""
     image_prompts: Mapping[str, str] = field(default_factory=dict)
-    """Networks that read images as prompts, by name: their places in the checkpoint's."""
+    """Networks that read images as prompts, by name: their paths in the checkpoint's folder."""
     controls: Mapping[str, ControlSource] = field(default_factory=dict)
-    """ControlNets by name: their places in the checkpoint's."""
+    """ControlNets by name, with their paths in the checkpoint's folder."""
     max_controls: int = 0
     refiner: str | None = None
-    """Checkpoint of the last steps: its place in the checkpoint's."""
+    """Checkpoint of the last steps: its path in the checkpoint's folder."""
     company: tuple[Fields, ...] = ({},)
-    """Fields in which requests of one batch differ, by turns."""
+    """Fields in which the requests of one batch differ, in rotation."""
 
     @property
     def makes_video(self) -> bool:
@@ -73,7 +73,7 @@ class Family:
 
 
 def image_file(seed: int, mode: str = "RGB", size: tuple[int, int] = (100, 140)) -> bytes:
-    """A file of four by four random fields."""
+    """Return a file of four by four random fields."""
     fields = np.random.default_rng(seed).integers(0, 256, (4, 4, 3), dtype=np.uint8)
     file = io.BytesIO()
     Image.fromarray(fields).convert(mode).resize(size, Image.Resampling.NEAREST).save(file, "png")
@@ -89,28 +89,28 @@ def drawn_by_diffusers(
     of: Callable[[Path], Any] | None = None,
     **more: Any,
 ) -> np.ndarray:
-    """Draw a request whose fields are the pipeline's own arguments, but for the seed.
+    """Draw a request whose fields are the pipeline's own arguments, except for the seed.
 
     Args:
-        before: what is done to the pipeline first; it returns further arguments.
-        of: pipeline of a checkpoint; None: as its index says.
-        more: arguments that only that pipeline has.
+        before: Function that prepares the pipeline, and returns further arguments.
+        of: Loader of the pipeline, or None to load it by its index.
+        more: Arguments that only that pipeline has.
     """
     import torch
     from diffusers import DiffusionPipeline
 
     pipeline = (of or DiffusionPipeline.from_pretrained)(folder)
     pipeline.set_progress_bar_config(disable=True)
-    given = {name: value for name, value in request.items() if name not in ("seed", "fps")}
-    given |= (
+    arguments = {name: value for name, value in request.items() if name not in ("seed", "fps")}
+    arguments |= (
         before(pipeline)
         | more
         | {name: Image.open(io.BytesIO(file)) for name, file in (images or {}).items()}
     )
     generator = torch.Generator("cpu").manual_seed(request["seed"])
-    output = pipeline(**given, generator=generator, output_type="np")
-    made = output.frames[0] if frames else output.images[0]
-    return (made * 255).astype(np.uint8) if frames else (made * 255).round().astype(np.uint8)
+    output = pipeline(**arguments, generator=generator, output_type="np")
+    pixels = output.frames[0] if frames else output.images[0]
+    return (pixels * 255).astype(np.uint8) if frames else (pixels * 255).round().astype(np.uint8)
 
 
 FEW: Fields = {"prompt": "a red circle", "seed": 3, "num_inference_steps": 2}
@@ -126,6 +126,6 @@ LEAST: Fields = {
 }
 
 UNSCALED: Fields = {name: value for name, value in LEAST.items() if name != "guidance_scale"}
-"""Request of a family that has no `guidance_scale`."""
+"""Request to a family without `guidance_scale`."""
 
 TRUE_CFG: Fields = {"true_cfg_scale": 2.0, "negative_prompt": "a blue square"}

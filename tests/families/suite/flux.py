@@ -1,4 +1,4 @@
-"""Flux and its tools."""
+"""Suite entries of Flux and of its tools."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def _least_flux(folder: Path) -> Path:
 
 
 def _flux_tool(kind: str, further: int, vae: Fields, **more: int) -> Callable[[Path], Path]:
-    """Write a checkpoint of that pipeline of diffusers.
+    """Return a function that writes a checkpoint of that pipeline of diffusers.
 
     Args:
-        further: channels of a token that the network sees beside the latents'.
+        further: Input channels of a token in addition to the latents'.
     """
 
     def make(folder: Path) -> Path:
@@ -73,14 +73,14 @@ def _tool(
     guided: Fields | None = None,
     size: tuple[int, int] = (48, 80),
     vae: Fields | None = None,
-    **of_theirs: Any,
+    **of_reference: Any,
 ) -> Family:
     """Entry of a tool of Flux.
 
     Args:
-        guided: where it has a negative prompt.
-        size: of a request, whose tokens divide by none of the layouts.
-        of_theirs: arguments of diffusers' call.
+        guided: Fields of guidance, if the tool has a negative prompt.
+        size: Size of a request, whose tokens divide by none of the layouts.
+        of_reference: Arguments of diffusers' call.
     """
     sides = dict(zip(("width", "height"), size, strict=True))
     least = {"width": 64, "height": 64} if vae else {}
@@ -90,7 +90,7 @@ def _tool(
         least=_flux_tool(kind, further, vae or {}),
         request={**FEW, "guidance_scale": 4.0, **sides, **(guided or {})},
         least_request={**LEAST, "max_sequence_length": 16, **least},
-        reference=partial(drawn_by_diffusers, images=images, **of_theirs),
+        reference=partial(drawn_by_diffusers, images=images, **of_reference),
         guided=guided or {},
         unguided={},
         published=published,
@@ -102,7 +102,7 @@ SMALL_SIGLIP: Fields = {"image_size": 17, "num_hidden_layers": 1}
 
 
 def _with_redux(make: Callable[[Path], Path]) -> Callable[[Path], Path]:
-    """Write a Redux of nine tokens beside a checkpoint."""
+    """Return a function that also writes a Redux of nine tokens."""
 
     def both(folder: Path) -> Path:
         from tests.parity.tiny_redux import make_redux
@@ -114,7 +114,7 @@ def _with_redux(make: Callable[[Path], Path]) -> Callable[[Path], Path]:
 
 
 def _drawn_after_redux(folder: Path, request: Fields, images: Mapping[str, bytes]) -> np.ndarray:
-    """Draw a request by diffusers' two pipelines, each scale being both of the first one's."""
+    """Draw a request with diffusers' two pipelines. Each scale is both scales of the first."""
     from diffusers import FluxPipeline, FluxPriorReduxPipeline
 
     flux = FluxPipeline.from_pretrained(folder)
@@ -122,14 +122,16 @@ def _drawn_after_redux(folder: Path, request: Fields, images: Mapping[str, bytes
     parts = {name: flux.components[name] for name in names}
     prior = FluxPriorReduxPipeline.from_pretrained(folder / "redux", **parts)
     scales = [entry["scale"] for entry in request["image_prompts"]]
-    made = prior(
+    embeddings = prior(
         [Image.open(io.BytesIO(file)) for file in images.values()],
         prompt=[request["prompt"]] * len(images),
         prompt_embeds_scale=scales,
         pooled_prompt_embeds_scale=scales,
     )
-    given = {name: of for name, of in request.items() if name not in ("prompt", "image_prompts")}
-    return drawn_by_diffusers(folder, {**given, **made})
+    fields = {
+        name: value for name, value in request.items() if name not in ("prompt", "image_prompts")
+    }
+    return drawn_by_diffusers(folder, {**fields, **embeddings})
 
 
 IMAGE_PROMPTS: Fields = {"image_prompts": [{"scale": 0.6}, {"name": "redux", "scale": 0.7}]}
@@ -150,7 +152,7 @@ PLAIN_CONTROLS = ("edges", "depth")
 
 
 def _with_controls(make: Callable[[Path], Path]) -> Callable[[Path], Path]:
-    """Write two ControlNets and a union of other blocks beside a checkpoint."""
+    """Return a function that also writes two ControlNets and a union of other blocks."""
 
     def both(folder: Path) -> Path:
         from tests.parity.tiny_flux_controls import make_control
@@ -166,7 +168,7 @@ def _with_controls(make: Callable[[Path], Path]) -> Callable[[Path], Path]:
 
 
 def _drawn_with_controls(folder: Path, request: Fields, images: Mapping[str, bytes]) -> np.ndarray:
-    """Draw a request whose controls are plain ones."""
+    """Draw a request with diffusers, with ControlNets that are no unions."""
     import diffusers
 
     entries = request["control"]
@@ -180,9 +182,9 @@ def _drawn_with_controls(folder: Path, request: Fields, images: Mapping[str, byt
         "control_guidance_start": [entry.get("start", 0.0) for entry in entries],
         "control_guidance_end": [entry.get("end", 1.0) for entry in entries],
     }
-    given = {name: of for name, of in request.items() if name != "control"}
+    fields = {name: value for name, value in request.items() if name != "control"}
     return drawn_by_diffusers(
-        folder, given, of=partial(pipeline.from_pretrained, controlnet=joined), **more
+        folder, fields, of=partial(pipeline.from_pretrained, controlnet=joined), **more
     )
 
 
@@ -199,7 +201,7 @@ UNLIKE: tuple[Fields, ...] = (
     {"control": [{"name": "depth", "scale": 0.6}, {"name": "canny", "scale": 0.4}]},
     {"control": [{"name": "tile", "scale": 0.9}]},
 )
-"""Controls of rows of one batch: of two networks, of one, of none."""
+"""Controls of the rows of one batch: two networks, one network, or none."""
 
 ENTRIES: Mapping[str, Family] = {
     "flux": PLAIN,
@@ -215,7 +217,7 @@ ENTRIES: Mapping[str, Family] = {
         ),
         published=("flux-controlnet-union", "flux-controlnet-union-pro-2"),
         images={f"control.{index}.image": image_file(9 + index) for index in range(2)},
-        beside_images=BOTH,
+        image_fields=BOTH,
         controls={
             **{name: ControlSource(f"controls/{name}") for name in PLAIN_CONTROLS},
             **{mode: ControlSource("controls/union", mode) for mode in ("canny", "tile")},
@@ -236,7 +238,7 @@ ENTRIES: Mapping[str, Family] = {
         unguided=TRUE_CFG,
         published=("flux-redux",),
         images={f"image_prompts.{index}.image": image_file(5 + index) for index in range(2)},
-        beside_images=IMAGE_PROMPTS,
+        image_fields=IMAGE_PROMPTS,
         image_prompts={"redux": "redux"},
     ),
     "flux-fill": _tool(

@@ -1,4 +1,4 @@
-"""FLUX.2-klein, without and with reference images."""
+"""Suite entries of FLUX.2-klein, without and with reference images."""
 
 from __future__ import annotations
 

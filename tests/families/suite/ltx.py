@@ -1,4 +1,4 @@
-"""LTX-2."""
+"""Suite entry of LTX-2."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ DECODERS: dict[str, Fields] = {
     },
     "latent_upsampler": {"num_blocks_per_stage": 1},
 }
-"""One block where there may be several: they are half of what is compiled. tests/parity has all."""
+"""Decoders with one block where there may be several: they are half of the compilation.
+tests/parity has all blocks."""
 SCALES: Fields = {
     "guidance_scale": 3.0,
     "audio_guidance_scale": 5.0,
@@ -62,9 +63,9 @@ def _least_ltx(folder: Path) -> Path:
 
 
 def _drawn(folder: Path, request: Fields) -> np.ndarray:
-    """Draw a request by diffusers."""
+    """Draw a request with diffusers."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of its own
+        warnings.simplefilter("ignore", FutureWarning)  # raised by diffusers itself
         return drawn_by_diffusers(
             folder,
             request,

@@ -1,4 +1,4 @@
-"""Qwen-Image and its editing."""
+"""Suite entries of Qwen-Image and its editing models."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _least_qwenimage(folder: Path) -> Path:
 
 
 DEEP: Fields = {"dim_mult": [1, 1, 1, 2, 2, 2], "temperal_downsample": [False] * 3 + [True] * 2}
-"""An autoencoder that makes few tokens of a megapixel."""
+"""Autoencoder that makes few tokens of a megapixel."""
 
 
 def _edit(folder: Path, **transformer: object) -> Path:
@@ -48,7 +48,7 @@ def _edit(folder: Path, **transformer: object) -> Path:
 
 
 def _edit_plus(folder: Path, **transformer: object) -> Path:
-    """Write a checkpoint that sees several images, at time 0."""
+    """Write a checkpoint that accepts several images, with time 0."""
     from diffusers import QwenImageEditPlusPipeline
 
     from tests.parity.tiny_qwenimage import make_edit
@@ -63,12 +63,12 @@ def _edit_plus(folder: Path, **transformer: object) -> Path:
 
 
 def _edited(folder: Path, request: Fields, images: Sequence[bytes]) -> np.ndarray:
-    """Draw an edit by diffusers."""
+    """Draw an edit with diffusers."""
     from tests.parity.tiny_qwenimage import edits
 
     first, *further = (Image.open(io.BytesIO(file)) for file in images)
-    seen = [first, *further] if further else first
-    return drawn_by_diffusers(folder, request, image=seen, of=edits)
+    inputs = [first, *further] if further else first
+    return drawn_by_diffusers(folder, request, image=inputs, of=edits)
 
 
 PLAIN = Family(

@@ -1,4 +1,4 @@
-"""SDXL, its refiner, ControlNets and IP-Adapters."""
+"""Suite entries of SDXL, its refiner, ControlNets and IP-Adapters."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ ADAPTER = "ip-adapter/plus.safetensors"
 
 
 def _with_ip_adapter(make: Callable[[Path], Path]) -> Callable[[Path], Path]:
-    """Write an IP-Adapter of five tokens beside a checkpoint."""
+    """Return a function that also writes an IP-Adapter of five tokens."""
 
     def both(folder: Path) -> Path:
         from diffusers import UNet2DConditionModel
@@ -77,7 +77,7 @@ def _with_ip_adapter(make: Callable[[Path], Path]) -> Callable[[Path], Path]:
 def _drawn_with_ip_adapter(
     folder: Path, request: Fields, images: Mapping[str, bytes]
 ) -> np.ndarray:
-    """Draw a request whose image prompts have one scale."""
+    """Draw a request with diffusers. All image prompts have one scale."""
     place = Path(ADAPTER)
 
     def prepared(pipeline: Any) -> dict[str, Any]:
@@ -86,16 +86,16 @@ def _drawn_with_ip_adapter(
         opened = [Image.open(io.BytesIO(file)) for file in images.values()]
         return {"ip_adapter_image": [opened]}
 
-    given = {name: of for name, of in request.items() if name != "image_prompts"}
-    return drawn_by_diffusers(folder, given, before=prepared)
+    fields = {name: value for name, value in request.items() if name != "image_prompts"}
+    return drawn_by_diffusers(folder, fields, before=prepared)
 
 
 def _drawn_from_image(folder: Path, request: Fields, image: bytes) -> np.ndarray:
-    """Draw a request by diffusers' SDXL from an image, which that pipeline takes at its size."""
-    given = dict(request)
-    size = given.pop("width"), given.pop("height")
+    """Draw a request with diffusers' SDXL from an image, whose size that pipeline keeps."""
+    fields = dict(request)
+    size = fields.pop("width"), fields.pop("height")
     resized = Image.open(io.BytesIO(image)).resize(size, Image.Resampling.LANCZOS)
-    return drawn_by_diffusers(folder, given, image=resized)
+    return drawn_by_diffusers(folder, fields, image=resized)
 
 
 BESIDE = "refiner"
@@ -104,7 +104,7 @@ BESIDE = "refiner"
 def _refined(
     make: Callable[[Path], Path], refiner: Callable[[Path], Path]
 ) -> Callable[[Path], Path]:
-    """Write a refiner beside a checkpoint."""
+    """Return a function that also writes a refiner."""
 
     def both(folder: Path) -> Path:
         make(folder)
@@ -115,29 +115,37 @@ def _refined(
 
 
 def _drawn_by_two(folder: Path, request: Fields) -> np.ndarray:
-    """Draw a request by diffusers' base and refiner, whose autoencoder is the base's."""
+    """Draw a request with diffusers' base and refiner, both with the base's autoencoder."""
     import torch
     from diffusers import StableDiffusionXLImg2ImgPipeline, StableDiffusionXLPipeline
 
     base: Any = StableDiffusionXLPipeline.from_pretrained(folder)
     refiner: Any = StableDiffusionXLImg2ImgPipeline.from_pretrained(folder / BESIDE, vae=base.vae)
-    given = {name: of for name, of in request.items() if name not in ("seed", "refiner")}
+    arguments = {name: value for name, value in request.items() if name not in ("seed", "refiner")}
     switch, generator = request["refiner"]["switch"], torch.Generator("cpu")
     generator.manual_seed(request["seed"])
     for pipeline in (base, refiner):
         pipeline.set_progress_bar_config(disable=True)
-    latents = base(**given, denoising_end=switch, generator=generator, output_type="latent").images
-    rest = {name: of for name, of in given.items() if name not in ("width", "height")}
-    made = refiner(
-        **rest, denoising_start=switch, image=latents, generator=generator, output_type="np"
+    latents = base(
+        **arguments, denoising_end=switch, generator=generator, output_type="latent"
+    ).images
+    refiner_arguments = {
+        name: value for name, value in arguments.items() if name not in ("width", "height")
+    }
+    output = refiner(
+        **refiner_arguments,
+        denoising_start=switch,
+        image=latents,
+        generator=generator,
+        output_type="np",
     )
-    return (made.images[0] * 255).round().astype(np.uint8)
+    return (output.images[0] * 255).round().astype(np.uint8)
 
 
 HALF: Fields = {"refiner": {"switch": 0.5}}
 
 LATER: tuple[Fields, ...] = (HALF, {"refiner": None}, {"refiner": {"switch": 0.3}}, HALF)
-"""Refiners of rows that run side by side: from two places, which share programs, and none."""
+"""Refiners of the rows of one batch: from two steps on, which share programs, and none."""
 
 BY_PLUS: Fields = {"image_prompts": [{"scale": 0.6}, {"name": "plus", "scale": 0.6}]}
 
@@ -147,7 +155,7 @@ UNION = {"num_control_type": 6, "num_trans_head": 2}
 
 
 def _with_controls(make: Callable[[Path], Path], **heads: Any) -> Callable[[Path], Path]:
-    """Write two ControlNets and a union beside a checkpoint."""
+    """Return a function that also writes two ControlNets and a union."""
 
     def both(folder: Path) -> Path:
         from tests.parity.tiny_sdxl import make_control
@@ -162,7 +170,7 @@ def _with_controls(make: Callable[[Path], Path], **heads: Any) -> Callable[[Path
 
 
 def _drawn_with_controls(folder: Path, request: Fields, images: Mapping[str, bytes]) -> np.ndarray:
-    """Draw a request whose controls are plain ones."""
+    """Draw a request with diffusers, with ControlNets that are no unions."""
     import diffusers
 
     entries = request["control"]
@@ -175,9 +183,9 @@ def _drawn_with_controls(folder: Path, request: Fields, images: Mapping[str, byt
         "control_guidance_start": [entry.get("start", 0.0) for entry in entries],
         "control_guidance_end": [entry.get("end", 1.0) for entry in entries],
     }
-    given = {name: of for name, of in request.items() if name != "control"}
+    fields = {name: value for name, value in request.items() if name != "control"}
     return drawn_by_diffusers(
-        folder, given, of=partial(pipeline.from_pretrained, controlnet=nets), **more
+        folder, fields, of=partial(pipeline.from_pretrained, controlnet=nets), **more
     )
 
 
@@ -201,7 +209,7 @@ UNLIKE: tuple[Fields, ...] = (
     {"control": [{"name": "depth", "scale": 0.6}, {"name": "openpose", "scale": 0.4}]},
     {"control": [{"name": "hed", "scale": 0.9}]},
 )
-"""Controls of rows of one batch: of two networks, of one in one run and alone, of none."""
+"""Controls of the rows of one batch: two networks, one network in one run or alone, or none."""
 
 PLAIN = Family(
     place=1,
@@ -234,7 +242,7 @@ ENTRIES: Mapping[str, Family] = {
             "sdxl-controlnet-union",
         ),
         images={f"control.{index}.image": image_file(9 + index) for index in range(2)},
-        beside_images=BOTH,
+        image_fields=BOTH,
         controls={
             **{name: ControlSource(f"controls/{name}") for name in PLAIN_CONTROLS},
             **{mode: ControlSource("controls/union", mode) for mode in ("openpose", "hed")},
@@ -254,7 +262,7 @@ ENTRIES: Mapping[str, Family] = {
         ),
         published=("sdxl-ip-adapter",),
         images={f"image_prompts.{index}.image": image_file(7 + index) for index in range(2)},
-        beside_images=BY_PLUS,
+        image_fields=BY_PLUS,
         image_prompts={"plus": ADAPTER},
     ),
     "sdxl-refiner": replace(
@@ -278,7 +286,7 @@ ENTRIES: Mapping[str, Family] = {
         reference=_drawn_by_two,
         published=("sdxl-refined",),
         components={"unet": "unet", "refiner": f"{BESIDE}/unet"},
-        beside_images=HALF,
+        image_fields=HALF,
         refiner=BESIDE,
         company=LATER,
     ),

@@ -1,4 +1,4 @@
-"""Wan, its VACE and its Animate."""
+"""Suite entries of Wan, VACE and Animate."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _least_animate(folder: Path) -> Path:
 
 
 def _clip(first: int = 9) -> bytes:
-    """A file of five frames that differ."""
+    """Return a file of five different frames."""
     frames = [Image.open(io.BytesIO(image_file(seed))) for seed in range(first, first + 5)]
     return encode_video(np.stack([np.asarray(frame) for frame in frames]), "mp4", 8)
 
@@ -79,21 +79,21 @@ SCALED: Fields = {"conditioning_scale": [0.8]}
 
 
 def _drawn_by_vace(folder: Path, request: Fields) -> np.ndarray:
-    """Draw a request after `CONTROL`, whose video ends earlier: the rest is grey."""
+    """Draw a request with `CONTROL`, whose video is shorter: the missing frames are grey."""
     from diffusers.image_processor import VaeImageProcessor
 
     size = request["width"], request["height"]
     sent = video_files.frames(CONTROL["control_video"])
     covered = partial(VaeImageProcessor().resize, height=size[1], width=size[0], resize_mode="crop")
-    given = [covered(frame) for frame in sent]
-    missing = request["num_frames"] - len(given)
+    resized = [covered(frame) for frame in sent]
+    missing = request["num_frames"] - len(resized)
     mask, *references = (Image.open(io.BytesIO(CONTROL[name])) for name in [*CONTROL][1:])
     return drawn_by_diffusers(
         folder,
-        {name: of for name, of in request.items() if name not in SCALED},
+        {name: value for name, value in request.items() if name not in SCALED},
         frames=True,
-        video=[*given, *[Image.new("RGB", size, (128, 128, 128))] * missing],
-        mask=[*[covered(mask).convert("L")] * len(given), *[Image.new("L", size, 255)] * missing],
+        video=[*resized, *[Image.new("RGB", size, (128, 128, 128))] * missing],
+        mask=[*[covered(mask).convert("L")] * len(resized), *[Image.new("L", size, 255)] * missing],
         reference_images=references,
         conditioning_scale=SCALED["conditioning_scale"][0],
     )
@@ -109,7 +109,7 @@ CHARACTER: Mapping[str, bytes] = {
 
 
 def _drawn_by_animate(folder: Path, request: Fields) -> np.ndarray:
-    """Draw a request with `CHARACTER`, whose videos run back and forth."""
+    """Draw a request with `CHARACTER`, whose videos run forwards and backwards."""
     frames = request["num_frames"]
     places = [0, 1, 2, 3, 4, 3, 2, 1, 0][:frames]
     videos = {
@@ -122,7 +122,7 @@ def _drawn_by_animate(folder: Path, request: Fields) -> np.ndarray:
     }
     return drawn_by_diffusers(
         folder,
-        {name: of for name, of in request.items() if name != "num_frames"},
+        {name: value for name, value in request.items() if name != "num_frames"},
         frames=True,
         images={"image": CHARACTER["image"]},
         segment_frame_length=frames,
@@ -168,7 +168,7 @@ ENTRIES: Mapping[str, Family] = {
         reference=_drawn_by_vace,
         published=("wan2.1-vace-1.3b", "wan2.1-vace-14b"),
         images=CONTROL,
-        beside_images=SCALED,
+        image_fields=SCALED,
     ),
     "wan-animate": replace(
         PLAIN,

@@ -1,4 +1,4 @@
-"""Z-Image."""
+"""Suite entry of Z-Image."""
 
 from __future__ import annotations
 

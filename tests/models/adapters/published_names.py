@@ -1,4 +1,4 @@
-"""Names of published models' layers, from their configs alone; and files with headers as given."""
+"""Layer names of published models from their configs, and safetensors files with given headers."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _abstract = partial(abstract_module, param_dtype=jnp.bfloat16)
 
 
 def networks(model: str) -> list[tuple[Spelling, nnx.Module]]:
-    """Spellings and networks, abstract, of full size: of `flux`, `sdxl` or `wan`."""
+    """Return the spellings and abstract full-size networks of `flux`, `sdxl` or `wan`."""
     if model == "wan":
         expert = _abstract(WanTransformer, WanConfig.from_dict(T2V_14B))
-        return [(one, expert) for one in wan_names.SPELLINGS]
+        return [(spelling, expert) for spelling in wan_names.SPELLINGS]
     published = FLUX_DEV if model == "flux" else SDXL_BASE
     clip = _abstract(ClipTextModel, ClipConfig.from_dict(published["text_encoder"]))
     if model == "flux":
@@ -59,20 +59,20 @@ def published(model: str) -> Names:
 def write(
     file: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None
 ) -> Path:
-    """A sound file. uint16 is taken for bfloat16's bits."""
+    """Write a valid file. The dtype uint16 represents the bits of bfloat16."""
     kinds = {"f4": "F32", "f2": "F16", "u2": "BF16", "i8": "I64"}
     header: dict[str, Any] = {} if metadata is None else {"__metadata__": metadata}
-    place = 0
+    offset = 0
     for key, array in arrays.items():
-        offsets = [place, place + array.nbytes]
+        offsets = [offset, offset + array.nbytes]
         kind = kinds[array.dtype.str[1:]]
         header[key] = {"dtype": kind, "shape": list(array.shape), "data_offsets": offsets}
-        place += array.nbytes
+        offset += array.nbytes
     return write_raw(file, json.dumps(header), b"".join(a.tobytes() for a in arrays.values()))
 
 
 def write_raw(file: Path, header: str, data: bytes = b"", length: int | None = None) -> Path:
-    """A file whose header is as given, whatever it says."""
+    """Write a file with this header, valid or not."""
     text = header.encode()
     size = len(text) if length is None else length
     file.write_bytes(size.to_bytes(8, "little") + text + data)

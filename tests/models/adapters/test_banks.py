@@ -1,4 +1,4 @@
-"""Banks: what their pages hold of an adapter, and what layers make of them row by row."""
+"""Adapter banks: the arrays on their pages, and the layers' outputs row by row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from flax import nnx
 
 from models.adapters.banks import page_arrays, page_axis, with_banks
-from models.adapters.files.adapter import Changes, LowRank, Place, Stored
+from models.adapters.files.adapter import Changes, LayerPosition, LowRank, StoredArray
 from models.adapters.layer_names import adaptable
 from models.loading.abstract import abstract_module
 from models.nn.layers.convolution import convolved
@@ -25,11 +25,11 @@ from models.weights.quantize import Rounding
 
 IN, OUT, LAYERS, PAGES = 6, 5, 3, 4
 RELATIVE = 1e-5
-"""Rounding of float32 sums of some dozens of numbers; a wrong term is of the size of one."""
+"""Tolerance of float32 sums of dozens of numbers. A wrong term would differ by about 1."""
 
 
 class Layers(nnx.Module):
-    """A stack of linear layers, one alone, and convolutions."""
+    """A stack of linear layers, a single linear layer, and convolutions."""
 
     def __init__(self, *, rngs: nnx.Rngs, param_dtype: Any = jnp.float32) -> None:
         make: Any = {"rngs": rngs, "param_dtype": param_dtype}
@@ -52,7 +52,7 @@ def change(rank: int, window: tuple[int, ...] = (), seed: int = 0, scale: float 
     down, up, bias = (
         rng.standard_normal(shape, np.float32) for shape in ((rank, IN, *window), (OUT, rank), OUT)
     )
-    return LowRank(Stored(down), Stored(up), scale, Stored(bias), 0.5)
+    return LowRank(StoredArray(down), StoredArray(up), scale, StoredArray(bias), 0.5)
 
 
 def every(rank: int, seed: int = 0) -> Changes:
@@ -67,32 +67,34 @@ def network() -> Layers:
 
 
 def filled(adapters: list[Changes]) -> Layers:
-    """A network with banks of four pages, each adapter's from the next one on."""
-    made, first = with_banks(network(), PAGES), 0
-    leaves = {".".join(map(str, path)): leaf for path, leaf in nnx.to_flat_state(nnx.state(made))}
+    """Return a network with banks of four pages, filled with adapters on consecutive pages."""
+    banked, first = with_banks(network(), PAGES), 0
+    leaves = {".".join(map(str, path)): leaf for path, leaf in nnx.to_flat_state(nnx.state(banked))}
     for changes in adapters:
-        count = -(-max(one.up.shape[1] for one in changes.values()) // PAGE_RANK)
-        for path, array in page_arrays(made, changes, count).items():
+        count = -(-max(change.up.shape[1] for change in changes.values()) // PAGE_RANK)
+        for path, array in page_arrays(banked, changes, count).items():
             axis = page_axis(leaves[path])
-            where = (slice(None),) * axis + (slice(first, first + count),)
-            leaves[path].set_value(leaves[path].get_value().at[where].set(array))
+            pages = (slice(None),) * axis + (slice(first, first + count),)
+            leaves[path].set_value(leaves[path].get_value().at[pages].set(array))
         first += count
-    nnx.update(made, nnx.from_flat_state([(tuple(_parts(p)), leaf) for p, leaf in leaves.items()]))
-    return made
+    nnx.update(
+        banked, nnx.from_flat_state([(tuple(_parts(p)), leaf) for p, leaf in leaves.items()])
+    )
+    return banked
 
 
 def _parts(path: str) -> list[str | int]:
     return [int(part) if part.isdecimal() else part for part in path.split(".")]
 
 
-def merged(name: str, one: LowRank, scale: float) -> Any:
-    """The layer with an adapter added to its kernel."""
+def merged(name: str, change: LowRank, scale: float) -> Any:
+    """Return a layer with an adapter added to its kernel and bias."""
     layer = getattr(network(), name)
-    delta = np.tensordot(one.up.float32(), one.down.float32(), 1)  # [out, in, *window]
+    delta = np.tensordot(change.up.float32(), change.down.float32(), 1)  # [out, in, *window]
     kernel = np.moveaxis(delta, (0, 1), (-1, -2))
-    layer.kernel.set_value(layer.kernel[...] + scale * one.scale * kernel)
-    assert one.bias is not None
-    layer.bias.set_value(layer.bias[...] + scale * one.bias_scale * one.bias.float32())
+    layer.kernel.set_value(layer.kernel[...] + scale * change.scale * kernel)
+    assert change.bias is not None
+    layer.bias.set_value(layer.bias[...] + scale * change.bias_scale * change.bias.float32())
     return layer
 
 
@@ -101,48 +103,48 @@ def test_each_row_is_changed_by_its_own_adapter(name: str) -> None:
     adapters = [every(3), every(PAGE_RANK + 2, seed=9)]
     layer = getattr(filled(adapters), name)
     rows = RowAdapters(jnp.array([[0, 0], [1, 2], [0, 3]]), jnp.array([[0.7, 0], [2, 2], [0, 0.0]]))
-    places = {"alone": (4,), "patches": (2, 4, 6)}.get(name, (4, 6))
-    x = jax.random.normal(jax.random.key(1), (3, *places, IN))
+    sizes = {"alone": (4,), "patches": (2, 4, 6)}.get(name, (4, 6))
+    x = jax.random.normal(jax.random.key(1), (3, *sizes, IN))
     call = (lambda layer, x: layer(x)) if name == "alone" else convolved
     with replace(trace_options(), adapters=rows).active():
-        found = call(layer, x)
-    place = Place(name)
+        output = call(layer, x)
+    place = LayerPosition(name)
     expected = [
         call(merged(name, adapters[0][place], 0.7), x[:1]),
         call(merged(name, adapters[1][place], 2.0), x[1:2]),
         call(getattr(network(), name), x[2:]),
     ]
-    error = np.abs(np.asarray(found) - np.concatenate(expected)).max()
-    assert error < RELATIVE * np.abs(found).max()
+    error = np.abs(np.asarray(output) - np.concatenate(expected)).max()
+    assert error < RELATIVE * np.abs(output).max()
 
 
 @pytest.mark.parametrize(
     ("name", "strips"), [("alone", 1), *((name, 1) for name in WINDOWS), ("same", 2), ("halved", 2)]
 )
 def test_a_single_row_is_changed_as_it_is_among_others(name: str, strips: int) -> None:
-    """Its pages are taken once for all its prompts and strips, and convolved with as a kernel."""
+    """Pages are gathered once for all prompts and strips, and then used as a convolution kernel."""
     layer = getattr(filled([every(PAGE_RANK + 2)]), name)
     rows = RowAdapters(jnp.array([[0, 1]]), jnp.array([[0.7, 0.7]]))
-    places = {"alone": (4,), "patches": (2, 4, 6)}.get(name, (4, 6))
-    x = jax.random.normal(jax.random.key(1), (2 * strips, *places, IN))
+    sizes = {"alone": (4,), "patches": (2, 4, 6)}.get(name, (4, 6))
+    x = jax.random.normal(jax.random.key(1), (2 * strips, *sizes, IN))
     call = (lambda layer, x: layer(x)) if name == "alone" else convolved
     with replace(trace_options(), adapters=rows, strips=strips).active():
-        found = call(layer, x)
+        output = call(layer, x)
     with replace(trace_options(), adapters=rows.of_batch(2), strips=strips).active():
         expected = call(layer, x)
     with replace(trace_options(), strips=strips).active():
         plain = call(layer, x)
-    error = np.abs(np.asarray(found - expected)).max()
-    assert error < RELATIVE * np.abs(found).max() < np.abs(found - plain).max()
+    error = np.abs(np.asarray(output - expected)).max()
+    assert error < RELATIVE * np.abs(output).max() < np.abs(output - plain).max()
 
 
 @pytest.mark.parametrize("name", ["alone", *WINDOWS])
 def test_a_bank_that_no_row_asks_for_changes_no_bit(name: str) -> None:
-    places = {"alone": (4,), "patches": (2, 4, 6)}.get(name, (4, 6))
-    x = jnp.ones((1, *places, IN))
+    sizes = {"alone": (4,), "patches": (2, 4, 6)}.get(name, (4, 6))
+    x = jnp.ones((1, *sizes, IN))
     call = (lambda layer, x: layer(x)) if name == "alone" else convolved
-    found = call(getattr(filled([every(3)]), name), x)
-    np.testing.assert_array_equal(found, call(getattr(network(), name), x))
+    output = call(getattr(filled([every(3)]), name), x)
+    np.testing.assert_array_equal(output, call(getattr(network(), name), x))
 
 
 KINDS: dict[str, Any] = {"F32": np.float32, "F16": np.float16, "BF16": jnp.bfloat16}
@@ -152,30 +154,32 @@ KINDS: dict[str, Any] = {"F32": np.float32, "F16": np.float16, "BF16": jnp.bfloa
 @pytest.mark.parametrize("dtype", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("scale", [1.0, 0.37])
 def test_pages_hold_the_numbers_of_any_type(kind: str, dtype: Any, scale: float) -> None:
-    one = change(PAGE_RANK + 3, (3, 3), scale=scale)
+    low_rank = change(PAGE_RANK + 3, (3, 3), scale=scale)
 
-    def stored(array: Stored) -> Stored:
+    def stored(array: StoredArray) -> StoredArray:
         numbers = array.array.astype(KINDS[kind])
-        return Stored(numbers.view(np.uint16) if kind == "BF16" else numbers)
+        return StoredArray(numbers.view(np.uint16) if kind == "BF16" else numbers)
 
-    assert one.bias is not None
-    one = replace(one, down=stored(one.down), up=stored(one.up), bias=stored(one.bias))
-    made = with_banks(abstract_module(Layers, param_dtype=dtype), PAGES)
-    arrays = page_arrays(made, {Place("same"): one}, 2)
+    assert low_rank.bias is not None
+    low_rank = replace(
+        low_rank, down=stored(low_rank.down), up=stored(low_rank.up), bias=stored(low_rank.bias)
+    )
+    banked = with_banks(abstract_module(Layers, param_dtype=dtype), PAGES)
+    arrays = page_arrays(banked, {LayerPosition("same"): low_rank}, 2)
     down, up, bias = (arrays[f"same.bank.{end}"] for end in ("down", "up", "bias"))
     assert (down.shape, up.shape, bias.shape) == ((2, 16, 3, 3, IN), (2, 16, OUT), (2, OUT))
     assert {down.dtype, up.dtype, bias.dtype} == {np.dtype(dtype)}
-    truth = np.zeros((32, OUT), np.float32)
-    truth[: one.rank] = one.up.float32().T * np.float32(scale)
-    np.testing.assert_array_equal(up.reshape(32, OUT), truth.astype(dtype))
-    truth = np.zeros((32, 3, 3, IN), np.float32)
-    truth[: one.rank] = one.down.float32().transpose(0, 2, 3, 1)
-    np.testing.assert_array_equal(down.reshape(32, 3, 3, IN), truth.astype(dtype))
+    expected = np.zeros((32, OUT), np.float32)
+    expected[: low_rank.rank] = low_rank.up.float32().T * np.float32(scale)
+    np.testing.assert_array_equal(up.reshape(32, OUT), expected.astype(dtype))
+    expected = np.zeros((32, 3, 3, IN), np.float32)
+    expected[: low_rank.rank] = low_rank.down.float32().transpose(0, 2, 3, 1)
+    np.testing.assert_array_equal(down.reshape(32, 3, 3, IN), expected.astype(dtype))
 
 
 def test_pages_of_layers_without_changes_are_zero() -> None:
-    made = with_banks(network(), PAGES)
-    arrays = page_arrays(made, {Place("blocks", 1): change(2)}, 1)
+    banked = with_banks(network(), PAGES)
+    arrays = page_arrays(banked, {LayerPosition("blocks", 1): change(2)}, 1)
     assert {path for path, array in arrays.items() if array.any()} == {
         f"blocks.bank.{end}" for end in ("down", "up", "bias")
     }
@@ -201,8 +205,8 @@ def test_layers_in_8_bits_have_the_same_banks(where: Any, kind: Any) -> None:
 
 
 def test_banks_of_a_network_on_the_device_are_there() -> None:
-    made = with_banks(network(), PAGES)
-    bank = made.same.bank
+    banked = with_banks(network(), PAGES)
+    bank = banked.same.bank
     assert bank is not None
     assert isinstance(bank.down.get_value(), jax.Array)
     assert bank.down.axes == (None, None, None, None, "conv_in")

@@ -1,4 +1,4 @@
-"""Files that are no adapters of a model: each is refused by name, and never by a traceback."""
+"""Invalid adapter files: each is refused with a specific message, never with a traceback."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Arrays = dict[str, np.ndarray]
 
 Q, PROJ = "transformer.transformer_blocks.0.attn.to_q", "transformer.transformer_blocks.0.ff.net.2"
 WIDTH, WIDE = 3072, 12288
-"""Features of Flux."""
+"""Feature sizes of Flux."""
 
 
 def low_rank(name: str, inputs: int, outputs: int, rank: int = 2) -> Arrays:
@@ -221,12 +221,16 @@ def test_alphas_of_metadata_scale_each_layer(
 
 
 def test_a_summary_says_what_reading_says(tmp_path: Path) -> None:
-    unheard = {"text_encoders.t5xxl.x.lora_A.weight": np.zeros((2, 2), np.float32)}
-    file = write(tmp_path / "a.safetensors", sound() | unheard)
-    found, adapter = inspect(file, published("flux")), read(file, published("flux"))
-    assert (found.rank, found.networks) == (adapter.rank, ("transformer",)) == (5, ("transformer",))
-    assert found.ignored == adapter.ignored == tuple(unheard)
-    assert (found.bytes, adapter.pages) == (file.stat().st_size, 1)
+    unknown_keys = {"text_encoders.t5xxl.x.lora_A.weight": np.zeros((2, 2), np.float32)}
+    file = write(tmp_path / "a.safetensors", sound() | unknown_keys)
+    summary, adapter = inspect(file, published("flux")), read(file, published("flux"))
+    assert (
+        (summary.rank, summary.networks)
+        == (adapter.rank, ("transformer",))
+        == (5, ("transformer",))
+    )
+    assert summary.ignored == adapter.ignored == tuple(unknown_keys)
+    assert (summary.bytes, adapter.pages) == (file.stat().st_size, 1)
 
 
 def test_a_part_of_a_fused_layer_has_the_ranks_that_it_uses(tmp_path: Path) -> None:

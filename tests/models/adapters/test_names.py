@@ -1,4 +1,4 @@
-"""Names of layers: all of a model's layers have them, and they travel in a short text."""
+"""Layer names of adapters: complete for each model, and compact when registered."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from models.adapters.files.adapter import AdapterError, Place
+from models.adapters.files.adapter import AdapterError, LayerPosition
 from models.adapters.files.names import packed, unpacked
 from models.adapters.layer_names import adaptable
 from tests.models.adapters.published_names import networks, published
@@ -15,15 +15,19 @@ from tests.test_arrows import HEAVY, ROOT
 
 MODELS = ("flux", "sdxl", "wan")
 MOST_BYTES = 24_000
-"""Size of the text: it lies in every registration of a worker."""
+"""Upper limit of the names' text, which every worker registration contains."""
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_layer_has_a_name(model: str) -> None:
     for spelling, network in networks(model):
-        named = next(one for one in published(model).networks if one.network == spelling.network)
-        known = {place for layers in named.names.values() for place in layers}
-        assert [place for place, _ in adaptable(network) if place not in known] == []
+        named = next(
+            network_names
+            for network_names in published(model).networks
+            if network_names.network == spelling.network
+        )
+        places = {place for layers in named.names.values() for place in layers}
+        assert [place for place, _ in adaptable(network) if place not in places] == []
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -48,8 +52,8 @@ def test_names_are_the_same_after_their_way_through_a_short_text(model: str) -> 
     ],
 )
 def test_a_name_is_found_by_its_prefix(model: str, name: str, places: str) -> None:
-    found = published(model).of(None).find(name)
-    assert found is not None and next(iter(found.layers)).path.startswith(places)
+    match = published(model).of(None).find(name)
+    assert match is not None and next(iter(match.layers)).path.startswith(places)
 
 
 @pytest.mark.parametrize("name", ["", "lora_unet_", "transformer.", "blocks.40.self_attn.q"])
@@ -58,11 +62,11 @@ def test_an_unknown_name_is_not_found(name: str) -> None:
 
 
 def test_queries_keys_and_values_follow_each_other_in_a_fused_layer() -> None:
-    found = published("flux").find("single_blocks.3.linear1")
-    assert found is not None
-    paths = [place.path.rpartition(".")[2] for place in found.layers]
+    match = published("flux").find("single_blocks.3.linear1")
+    assert match is not None
+    paths = [place.path.rpartition(".")[2] for place in match.layers]
     assert paths == ["q", "k", "v", "up"]
-    assert {place.layer for place in found.layers} == {3}
+    assert {place.layer for place in match.layers} == {3}
 
 
 def test_a_file_is_for_the_expert_that_is_named() -> None:
@@ -70,7 +74,7 @@ def test_a_file_is_for_the_expert_that_is_named() -> None:
     networks_of = {
         expert: published("wan").of(expert).find(name) for expert in (None, "high", "low")
     }
-    assert {expert: one and one.network for expert, one in networks_of.items()} == {
+    assert {expert: match and match.network for expert, match in networks_of.items()} == {
         None: "transformer",
         "high": "transformer",
         "low": "transformer_2",
@@ -80,8 +84,10 @@ def test_a_file_is_for_the_expert_that_is_named() -> None:
 
 
 def test_places_are_plain_values() -> None:
-    found = published("wan").find("blocks.2.ffn.0")
-    assert found is not None and next(iter(found.layers)) == Place("blocks.feed_forward.up", 2)
+    match = published("wan").find("blocks.2.ffn.0")
+    assert match is not None and next(iter(match.layers)) == LayerPosition(
+        "blocks.feed_forward.up", 2
+    )
 
 
 def test_a_front_end_reads_files_without_jax() -> None:

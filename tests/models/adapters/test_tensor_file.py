@@ -1,4 +1,4 @@
-"""Safetensors files from strangers: each is read or refused, and none takes much memory."""
+"""Untrusted safetensors files: each is read or refused with little memory."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ NUMBERS = np.array([0.0, -0.0, 1.0, -2.5, 3e-5, 65504.0], np.float32)
 def test_arrays_are_read_in_every_type(kind: str, tmp_path: Path) -> None:
     bits = (NUMBERS.view(np.uint32) >> 16).astype(np.uint16)
     arrays = {"F32": NUMBERS, "F16": NUMBERS.astype(np.float16), "BF16": bits}
-    truth = {**arrays, "BF16": (bits.astype(np.uint32) << 16).view(np.float32)}[kind]
+    expected = {**arrays, "BF16": (bits.astype(np.uint32) << 16).view(np.float32)}[kind]
     file = write(tmp_path / "a", {"first": arrays[kind], "b": arrays[kind].reshape(2, 3)})
-    with opened(file) as found:
-        stored = found.stored(found.entries["b"])
-        np.testing.assert_array_equal(stored.float32(), truth.reshape(2, 3).astype(np.float32))
+    with opened(file) as tensors:
+        stored = tensors.stored(tensors.entries["b"])
+        np.testing.assert_array_equal(stored.float32(), expected.reshape(2, 3).astype(np.float32))
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float16, np.uint16])
@@ -41,8 +41,8 @@ def test_numbers_that_are_not_finite_are_refused(
 
 
 def entry(**changes: object) -> str:
-    own = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8], **changes}
-    return json.dumps({"x": own})
+    fields = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8], **changes}
+    return json.dumps({"x": fields})
 
 
 TWICE = '{"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"x":1}'
@@ -105,7 +105,7 @@ def test_a_header_that_is_too_long_is_not_read(tmp_path: Path) -> None:
     file = tmp_path / "a"
     with file.open("wb") as stream:
         stream.write((MAX_HEADER_BYTES + 1).to_bytes(8, "little"))
-        stream.truncate(2**33)  # without blocks on the disk
+        stream.truncate(2**33)  # sparse, without disk blocks
     tracemalloc.start()
     with pytest.raises(AdapterError, match="more than"), opened(file):
         pass
@@ -122,10 +122,10 @@ def test_a_file_that_ends_too_early_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_that_is_cut_off_while_it_is_read_is_refused(tmp_path: Path) -> None:
     file = write(tmp_path / "a", {"x": NUMBERS})
-    with opened(file) as found:
+    with opened(file) as tensors:
         file.write_bytes(file.read_bytes()[:-8])
         with pytest.raises(AdapterError, match="ends within"):
-            found.stored(found.entries["x"])
+            tensors.stored(tensors.entries["x"])
 
 
 @pytest.mark.parametrize("name", ["missing", "."])

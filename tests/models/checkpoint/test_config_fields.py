@@ -1,4 +1,4 @@
-"""What of a `config.json` shapes a network, and what only lies in it."""
+"""Fields of a `config.json` that shape a network, and fields that are ignored."""
 
 from __future__ import annotations
 
@@ -22,11 +22,15 @@ def test_lists_are_tuples_all_the_way_down() -> None:
 
 
 def test_what_is_not_of_the_network_is_passed_over() -> None:
-    """The class's own keys, those of training with averaged weights, those without effect."""
+    """Ignored keys: class names, options of weight averaging in training, and keys without
+    effect.
+    """
     config = {"_class_name": "Sizes", "width": 2, "dropout": 0.1, **dict.fromkeys(OF_AVERAGING, 1)}
     assert arguments(Sizes, config, "config.json", {"dropout"}) == {"width": 2}
 
 
 def test_every_other_key_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"unet/config.json has keys .*: \['depth', 'heads'\]"):
+    with pytest.raises(
+        ValueError, match=r"unet/config.json has unsupported keys: \['depth', 'heads'\]"
+    ):
         arguments(Sizes, {"heads": 1, "depth": 2}, "unet/config.json")

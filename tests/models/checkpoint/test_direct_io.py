@@ -1,4 +1,4 @@
-"""Files past the page cache: what is read is what is there, and the disk reads it once."""
+"""Direct reads of weight files: exact bytes, each read once from disk, outside the page cache."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIZE = 2 * STRETCH + 12_345
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A file that the page cache does not have."""
+    """File of random bytes that is not in the page cache."""
     file = tmp_path / "weights"
     file.write_bytes(np.random.default_rng(0).bytes(SIZE))
     forget(file)
@@ -40,23 +40,26 @@ def forget(path: Path) -> None:
 
 def cached_pages(path: Path) -> int:
     libc = ctypes.CDLL(None, use_errno=True)
-    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as there:
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapping:
         resident = (ctypes.c_ubyte * -(-SIZE // mmap.PAGESIZE))()
-        start = ctypes.c_char.from_buffer(there)
-        found = libc.mincore(ctypes.byref(start), ctypes.c_size_t(SIZE), resident)
+        start = ctypes.c_char.from_buffer(mapping)
+        status = libc.mincore(ctypes.byref(start), ctypes.c_size_t(SIZE), resident)
         del start
-    assert found == 0, os.strerror(ctypes.get_errno())
+    assert status == 0, os.strerror(ctypes.get_errno())
     return sum(page & 1 for page in resident)
 
 
 def test_what_nobody_has_read_is_read_once(path: Path, opened: DiskFile) -> None:
-    """Asked for a stretch that is not in its cache, a kernel begins to read ahead: half as much
-    again was read where it may take 8 MiB, and any of it where a disk is fast."""
+    """Each byte is read once, without the kernel's read-ahead.
+
+    Read-ahead starts with a read of an uncached range. It read half as much again with a limit of 8
+    MiB, and arbitrary amounts on fast disks.
+    """
     assert bytes(opened.read(0, SIZE, aligned)) == path.read_bytes()
     forget(path)
     assert cached_pages(path) == 0
     opened.read(0, SIZE, aligned)
-    if opened.is_direct:  # some file systems have nothing but their cache
+    if opened.is_direct:  # some file systems support only cached reads
         assert cached_pages(path) == 0
 
 

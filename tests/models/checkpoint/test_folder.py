@@ -1,4 +1,4 @@
-"""Checkpoint folders: what is read, which weight files are chosen, what is refused and how."""
+"""Checkpoint folders: index files, choice of weight files, fingerprints and refusals."""
 
 from __future__ import annotations
 
@@ -69,7 +69,9 @@ class TestJson:
     def test_the_index_names_the_scheduler(
         self, tmp_path: Path, named: list[str | None] | None, expected: str
     ) -> None:
-        """As for diffusers' pipelines, whatever scheduler the config was once written by."""
+        """The index decides, not the class that wrote the scheduler's config, as in diffusers'
+        pipelines.
+        """
         index = {"_class_name": "StableDiffusionXLPipeline", "scheduler": named}
         (tmp_path / "model_index.json").write_text(json.dumps(index))
         (touch(tmp_path / "scheduler") / "scheduler_config.json").write_text(
@@ -214,7 +216,7 @@ class TestFingerprint:
         assert fingerprint(folder) != before
 
     def test_does_not_read_the_weights(self, folder: Path) -> None:
-        """100 GB (a hole in a file) in far less time than any disk would need for them."""
+        """A sparse file of 100 GB takes far less time than any disk would need to read it."""
         with (folder / "vae" / "model.safetensors").open("r+b") as file:
             file.truncate(100 * 1024**3)
         start = time.monotonic()

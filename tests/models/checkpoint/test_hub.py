@@ -1,4 +1,4 @@
-"""Where a checkpoint comes from: a folder, or a hub, played here by a small HTTP server."""
+"""Checkpoint sources: a local folder, or a hub, for which a small HTTP server stands in."""
 
 from __future__ import annotations
 
@@ -29,9 +29,11 @@ FILES = {
 
 
 class Hub(BaseHTTPRequestHandler):
-    """One repository, `owner/flux`, with one commit under the names `main` and `v1`."""
+    """Fake hub with one repository, `owner/flux`, whose only commit has the names `main` and
+    `v1`.
+    """
 
-    asked: list[str]
+    requested: list[str]
 
     def do_HEAD(self) -> None:
         self.reply(with_body=False)
@@ -57,7 +59,7 @@ class Hub(BaseHTTPRequestHandler):
             ).encode()
         elif path.startswith(prefix) and name in FILES:
             body = FILES[name]
-            self.asked.append(name)
+            self.requested.append(name)
         else:
             self.send_response(404)
             error = (
@@ -76,12 +78,12 @@ class Hub(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Quiet."""
+        """Suppress the log."""
 
 
 @pytest.fixture
 def hub() -> Iterator[str]:
-    Hub.asked = []
+    Hub.requested = []
     with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
@@ -96,18 +98,18 @@ def test_a_folder_is_itself(tmp_path: Path) -> None:
 
 def test_fetches_what_is_read_and_no_more(hub: str, tmp_path: Path) -> None:
     folder = resolve("owner/flux", endpoint=hub, cache=tmp_path)
-    there = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     left_out = {"README.md", "flux1-dev.safetensors", "text_encoder/pytorch_model.bin"}
-    assert there == FILES.keys() - left_out
-    assert not left_out & set(Hub.asked)
+    assert files == FILES.keys() - left_out
+    assert not left_out & set(Hub.requested)
     assert (folder / "transformer" / "config.json").read_bytes() == b"{}"
 
 
 def test_configs_without_weights(hub: str, tmp_path: Path) -> None:
     folder = resolve("owner/flux", patterns=CONFIGS, endpoint=hub, cache=tmp_path)
-    there = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     tokenizers = {"tokenizer/merges.txt", "tokenizer_2/spiece.model"}
-    assert there == {"model_index.json", "transformer/config.json"} | tokenizers
+    assert files == {"model_index.json", "transformer/config.json"} | tokenizers
 
 
 def test_revisions(hub: str, tmp_path: Path) -> None:
@@ -175,7 +177,7 @@ def test_a_file_of_a_hub(source: str, name: str, hub: str, tmp_path: Path) -> No
     file = resolve_file(source, endpoint=hub, cache=tmp_path)
     assert file.read_bytes() == FILES[name] and file.is_relative_to(tmp_path)
     if ":" in source:
-        assert {*Hub.asked} == {name}
+        assert {*Hub.requested} == {name}
 
 
 def test_a_file_that_a_hub_does_not_have(hub: str, tmp_path: Path) -> None:

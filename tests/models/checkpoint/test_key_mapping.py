@@ -1,4 +1,4 @@
-"""Rename tables: the first rule wins, layers are split off, messages name checkpoint keys."""
+"""Rename tables: the first rule wins, layer indices are split off, errors name checkpoint keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Checkpoints in an object store: the folder's bytes and fingerprint, and every fault named."""
+"""Checkpoints in an object store: bytes and fingerprint of the folder, and a clear error per
+fault.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ from models.checkpoint.direct_io import aligned
 from models.checkpoint.fingerprint import fingerprint
 from models.checkpoint.folder import CheckpointError
 from models.checkpoint.hub import resolve, resolve_file, single_file
-from models.checkpoint.object_file import CHUNK, STRETCH, StoreAway, reference_of, tried
+from models.checkpoint.object_file import (
+    CHUNK,
+    STRETCH,
+    StoreUnavailable,
+    reference_of,
+    with_retries,
+)
 from models.checkpoint.object_folder import object_folder
 from models.checkpoint.weight_file import open_weights
 from tests.models import object_store
@@ -36,7 +44,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 @pytest.fixture
 def stored(server: Server) -> Path:
-    """The reference of an object of `DATA`."""
+    """Local reference to an object that contains `DATA`."""
     put(server, "one/weights.safetensors", DATA)
     file = single_file(URL)
     assert file is not None
@@ -54,14 +62,14 @@ def test_configs_are_fetched_and_weights_stay(server: Server, kind: str) -> None
     folder = resolve(f"{kind}://{BUCKET}/demos/flux/")
     assert resolve(f"{kind}://{BUCKET}/demos/flux/") == folder
     for file in (path for path in DEMO.rglob("*") if path.is_file()):
-        there = folder / file.relative_to(DEMO)
+        local = folder / file.relative_to(DEMO)
         if file.suffix == ".safetensors":
-            reference = reference_of(there)
+            reference = reference_of(local)
             assert reference is not None and reference.size == file.stat().st_size
         else:
-            assert there.read_bytes() == file.read_bytes()
-    assert (folder / "transformer/old.bin").read_bytes() == b"", "what may not be read is not"
-    assert fingerprint(folder) == fingerprint(DEMO), "programs and snapshots of one fit the other"
+            assert local.read_bytes() == file.read_bytes()
+    assert (folder / "transformer/old.bin").read_bytes() == b"", "a pickle was downloaded"
+    assert fingerprint(folder) == fingerprint(DEMO), "programs and snapshots must fit both copies"
 
 
 @pytest.mark.parametrize("bounds", [(0, SIZE), (5, 6), (STRETCH - 1, STRETCH + 1), (7, 7)])
@@ -69,29 +77,29 @@ def test_any_range_is_the_objects(stored: Path, bounds: tuple[int, int]) -> None
     assert read(stored, *bounds) == DATA[slice(*bounds)]
     *before, last = open_weights(stored).parts(*bounds, aligned)
     assert not any(part() is not None for part in before)
-    whole = last()
-    assert whole is not None and bytes(whole) == DATA[slice(*bounds)]
+    content = last()
+    assert content is not None and bytes(content) == DATA[slice(*bounds)]
 
 
 def test_no_request_asks_for_more_than_a_stretch(server: Server, stored: Path) -> None:
-    asked = []
+    ranges = []
 
     def note(environ: dict[str, str], start: object) -> None:
-        asked.append(object_store.bounds(environ, SIZE))
+        ranges.append(object_store.bounds(environ, SIZE))
         assert environ["HTTP_IF_MATCH"]
 
     server.fault = note  # type: ignore[assignment]
     assert read(stored) == DATA
-    assert asked == [(0, STRETCH), (STRETCH, SIZE)]
+    assert ranges == [(0, STRETCH), (STRETCH, SIZE)]
 
 
 def test_a_cut_connection_is_gone_on_from(server: Server, stored: Path) -> None:
     reference = reference_of(stored)
     assert reference is not None
-    seen: list[str] = []
+    ranges: list[str] = []
 
     def halves(environ: dict[str, str], start: object) -> object:
-        seen.append(environ["HTTP_RANGE"])
+        ranges.append(environ["HTTP_RANGE"])
         first, stop = object_store.bounds(environ, SIZE)
         if stop - first < 2 * CHUNK:
             return None
@@ -100,7 +108,7 @@ def test_a_cut_connection_is_gone_on_from(server: Server, stored: Path) -> None:
 
     server.fault = halves  # type: ignore[assignment]
     assert read(stored) == DATA
-    assert len(seen) > 4 and len({*seen}) > 2, "what had come was not asked for again"
+    assert len(ranges) > 4 and len({*ranges}) > 2, "received bytes were requested again"
 
 
 def test_an_overloaded_server_is_asked_again(server: Server, stored: Path) -> None:
@@ -128,7 +136,7 @@ def test_an_object_that_was_deleted_is_named(server: Server, stored: Path) -> No
 
 
 def test_what_is_not_there_is_named(server: Server) -> None:
-    with pytest.raises(CheckpointError, match=r"s3://bucket/none: the store has nothing there"):
+    with pytest.raises(CheckpointError, match=r"s3://bucket/none: no objects have this prefix"):
         resolve("s3://bucket/none")
     with pytest.raises(CheckpointError, match=r"s3://bucket/none\.safetensors: the store has no"):
         single_file("s3://bucket/none.safetensors")
@@ -143,7 +151,7 @@ def test_who_may_not_read_is_told(server: Server, monkeypatch: pytest.MonkeyPatc
     object_stores.use_s3(monkeypatch, server, key_id="AKIDWRONG")
     object_store.forget()
     for ask in (lambda: resolve(f"s3://{BUCKET}/one"), lambda: single_file(URL)):
-        with pytest.raises(CheckpointError, match=r"does not let us read it.*grant this identity"):
+        with pytest.raises(CheckpointError, match=r"denies access.*grant this identity"):
             ask()
 
 
@@ -154,8 +162,10 @@ def test_a_store_that_is_away_is_no_wrong_checkpoint() -> None:
         tries.append(1)
         raise ConnectionRefusedError("connection refused")
 
-    with pytest.raises(StoreAway, match=r"s3://x/y: cannot be read now \(connection refused"):
-        tried(refused, "s3://x/y", pauses_s=(0.0, 0.0))
+    with pytest.raises(
+        StoreUnavailable, match=r"s3://x/y: cannot be read now \(connection refused"
+    ):
+        with_retries(refused, "s3://x/y", pauses_s=(0.0, 0.0))
     assert len(tries) == 3
 
 

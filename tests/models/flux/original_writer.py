@@ -1,6 +1,6 @@
-"""Writes a Flux folder in diffusers' layout as single files with the authors' keys.
+"""Convert a Flux folder in diffusers' layout to single files with the authors' keys.
 
-Made from the folder's arrays and configs alone; nothing of the tables under test is used.
+Uses only the folder's arrays and configs, none of the rename tables under test.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def transformer(folder: Path) -> Tensors:
 
 
 def _transformer(stored: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
-    for ours, theirs in _PLAIN.items():
+    for name, original in _PLAIN.items():
         for array in ("weight", "bias"):
-            if f"{ours}.{array}" in stored:
-                yield f"{theirs}.{array}", stored[f"{ours}.{array}"]
+            if f"{name}.{array}" in stored:
+                yield f"{original}.{array}", stored[f"{name}.{array}"]
     for array in ("weight", "bias"):
         scale, shift = stored[f"norm_out.linear.{array}"].chunk(2)
         yield f"final_layer.adaLN_modulation.1.{array}", torch.cat([shift, scale])
@@ -64,8 +64,8 @@ def _transformer(stored: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _blocks(stored: Tensors, name: str) -> list[str]:
-    found = (re.match(rf"{name}\.(\d+)\.", key) for key in stored)
-    return sorted({match[1] for match in found if match})
+    matches = (re.match(rf"{name}\.(\d+)\.", key) for key in stored)
+    return sorted({match[1] for match in matches if match})
 
 
 def _double(stored: Tensors, ours: str, theirs: str) -> Iterator[tuple[str, torch.Tensor]]:
@@ -75,8 +75,8 @@ def _double(stored: Tensors, ours: str, theirs: str) -> Iterator[tuple[str, torc
     for part, name in _DOUBLE_NORMS.items():
         yield f"{theirs}.{name}", stored[f"{ours}.{part}"]
     for array in ("weight", "bias"):
-        image = [stored[f"{ours}.attn.to_{one}.{array}"] for one in "qkv"]
-        text = [stored[f"{ours}.attn.add_{one}_proj.{array}"] for one in "qkv"]
+        image = [stored[f"{ours}.attn.to_{letter}.{array}"] for letter in "qkv"]
+        text = [stored[f"{ours}.attn.add_{letter}_proj.{array}"] for letter in "qkv"]
         yield f"{theirs}.img_attn.qkv.{array}", torch.cat(image)
         yield f"{theirs}.txt_attn.qkv.{array}", torch.cat(text)
 
@@ -85,7 +85,7 @@ def _single(stored: Tensors, ours: str, theirs: str) -> Iterator[tuple[str, torc
     for array in ("weight", "bias"):
         yield f"{theirs}.modulation.lin.{array}", stored[f"{ours}.norm.linear.{array}"]
         yield f"{theirs}.linear2.{array}", stored[f"{ours}.proj_out.{array}"]
-        parts = [*(f"attn.to_{one}" for one in "qkv"), "proj_mlp"]
+        parts = [*(f"attn.to_{letter}" for letter in "qkv"), "proj_mlp"]
         joined = [stored[f"{ours}.{part}.{array}"] for part in parts]
         yield f"{theirs}.linear1.{array}", torch.cat(joined)
     yield f"{theirs}.norm.query_norm.scale", stored[f"{ours}.attn.norm_q.weight"]
@@ -93,7 +93,9 @@ def _single(stored: Tensors, ours: str, theirs: str) -> Iterator[tuple[str, torc
 
 
 def all_in_one(folder: Path) -> Tensors:
-    """Return what ComfyUI's whole checkpoints hold: transformer, both encoders and the VAE."""
+    """Return the arrays of ComfyUI's complete checkpoints: transformer, both encoders and the
+    VAE.
+    """
     parts = {
         "model.diffusion_model.": transformer(folder / "transformer"),
         "text_encoders.clip_l.transformer.": clip(folder / "text_encoder"),
@@ -115,15 +117,17 @@ def clip(folder: Path) -> Tensors:
 
 
 def in_eight_bits(tensors: Tensors, scale_name: str = "scale_weight") -> Tensors:
-    """Return matrices as 8-bit floats, scaled as a whole, beside hints of how to compute."""
-    found: Tensors = {}
+    """Return matrices as 8-bit floats with one scale each, in addition to hints for the
+    computation.
+    """
+    packed: Tensors = {}
     for key, tensor in tensors.items():
         if not key.endswith(".weight") or tensor.ndim != 2:
-            found[key] = tensor
+            packed[key] = tensor
             continue
         scale = tensor.abs().max().float() / 448
-        found[key] = (tensor.float() / scale).to(torch.float8_e4m3fn)
+        packed[key] = (tensor.float() / scale).to(torch.float8_e4m3fn)
         layer = key.removesuffix(".weight")
-        found[f"{layer}.{scale_name}"] = scale
-        found[f"{layer}.scale_input"] = torch.tensor(1.0)
-    return found | {"scaled_fp8": torch.zeros(2, dtype=torch.float8_e4m3fn)}
+        packed[f"{layer}.{scale_name}"] = scale
+        packed[f"{layer}.scale_input"] = torch.tensor(1.0)
+    return packed | {"scaled_fp8": torch.zeros(2, dtype=torch.float8_e4m3fn)}

@@ -1,4 +1,4 @@
-"""The transformer's config says by name what it cannot be."""
+"""Transformer configs of Flux: unsupported values are refused by name."""
 
 from __future__ import annotations
 

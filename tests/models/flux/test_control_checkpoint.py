@@ -1,4 +1,4 @@
-"""ControlNets of Flux that are refused, and what those that are served add where."""
+"""Flux ControlNet checkpoints: refusals, and the work and insertion points of supported ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from models.control.checkpoint import kind_of
 from models.flux.config import FluxConfig
 from models.flux.control_checkpoint import controls_of, read_files
 from models.flux.controlling import by_interval
-from models.flux.tools import FILL, PLAIN
+from models.flux.kinds import FILL, PLAIN
 from models.loading.sources import ControlSource, Reading
 
 SIZES: dict[str, Any] = {
@@ -79,7 +79,7 @@ def test_a_unions_kinds_have_names_and_numbers(tmp_path: Path) -> None:
 
 
 def test_work_is_about_the_share_of_the_blocks(tmp_path: Path) -> None:
-    """Half of the blocks, and a layer of its own behind each: a twelfth of a block."""
+    """Half of the blocks, each followed by a linear layer with 1/12 of a block's work."""
     work = read_files(FLUX, written(tmp_path)).work
     assert work == pytest.approx(0.5 * (1 + 1 / 12), rel=0.02)
 

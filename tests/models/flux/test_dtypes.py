@@ -1,4 +1,4 @@
-"""Half precisions: weights and network in them, schedule, solver and latents in float32."""
+"""Half precision: weights and network use it; schedule, solver and latents use float32."""
 
 from __future__ import annotations
 
@@ -40,26 +40,26 @@ def test_a_picture_in_each_dtype(folder: Path, dtype: str) -> None:
     assert {leaf.dtype for leaf in jax.tree.leaves(networks)} == {jnp.dtype(dtype)}
     prepared = pipeline.prepare(REQUEST, {})
     rows = list(denoise(pipeline, prepared))
-    picture = np.asarray(jax.jit(pipeline.decode)(pipeline.weights, rows[-1]))
+    image = np.asarray(jax.jit(pipeline.decode)(pipeline.weights, rows[-1]))
     preview = np.asarray(jax.jit(pipeline.preview)(pipeline.weights, rows[-1]))
     assert {row["latents"].dtype for row in rows} == {jnp.dtype("float32")}
     assert all(bool(jnp.isfinite(row["latents"]).all()) for row in rows)
-    assert picture.shape == (16, 32, 3) and picture.std() > 0
+    assert image.shape == (16, 32, 3) and image.std() > 0
     assert preview.shape == (4, 8, 3)
     values = {name: value[None] for name, value in prepared.steps[0].values.items()}
     step = jax.make_jaxpr(pipeline.step, static_argnums=0)(
-        prepared.steps[0].phase, pipeline.weights, stack_rows(rows[:1]), values
+        prepared.steps[0].program, pipeline.weights, stack_rows(rows[:1]), values
     )
     assert operand_dtypes(step.jaxpr) == {jnp.dtype(dtype)}
 
 
 def operand_dtypes(jaxpr: Any) -> set[np.dtype]:
-    """Of every matrix product: one in float32 would be a silent promotion."""
+    """Operand dtypes of every matrix product; float32 would reveal a silent promotion."""
     products = (e for e in jaxpr.eqns if e.primitive.name == "dot_general")
-    found = {variable.aval.dtype for product in products for variable in product.invars}
+    dtypes = {variable.aval.dtype for product in products for variable in product.invars}
     for inner in subjaxprs(jaxpr):
-        found |= operand_dtypes(inner)
-    return found
+        dtypes |= operand_dtypes(inner)
+    return dtypes
 
 
 @pytest.mark.parametrize(
@@ -80,13 +80,13 @@ def test_a_request_out_of_range_is_refused_by_its_field(
     folder: Path, change: dict, field: str
 ) -> None:
     pipeline = registry.load("tiny", str(folder), "float32", {})
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         pipeline.prepare(REQUEST | change, {})
-    assert refused.value.field == field
+    assert error.value.field == field
 
 
 def test_a_picture_that_cannot_be_read_is_refused(folder: Path) -> None:
     pipeline = registry.load("tiny", str(folder), "float32", {})
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         pipeline.prepare(REQUEST | {"strength": 0.5}, {"image": b"GIF89a and then nothing"})
-    assert refused.value.field == "image"
+    assert error.value.field == "image"

@@ -1,4 +1,4 @@
-"""FLUX.1's real sizes by abstract shapes: nothing is allocated, every size is exercised."""
+"""FLUX.1 at full size with abstract shapes: every size is traced and nothing is allocated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.parity.tiny import clip_tokenizer, t5_tokenizer
 
 
 class ShapesAndWords(Shapes):
-    """Reader of tokenizers alone."""
+    """Reader that loads only tokenizers and leaves weights abstract."""
 
     clip_tokenizer = staticmethod(ClipTokenizer)
     t5_tokenizer = staticmethod(T5Tokenizer)

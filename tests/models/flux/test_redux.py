@@ -1,4 +1,4 @@
-"""Redux beside a Flux: what a request may hold, and files that fit or do not."""
+"""Redux with a Flux checkpoint: valid requests, and files that fit or are refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from models import registry
 from models.checkpoint.folder import CheckpointError, WeightsError
 from models.flux.redux import OF_TEXT, PIXELS, SCALES, counted_text
-from models.interface.pipeline import Pipeline, Prepared, RequestError
+from models.interface.pipeline import Pipeline, PreparedRow, RequestError
 from models.loading.sources import SHAPES, ImagePromptSource
 from tests.models.single_files import are_equal
 from tests.parity.test_flux import BASE, png
@@ -40,8 +40,10 @@ def redux(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_redux(tmp_path_factory.mktemp("redux") / "redux")
 
 
-def load(flux: Path, source: ImagePromptSource, **how: Any) -> Pipeline:
-    return registry.load("tiny", str(flux), "float32", {}, image_prompts={"redux": source}, **how)
+def load(flux: Path, source: ImagePromptSource, **options: Any) -> Pipeline:
+    return registry.load(
+        "tiny", str(flux), "float32", {}, image_prompts={"redux": source}, **options
+    )
 
 
 @pytest.fixture(scope="module")
@@ -49,16 +51,16 @@ def pipeline(flux: Path, redux: Path) -> Pipeline:
     return load(flux, ImagePromptSource(str(redux)))
 
 
-def prepared(pipeline: Pipeline, *scales: float, **more: Any) -> Prepared:
+def prepared(pipeline: Pipeline, *scales: float, **changes: Any) -> PreparedRow:
     entries = [{"scale": scale} for scale in scales]
-    return pipeline.prepare({**BASE, "image_prompts": entries, **more}, FILES)
+    return pipeline.prepare({**BASE, "image_prompts": entries, **changes}, FILES)
 
 
 def test_any_number_of_images_shares_a_batch(pipeline: Pipeline) -> None:
-    none, one, two = (prepared(pipeline, *scales) for scales in ((), (0.5,), (0.5, 0.4)))
-    assert one.bucket == two.bucket != none.bucket
-    assert (len(one.inputs[PIXELS]), len(two.inputs[PIXELS])) == (1, 2)
-    assert PIXELS not in none.inputs
+    without, single, double = (prepared(pipeline, *scales) for scales in ((), (0.5,), (0.5, 0.4)))
+    assert single.bucket == double.bucket != without.bucket
+    assert (len(single.inputs[PIXELS]), len(double.inputs[PIXELS])) == (1, 2)
+    assert PIXELS not in without.inputs
     specs = [pipeline.spec.bucket({**BASE, "image_prompts": [{}] * count}) for count in (0, 1, 2)]
     assert specs[1] == specs[2] == f"{specs[0]},redux_tokens=16"
 
@@ -76,24 +78,24 @@ def test_no_prompt_at_all_is_no_text(
 
 def test_a_negative_prompt_has_no_image(pipeline: Pipeline) -> None:
     negative = {"negative_prompt": "a star", "true_cfg_scale": 2.0}
-    none, one = (
+    without, single = (
         jax.jit(pipeline.encode)(pipeline.weights, dict(prepared(pipeline, *scales, **more).inputs))
         for scales, more in (((), negative), ((0.5,), negative))
     )
-    text = none["prompt_embeds"].shape[1]
-    for name in ("prompt_embeds", "pooled_embeds"):  # by two programs: sums in another order
-        expected = none[name][1]
-        found = one[name][1][: len(expected)]
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * abs(expected).max())
-    both = jax.tree.map(lambda leaf: leaf[None], one)
-    assert counted_text(both).sum(axis=1).tolist() == [text + 16, text]
-    assert counted_text(both | {"prompt_embeds": both["prompt_embeds"][:, :1]}) is None
+    text = without["prompt_embeds"].shape[1]
+    for name in ("prompt_embeds", "pooled_embeds"):  # two programs, which sum in another order
+        expected = without[name][1]
+        output = single[name][1][: len(expected)]
+        np.testing.assert_allclose(output, expected, rtol=0, atol=1e-5 * abs(expected).max())
+    batch = jax.tree.map(lambda leaf: leaf[None], single)
+    assert counted_text(batch).sum(axis=1).tolist() == [text + 16, text]
+    assert counted_text(batch | {"prompt_embeds": batch["prompt_embeds"][:, :1]}) is None
 
 
 def test_an_image_that_is_none_is_named(pipeline: Pipeline) -> None:
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         pipeline.prepare({**BASE, "image_prompts": [{}]}, {"image_prompts.0.image": b"no image"})
-    assert refused.value.field == "image_prompts.0.image"
+    assert error.value.field == "image_prompts.0.image"
 
 
 def test_without_redux_there_are_no_image_prompts(flux: Path) -> None:
@@ -115,7 +117,7 @@ def test_other_weights_are_another_model(flux: Path, redux: Path, tmp_path: Path
 def test_the_authors_file_and_an_image_encoder(
     flux: Path, redux: Path, pipeline: Pipeline, tmp_path: Path
 ) -> None:
-    """Load ComfyUI's files: one of the two layers, and SigLIP by itself."""
+    """Load ComfyUI's files: one with both layers, and a separate SigLIP."""
     (stored,) = (redux / "image_embedder").glob("*.safetensors")
     file = tmp_path / "flux1-redux-dev.safetensors"
     save_file(load_file(stored), file)
@@ -125,9 +127,9 @@ def test_the_authors_file_and_an_image_encoder(
         ImagePromptSource(str(file), encoder=str(encoder)),
         ImagePromptSource(str(tmp_path), file=file.name, encoder=str(encoder)),
     ):
-        found = load(flux, source)
-        assert are_equal(found.weights, pipeline.weights)
-        assert found.preprocessor == pipeline.preprocessor
+        loaded = load(flux, source)
+        assert are_equal(loaded.weights, pipeline.weights)
+        assert loaded.preprocessor == pipeline.preprocessor
     with pytest.raises(CheckpointError, match="a file has no image encoder"):
         load(flux, ImagePromptSource(str(file)))
 

@@ -1,4 +1,4 @@
-"""Sizes of Kontext's references, and images that are too small for one."""
+"""Sizes of Kontext's reference images, and images below the minimum."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def file(width: int, height: int) -> bytes:
 
 
 MOST = 0.014
-"""Share of their pixels by which prices of edits differ from each other."""
+"""Largest relative difference between the pixel counts that determine the prices of edits."""
 
 
 def test_every_size_has_about_as_many_pixels() -> None:
@@ -39,7 +39,7 @@ def test_the_size_of_nearest_ratio_is_taken(sides: tuple[int, int], size: tuple[
 
 
 def test_sides_are_whole_tokens() -> None:
-    """Of the image before its ratio is taken, too."""
+    """The image before its ratio is chosen also has whole tokens."""
     assert read_reference(file(300, 200), 64, "image").shape == (832, 1152, 3)
 
 

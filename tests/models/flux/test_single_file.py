@@ -1,6 +1,6 @@
-"""Single files as the community shares them give the weights of the folder in diffusers' layout.
+"""Single files in the community's formats give the same weights as the folder.
 
-The writer of these files is itself held against diffusers' own conversion of such files.
+The writer of these files is itself compared with diffusers' own conversion.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.models.single_files import (
 from tests.parity.tiny import make_flux
 
 WIDE = {"num_layers": 2, "num_single_layers": 11}
-"""Blocks whose numbers have two digits, and odd ones of each kind."""
+"""Enough blocks for two-digit indices, and an odd number of them."""
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def whole(folder: Path) -> FluxNetworks:
 def test_a_transformer_alone_takes_the_rest_from_its_base(
     folder: Path, whole: FluxNetworks, tmp_path: Path, prefix: str
 ) -> None:
-    """The base has other weights, so that its transformer is not what is read."""
+    """The base has other weights, so a transformer read from the base would be noticed."""
     other = make_flux(tmp_path / "other", transformer=WIDE, seed=50)
     named = {prefix + key: t for key, t in writer.transformer(folder / "transformer").items()}
     assert_the_rest_is_the_bases(named, other, whole, tmp_path / "flux1-dev.safetensors")
@@ -67,7 +67,7 @@ def test_diffusers_own_names_in_one_file(folder: Path, whole: FluxNetworks, tmp_
 def test_scaled_8_bit_floats_are_multiplied_out(
     folder: Path, whole: FluxNetworks, tmp_path: Path, name: str
 ) -> None:
-    """The products are those of torch."""
+    """Torch computes the expected products."""
     packed = writer.in_eight_bits(writer.transformer(folder / "transformer"), name)
     small = assert_scales_are_multiplied(packed, folder, tmp_path, name)
     assert not are_equal(small.transformer, whole.transformer), "8 bits lose something"
@@ -87,7 +87,7 @@ def test_8_bit_floats_without_scales_are_taken_as_they_are(
 
 def test_scales_of_rows(folder: Path, tmp_path: Path) -> None:
     stored = writer.transformer(folder / "transformer")
-    key = "single_blocks.0.linear1"  # which several leaves share
+    key = "single_blocks.0.linear1"  # several leaves share this tensor
     scale = torch.linspace(0.5, 2, len(stored[f"{key}.weight"]))[:, None]
     packed = stored[f"{key}.weight"].to(torch.float8_e4m3fn)
     small = stored | {f"{key}.weight": packed, f"{key}.weight_scale": scale}
@@ -125,7 +125,7 @@ def test_a_file_of_another_size_names_what_does_not_fit(folder: Path, tmp_path: 
 
 class TestTheWriterAgainstDiffusers:
     def test_transformer(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """diffusers' conversion knows one width, that of the published ones."""
+        """Patch `torch.split`: diffusers' conversion has the published width as a constant."""
         split = torch.split
 
         def in_proportion(tensor: torch.Tensor, sizes: tuple[int, ...], dim: int) -> object:

@@ -1,4 +1,4 @@
-"""Flux's tools for the front end, and checkpoints whose parts belong to different tools."""
+"""Flux tools: their specs for the front end, and refused mixtures of tools' parts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from models import published, registry
 from models.checkpoint.folder import CheckpointError, read_reference_px
 from models.flux.config import FluxConfig
-from models.flux.tools import TOOLS, tool_of
+from models.flux.kinds import KINDS, kind_of
 from models.loading.sources import SHAPES
 from models.spec.model_spec import ModelSpec
 from models.vae.config import VaeConfig
@@ -21,7 +21,7 @@ from models.vae.published import FLUX_1
 from service.errors.problems import Invalid
 from service.schemas.request import GenerateRequest
 from service.settings.limits import LimitSettings
-from service.validation.resolve import Resolved, resolve
+from service.validation.resolve import ResolvedFields, resolve
 
 IMAGE = "data:image/png;base64,AAAA"
 CHANNELS = {
@@ -31,7 +31,7 @@ CHANNELS = {
     "FluxControlPipeline": 128,
     "FluxKontextPipeline": 64,
 }
-"""Of a token, as published."""
+"""Channels of a token in published checkpoints."""
 
 VAE = VaeConfig.from_dict(FLUX_1)
 
@@ -51,7 +51,7 @@ def specs(tmp_path_factory: pytest.TempPathFactory) -> Specs:
     return spec
 
 
-def resolved(spec: ModelSpec, **fields: Any) -> Resolved:
+def resolved(spec: ModelSpec, **fields: Any) -> ResolvedFields:
     request = GenerateRequest.model_validate({"prompt": "a cat", **fields})
     return resolve(request, spec, LimitSettings())
 
@@ -62,17 +62,17 @@ def wrong_fields(spec: ModelSpec, **fields: Any) -> dict[str, str]:
     return {error.field: error.message for error in refused.value.errors}
 
 
-@pytest.mark.parametrize("kind", TOOLS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_checkpoint_of_another_kind_is_refused_by_its_channels(kind: str) -> None:
     config = FluxConfig(in_channels=CHANNELS[kind], out_channels=64)
-    assert tool_of(kind, config, VAE) is TOOLS[kind]
+    assert kind_of(kind, config, VAE) is KINDS[kind]
     other = FluxConfig(in_channels=CHANNELS[kind] + 4, out_channels=64)
     with pytest.raises(ValueError, match=f"in_channels is {CHANNELS[kind] + 4}, but a {kind} .*"):
-        tool_of(kind, other, VAE)
+        kind_of(kind, other, VAE)
 
 
 def test_settings_say_which_pipeline_a_checkpoint_is_used_by(tmp_path: Path) -> None:
-    """Checkpoint like Kontext's weights in one file, with another Flux as its base."""
+    """The folder represents Kontext's weights in one file, with another Flux as its base."""
     published.write("flux-dev", tmp_path)
     load = partial(registry.load, "edit", str(tmp_path), "bfloat16", {}, reader=SHAPES)
     spec = load(pipeline="FluxKontextPipeline").spec
@@ -81,8 +81,8 @@ def test_settings_say_which_pipeline_a_checkpoint_is_used_by(tmp_path: Path) -> 
     (tmp_path / "atelier.json").write_text('{"reference_px": 512}')
     assert load(pipeline="FluxKontextPipeline").spec.read_pixels == {"image": 512**2}
     assert load().spec.read_pixels == {}
-    own, named = load(pipeline="FluxKontextPipeline"), load(pipeline="FluxPipeline")
-    assert own.spec.fingerprint != load().spec.fingerprint == named.spec.fingerprint
+    as_kontext, as_flux = load(pipeline="FluxKontextPipeline"), load(pipeline="FluxPipeline")
+    assert as_kontext.spec.fingerprint != load().spec.fingerprint == as_flux.spec.fingerprint
     with pytest.raises(CheckpointError, match="in_channels is 64, but a FluxFillPipeline"):
         load(pipeline="FluxFillPipeline")
     with pytest.raises(CheckpointError, match="pipeline is WanPipeline, but it can only be Flux"):
@@ -111,22 +111,22 @@ def test_fill_has_the_defaults_of_its_pipeline(specs: Specs) -> None:
 def test_fill_says_which_image_is_missing(specs: Specs) -> None:
     spec = specs("flux-fill")
     assert wrong_fields(spec).keys() == {"image", "mask_image"}
-    (said,) = wrong_fields(spec, image=IMAGE).values()
-    assert said.startswith("the model 'flux-fill' does inpainting: send an image that is white")
+    (message,) = wrong_fields(spec, image=IMAGE).values()
+    assert message.startswith("the model 'flux-fill' supports inpainting: send an image that is")
     refused = wrong_fields(spec, mask_image=IMAGE)
-    assert refused == {"mask_image": "send the image that it masks too, as image"}
+    assert refused == {"mask_image": "also send the image that it masks, as image"}
 
 
 def test_fill_refuses_a_negative_prompt_by_name(specs: Specs) -> None:
-    given = {"negative_prompt": "a star", "true_cfg_scale": 2.0}
-    refused = wrong_fields(specs("flux-fill"), image=IMAGE, mask_image=IMAGE, **given)
-    assert refused == dict.fromkeys(given, "the model 'flux-fill' does not serve this field")
+    fields = {"negative_prompt": "a star", "true_cfg_scale": 2.0}
+    refused = wrong_fields(specs("flux-fill"), image=IMAGE, mask_image=IMAGE, **fields)
+    assert refused == dict.fromkeys(fields, "the model 'flux-fill' does not support this field")
 
 
 def test_a_control_model_has_the_defaults_of_its_pipeline(specs: Specs) -> None:
-    asked = resolved(specs("flux-canny"), control_image=IMAGE)
-    assert asked.task == "text-to-image"
-    assert (asked.fields["num_inference_steps"], asked.fields["guidance_scale"]) == (28, 3.5)
+    request = resolved(specs("flux-canny"), control_image=IMAGE)
+    assert request.task == "text-to-image"
+    assert (request.fields["num_inference_steps"], request.fields["guidance_scale"]) == (28, 3.5)
 
 
 def test_a_control_model_names_what_it_needs_and_what_it_does_not_take(specs: Specs) -> None:

@@ -1,6 +1,6 @@
-"""Writes a FLUX.2 folder in diffusers' layout as single files with the authors' keys.
+"""Convert a FLUX.2 folder in diffusers' layout to single files with the authors' keys.
 
-Made from the folder's arrays and configs alone; nothing of the tables under test is used.
+Uses only the folder's arrays and configs, none of the rename tables under test.
 """
 
 from __future__ import annotations
@@ -36,38 +36,38 @@ NAMES = (
     ("ff_context.linear_in", "txt_mlp.0"),
     ("ff_context.linear_out", "txt_mlp.2"),
 )
-"""Parts of diffusers' names, and the authors'."""
+"""Parts of diffusers' names, with the authors' equivalents."""
 _NORMS = {"q": "query", "k": "key"}
 
 
 def renamed(name: str) -> str:
-    """Return the authors' name of a layer that is no part of another one."""
-    for ours, theirs in NAMES:
-        name = name.replace(ours, theirs)
+    """Return the authors' name of a layer that is not fused with another."""
+    for part, original in NAMES:
+        name = name.replace(part, original)
     return name
 
 
 def transformer(folder: Path) -> Tensors:
     """Return the transformer's arrays under the authors' keys."""
     stored = load_file(folder / "diffusion_pytorch_model.safetensors")
-    found: Tensors = {}
+    renamed_tensors: Tensors = {}
     for key, tensor in stored.items():
         if match := re.fullmatch(r"(transformer_blocks\.\d+\.)attn\.to_q\.weight", key):
             block = renamed(match[1])
             image, text = (
-                [stored[f"{match[1]}attn.{name.format(one)}.weight"] for one in "qkv"]
+                [stored[f"{match[1]}attn.{name.format(letter)}.weight"] for letter in "qkv"]
                 for name in ("to_{}", "add_{}_proj")
             )
-            found[f"{block}img_attn.qkv.weight"] = torch.cat(image)
-            found[f"{block}txt_attn.qkv.weight"] = torch.cat(text)
+            renamed_tensors[f"{block}img_attn.qkv.weight"] = torch.cat(image)
+            renamed_tensors[f"{block}txt_attn.qkv.weight"] = torch.cat(text)
         elif match := re.fullmatch(r"(.*)attn\.norm_(added_)?([qk])\.weight", key):
             stream = "" if key.startswith("single") else "txt_attn." if match[2] else "img_attn."
             name = f"{renamed(match[1])}{stream}norm.{_NORMS[match[3]]}_norm.scale"
-            found[name] = tensor
+            renamed_tensors[name] = tensor
         elif not re.search(r"attn\.(to_[qkv]|add_[qkv]_proj)\.", key):
             is_last = key == "norm_out.linear.weight"
-            found[renamed(key)] = torch.cat(tensor.chunk(2)[::-1]) if is_last else tensor
-    return found
+            renamed_tensors[renamed(key)] = torch.cat(tensor.chunk(2)[::-1]) if is_last else tensor
+    return renamed_tensors
 
 
 def vae(folder: Path) -> Tensors:

@@ -1,4 +1,4 @@
-"""Configs and specs of FLUX.2 klein: what is served, and what is refused by name."""
+"""Configs and specs of FLUX.2 klein: supported values, and refusals by name."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_distilled_one_is_never_guided(tmp_path: Path) -> None:
     loaded = pipeline("flux2-klein-4b", tmp_path)
     fields = {**loaded.spec.defaults, "prompt": "words", "seed": 0, "guidance_scale": 5.0}
     prepared = loaded.prepare(fields, {})
-    assert not any(step.phase.guided for step in prepared.steps)
+    assert not any(step.program.guided for step in prepared.steps)
     assert prepared.inputs["ids"].shape == (1, 512)
 
 
@@ -102,5 +102,5 @@ def test_a_text_encoder_without_those_states_is_refused(tmp_path: Path) -> None:
     published.write("flux2-klein-4b", tmp_path)
     file = tmp_path / "text_encoder/config.json"
     file.write_text(file.read_text().replace('"num_hidden_layers": 36', '"num_hidden_layers": 26'))
-    with pytest.raises(CheckpointError, match="none of them is 27"):
+    with pytest.raises(CheckpointError, match="but not 27"):
         registry.load("k", str(tmp_path), "bfloat16", {}, reader=SHAPES)

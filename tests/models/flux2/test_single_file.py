@@ -1,6 +1,6 @@
-"""Single files in the authors' keys give the weights of the folder in diffusers' layout.
+"""Single FLUX.2 files with the authors' keys give the same weights as the folder.
 
-The writer of these files is itself held against diffusers' own conversion of such files.
+The writer of these files is itself compared with diffusers' own conversion.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from tests.models.single_files import (
 from tests.parity.tiny_flux2 import make_flux2
 
 WIDE = {"num_single_layers": 11}
-"""Blocks whose numbers have two digits."""
+"""Enough blocks for two-digit indices."""
 
 
 def all_in_one(folder: Path, autoencoder: Tensors, encoder: str = "qwen3_4b") -> Tensors:
-    """Return what ComfyUI's whole checkpoints hold."""
+    """Return the arrays of ComfyUI's complete checkpoints."""
     text = load_file(folder / "text_encoder/model.safetensors")
-    own = transformer(folder / "transformer")
+    of_transformer = transformer(folder / "transformer")
     return {
-        **{f"model.diffusion_model.{key}": t for key, t in own.items()},
+        **{f"model.diffusion_model.{key}": t for key, t in of_transformer.items()},
         **{f"text_encoders.{encoder}.transformer.model.{key}": t for key, t in text.items()},
         **{f"vae.{key}": t for key, t in autoencoder.items()},
     }
@@ -54,7 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A base with other weights, so that what is read of it shows."""
+    """Base folder with other weights, to make networks read from the base recognizable."""
     return make_flux2(tmp_path_factory.mktemp("other") / "base", transformer=WIDE, seed=50)
 
 
@@ -75,7 +75,7 @@ def test_a_transformer_alone_takes_the_rest_from_its_base(
 def test_all_networks_in_one_file(
     folder: Path, other: Path, whole: ChatNetworks, tmp_path: Path, encoder: str
 ) -> None:
-    """With the convolutions about the latents inside of encoder and decoder, or beside them."""
+    """The latents' convolutions are inside encoder and decoder, or separate from them."""
     autoencoder = (vae if encoder == "qwen3_4b" else plain_vae)(folder / "vae")
     tensors = all_in_one(folder, autoencoder, encoder)
     assert_all_are_read(tensors, other, whole, tmp_path / "all.safetensors")
@@ -88,7 +88,7 @@ def test_diffusers_own_names(folder: Path, whole: ChatNetworks, tmp_path: Path) 
 
 @pytest.mark.parametrize("kind", ["authors", "diffusers"])
 def test_scaled_8_bit_floats(folder: Path, tmp_path: Path, kind: str) -> None:
-    """Scales of fused layers, too; the products are those of torch."""
+    """Includes the scales of fused layers. Torch computes the expected products."""
     component = folder / "transformer"
     stored = load_file(component / "diffusion_pytorch_model.safetensors")
     packed = in_eight_bits(transformer(component) if kind == "authors" else stored)

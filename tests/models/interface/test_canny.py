@@ -1,4 +1,4 @@
-"""Canny's edges: thin, where colours change fast, and weak ones only where they touch strong."""
+"""Canny edges: thin, at sharp changes of colour; weak edges count only next to strong edges."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from models.interface.canny import HIGH, LOW, canny
 
 
 def stripes(*levels: int, side: int = 12) -> np.ndarray:
-    """Upright stripes of equal widths, by their grey levels."""
+    """Vertical stripes of equal width with these grey levels."""
     row = np.repeat(np.array(levels, np.uint8), side)
     return np.broadcast_to(row[None, :, None], (side, len(row), 3))
 
@@ -26,7 +26,7 @@ def test_a_border_is_one_pixel_wide() -> None:
 
 
 def test_thresholds_are_of_sobels_sum_of_four_levels() -> None:
-    """A step of one level has a gradient of four."""
+    """An intensity step of 1 has a gradient of 4."""
     assert not canny(stripes(0, HIGH // 4)).any()
     assert canny(stripes(0, HIGH // 4 + 1)).any()
 
@@ -48,5 +48,5 @@ def test_any_colour_has_edges() -> None:
 def test_a_diagonal_is_found() -> None:
     rows, columns = np.indices((16, 16))
     image = np.repeat(((rows > columns) * np.uint8(255))[..., None], 3, axis=-1)
-    found = canny(image)[2:-2, 2:-2, 0] == 255
-    assert found.any(axis=1).all()
+    edges = canny(image)[2:-2, 2:-2, 0] == 255
+    assert edges.any(axis=1).all()

@@ -1,4 +1,4 @@
-"""Image prompts of a request, as its model's spec knows them."""
+"""Validation of a request's image prompts by its model's spec."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def test_each_has_its_name_scale_and_file() -> None:
 
 
 def test_the_only_name_goes_without_saying() -> None:
-    (found,) = requested_image_prompts({"image_prompts": [{"scale": 1}]}, FILES, ONE)
-    assert found.name == "redux"
+    (prompt,) = requested_image_prompts({"image_prompts": [{"scale": 1}]}, FILES, ONE)
+    assert prompt.name == "redux"
 
 
 @pytest.mark.parametrize(
@@ -44,13 +44,13 @@ def test_the_only_name_goes_without_saying() -> None:
     ],
 )
 def test_what_the_model_does_not_have_is_named(entries: list[Any], field: str) -> None:
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         requested_image_prompts({"image_prompts": entries}, FILES, BOTH)
-    assert refused.value.field == field
+    assert error.value.field == field
 
 
 def test_a_missing_image_is_named() -> None:
-    with pytest.raises(RequestError, match="says what to draw"):
+    with pytest.raises(RequestError, match="guides the content"):
         requested_image_prompts({"image_prompts": [{}]}, {}, ONE)
 
 

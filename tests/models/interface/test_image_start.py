@@ -1,4 +1,4 @@
-"""Image under the first noise, or latents that stand for one."""
+"""Start image for image-to-image, or latents in its place."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from models.interface.image_start import clean_latents, latents_file, resized, start_inputs
-from workers.programs.second_pass import image_file, unknown
+from workers.programs.second_pass import image_file, stand_in
 
 
 @pytest.mark.parametrize(
@@ -18,12 +18,12 @@ def test_latents_are_resized_as_torch_interpolates(
     size: tuple[int, int], target: tuple[int, int]
 ) -> None:
     latents = np.random.default_rng(1).normal(size=(*size, 4)).astype(np.float32)
-    theirs = torch.nn.functional.interpolate(
+    reference = torch.nn.functional.interpolate(
         torch.tensor(latents.transpose(2, 0, 1))[None], size=target, mode="bilinear"
     )
-    found = resized(latents, *target)
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, theirs[0].numpy().transpose(1, 2, 0), atol=5e-6)
+    output = resized(latents, *target)
+    assert output.dtype == np.float32
+    np.testing.assert_allclose(output, reference[0].numpy().transpose(1, 2, 0), atol=5e-6)
 
 
 def test_latents_draw_no_noise_of_the_autoencoder() -> None:
@@ -35,7 +35,7 @@ def test_latents_draw_no_noise_of_the_autoencoder() -> None:
 
 
 def test_unknown_latents_have_any_shape() -> None:
-    assert start_inputs(unknown("latent"), (16, 24), (3, 2, 4), pytest.fail)[
+    assert start_inputs(stand_in("latent"), (16, 24), (3, 2, 4), pytest.fail)[
         "image_latents"
     ].shape == (
         3,

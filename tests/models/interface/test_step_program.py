@@ -1,4 +1,4 @@
-"""The key of a step's program, and its text form."""
+"""Key of a step's compiled program, and its text form."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ WISHES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("wish", WISHES, ids=str)
 def test_a_program_is_read_back_from_its_text(wish: dict[str, Any]) -> None:
     solver = for_request(SDXL, wish).solver
-    levers = product([None, "w8a16", "w8a8"], [None, "first-block", "teacache"])
-    for quant, cache in levers:
+    variants = product([None, "w8a16", "w8a8"], [None, "first-block", "teacache"])
+    for quant, cache in variants:
         program = StepProgram("unet", True, solver, True, quant, cache)  # type: ignore[arg-type]
         assert StepProgram.parse(str(program)) == program
     assert solver_of(str(solver)) == solver
 
 
 SMALL = {"number": (0.01, 0.02), "integer": (100, 200)}
-"""Of each kind two values that any of the schedules can be planned with."""
+"""Two values per kind that every schedule accepts."""
 NUMBERS = [
     (name, option, SMALL[about.kind])
     for name, options in OPTIONS.items()
     for option, about in options.items()
-    if name.islower() and about.kind in SMALL and option != "solver_order"  # one of three
+    if name.islower() and about.kind in SMALL and option != "solver_order"  # only three values
 ]
 
 
@@ -45,12 +45,12 @@ NUMBERS = [
 def test_no_number_of_a_request_makes_another_program(
     name: str, option: str, values: tuple[float, float]
 ) -> None:
-    """Else a client could have one compiled by every request."""
-    switches = {one: True for one in ("thresholding", "use_flow_sigmas") if one in OPTIONS[name]}
-    wishes = ({"name": name, **switches, option: value} for value in values)
-    one, other = (for_request(SDXL, wish) for wish in wishes)
-    assert one != other
-    assert _program(one) == _program(other)
+    """Otherwise clients could force a compilation with every request."""
+    switches = {flag: True for flag in ("thresholding", "use_flow_sigmas") if flag in OPTIONS[name]}
+    requests = ({"name": name, **switches, option: value} for value in values)
+    first, second = (for_request(SDXL, options) for options in requests)
+    assert first != second
+    assert _program(first) == _program(second)
 
 
 def _program(scheduler: Scheduler) -> StepProgram:

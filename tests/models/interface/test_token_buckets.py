@@ -1,4 +1,4 @@
-"""The ladder of token counts, and what a padded step costs at full size."""
+"""Buckets of token counts, and the cost of a padded step at full size."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from workers.jaxpr.logical_mesh import logical_layout
 from workers.programs.flops import step_flops
 from workers.programs.tracer import Tracer
 
-FLUX = TokenBuckets(anchor=4096, most_extra=0.06, even=6 * 3072)
-"""Numbers of FLUX.1 dev."""
+FLUX = TokenBuckets(anchor=4096, max_extra_work=0.06, break_even_tokens=6 * 3072)
+"""Parameters of FLUX.1 dev."""
 USUAL = {
     (1024, 1024): 4096,
     (1152, 896): 4096,
@@ -36,7 +36,7 @@ def tokens_of(size: tuple[int, int]) -> int:
 
 @pytest.mark.parametrize("size", USUAL, ids=str)
 def test_usual_sizes_lie_on_few_rungs(size: tuple[int, int]) -> None:
-    assert FLUX.of(tokens_of(size)) == USUAL[size]
+    assert FLUX.padded_tokens(tokens_of(size)) == USUAL[size]
 
 
 @pytest.mark.parametrize(
@@ -44,37 +44,39 @@ def test_usual_sizes_lie_on_few_rungs(size: tuple[int, int]) -> None:
 )
 def test_no_step_does_more_than_it_may(buckets: TokenBuckets) -> None:
     for tokens in range(1, 12_000):
-        rung = buckets.of(tokens)
+        rung = buckets.padded_tokens(tokens)
         assert rung >= tokens
-        assert buckets.work(rung) <= (1 + buckets.most_extra) * buckets.work(tokens)
-        assert buckets.of(rung) == rung
+        assert buckets.work(rung) <= (1 + buckets.max_extra_work) * buckets.work(tokens)
+        assert buckets.padded_tokens(rung) == rung
 
 
 def test_the_default_size_is_a_rung() -> None:
-    assert TokenBuckets(4095, 0.06, 18432).of(4095) == 4095
+    assert TokenBuckets(4095, 0.06, 18432).padded_tokens(4095) == 4095
 
 
 def test_sizes_too_small_to_be_padded_have_their_own() -> None:
-    assert [FLUX.of(tokens) for tokens in (7, 8, 9)] == [7, 8, 9]
+    assert [FLUX.padded_tokens(tokens) for tokens in (7, 8, 9)] == [7, 8, 9]
 
 
 @pytest.fixture(scope="module")
 def counted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[float, int, int], float]:
-    """Operations of one step of FLUX.1 dev, by its buckets' setting and its size."""
+    """Count the operations of one FLUX.1 dev step by the setting of token buckets and the image
+    size.
+    """
     folder = tmp_path_factory.mktemp("published") / "flux"
     published.write("flux-dev", folder)
 
     def count(token_buckets: float, width: int, height: int) -> float:
         logical = logical_layout()
-        how: dict[str, Any] = {"reader": SHAPES, "sharding": logical.of_parameter}
+        options: dict[str, Any] = {"reader": SHAPES, "sharding": logical.of_parameter}
         pipeline = registry.load(
-            "m", str(folder), "bfloat16", {}, token_buckets=token_buckets, **how
+            "m", str(folder), "bfloat16", {}, token_buckets=token_buckets, **options
         )
         fields = {**pipeline.spec.defaults, "prompt": "", "seed": 0}
         prepared = pipeline.prepare({**fields, "width": width, "height": height}, {})
         tracer, step = Tracer(pipeline, logical), prepared.steps[0]
         row = tracer.encode(prepared.inputs).out_info
-        return step_flops(pipeline, tracer.arguments.weights, step.phase, step.values, row)
+        return step_flops(pipeline, tracer.arguments.weights, step.program, step.values, row)
 
     return count
 
@@ -82,9 +84,9 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[float, int, i
 def test_a_padded_step_costs_what_the_setting_allows(
     counted: Callable[[float, int, int], float],
 ) -> None:
-    """By the planner's count of the traced step: the ladder's arithmetic says no less."""
+    """The count of the traced step is at most the bound that the buckets compute."""
     for width, height in ((1216, 832), (1536, 640), (720, 480)):
         extra = counted(0.06, width, height) / counted(0.0, width, height) - 1
         tokens = tokens_of((width, height))
-        bound = FLUX.work(FLUX.of(tokens)) / FLUX.work(tokens) - 1
+        bound = FLUX.work(FLUX.padded_tokens(tokens)) / FLUX.work(tokens) - 1
         assert 0 < extra <= bound <= 0.06, (width, height, extra, bound)

@@ -1,4 +1,4 @@
-"""Weights out of nothing: of the right shape, in the right place, and of the right size."""
+"""Random weights: shapes, placement and variance."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ def drawn(mesh: Mesh, seed: int = 0, split: bool = True) -> dict[str, jax.Array]
 
     module = abstract_module(Network, jnp.bfloat16)
     reader = RandomWeights(seed=seed)
-    made = reader.network(module, PLACE, (), sharding=place)
-    return {path: leaf.get_value() for path, leaf in flat_parameters(made).items()}
+    loaded = reader.network(module, PLACE, (), sharding=place)
+    return {path: leaf.get_value() for path, leaf in flat_parameters(loaded).items()}
 
 
 def test_every_device_draws_its_own_part(mesh: Mesh) -> None:
-    split, whole = drawn(mesh), drawn(mesh, split=False)
+    split, unsplit = drawn(mesh), drawn(mesh, split=False)
     kernel = split["first.kernel"]
     assert kernel.dtype == jnp.bfloat16
     assert {shard.data.shape for shard in kernel.addressable_shards} == {(256, 256)}
     for path, array in split.items():
-        assert np.array_equal(array, whole[path]), f"{path} depends on how it is split"
+        assert np.array_equal(array, unsplit[path]), f"{path} depends on how it is split"
 
 
 def test_their_size_keeps_activations_as_large_as_they_were(mesh: Mesh) -> None:
@@ -68,16 +68,16 @@ def test_their_size_keeps_activations_as_large_as_they_were(mesh: Mesh) -> None:
 
 
 def test_arrays_and_seeds_differ(mesh: Mesh) -> None:
-    one, other = drawn(mesh), drawn(mesh, seed=1)
-    first, second = (np.asarray(one[f"{name}.kernel"], np.float32) for name in ("first", "second"))
-    ours = np.corrcoef(first.ravel() / first.std(), second.ravel() / second.std())[0, 1]
-    again = np.asarray(other["first.kernel"], np.float32)
-    theirs = np.corrcoef(first.ravel(), again.ravel())[0, 1]
-    assert abs(ours) < 0.02 and abs(theirs) < 0.02
+    zero, seed_one = drawn(mesh), drawn(mesh, seed=1)
+    first, second = (np.asarray(zero[f"{name}.kernel"], np.float32) for name in ("first", "second"))
+    between_arrays = np.corrcoef(first.ravel() / first.std(), second.ravel() / second.std())[0, 1]
+    reseeded = np.asarray(seed_one["first.kernel"], np.float32)
+    between_seeds = np.corrcoef(first.ravel(), reseeded.ravel())[0, 1]
+    assert abs(between_arrays) < 0.02 and abs(between_seeds) < 0.02
 
 
 def test_a_large_array_needs_no_room_beside_itself() -> None:
-    """Or the peak that is measured would be the drawing's."""
+    """Otherwise the initialization would raise the measured peak of memory."""
     shape = (8, 1024, 1024)
     program = uniform(shape, jnp.dtype("bfloat16"), None)
     compiled = program.lower(np.uint32(0), np.float32(1), np.float32(0)).compile()

@@ -1,4 +1,4 @@
-"""The authors' names of the transformer's arrays: of single files, and of adapters."""
+"""The LTX-2 authors' names of the transformer's arrays, in single files and in adapters."""
 
 from __future__ import annotations
 
@@ -39,35 +39,35 @@ CONFIGS = {"2.3": TRANSFORMER, "2.0, odd": TRANSFORMER_ODD}
 def authors(key: str) -> str:
     """Return the authors' name of an array."""
     key = key.replace(".norm_q.", ".q_norm.").replace(".norm_k.", ".k_norm.")
-    for ours, theirs in PARTS.items():
-        head, found, rest = key.rpartition(ours)
-        if found and (not head or head.endswith(".")):
-            return head + theirs + rest
+    for part, original in PARTS.items():
+        head, matched, suffix = key.rpartition(part)
+        if matched and (not head or head.endswith(".")):
+            return head + original + suffix
     return key
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_the_authors_keys_are_diffusers(config: Mapping[str, Any]) -> None:
-    """Names are as diffusers converts them; it has none of 2.3's text modulation yet."""
+    """Compare with diffusers' conversion, which does not support 2.3's text modulation yet."""
     for key in transformer(1, **config).state_dict():
-        theirs = authors(key)
+        original = authors(key)
         if "prompt_adaln." not in key:
-            converted = convert_ltx2_transformer_to_diffusers({theirs: 0})
+            converted = convert_ltx2_transformer_to_diffusers({original: 0})
             assert [*converted] == [key]
-        found, expected = target(theirs, AUTHORS_RENAMES), target(key, RENAMES)
-        assert found is not None and expected is not None
-        assert found._replace(rule=0) == expected._replace(rule=0), key
+        renamed, expected = target(original, AUTHORS_RENAMES), target(key, RENAMES)
+        assert renamed is not None and expected is not None
+        assert renamed._replace(rule=0) == expected._replace(rule=0), key
 
 
 def test_adapters_by_the_authors_names() -> None:
     network = abstract_module(LTX2Transformer, LTX2Config(**TRANSFORMER))
-    known = names(SPELLING, network).names
+    places = names(SPELLING, network).names
     for key, module in transformer(1, **TRANSFORMER).named_modules():
         if type(module).__name__ != "Linear":
             continue
-        theirs = authors(f"{key}.weight").removesuffix(".weight")
+        original = authors(f"{key}.weight").removesuffix(".weight")
         (converted,) = _convert_non_diffusers_ltx2_lora_to_diffusers(
-            {f"diffusion_model.{theirs}": 0}
+            {f"diffusion_model.{original}": 0}
         )
         assert converted == f"transformer.{key}"
-        assert known[theirs] == known[key], key
+        assert places[original] == places[key], key

@@ -1,4 +1,4 @@
-"""The audio decoder and the vocoders of LTX-2.0 and 2.3 in full size, and configs refused."""
+"""Audio decoder and vocoders of LTX-2.0 and 2.3 at full size, and refused configs."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ VOCODERS: dict[str, tuple[Any, Any, int]] = {
     "2.0": (VocoderConfig(), LTX2Vocoder, 24000),
     "2.3": (ExtendedVocoderConfig(), LTX2VocoderWithBWE, 48000),
 }
-"""Config, reference and samples a second."""
+"""Config, reference class, and samples per second."""
 SECONDS = 5
 
 
 def stored_shape(path: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Shape of a leaf as torch has it."""
+    """Return torch's shape of a leaf."""
     return (*shape[:-3:-1], *shape[:-2]) if path.endswith("kernel") else shape
 
 
 def check_names(module: nnx.Module, reference: Any, renames: Renames) -> None:
-    """Check that each stored tensor has its leaf, and each leaf its tensor."""
+    """Check that stored tensors and leaves correspond one to one."""
     leaves = {path: tuple(leaf.shape) for path, leaf in flat_parameters(module).items()}
-    found = {}
+    keys = {}
     for key, tensor in reference.state_dict().items():
         target = key_mapping.target(key, renames)
         assert target is not None, key
         if target.path:
             shape = tuple(tensor.shape)
-            narrow = shape[:2] if len(leaves[target.path]) == 2 else shape
-            assert narrow == stored_shape(target.path, leaves[target.path]), key
-            assert target.path not in found
-            found[target.path] = key
-    assert found.keys() == leaves.keys()
+            squeezed = shape[:2] if len(leaves[target.path]) == 2 else shape
+            assert squeezed == stored_shape(target.path, leaves[target.path]), key
+            assert target.path not in keys
+            keys[target.path] = key
+    assert keys.keys() == leaves.keys()
 
 
 def test_every_tensor_of_the_published_decoder_has_its_place() -> None:
@@ -74,7 +74,7 @@ def test_every_tensor_of_the_published_vocoder_has_its_place(version: str) -> No
 
 @pytest.mark.parametrize("version", VOCODERS)
 def test_full_size_sound_is_as_long_as_its_tokens(version: str) -> None:
-    """The first token is one frame of a spectrogram, each after it four: 10 ms each."""
+    """The first token covers one spectrogram frame of 10 ms, each further token four."""
     config, _, rate = VOCODERS[version]
     vae = LTX2AudioVaeConfig()
     parts = AudioParts(
@@ -124,6 +124,6 @@ def test_decoders_that_are_not_served(values: dict[str, Any], named: str) -> Non
     ids=str,
 )
 def test_vocoders_that_are_not_served(values: dict[str, Any], named: str) -> None:
-    given = {"_class_name": "LTX2VocoderWithBWE", **tiny_ltx.EXTENDED, **values}
+    config = {"_class_name": "LTX2VocoderWithBWE", **tiny_ltx.EXTENDED, **values}
     with pytest.raises(ValueError, match=named):
-        read_vocoder_config(given)
+        read_vocoder_config(config)

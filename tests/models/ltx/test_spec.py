@@ -1,4 +1,4 @@
-"""What published LTX-2 checkpoints offer, and first frames as diffusers reads them."""
+"""Specs of published LTX-2 checkpoints, and preprocessing of first frames as in diffusers."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def spec(name: str, folder: Path) -> ModelSpec:
 
 
 def test_defaults_are_diffusers(tmp_path: Path) -> None:
-    found = spec("ltx-2.3", tmp_path)
-    size = (found.defaults[name] for name in ("width", "height", "num_frames", "fps"))
+    published_spec = spec("ltx-2.3", tmp_path)
+    size = (published_spec.defaults[name] for name in ("width", "height", "num_frames", "fps"))
     assert (*size,) == (768, 512, 121, 24)
-    scales = {name: value for name, value in found.defaults.items() if "scale" in name}
+    scales = {name: value for name, value in published_spec.defaults.items() if "scale" in name}
     assert scales == {
         "guidance_scale": 3.0,
         "audio_guidance_scale": 7.0,
@@ -36,8 +36,8 @@ def test_defaults_are_diffusers(tmp_path: Path) -> None:
         "modality_scale": 3.0,
         "guidance_rescale": 0.7,
     }
-    assert found.sound_hz == 48000
-    limits = found.limits
+    assert published_spec.sound_hz == 48000
+    limits = published_spec.limits
     assert (limits.size_multiple_px, limits.frames_multiple, limits.min_frames) == (32, 8, 9)
     assert (limits.max_side_px, limits.max_frames, limits.min_steps) == (2048, 481, 2)
     assert (limits.max_sequence_length, limits.sequence_length_multiple) == (1024, 128)
@@ -57,7 +57,7 @@ def test_tiles_are_whole_latents(tmp_path: Path) -> None:
 
 
 def test_another_text_encoder_is_refused(tmp_path: Path) -> None:
-    """LTX-2.5's."""
+    """Gemma 4 is the text encoder of LTX-2.5."""
     published.write("ltx-2.3", tmp_path)
     file = tmp_path / "text_encoder" / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "model_type": "gemma4"}))

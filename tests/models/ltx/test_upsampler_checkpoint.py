@@ -1,4 +1,4 @@
-"""Where LTX-2's latent upsampler comes from, and its full size."""
+"""Sources of LTX-2's latent upsampler, and its full size."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ ODD = {"in_channels": 128, "mid_channels": 32, "num_blocks_per_stage": 1}
 
 
 def loaded(folder: Path, upsampler: Path | None = None, name: str = "ltx-2.3") -> Any:
-    how = {} if upsampler is None else {"latent_upsampler": str(upsampler)}
-    return registry.load(name, str(folder), "bfloat16", {}, reader=SHAPES, **how)
+    options = {} if upsampler is None else {"latent_upsampler": str(upsampler)}
+    return registry.load(name, str(folder), "bfloat16", {}, reader=SHAPES, **options)
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_a_checkpoint_without_one_has_no_second_stage(folder: Path) -> None:
 
 
 def test_the_checkpoints_own_in_full_size(folder: Path) -> None:
-    """As published: the defaults of diffusers' network."""
+    """The published upsampler has the defaults of diffusers' network."""
     (folder / "latent_upsampler").mkdir()
     (folder / "latent_upsampler" / "config.json").write_text("{}")
     pipeline = loaded(folder)
@@ -46,9 +46,9 @@ def test_the_checkpoints_own_in_full_size(folder: Path) -> None:
     assert (round(count / 1e9, 1), round(2 * count / 2**30, 1)) == (0.5, 0.9)
     assert "hires" in pipeline.spec.fields
     assert pipeline.spec.hires_upscalers == ("latent_upsampler",)
-    one = pipeline.spec.enlargers["latent_upsampler"]
-    assert (one.scale, one.second["num_inference_steps"]) == (2.0, 3)
-    assert one.second["stg_scale"] == 0
+    enlarger = pipeline.spec.enlargers["latent_upsampler"]
+    assert (enlarger.scale, enlarger.second["num_inference_steps"]) == (2.0, 3)
+    assert enlarger.second["stg_scale"] == 0
 
 
 @pytest.mark.parametrize("place", [".", "latent_upsampler"])
@@ -95,5 +95,5 @@ def test_what_is_refused(folder: Path, tmp_path: Path) -> None:
         loaded(folder, narrow)
     flux = tmp_path / "flux"
     published.write("flux-schnell", flux)
-    with pytest.raises(CheckpointError, match="latent_upsampler is set, but a FluxPipeline"):
+    with pytest.raises(CheckpointError, match="latent_upsampler is set, but FluxPipeline"):
         loaded(flux, narrow, "flux-schnell")

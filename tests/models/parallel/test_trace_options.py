@@ -1,4 +1,4 @@
-"""Options of a trace hold inside it, and nowhere else."""
+"""Trace options: active inside their context, in their thread only."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tests.parallel.layouts import layout
 
 
 def seen_by_a_trace() -> TraceOptions:
-    """Return the options that a function finds while it is traced."""
-    seen: list[TraceOptions] = []
+    """Return the options that a function reads during tracing."""
+    captured: list[TraceOptions] = []
 
     def network(x: jax.Array) -> jax.Array:
-        seen.append(trace_options())
+        captured.append(trace_options())
         return x
 
     jax.jit(network).trace(jnp.zeros(2))
-    (options,) = seen
+    (options,) = captured
     return options
 
 
@@ -58,18 +58,18 @@ def test_options_do_not_outlive_a_trace_that_fails() -> None:
 
 
 def test_threads_trace_with_their_own_options() -> None:
-    """The compiler's threads overlap."""
-    both = threading.Barrier(2, timeout=60)
+    """The compiler uses several threads at the same time."""
+    barrier = threading.Barrier(2, timeout=60)
 
     def traced(strips: int) -> TraceOptions:
         with TraceOptions(strips=strips).active():
-            both.wait()
-            seen = seen_by_a_trace()
-            both.wait()
-            return seen
+            barrier.wait()
+            options = seen_by_a_trace()
+            barrier.wait()
+            return options
 
     with ThreadPoolExecutor(2) as threads:
-        assert [one.strips for one in threads.map(traced, (4, 8))] == [4, 8]
+        assert [result.strips for result in threads.map(traced, (4, 8))] == [4, 8]
     assert seen_by_a_trace() == DEFAULTS
 
 
@@ -77,6 +77,10 @@ def test_a_record_gets_what_a_layout_splits() -> None:
     splits: list[Split] = []
     with TraceOptions(layout(data=2), record=splits.append).active():
         jax.jit(lambda x: split(x, "batch", None)).trace(jnp.zeros((4, 3)))
-    (one,) = splits
-    assert (one.axes, one.shape, one.over) == (("batch", None), (4, 3), (("data",), ()))
-    assert "test_a_record_gets_what_a_layout_splits" in one.where
+    (recorded,) = splits
+    assert (recorded.axes, recorded.shape, recorded.over) == (
+        ("batch", None),
+        (4, 3),
+        (("data",), ()),
+    )
+    assert "test_a_record_gets_what_a_layout_splits" in recorded.where

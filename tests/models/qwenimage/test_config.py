@@ -1,4 +1,4 @@
-"""Configs and specs of Qwen-Image: what is served, and what is refused by name."""
+"""Configs and specs of Qwen-Image: supported values, and refusals by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from models.qwenimage.config import QwenImageConfig
 from models.qwenimage.latents import image_ids, text_ids
 from models.qwenimage.published import TRANSFORMER
 from models.spec.image_sizes import size_of_area
-from models.vision.qwen_patches import MOST_RATIO
+from models.vision.qwen_patches import MAX_RATIO
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_panoramas_are_bounded_by_their_pixels(name: str, tmp_path: Path) -> Non
     sides = size_of_area((8000, 1000), spec.sized_area_px)
     assert sides == (2912, 352) and sides[0] <= spec.limits.max_side_px == 8192
     longest = size_of_area((spec.most_ratio["image"], 1), spec.sized_area_px)
-    assert longest[0] // 32 <= MOST_RATIO * (longest[1] // 32), "the encoder of images reads it"
+    assert longest[0] // 32 <= MAX_RATIO * (longest[1] // 32), "the image encoder would refuse it"
 
 
 def test_an_edit_behind_a_mask_is_priced_by_its_own_size(tmp_path: Path) -> None:

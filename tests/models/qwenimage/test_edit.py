@@ -1,4 +1,4 @@
-"""Checkpoints of Qwen-Image-Edit: single files, and parts that do not fit."""
+"""Qwen-Image-Edit checkpoints: single files, and mismatched parts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def with_encoder(folder: Path) -> Tensors:
-    """Return what a file of transformer and encoder holds, the tower that reads images with it."""
+    """Return a file's tensors: the transformer, and the text encoder with its vision tower."""
     text = load_file(folder / "text_encoder/model.safetensors")
     prefix = "text_encoders.qwen25_7b.transformer."
     stored = {f"model.diffusion_model.{key}": t for key, t in transformer(folder).items()}
@@ -34,11 +34,11 @@ def test_a_file_with_the_tower_that_reads_images(
     folder: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     other = make_edit(tmp_path_factory.mktemp("other") / "base", seed=50)
-    whole, rest = weights(folder), weights(other)
-    made = weights(write(with_encoder(folder), tmp_path / "edit.safetensors"), other)
+    complete, of_base = weights(folder), weights(other)
+    loaded = weights(write(with_encoder(folder), tmp_path / "edit.safetensors"), other)
     for name in ("transformer", "text_encoder", "vision"):
-        assert are_equal(getattr(made, name), getattr(whole, name))
-    assert are_equal(made.vae, rest.vae)
+        assert are_equal(getattr(loaded, name), getattr(complete, name))
+    assert are_equal(loaded.vae, of_base.vae)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""Single files, of the transformer alone or in ComfyUI's keys, give the weights of the folder.
+"""Single Qwen-Image files, of the transformer or with ComfyUI's keys, give the folder's weights.
 
-What is written of the autoencoder is itself held against diffusers' own conversion.
+The written autoencoder is itself compared with diffusers' own conversion.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from tests.models.single_files import (
 from tests.parity.tiny_qwenimage import make_qwenimage
 
 WIDE = {"num_layers": 11}
-"""Blocks whose numbers have two digits."""
+"""Enough blocks for two-digit indices."""
 LAYERS = {
     "base_dim": 4,
     "dim_mult": [1, 2, 4, 4],
     "temperal_downsample": [False, True, True],
     "num_res_blocks": 2,
 }
-"""Sizes of the autoencoder, as published: diffusers' conversion knows no others."""
+"""Published sizes of the autoencoder, the only ones that diffusers' conversion supports."""
 RESIDUAL = {"norm1": "residual.0", "conv1": "residual.2", "norm2": "residual.3"} | {
     "conv2": "residual.6",
     "conv_shortcut": "shortcut",
@@ -56,13 +56,13 @@ def authors_vae(folder: Path) -> Tensors:
 
 
 def _authors(key: str) -> str:
-    for ours, theirs in RESIDUAL.items():
-        key = re.sub(rf"\.{ours}\.", f".{theirs}.", key)
+    for part, original in RESIDUAL.items():
+        key = re.sub(rf"\.{part}\.", f".{original}.", key)
     key = re.sub(r"\.mid_block\.resnets\.(\d)", lambda m: f".middle.{2 * int(m[1])}", key)
     key = key.replace(".mid_block.attentions.0", ".middle.1")
     up = r"decoder\.up_blocks\.(\d)\.(?:resnets\.(\d)|upsamplers\.0)"
     key = re.sub(up, lambda m: f"decoder.upsamples.{4 * int(m[1]) + int(m[2] or 3)}", key)
-    for ours, theirs in (
+    for part, original in (
         ("encoder.down_blocks.", "encoder.downsamples."),
         ("coder.conv_in.", "coder.conv1."),
         ("coder.norm_out.", "coder.head.0."),
@@ -70,12 +70,12 @@ def _authors(key: str) -> str:
         ("post_quant_conv.", "conv2."),
         ("quant_conv.", "conv1."),
     ):
-        key = key.replace(ours, theirs)
+        key = key.replace(part, original)
     return key
 
 
 def all_in_one(folder: Path) -> Tensors:
-    """Return what ComfyUI's whole checkpoints hold."""
+    """Return the arrays of ComfyUI's complete checkpoints."""
     text = load_file(folder / "text_encoder/model.safetensors")
     prefix = "text_encoders.qwen25_7b.transformer."
     return {
@@ -92,9 +92,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A base with other weights, so that what is read of it shows."""
-    made = tmp_path_factory.mktemp("other") / "base"
-    return make_qwenimage(made, transformer=WIDE, vae=LAYERS, seed=50)
+    """Base folder with other weights, to make networks read from the base recognizable."""
+    base = tmp_path_factory.mktemp("other") / "base"
+    return make_qwenimage(base, transformer=WIDE, vae=LAYERS, seed=50)
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_all_networks_in_one_file(
 
 
 def test_scaled_8_bit_floats(folder: Path, tmp_path: Path) -> None:
-    """Scales of the encoder, too; the products are those of torch."""
+    """Includes the encoder's scales. Torch computes the expected products."""
     packed = in_eight_bits(all_in_one(folder))
     assert any(key.startswith("text_") and key.endswith("scale_weight") for key in packed)
     assert_scales_are_multiplied(packed, folder, tmp_path)
@@ -133,7 +133,7 @@ def test_files_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> None
 def test_the_marker_of_references_at_time_zero(
     other: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """ComfyUI's file of Edit 2511 has one; beside a base of another kind it is refused."""
+    """ComfyUI's file of Edit 2511 has the marker; with a base of another kind it is refused."""
     root, at_zero = tmp_path_factory.mktemp("zero"), {**WIDE, "zero_cond_t": True}
     base = make_qwenimage(root / "base", transformer=at_zero, vae=LAYERS)
     named = transformer(base) | {"__index_timestep_zero__": torch.tensor([])}

@@ -1,4 +1,4 @@
-"""What every request asks of its scheduler's class is worked out once."""
+"""Caching of work per scheduler class: annotations and histories are read once."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def test_no_annotation_is_read_again(wish: dict[str, Any]) -> None:
 def test_a_history_is_traced_once() -> None:
     scheduler = for_request(UNIPC, {})
     first = first_history(scheduler.solver, (2, 3))
-    again = for_request(UNIPC, {})
-    assert "eval_shape" not in called(first_history, again.solver, (2, 3))
+    repeated = for_request(UNIPC, {})
+    assert "eval_shape" not in called(first_history, repeated.solver, (2, 3))
     assert set(first) == {"history.corrected", "history.previous_1", "history.previous_2"}
     assert all(leaf.shape == (2, 3) and not np.any(leaf) for leaf in first.values())
     assert first_history(scheduler.solver, (3, 2))["history.corrected"].shape == (3, 2)

@@ -1,4 +1,4 @@
-"""The list of schedulers: configs and wishes, their options, and steps of rows side by side."""
+"""Scheduler registry: configs, requested options, and batched steps of rows."""
 
 from __future__ import annotations
 
@@ -91,11 +91,11 @@ def test_real_configs(config: dict[str, Any], timesteps: list[int]) -> None:
 
 
 @pytest.mark.parametrize("name", CHOICES)
-@pytest.mark.parametrize("own", [SDXL_BASE, WAN], ids=["sdxl", "wan"])
-def test_every_name_makes_a_scheduler_of_any_config(name: str, own: dict[str, Any]) -> None:
-    if "prediction_type" in OPTIONS[name] and own is WAN:
-        own = {**own, "prediction_type": "epsilon", "use_flow_sigmas": False}
-    scheduler = for_request(own, {"name": name})
+@pytest.mark.parametrize("config", [SDXL_BASE, WAN], ids=["sdxl", "wan"])
+def test_every_name_makes_a_scheduler_of_any_config(name: str, config: dict[str, Any]) -> None:
+    if "prediction_type" in OPTIONS[name] and config is WAN:
+        config = {**config, "prediction_type": "epsilon", "use_flow_sigmas": False}
+    scheduler = for_request(config, {"name": name})
     assert isinstance(scheduler, CHOICES[name].kind)
     assert len(scheduler.plan(4)) == 4
 
@@ -112,23 +112,23 @@ def test_names_with_implied_options() -> None:
 
 
 def test_the_checkpoints_values_carry_over() -> None:
-    found = for_request(SDXL_BASE, {"name": "ddim", "eta": 0.5})
+    scheduler = for_request(SDXL_BASE, {"name": "ddim", "eta": 0.5})
     expected = {"beta_start": 0.00085, "clip_sample": False, "steps_offset": 1, "eta": 0.5}
-    assert {key: getattr(found, key) for key in expected} == expected
+    assert {key: getattr(scheduler, key) for key in expected} == expected
     shifted = for_request(WAN, {"name": "unipc", "flow_shift": 5})
     assert (shifted.flow_shift, shifted.prediction_type) == (5, "flow_prediction")  # type: ignore[attr-defined]
 
 
 def test_a_variance_that_nothing_predicts_has_no_effect() -> None:
-    """Checkpoints that were trained with DDPM carry its word along."""
+    """Checkpoints trained with DDPM still contain its `variance_type`."""
     config = {**SDXL_BASE, "variance_type": "fixed_small"}
-    plain, carrying = (for_request(own, {"name": "dpmpp_2m"}) for own in (SDXL_BASE, config))
+    plain, carrying = (for_request(base, {"name": "dpmpp_2m"}) for base in (SDXL_BASE, config))
     assert carrying.plan(4).values.keys() == plain.plan(4).values.keys()
     assert carrying.solver == plain.solver
 
 
 def test_defaults_that_diffusers_marks_as_such_do_not_carry_over() -> None:
-    """`pipe.scheduler.config` holds them, and lists them beside."""
+    """`pipe.scheduler.config` contains the defaults and lists their names separately."""
     config = {**SDXL_BASE, "_use_default_values": ["timestep_spacing"]}
     assert for_request(config, {"name": "euler"}).timestep_spacing == "linspace"  # type: ignore[attr-defined]
 
@@ -158,7 +158,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "noise that is never served": (
         SDXL_BASE,
         {"name": "flow_match_euler", "stochastic_sampling": True},
-        "stochastic_sampling is no option",
+        "stochastic_sampling is not an option",
     ),
     "learned variance": (
         {**SDXL_BASE, "_class_name": "DPMSolverMultistepScheduler", "variance_type": "learned"},
@@ -255,7 +255,7 @@ SIDE_BY_SIDE = {
 
 @pytest.mark.parametrize("wish", SIDE_BY_SIDE.values(), ids=SIDE_BY_SIDE)
 def test_rows_of_different_progress_step_as_if_alone(wish: dict[str, Any]) -> None:
-    """Two rows, the second three steps behind and of another length, in one batch."""
+    """Two rows of different length in one batch; the second has run three steps fewer."""
     scheduler = for_request(SDXL_BASE, wish)
     plans = [scheduler.plan(8), scheduler.plan(5)]
     shape = (2, 3, 4)
@@ -268,13 +268,13 @@ def test_rows_of_different_progress_step_as_if_alone(wish: dict[str, Any]) -> No
         latents, history = jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows)
         columns = jax.tree.map(lambda *leaves: np.stack(leaves), *values)
         stepped = step(latents, outputs[at], history, noise[at], columns)
-        found = [(stepped.latents[i], _row(stepped.history, i)) for i in range(len(rows))]
-        return found
+        results = [(stepped.latents[i], _row(stepped.history, i)) for i in range(len(rows))]
+        return results
 
     start = jnp.asarray(rng.normal(size=shape), jnp.float32)
-    first = alone = (start, scheduler.solver.begin(start))
+    first = single = (start, scheduler.solver.begin(start))
     for i in range(5):
-        alone = advance([alone], [i])[0]
+        single = advance([single], [i])[0]
     ahead = first
     plans.reverse()
     for i in range(3):
@@ -283,8 +283,8 @@ def test_rows_of_different_progress_step_as_if_alone(wish: dict[str, Any]) -> No
     rows = [ahead, first]
     for i in range(5):
         rows = advance(rows, [i + 3, i])
-    for found, expected in zip(jax.tree.leaves(rows[1]), jax.tree.leaves(alone), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)  # another executable
+    for output, expected in zip(jax.tree.leaves(rows[1]), jax.tree.leaves(single), strict=True):
+        np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-5)  # different executables
 
 
 def _row(history: Any, index: int) -> Any:
@@ -293,14 +293,14 @@ def _row(history: Any, index: int) -> Any:
 
 @pytest.mark.parametrize("name", ["dpmpp_2m", "unipc", "ddim"])
 def test_equal_solvers_have_equal_histories(name: str) -> None:
-    """Whatever the schedules are."""
-    one = for_request(SDXL_BASE, {"name": name})
-    other = for_request(SDXL_BASE, {"name": name, "timestep_spacing": "trailing"})
-    assert one != other
-    assert one.solver == other.solver
+    """Schedules with different spacing have equal solvers."""
+    default = for_request(SDXL_BASE, {"name": name})
+    trailing = for_request(SDXL_BASE, {"name": name, "timestep_spacing": "trailing"})
+    assert default != trailing
+    assert default.solver == trailing.solver
     latents = jnp.zeros((3, 4))
-    assert jax.tree.map(jnp.shape, one.solver.begin(latents)) == jax.tree.map(
-        jnp.shape, other.solver.begin(latents)
+    assert jax.tree.map(jnp.shape, default.solver.begin(latents)) == jax.tree.map(
+        jnp.shape, trailing.solver.begin(latents)
     )
 
 
@@ -313,10 +313,10 @@ def test_plans_are_float32(wish: dict[str, Any]) -> None:
 
 
 def test_files_name_each_scheduler_as_the_automatic1111_door_reads_it() -> None:
-    """Both names give it: requests have one of ours, checkpoints that of a class."""
+    """Requests use Atelier's name and checkpoints the class's name; both give the same sampler."""
     assert WRITTEN.keys() == CHOICES.keys()
     assert {*WRITTEN.values()} == {sampler.name for sampler in SAMPLERS}
     kinds: dict[str, set[Any]] = {}
     for name, choice in CHOICES.items():
         kinds.setdefault(WRITTEN[name], set()).add(choice.kind)
-    assert {name for name, found in kinds.items() if len(found) > 1} == {"Euler"}
+    assert {name for name, classes in kinds.items() if len(classes) > 1} == {"Euler"}

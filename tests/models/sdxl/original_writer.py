@@ -1,6 +1,6 @@
-"""Writes an SDXL folder in diffusers' layout as one file with the original keys.
+"""Convert an SDXL folder in diffusers' layout to one file with the original keys.
 
-Made from the folder's arrays and configs alone; nothing of the tables under test is used.
+Uses only the folder's arrays and configs, none of the rename tables under test.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EXTRAS: Tensors = {
     "conditioner.embedders.1.model.logit_scale": torch.tensor(4.6),
     "conditioner.embedders.1.model.text_model.embeddings.position_ids": torch.arange(77)[None],
 }
-"""What files of many origins hold besides."""
+"""Additional tensors that files of various origins contain."""
 
 _UNET = (
     (r"time_embedding\.linear_(\d)", lambda m: f"time_embed.{0 if m[1] == '1' else 2}"),
@@ -68,7 +68,7 @@ _OPEN_CLIP = (
 
 
 def write_original(folder: Path, file: Path) -> Path:
-    """One file with all that the four components' folders hold, and with `EXTRAS`."""
+    """Write one file with the arrays of all four components, and with `EXTRAS`."""
     parts = {
         "model.diffusion_model.": unet(folder / "unet"),
         "first_stage_model.": vae(folder / "vae"),
@@ -81,7 +81,7 @@ def write_original(folder: Path, file: Path) -> Path:
 
 
 def write_refiner(folder: Path, file: Path) -> Path:
-    """The same of a refiner, whose only text encoder is embedder 0."""
+    """Write one file of a refiner, whose only text encoder is embedder 0."""
     parts = {
         "model.diffusion_model.": unet(folder / "unet"),
         "first_stage_model.": vae(folder / "vae"),
@@ -94,7 +94,7 @@ def write_refiner(folder: Path, file: Path) -> Path:
 
 
 def write_cldm(folder: Path, file: Path, prefix: str = "control_model.") -> Path:
-    """One file with a ControlNet's arrays, as Zhang's cldm names them."""
+    """Write one file with a ControlNet's arrays under the names of Zhang's cldm."""
     config = json.loads((folder / "config.json").read_text())
     last = 2 * (2 * len(config["conditioning_embedding_out_channels"]) - 1)
     rules = (
@@ -114,14 +114,16 @@ def write_cldm(folder: Path, file: Path, prefix: str = "control_model.") -> Path
 
 
 def unet(folder: Path) -> Tensors:
-    """Blocks are numbered through; a change of size is one of them, or the last part of one."""
+    """Arrays of a UNet: blocks have one running index, and resampling is a block or a block's last
+    part.
+    """
     config = json.loads((folder / "config.json").read_text())
     assert len(config["block_out_channels"]) == len(config["up_block_types"])
     return way_down(load_file(folder / "diffusion_pytorch_model.safetensors"), config)
 
 
 def way_down(stored: Tensors, config: dict[str, Any]) -> Tensors:
-    """The arrays of a UNet, or of a ControlNet, which has no way up."""
+    """Arrays of a UNet, or of a ControlNet, which has no up blocks."""
     layers = config["layers_per_block"]
 
     def down(m: re.Match[str]) -> str:
@@ -135,8 +137,8 @@ def way_down(stored: Tensors, config: dict[str, Any]) -> Tensors:
         level, part, index = int(m[1]), m[2], int(m[3])
         first = level * (layers + 1)
         if part == "upsamplers":
-            behind = 2 if config["up_block_types"][level].startswith("CrossAttn") else 1
-            return f"output_blocks.{first + layers}.{behind}.conv"
+            part_index = 2 if config["up_block_types"][level].startswith("CrossAttn") else 1
+            return f"output_blocks.{first + layers}.{part_index}.conv"
         return f"output_blocks.{first + index}.{0 if part == 'resnets' else 1}"
 
     def mid(m: re.Match[str]) -> str:
@@ -158,7 +160,9 @@ def _resnet(key: str) -> str:
 
 
 def vae(folder: Path) -> Tensors:
-    """The decoder's levels count from the top; attention is made of 1 x 1 convolutions."""
+    """Arrays of a VAE: decoder levels count from the top, and attention layers are 1 x 1
+    convolutions.
+    """
     last = len(json.loads((folder / "config.json").read_text())["block_out_channels"]) - 1
     rules = (
         (r"up_blocks\.(\d)\.resnets", lambda m: f"up.{last - int(m[1])}.block"),
@@ -173,13 +177,13 @@ def vae(folder: Path) -> Tensors:
 
 
 def clip(folder: Path) -> Tensors:
-    """transformers' names, of a time when all of them began with `text_model`."""
+    """Arrays with transformers' older names, without the prefix `text_model`."""
     stored = load_file(folder / "model.safetensors")
     return {key.removeprefix("text_model."): tensor for key, tensor in stored.items()}
 
 
 def open_clip(folder: Path) -> Tensors:
-    """Queries, keys and values in one tensor; the projection as (in, out)."""
+    """Arrays with OpenCLIP's names: queries, keys and values fused, the projection as (in, out)."""
     stored = clip(folder)
     tensors: Tensors = {
         "positional_embedding": stored.pop("embeddings.position_embedding.weight"),
@@ -195,7 +199,7 @@ def open_clip(folder: Path) -> Tensors:
 def _renamed(
     tensors: Tensors, rules: tuple[tuple[str, Callable[[re.Match[str]], str]], ...]
 ) -> Tensors:
-    """Every rule once, in its order, wherever in a key it applies."""
+    """Apply every rule once, in order, at each matching position of a key."""
     named: Tensors = {}
     for key, tensor in tensors.items():
         for expression, name in rules:

@@ -1,4 +1,4 @@
-"""The UNet's config spells out its levels, and says by name what it cannot be."""
+"""UNet configs of SDXL: expansion to levels, and unsupported values refused by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from models.sdxl.config import UNetConfig
 
 @pytest.fixture(autouse=True)
 def as_in_production(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only our own checks: a wrong type must not be caught by those that tests alone have."""
+    """Disable jaxtyping, so only Atelier's own checks can detect a wrong type."""
     monkeypatch.setattr(type_checks, "jaxtyping_disable", True)
 
 

@@ -1,6 +1,6 @@
-"""Sources of ControlNets: one file gives what a folder gives, and what does not fit is refused.
+"""Sources of SDXL ControlNets: single files equal folders, and unsupported files are refused.
 
-The writer of files in the original keys is itself held against diffusers' own conversion.
+The writer of files in the original keys is itself compared with diffusers' own conversion.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LEVELS: dict[str, Any] = {
     "transformer_layers_per_block": (1, 1, 2),
     "attention_head_dim": (1, 2, 3),
 }
-"""Like SDXL's in all that numbers the blocks."""
+"""Block numbering equal to SDXL's."""
 UP = ("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D")
 VAE = {"block_out_channels": (4, 4, 4, 8)}
 HINT = {"conditioning_embedding_out_channels": (3, 4, 5, 6)}
@@ -61,7 +61,7 @@ NETS: Mapping[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint in `sdxl`, and ControlNets in folders of their names."""
+    """Folder with a checkpoint in `sdxl`, and ControlNets in folders of their names."""
     root = tmp_path_factory.mktemp("controls")
     make_sdxl(root / "sdxl", unet={**LEVELS, "up_block_types": UP}, vae=VAE)
     for seed, (name, config) in enumerate(NETS.items()):
@@ -80,12 +80,12 @@ def arrays(config: ControlNetConfig, place: Path | ComponentFiles, renames: Any)
 
 def assert_the_folders(file: Path, folder: Path, base: Mapping[str, Any]) -> None:
     config, place, renames = read_file(file, base)
-    theirs = of_folder(folder)
-    assert config.trunk.down_levels == theirs.trunk.down_levels
-    assert replace(config, trunk=theirs.trunk) == theirs
-    found, expected = arrays(config, place, renames), arrays(config, folder, CONTROL_RENAMES)
-    assert found.keys() == expected.keys()
-    for path, array in found.items():
+    reference = of_folder(folder)
+    assert config.trunk.down_levels == reference.trunk.down_levels
+    assert replace(config, trunk=reference.trunk) == reference
+    output, expected = arrays(config, place, renames), arrays(config, folder, CONTROL_RENAMES)
+    assert output.keys() == expected.keys()
+    for path, array in output.items():
         np.testing.assert_array_equal(array, expected[path])
 
 
@@ -100,7 +100,9 @@ def test_the_writer_is_diffusers_conversion_the_other_way_round(root: Path, tmp_
     config = {"layers_per_block": LEVELS["layers_per_block"]}
     converted = single_file_utils.convert_controlnet_checkpoint(dict(written), config)
     left_out = stored.keys() - converted.keys()
-    assert all(key.startswith("add_embedding.") for key in left_out), "of SDXL alone"
+    assert all(key.startswith("add_embedding.") for key in left_out), (
+        "only SDXL's embedding may be missing"
+    )
     for key, tensor in converted.items():
         assert torch.equal(tensor, stored[key]), key
 
@@ -113,22 +115,22 @@ def test_original_keys_give_what_the_folder_gives(root: Path, tmp_path: Path, pr
 
 @pytest.mark.parametrize("name", ["edges", "small", "union"])
 def test_diffusers_keys_without_a_config_give_it_too(root: Path, name: str) -> None:
-    """The heads of a union's kinds, which no array tells, are those of the published ones."""
+    """The number of heads of a union's kinds is not in the arrays; the published value is used."""
     assert_the_folders(root / name / WEIGHTS, root / name, unet_config(root))
 
 
 def test_an_array_too_few_is_named(root: Path, tmp_path: Path) -> None:
     file = write_cldm(root / "edges", tmp_path / "edges.safetensors")
-    kept = load_file(file)
-    del kept["control_model.zero_convs.4.0.bias"]
-    save_file(kept, file)
+    remaining = load_file(file)
+    del remaining["control_model.zero_convs.4.0.bias"]
+    save_file(remaining, file)
     with pytest.raises(WeightsError, match=r"zero_convs\.4\.0\.bias|out\.4\.bias"):
         loaded(root, {"edges": ControlSource(str(file))})
 
 
-def loaded(root: Path, controls: Mapping[str, ControlSource], **how: Any) -> Any:
+def loaded(root: Path, controls: Mapping[str, ControlSource], **options: Any) -> Any:
     source = str(root / "sdxl")
-    return registry.load("m", source, "float32", {}, controls=controls, max_controls=2, **how)
+    return registry.load("m", source, "float32", {}, controls=controls, max_controls=2, **options)
 
 
 @pytest.mark.parametrize(
@@ -139,10 +141,10 @@ def loaded(root: Path, controls: Mapping[str, ControlSource], **how: Any) -> Any
         ("wide", None, r"block_out_channels is \(8, 16, 32\)"),
         ("other text", None, "cross_attention_dim is 20"),
         ("other VAE", None, "by 4, and the VAE by 8"),
-        ("edges", "canny", "mode 'canny' is of a union"),
-        ("union", None, "is a union: say its mode, openpose"),
-        ("union", "sketch", "mode 'sketch' is none that it has"),
-        ("union", "8", "mode '8' is none that it has"),
+        ("edges", "canny", "mode 'canny' needs a union"),
+        ("union", None, "is a union; set its mode: openpose"),
+        ("union", "sketch", "mode 'sketch' must be one of"),
+        ("union", "8", "mode '8' must be one of"),
         ("pickled.pth", None, "pickled"),
         ("control-lora.safetensors", None, "no ControlNet"),
         ("pooled", None, "global_pool_conditions"),
@@ -170,35 +172,37 @@ def test_a_union_lies_there_once_whatever_its_names(root: Path) -> None:
     modes = {mode: ControlSource(str(root / "union"), mode) for mode in ("canny", "depth", "7")}
     pipeline = loaded(root, {**modes, "edges": ControlSource(str(root / "edges"))}, reader=SHAPES)
     assert len(pipeline.weights.controls) == 2
-    found = {name: kind.mode for name, kind in pipeline.spec.controls.items()}
-    assert found == {"canny": "canny", "depth": "depth", "7": "7", "edges": None}
+    mode_by_name = {name: kind.mode for name, kind in pipeline.spec.controls.items()}
+    assert mode_by_name == {"canny": "canny", "depth": "depth", "7": "7", "edges": None}
 
 
 def test_a_union_by_two_paths_is_two(root: Path, tmp_path: Path) -> None:
-    """Each path's images are read in one run; those of a plain ControlNet never are."""
+    """Images of one path share a run. Images of a plain ControlNet never do."""
     (tmp_path / "link").symlink_to(root / "union")
-    at = {"canny": root / "union", "depth": root / "union", "7": tmp_path / "link"}
-    modes = {mode: ControlSource(str(path), mode) for mode, path in at.items()}
+    folders = {"canny": root / "union", "depth": root / "union", "7": tmp_path / "link"}
+    modes = {mode: ControlSource(str(path), mode) for mode, path in folders.items()}
     pipeline = loaded(root, {**modes, "edges": ControlSource(str(root / "edges"))}, reader=SHAPES)
-    found = {name: kind.union for name, kind in pipeline.spec.controls.items()}
-    assert found == {"canny": 1, "depth": 1, "7": 2, "edges": None}
+    union_by_name = {name: kind.union for name, kind in pipeline.spec.controls.items()}
+    assert union_by_name == {"canny": 1, "depth": 1, "7": 2, "edges": None}
 
 
 def test_one_file_of_a_hubs_repository(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As it lies in the hub's cache: a link to a file without a suffix, which may change."""
+    """The hub's cache contains a link to a file without a suffix, whose content may change."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    place, commit = tmp_path / "models--owner--union", "0123456789abcdef" * 2 + "01234567"
+    repository, commit = tmp_path / "models--owner--union", "0123456789abcdef" * 2 + "01234567"
     for folder in ("blobs", "refs", f"snapshots/{commit}"):
-        (place / folder).mkdir(parents=True)
-    (place / "refs" / "main").write_text(commit)
-    (place / "snapshots" / commit / "promax.safetensors").symlink_to(place / "blobs" / "1")
+        (repository / folder).mkdir(parents=True)
+    (repository / "refs" / "main").write_text(commit)
+    (repository / "snapshots" / commit / "promax.safetensors").symlink_to(
+        repository / "blobs" / "1"
+    )
     fingerprints = set()
     for scale in (1, 2):
-        arrays = {key: scale * one for key, one in load_file(root / "union" / WEIGHTS).items()}
-        save_file(arrays, place / "blobs" / "1")
+        arrays = {key: scale * array for key, array in load_file(root / "union" / WEIGHTS).items()}
+        save_file(arrays, repository / "blobs" / "1")
         source = ControlSource("owner/union:promax.safetensors", "canny")
         spec = loaded(root, {"canny": source}, reader=SHAPES).spec
         fingerprints.add(spec.fingerprint)
@@ -211,10 +215,10 @@ def test_the_fingerprint_is_of_the_controlnets_too(root: Path) -> None:
         loaded(root, {name: ControlSource(str(root / name)) for name in names}, reader=SHAPES)
         for names in ((), ("edges",), ("small",))
     )
-    assert len({one.spec.fingerprint for one in (plain, edges, small)}) == 3
+    assert len({pipeline.spec.fingerprint for pipeline in (plain, edges, small)}) == 3
 
 
 def test_a_family_without_controls_refuses_them(root: Path, tmp_path: Path) -> None:
     controls = {"edges": ControlSource(str(root / "edges"))}
-    with pytest.raises(CheckpointError, match="controls are set, but a ZImagePipeline takes none"):
+    with pytest.raises(CheckpointError, match="controls are set, but ZImagePipeline does not"):
         registry.load("m", str(make_zimage(tmp_path)), "float32", {}, controls=controls)

@@ -1,4 +1,4 @@
-"""A UNet's step by a plan: whole it is the plain one, left out it takes the inner levels' last."""
+"""Planned UNet steps: a whole step equals the plain one; a skipped step reuses the inner levels."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SMALL = {
     "addition_time_embed_dim": 4,
     "projection_class_embeddings_input_dim": 24 + 6,
 }
-"""Its outermost level has transformers, which SDXL's has not."""
+"""The outermost level has transformers, unlike SDXL's."""
 WHOLE, REUSE = (0.0,), (1.0,)
 
 
@@ -44,7 +44,7 @@ def unet() -> UNet:
 
 
 def inputs(unet: UNet, seed: int) -> list[jax.Array]:
-    """Latents of all prompts of all rows, and what the network is told."""
+    """Latents of all prompts of all rows, and the network's conditioning."""
     keys = jax.random.split(jax.random.key(seed), 4)
     batch = ROWS * PROMPTS
     return [
@@ -62,62 +62,64 @@ def kept(unet: UNet) -> dict[str, jax.Array]:
 
 
 def step(
-    unet: UNet, cached: dict[str, jax.Array], weights: Any, told: list[jax.Array]
+    unet: UNet, cached: dict[str, jax.Array], weights: Any, network_inputs: list[jax.Array]
 ) -> tuple[np.ndarray, dict[str, jax.Array]]:
-    """The prediction by rows' plans, and what they keep then."""
-    found, after = _planned(unet, cached, jnp.array(weights), told)
-    return np.asarray(found), after
+    """Run one planned step; return the prediction and the rows' caches."""
+    prediction, after = _planned(unet, cached, jnp.array(weights), network_inputs)
+    return np.asarray(prediction), after
 
 
-def plain(unet: UNet, told: list[jax.Array]) -> np.ndarray:
-    """The prediction without a plan, by the network as it is at the moment."""
-    return np.asarray(jax.jit(lambda *told: unet(*told))(*told))
+def plain(unet: UNet, arguments: list[jax.Array]) -> np.ndarray:
+    """Return the prediction of the network without a plan, as currently patched."""
+    return np.asarray(jax.jit(lambda *arguments: unet(*arguments))(*arguments))
 
 
 @nnx.jit
 def _planned(
-    unet: UNet, cached: dict[str, jax.Array], weights: jax.Array, told: list[jax.Array]
+    unet: UNet, cached: dict[str, jax.Array], weights: jax.Array, arguments: list[jax.Array]
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     cache = PlannedStep("planned", cached, {WEIGHTS: weights})
-    return unet(*told, cache=cache), cache.after
+    return unet(*arguments, cache=cache), cache.after
 
 
 def test_a_whole_step_is_the_plain_one(unet: UNet) -> None:
-    told = inputs(unet, 1)
-    found, after = step(unet, kept(unet), [WHOLE, WHOLE], told)
-    np.testing.assert_allclose(found, plain(unet, told), rtol=1e-5, atol=1e-5)
+    arguments = inputs(unet, 1)
+    prediction, after = step(unet, kept(unet), [WHOLE, WHOLE], arguments)
+    np.testing.assert_allclose(prediction, plain(unet, arguments), rtol=1e-5, atol=1e-5)
     assert np.abs(after["residual"]).min() < np.abs(after["residual"]).max()
 
 
 def test_a_step_that_is_left_out_runs_the_outermost_level_alone(
     unet: UNet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With what came up from the others in the last whole step; by row."""
-    before, now = inputs(unet, 1), inputs(unet, 2)
-    _, after = step(unet, kept(unet), [WHOLE, WHOLE], before)
-    found, still = step(unet, after, [REUSE, WHOLE], now)
-    whole = plain(unet, now)
-    one_row = slice(0, PROMPTS)
-    assert np.abs(found[one_row] - whole[one_row]).max() > 1e-3
-    np.testing.assert_allclose(found[PROMPTS:], whole[PROMPTS:], rtol=1e-5, atol=1e-5)
-    assert np.array_equal(still["residual"][0], after["residual"][0])
-    taken: list[Any] = []
+    """The inner levels' output comes from the row's last whole step."""
+    earlier, now = inputs(unet, 1), inputs(unet, 2)
+    _, after = step(unet, kept(unet), [WHOLE, WHOLE], earlier)
+    prediction, caches = step(unet, after, [REUSE, WHOLE], now)
+    exact = plain(unet, now)
+    first_row = slice(0, PROMPTS)
+    assert np.abs(prediction[first_row] - exact[first_row]).max() > 1e-3
+    np.testing.assert_allclose(prediction[PROMPTS:], exact[PROMPTS:], rtol=1e-5, atol=1e-5)
+    assert np.array_equal(caches["residual"][0], after["residual"][0])
+    captured: list[Any] = []
     inner = unet.inner
-    monkeypatch.setattr(unet, "inner", lambda *told: taken.append(inner(*told)) or taken[-1])
-    came_up = jax.jit(lambda *told: (unet(*told), taken.pop())[1])(*before)
-    monkeypatch.setattr(unet, "inner", lambda *told: came_up)
+    monkeypatch.setattr(
+        unet, "inner", lambda *arguments: captured.append(inner(*arguments)) or captured[-1]
+    )
+    inner_output = jax.jit(lambda *arguments: (unet(*arguments), captured.pop())[1])(*earlier)
+    monkeypatch.setattr(unet, "inner", lambda *arguments: inner_output)
     expected = plain(unet, now)
-    np.testing.assert_allclose(found[one_row], expected[one_row], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(prediction[first_row], expected[first_row], rtol=1e-5, atol=1e-5)
 
 
 def test_strips_are_cut_and_joined_around_what_is_kept(
     unet: UNet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, now = inputs(unet, 1), inputs(unet, 2)
-    _, after = step(unet, kept(unet), [WHOLE, WHOLE], before)
+    earlier, now = inputs(unet, 1), inputs(unet, 2)
+    _, after = step(unet, kept(unet), [WHOLE, WHOLE], earlier)
     expected, _ = step(unet, after, [REUSE, WHOLE], now)
     monkeypatch.setattr(unet, "_strips", lambda *sizes: 2)
     with TraceOptions().active():
-        found, again = step(unet, after, [REUSE, WHOLE], now)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
-    assert again["residual"].shape == after["residual"].shape
+        prediction, caches = step(unet, after, [REUSE, WHOLE], now)
+    np.testing.assert_allclose(prediction, expected, rtol=1e-4, atol=1e-4)
+    assert caches["residual"].shape == after["residual"].shape

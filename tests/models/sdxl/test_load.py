@@ -1,4 +1,4 @@
-"""Which checkpoints are served, with which defaults, and how the rest is refused."""
+"""SDXL checkpoints: supported ones with their defaults, and refusals of all others."""
 
 from __future__ import annotations
 
@@ -73,11 +73,11 @@ def test_the_unets_input_decides_the_tasks() -> None:
 
 
 def test_what_the_front_end_has_to_know_of_steps_and_layers() -> None:
-    made = spec()
-    assert (made.strength_rounds, made.sigmas_are) == ("down", "noise levels")
-    assert made.step_lists[made.scheduler] == {"timesteps", "sigmas"}
-    assert made.step_lists["ddim"] == frozenset()
-    assert made.limits.max_clip_skip == CLIP.num_hidden_layers - 1
+    base_spec = spec()
+    assert (base_spec.strength_rounds, base_spec.sigmas_are) == ("down", "noise levels")
+    assert base_spec.step_lists[base_spec.scheduler] == {"timesteps", "sigmas"}
+    assert base_spec.step_lists["ddim"] == frozenset()
+    assert base_spec.limits.max_clip_skip == CLIP.num_hidden_layers - 1
 
 
 def test_schedulers_come_with_their_options() -> None:
@@ -109,12 +109,18 @@ def test_a_refiner_has_no_first_encoder_and_is_told_a_score() -> None:
     check_fit(parts)
     with pytest.raises(ValueError, match="projection_class_embeddings_input_dim is 2560"):
         check_fit(parts._replace(scored=False))
-    made = make_spec("refiner", "print", parts, {}, "EulerDiscreteScheduler")
-    assert made.tasks == ("image-to-image", "inpainting")
-    assert (made.defaults["aesthetic_score"], made.defaults["negative_aesthetic_score"]) == (6, 2.5)
-    own = {"aesthetic_score", "negative_aesthetic_score"}
+    refiner_spec = make_spec("refiner", "print", parts, {}, "EulerDiscreteScheduler")
+    assert refiner_spec.tasks == ("image-to-image", "inpainting")
+    assert (
+        refiner_spec.defaults["aesthetic_score"],
+        refiner_spec.defaults["negative_aesthetic_score"],
+    ) == (6, 2.5)
+    additional = {"aesthetic_score", "negative_aesthetic_score"}
     unread = {"prompt_2", "negative_prompt_2", "target_size", "negative_target_size"}
-    assert (made.fields - spec().fields, spec().fields - made.fields) == (own, unread)
+    assert (refiner_spec.fields - spec().fields, spec().fields - refiner_spec.fields) == (
+        additional,
+        unread,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +157,7 @@ def test_parts_that_cannot_be_or_do_not_fit_are_refused_by_name(
 def test_a_projection_that_the_first_encoder_has_no_use_for_is_passed_over(
     folder: Path, tmp_path: Path
 ) -> None:
-    """transformers does so too: some programs save the whole of CLIP's text tower."""
+    """transformers ignores the projection too; some programs save CLIP's complete text tower."""
     tensors = load_file(folder / "text_encoder/model.safetensors")
     save_file(tensors | {"text_projection.weight": np.ones((3, 3))}, tmp_path / "model.safetensors")
     config = ClipConfig.from_dict(json.loads((folder / "text_encoder/config.json").read_text()))
@@ -179,39 +185,45 @@ def test_the_autoencoder_is_upcast_where_diffusers_does_it(
 
 @pytest.fixture(scope="module")
 def file(folder: Path) -> Path:
-    """Beside the folder, with its name."""
+    """Single file next to the folder, with the folder's name."""
     return write_original(folder, folder.with_name(f"{folder.name}.safetensors"))
 
 
 def test_one_file_over_a_folders_configs_is_the_folders_model(folder: Path, file: Path) -> None:
-    one = registry.load("tiny", str(file), "float32", {})
-    whole = registry.load("tiny", str(folder), "float32", {})
-    assert jax.tree.structure(one.weights) == jax.tree.structure(whole.weights)
-    pairs = zip(jax.tree.leaves(one.weights), jax.tree.leaves(whole.weights), strict=True)
+    from_file = registry.load("tiny", str(file), "float32", {})
+    from_folder = registry.load("tiny", str(folder), "float32", {})
+    assert jax.tree.structure(from_file.weights) == jax.tree.structure(from_folder.weights)
+    pairs = zip(
+        jax.tree.leaves(from_file.weights), jax.tree.leaves(from_folder.weights), strict=True
+    )
     assert all(np.array_equal(a, b) for a, b in pairs)
-    assert one.spec.tasks == whole.spec.tasks
-    assert one.spec.fingerprint != whole.spec.fingerprint
+    assert from_file.spec.tasks == from_folder.spec.tasks
+    assert from_file.spec.fingerprint != from_folder.spec.fingerprint
 
 
 def test_one_file_of_a_refiner_is_the_folders_model(folder: Path, tmp_path: Path) -> None:
-    whole = make_refiner(tmp_path / "refiner")
-    file = write_refiner(whole, tmp_path / "refiner.safetensors")
-    one, other = (registry.load("tiny", str(place), "float32", {}) for place in (file, whole))
-    pairs = zip(jax.tree.leaves(one.weights), jax.tree.leaves(other.weights), strict=True)
+    refiner_folder = make_refiner(tmp_path / "refiner")
+    file = write_refiner(refiner_folder, tmp_path / "refiner.safetensors")
+    from_file, from_folder = (
+        registry.load("tiny", str(place), "float32", {}) for place in (file, refiner_folder)
+    )
+    pairs = zip(
+        jax.tree.leaves(from_file.weights), jax.tree.leaves(from_folder.weights), strict=True
+    )
     assert all(np.array_equal(a, b) for a, b in pairs)
-    assert one.spec.tasks == other.spec.tasks == ("image-to-image", "inpainting")
+    assert from_file.spec.tasks == from_folder.spec.tasks == ("image-to-image", "inpainting")
     (tmp_path / "lone").mkdir()
-    lone = file.rename(tmp_path / "lone" / "any.safetensors")
-    assert registry.base_of(lone) == "stabilityai/stable-diffusion-xl-refiner-1.0"
+    separate = file.rename(tmp_path / "lone" / "any.safetensors")
+    assert registry.base_of(separate) == "stabilityai/stable-diffusion-xl-refiner-1.0"
     with pytest.raises(CheckpointError, match=r"it is a refiner.* of a model with two .* as base"):
-        registry.load("tiny", str(lone), "float32", {}, base=str(folder))
+        registry.load("tiny", str(separate), "float32", {}, base=str(folder))
 
 
 def test_where_a_files_configs_come_from(folder: Path, file: Path, tmp_path: Path) -> None:
-    lone = Path(shutil.copy(file, tmp_path / "lone.safetensors"))
+    separate = Path(shutil.copy(file, tmp_path / "lone.safetensors"))
     assert registry.base_of(file) == str(folder)
     assert registry.base_of(folder / "any.safetensors") == str(folder)
-    assert registry.base_of(lone) == "stabilityai/stable-diffusion-xl-base-1.0"
+    assert registry.base_of(separate) == "stabilityai/stable-diffusion-xl-base-1.0"
 
 
 def test_a_file_that_no_family_takes_is_refused(folder: Path, file: Path, tmp_path: Path) -> None:
@@ -222,5 +234,5 @@ def test_a_file_that_no_family_takes_is_refused(folder: Path, file: Path, tmp_pa
     with pytest.raises(UnsupportedCheckpoint, match=r"not a \.safetensors file"):
         registry.load("tiny", str(pickle), "float32", {})
     (tmp_path / "model_index.json").write_text('{"_class_name": "LTXPipeline"}')
-    with pytest.raises(UnsupportedCheckpoint, match="single files of a LTXPipeline"):
+    with pytest.raises(UnsupportedCheckpoint, match="single files of LTXPipeline"):
         registry.load("tiny", str(file), "float32", {}, base=str(tmp_path))

@@ -1,4 +1,4 @@
-"""SDXL's real sizes by abstract shapes, half precisions, and the UNet's small parts."""
+"""SDXL's UNet at full size with abstract shapes, half precision, and its small parts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from models.weights.loader import flat_parameters
 from tests.models.sdxl.test_config import SDXL_BASE
 
 PARAMETERS = 2_567_463_684
-"""Of SDXL base 1.0's UNet, as published."""
+"""Parameters of SDXL base 1.0's UNet, as published."""
 
 
 def abstract(dtype: Any, **changes: Any) -> UNet:
@@ -67,12 +67,12 @@ def test_parameters_are_those_of_the_published_checkpoint(full_size: UNet) -> No
 def test_a_picture_of_1024_goes_through_and_the_program_is_small(full_size: UNet) -> None:
     traced = trace(full_size)
     assert (traced.out_info.shape, traced.out_info.dtype) == ((2, 128, 128, 4), jnp.bfloat16)
-    # 3,278 as built; with the 70 transformer layers written out it would be some 15,000.
+    # The program has 3,278 equations. Unrolled, its 70 transformer layers would make about 15,000.
     assert len(equations(traced.jaxpr.jaxpr)) < 5_000
 
 
 def test_every_parameter_has_a_name_in_the_checkpoint(full_size: UNet) -> None:
-    """Both ways: what writes a checkpoint asks the table for the key of each path."""
+    """Both directions: writers of checkpoints look up the key of each path in the table."""
     for path, leaf in flat_parameters(full_size).items():
         layers = range(leaf.shape[0]) if leaf.axes[0] == "layers" else [None]
         for layer in layers:
@@ -97,16 +97,16 @@ def test_products_in_the_weights_dtype_and_islands_in_float32(dtype: Any) -> Non
     )
     traced = trace(network, latents_px=16)
     assert traced.out_info.dtype == dtype
-    found = equations(traced.jaxpr.jaxpr)
-    assert dtypes(found, "dot_general") | dtypes(found, "conv_general_dilated") == {
+    all_equations = equations(traced.jaxpr.jaxpr)
+    assert dtypes(all_equations, "dot_general") | dtypes(all_equations, "conv_general_dilated") == {
         jnp.dtype(dtype)
     }
     for island in ("sin", "cos", "rsqrt", "exp"):  # times and sizes, norms, softmax
-        assert dtypes(found, island) == {jnp.dtype("float32")}, island
+        assert dtypes(all_equations, island) == {jnp.dtype("float32")}, island
 
 
-def dtypes(found: list[Any], primitive: str) -> set[Any]:
-    chosen = (equation for equation in found if equation.primitive.name == primitive)
+def dtypes(program: list[Any], primitive: str) -> set[Any]:
+    chosen = (equation for equation in program if equation.primitive.name == primitive)
     return {variable.aval.dtype for equation in chosen for variable in equation.invars}
 
 
@@ -129,9 +129,9 @@ def test_inputs_that_the_network_needs_are_asked_for(full_size: UNet) -> None:
 @pytest.mark.parametrize("wanted", [(3, 5), (7, 10), (8, 8), (2, 4)], ids=str)
 def test_nearest_is_torchs(found: tuple[int, int], wanted: tuple[int, int]) -> None:
     x = np.random.default_rng(0).standard_normal((2, *found, 3), np.float32)
-    theirs = torch.nn.functional.interpolate(torch.from_numpy(x).permute(0, 3, 1, 2), wanted)
+    expected = torch.nn.functional.interpolate(torch.from_numpy(x).permute(0, 3, 1, 2), wanted)
     np.testing.assert_array_equal(
-        nearest(jnp.asarray(x), wanted), theirs.permute(0, 2, 3, 1).numpy()
+        nearest(jnp.asarray(x), wanted), expected.permute(0, 2, 3, 1).numpy()
     )
 
 
@@ -139,8 +139,8 @@ def test_nearest_is_torchs(found: tuple[int, int], wanted: tuple[int, int]) -> N
 @pytest.mark.parametrize(("features", "shift"), [(320, 0), (256, 1), (9, 0.5)])
 def test_sinusoids_are_diffusers(features: int, shift: float, flip: bool) -> None:
     values = np.array([0.0, 1.0, 37.5, 999.0, 1344.0], np.float32)
-    theirs = get_timestep_embedding(torch.from_numpy(values), features, flip, shift)
-    ours = sinusoid(jnp.asarray(values), features, flip_sin_to_cos=flip, freq_shift=shift)
-    # One bit of a frequency makes 1e-4 at 1344; two libraries' sines differ by far less.
-    np.testing.assert_allclose(ours, theirs.numpy(), atol=2e-4, rtol=0)
-    assert ours.dtype == jnp.float32
+    expected = get_timestep_embedding(torch.from_numpy(values), features, flip, shift)
+    output = sinusoid(jnp.asarray(values), features, flip_sin_to_cos=flip, freq_shift=shift)
+    # An error of one bit in a frequency gives 1e-4 at 1344; the libraries' sines differ far less.
+    np.testing.assert_allclose(output, expected.numpy(), atol=2e-4, rtol=0)
+    assert output.dtype == jnp.float32

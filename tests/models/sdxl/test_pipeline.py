@@ -1,4 +1,4 @@
-"""SDXL's real sizes by abstract shapes: nothing is allocated, every program is traced."""
+"""SDXL pipelines at full size with abstract shapes: every program is traced, nothing allocated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.interface.pipeline import Prepared, PyTree, RequestError
+from models.interface.pipeline import PreparedRow, PyTree, RequestError
 from models.sdxl.compatibility import Parts
 from models.sdxl.config import UNetConfig
 from models.sdxl.latents import LatentSpace
@@ -72,12 +72,12 @@ def shapes(tree: PyTree) -> Any:
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
 
 
-def through_shapes(pipeline: SdxlPipeline, prepared: Prepared) -> PyTree:
+def through_shapes(pipeline: SdxlPipeline, prepared: PreparedRow) -> PyTree:
     return jax.eval_shape(pipeline.encode, pipeline.weights, shapes(dict(prepared.inputs)))
 
 
-def through_every_program(pipeline: SdxlPipeline, prepared: Prepared) -> PyTree:
-    """The row after a step of two rows, which has the shape of the row before it."""
+def through_every_program(pipeline: SdxlPipeline, prepared: PreparedRow) -> PyTree:
+    """Trace all programs and return the encoded row; a step of two rows keeps the row's shapes."""
     row = through_shapes(pipeline, prepared)
     rows = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((2, *leaf.shape), leaf.dtype), row)
     step = prepared.steps[0]
@@ -86,7 +86,7 @@ def through_every_program(pipeline: SdxlPipeline, prepared: Prepared) -> PyTree:
         for name, value in step.values.items()
     }
     program = jax.jit(pipeline.step, static_argnums=0)
-    after = jax.eval_shape(program, step.phase, pipeline.weights, rows, values)
+    after = jax.eval_shape(program, step.program, pipeline.weights, rows, values)
     assert shapes(after) == shapes(rows)
     pixels = jax.eval_shape(pipeline.decode, pipeline.weights, row)
     assert (pixels.shape, pixels.dtype) == ((1024, 1024, 3), jnp.uint8)
@@ -112,8 +112,8 @@ def test_a_picture_of_1024_by_a_mask(checkpoint: Any, tmp_path: Path) -> None:
     pipeline = abstract_pipeline(checkpoint, tmp_path)
     fields = pipeline.spec.defaults_for("inpainting") | {"prompt": "a", "seed": 1}
     ancestral = {"scheduler": {"name": "euler_ancestral"}, "num_inference_steps": 3}
-    pictures = {"image": png(), "mask_image": png()}
-    prepared = pipeline.prepare(fields | ancestral, pictures)
+    files = {"image": png(), "mask_image": png()}
+    prepared = pipeline.prepare(fields | ancestral, files)
     assert len(prepared.steps) == 2  # a strength of 0.9999, rounded down
     row = through_every_program(pipeline, prepared)
     assert row["mask"].shape == (128, 128, 1)
@@ -126,13 +126,13 @@ def test_rows_that_share_a_program_share_a_bucket_and_a_phase(tmp_path: Path) ->
 
     def program(**changes: Any) -> tuple[str, str]:
         prepared = pipeline.prepare(fields | changes, {})
-        return prepared.bucket, prepared.steps[0].phase
+        return prepared.bucket, prepared.steps[0].program
 
     plain = program()
     assert plain == program(guidance_scale=9.0, guidance_rescale=0.5, clip_skip=2, seed=5)
     assert plain == program(scheduler={"use_karras_sigmas": True})
     assert plain == program(negative_prompt="rain")
-    others = [
+    different = [
         program(guidance_scale=1.0),
         program(width=512),
         program(scheduler={"name": "ddim"}),
@@ -140,7 +140,7 @@ def test_rows_that_share_a_program_share_a_bucket_and_a_phase(tmp_path: Path) ->
         program(scheduler={"name": "dpmpp_2m"}),
         program(scheduler={"name": "euler_ancestral"}),
     ]
-    assert len({plain, *others}) == 1 + len(others)
+    assert len({plain, *different}) == 1 + len(different)
 
 
 def test_each_prompt_has_its_own_hidden_layer(tmp_path: Path) -> None:
@@ -148,8 +148,8 @@ def test_each_prompt_has_its_own_hidden_layer(tmp_path: Path) -> None:
     fields = pipeline.spec.defaults | {"prompt": "a", "seed": 1, "num_inference_steps": 1}
 
     def inputs(**changes: Any) -> tuple[list[int], list[bool]]:
-        found = pipeline.prepare(fields | changes, {}).inputs
-        return found["layers"].tolist(), found["heard"].tolist()
+        inputs_of_request = pipeline.prepare(fields | changes, {}).inputs
+        return inputs_of_request["layers"].tolist(), inputs_of_request["active_prompts"].tolist()
 
     assert inputs() == ([1, 1], [True, False])
     assert inputs(clip_skip=2, negative_prompt="") == ([3, 1], [True, True])
@@ -184,12 +184,12 @@ def test_what_its_spec_says_to_be_without_effect_is_so(tmp_path: Path) -> None:
     assert needs.keys() == NEGATIVE.keys() | {"eta"}
     unguided = {**SMALL, **NEGATIVE, "guidance_scale": 1.0}
     idle = without_effect(pipeline, unguided)
-    # without the second prompt's own conditions there is nothing else to see but the scale's number
+    # without separate conditioning for the second prompt, only the scale's number differs
     assert idle - {"guidance_rescale"} == NEGATIVE.keys() - {"guidance_rescale"}
     assert not without_effect(pipeline, {**SMALL, **NEGATIVE})
-    # zeros stand for the second encoder's text, too, which the device decides: `heard`
-    silent = {name: NEGATIVE[name] for name in ("negative_prompt_2", "negative_original_size")}
-    assert without_effect(pipeline, SMALL | silent) == {"negative_original_size"}
+    # if `heard` is false, the device replaces the second encoder's text by zeros
+    unread = {name: NEGATIVE[name] for name in ("negative_prompt_2", "negative_original_size")}
+    assert without_effect(pipeline, SMALL | unread) == {"negative_original_size"}
     image = {"image": png()}
     by_image = without_effect(pipeline, {**SMALL, **NEGATIVE, "strength": 0.6}, image)
     assert by_image == {"negative_crops_coords_top_left"}
@@ -205,8 +205,8 @@ def test_prompts_that_are_cut_and_options_without_effect_are_told(tmp_path: Path
     def warnings(**changes: Any) -> list[tuple[str, str]]:
         return [(w.field, w.message) for w in pipeline.prepare(fields | changes, {}).warnings]
 
-    said = f"reads 77 tokens; not read: {('a red circle ' * 5).strip()!r}"
-    assert warnings() == [("prompt", f"CLIP-L {said}"), ("prompt", f"CLIP-G {said}")]
+    ending = f"reads 77 tokens; not read: {('a red circle ' * 5).strip()!r}"
+    assert warnings() == [("prompt", f"CLIP-L {ending}"), ("prompt", f"CLIP-G {ending}")]
     assert warnings(prompt="a") == []
     second = warnings(prompt="a", prompt_2="a star " * 80, negative_prompt="a star " * 80)
     assert [field for field, _ in second] == ["negative_prompt", "prompt_2", "negative_prompt"]
@@ -221,7 +221,7 @@ def test_prompts_that_are_cut_and_options_without_effect_are_told(tmp_path: Path
 
 @pytest.mark.parametrize("prompt", ["a red circle", "a (red:1.0) circle", "a [(red)] circle", ""])
 def test_a_weight_of_one_changes_nothing(tmp_path: Path, prompt: str) -> None:
-    """The same inputs, bucket and steps: the same programs draw the same bits."""
+    """Inputs, bucket and steps are equal, so the same programs compute the same bits."""
     pipeline = abstract_pipeline(SDXL_BASE, tmp_path)
     fields = pipeline.spec.defaults | SMALL | {"seed": 1, "negative_prompt": "a star"}
     bare = "".join(letter for letter in prompt if letter not in "()[]:.10")
@@ -236,11 +236,11 @@ def test_a_weight_of_one_changes_nothing(tmp_path: Path, prompt: str) -> None:
 
 
 def test_weighted_prompts_share_the_steps_of_plain_ones(tmp_path: Path) -> None:
-    """Weights are of the encoder's program alone; each number of chunks has steps of its own."""
+    """Weights affect only the encoder's program; each number of chunks has its own step program."""
     pipeline = abstract_pipeline(SDXL_BASE, tmp_path)
     fields = pipeline.spec.defaults | SMALL | {"seed": 1, "prompt_syntax": "weighted"}
 
-    def prepared(**changes: Any) -> Prepared:
+    def prepared(**changes: Any) -> PreparedRow:
         return pipeline.prepare(fields | changes, {})
 
     weighted = prepared(prompt="a (red:1.2)")
@@ -260,10 +260,10 @@ def test_a_weighted_prompt_that_is_cut_is_told(tmp_path: Path) -> None:
     fields = pipeline.spec.defaults | SMALL | {"seed": 1, "prompt_syntax": "weighted"}
     prompt = "a (red:1.2) circle " * 101
     warnings = pipeline.prepare(fields | {"prompt": prompt}, {}).warnings
-    said = "reads 4 chunks of 75 tokens; not read: 'a red circle'"
-    assert [(one.field, one.message) for one in warnings] == [
-        ("prompt", f"CLIP-L {said}"),
-        ("prompt", f"CLIP-G {said}"),
+    ending = "reads 4 chunks of 75 tokens; not read: 'a red circle'"
+    assert [(warning.field, warning.message) for warning in warnings] == [
+        ("prompt", f"CLIP-L {ending}"),
+        ("prompt", f"CLIP-G {ending}"),
     ]
 
 

@@ -1,4 +1,4 @@
-"""What a request says: defaults filled in as diffusers fills them, wrong values named."""
+"""SDXL requests: diffusers' defaults, and validation errors that name the field."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def test_sizes_are_the_pictures_height_first() -> None:
 
 def test_the_negative_prompts_sizes_follow_the_pipeline_of_the_task() -> None:
     sizes = {"crops_coords_top_left": [1, 2], "negative_crops_coords_top_left": [3, 4]}
-    one = request(**sizes, negative_original_size=[5, 6])
-    assert one.time_ids("text-to-image")[1] == (96, 64, 1, 2, 96, 64)
-    assert one.time_ids("image-to-image")[1] == (5, 6, 1, 2, 96, 64)
-    both = request(**sizes, negative_original_size=[5, 6], negative_target_size=[7, 8])
-    assert both.time_ids("text-to-image")[1] == (5, 6, 3, 4, 7, 8)
-    assert both.time_ids("inpainting")[1] == (5, 6, 1, 2, 7, 8)
+    partial = request(**sizes, negative_original_size=[5, 6])
+    assert partial.time_ids("text-to-image")[1] == (96, 64, 1, 2, 96, 64)
+    assert partial.time_ids("image-to-image")[1] == (5, 6, 1, 2, 96, 64)
+    complete = request(**sizes, negative_original_size=[5, 6], negative_target_size=[7, 8])
+    assert complete.time_ids("text-to-image")[1] == (5, 6, 3, 4, 7, 8)
+    assert complete.time_ids("inpainting")[1] == (5, 6, 1, 2, 7, 8)
 
 
 def test_the_pictures_decide_the_task() -> None:
@@ -72,6 +72,6 @@ def test_the_pictures_decide_the_task() -> None:
     ],
 )
 def test_a_wrong_value_is_refused_by_its_field(wrong: dict[str, Any], field: str) -> None:
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         request(**wrong)
-    assert refused.value.field == field
+    assert error.value.field == field

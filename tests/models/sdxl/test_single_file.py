@@ -1,6 +1,6 @@
-"""One file with the original keys gives the parameters that the folder in diffusers' layout gives.
+"""One SDXL file with the original keys gives the same parameters as diffusers' folder.
 
-The writer of these files is itself held against diffusers' own conversion of such files.
+The writer of these files is itself compared with diffusers' own conversion.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ LAYOUT: dict[str, Any] = {
     },
     "vae": {"block_out_channels": (4, 8, 12), "layers_per_block": 2},
 }
-"""Like SDXL's in all that numbers the blocks, and for inpainting."""
+"""Block numbering equal to SDXL's, with the channels of inpainting."""
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def config_of(folder: Path, component: str) -> dict[str, Any]:
 
 @cache
 def abstract(folder: Path) -> dict[str, nnx.Module]:
-    """By component. The base of a fine-tune for inpainting is an ordinary one: four channels."""
+    """Abstract modules by component. The base of an inpainting fine-tune has four channels."""
     texts = [clip.ClipConfig.from_dict(config_of(folder, f"text_encoder{n}")) for n in ("", "_2")]
     return {
         "unet": abstract_module(UNet, UNetConfig.from_dict(config_of(folder, "unet"))),
@@ -96,15 +96,15 @@ def test_every_parameter_is_the_folders(folder: Path, file: Path, name: str) -> 
     tables = {"unet": RENAMES, "vae": VAE_RENAMES}
     module = abstract(folder)[name]
     expected = load(module, folder / name, tables.get(name, clip.RENAMES), dtype=jnp.float32)
-    found = load(module, *components(folder, file)[name], dtype=jnp.float32)
-    pairs = flat_parameters(expected), flat_parameters(found)
+    output = load(module, *components(folder, file)[name], dtype=jnp.float32)
+    pairs = flat_parameters(expected), flat_parameters(output)
     assert pairs[0].keys() == pairs[1].keys()
     for path, leaf in pairs[0].items():
         np.testing.assert_array_equal(pairs[1][path].get_value(), leaf.get_value(), err_msg=path)
 
 
 class TestTheWriterAgainstDiffusers:
-    """The conversions that diffusers' `from_single_file` makes."""
+    """Comparison with the conversions of diffusers' `from_single_file`."""
 
     def check(self, converted: dict[str, torch.Tensor], network: torch.nn.Module) -> None:
         expected = network.state_dict()
@@ -140,7 +140,10 @@ class TestTheWriterAgainstDiffusers:
 def in_names_of(
     network: torch.nn.Module, converted: dict[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """diffusers names CLIP's arrays as transformers 4 does; version 5 leaves `text_model.` out."""
+    """Rename diffusers' CLIP arrays to the network's keys, with or without `text_model.`.
+
+    diffusers follows transformers 4; version 5 omits the prefix.
+    """
     names = {key.removeprefix("text_model."): key for key in network.state_dict()}
     return {names[key.removeprefix("text_model.")]: t for key, t in converted.items()}
 
@@ -183,9 +186,9 @@ def test_faults_are_named_as_in_the_file(folder: Path, file: Path, tmp_path: Pat
     tensors[f"{prefix}visual.proj"] = torch.zeros(2)
     save_file(tensors, tmp_path / "broken.safetensors")
     part = components(folder, tmp_path / "broken.safetensors")["text_encoder_2"]
-    with pytest.raises(WeightsError) as caught:
+    with pytest.raises(WeightsError) as raised:
         load(abstract(folder)["text_encoder_2"], *part, dtype=jnp.float32)
-    error = caught.value
+    error = raised.value
     assert error.component == "text_encoder_2 in broken.safetensors"
     assert error.missing == (f"{prefix}transformer.resblocks.1.attn.in_proj_bias",)
     assert error.stray == (f"{prefix}visual.proj",)
@@ -206,7 +209,7 @@ def test_an_sdxl_is_told(file: Path) -> None:
 def test_an_sdxl_of_another_training_is_refused(
     file: Path, tmp_path: Path, mark: str, said: str
 ) -> None:
-    """All of SDXL's parts are there: only the mark tells that no scheduler here fits."""
+    """The file has all parts of SDXL. Only the marker shows that no scheduler fits."""
     other = tmp_path / "other.safetensors"
     save_file(load_file(file) | {mark: torch.tensor(80.0)}, other)
     assert not single_file.detect(other)
@@ -247,7 +250,7 @@ LAYER = "model.diffusion_model.input_blocks.1.0.in_layers.0.weight"
             ],
             r"without vae \(first_stage_model\.\*\); take",
         ),
-        (["down_blocks.0.resnets.0.conv1.weight"], "whole folder"),
+        (["down_blocks.0.resnets.0.conv1.weight"], "complete folder"),
         (["model.diffusion_model.joint_blocks.0.x_block.mlp.fc1.bias"], "Stable Diffusion 3"),
         (["edm_mean", LAYER], "Playground 2.5"),
         (["something.else"], "not an SDXL checkpoint"),
@@ -293,7 +296,7 @@ def refiners_file(refiner: Path) -> Path:
 
 
 class TestTheRefinersWriterAgainstDiffusers(TestTheWriterAgainstDiffusers):
-    """The same of a refiner's file, whose only text encoder is embedder 0."""
+    """Comparison for a refiner's file, whose only text encoder is embedder 0."""
 
     test_first_text_encoder = None
 
@@ -315,5 +318,5 @@ class TestTheRefinersWriterAgainstDiffusers(TestTheWriterAgainstDiffusers):
 
 def test_a_refiner_is_told(refiners_file: Path, file: Path) -> None:
     assert single_file.detect(refiners_file)
-    found = [single_file.prefixes_of(load_file(one)) for one in (refiners_file, file)]
-    assert found == [single_file.REFINER_PREFIXES, single_file.PREFIXES]
+    prefixes = [single_file.prefixes_of(load_file(path)) for path in (refiners_file, file)]
+    assert prefixes == [single_file.REFINER_PREFIXES, single_file.PREFIXES]

@@ -1,4 +1,4 @@
-"""Work that controls add to the price of a request."""
+"""Work of control images in the price of a request."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CONTROLLED = SPEC.model_copy(update={"controls": KINDS})
 def test_work_is_that_of_the_steps_that_read_it(
     control: dict[str, Any], further: dict[str, Any], work: float
 ) -> None:
-    """To an eighth, upwards; a refiner's steps read none."""
+    """Rounded up to an eighth. A refiner's steps read no controls."""
     request = {"control": [{"name": "canny", "image": "x", **control}], **further}
     assert CONTROLLED.control_work(request) == work
 

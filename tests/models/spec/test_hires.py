@@ -8,7 +8,7 @@ from tests.service.standin import SPEC
 
 
 def test_a_spec_of_an_older_pool_has_none() -> None:
-    """It says nothing of the field, and would ignore it."""
+    """The older spec lacks the field, and its workers would ignore it."""
     assert FIELD in SPEC.fields
     older = SPEC.model_copy(update={"fields": SPEC.fields - {FIELD}})
     assert "strength" in older.fields and "image-to-image" in older.tasks

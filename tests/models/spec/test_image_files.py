@@ -1,4 +1,4 @@
-"""Image files: what diffusers' `load_image` makes of them, or an error before any pixel."""
+"""Image files: decoded as by diffusers' `load_image`, or refused before any pixel is read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def save(image: Image.Image, file_format: str, **options: object) -> bytes:
 
 
 def checked(data: bytes) -> Image.Image:
-    """What a pool decodes of a file that has been checked."""
+    """Validate and decode a file as a worker does."""
     file, image = check(data, MAX_PIXELS), decode(data)
     assert image.mode == "RGB" and image.size == (file.width, file.height)
     return image
@@ -44,13 +44,13 @@ def checked(data: bytes) -> Image.Image:
 def test_every_mode_becomes_rgb(mode: str) -> None:
     opaque = np.dstack([PIXELS[..., :3], np.full(PIXELS.shape[:2], 255, np.uint8)])
     source = Image.fromarray(opaque if "A" in mode else PIXELS[..., :3]).convert(mode)
-    got = checked(save(source, "PNG"))
-    np.testing.assert_array_equal(np.asarray(got), np.asarray(source.convert("RGB")))
+    image = checked(save(source, "PNG"))
+    np.testing.assert_array_equal(np.asarray(image), np.asarray(source.convert("RGB")))
 
 
 @pytest.mark.parametrize("kind", ["RGBA", "LA", "palette"])
 def test_what_is_transparent_is_white_but_in_a_mask(kind: str) -> None:
-    """Below it lies black, as an eraser leaves it."""
+    """The transparent pixels are black, as left by an eraser."""
     colours = Image.new("RGBA", (3, 1), (0, 0, 0, 0))
     colours.putpixel((1, 0), (0, 0, 0, 128))
     colours.putpixel((2, 0), (200, 200, 200, 255))
@@ -76,12 +76,12 @@ def test_every_format_is_read(file_format: str) -> None:
 
 
 def test_the_camera_s_orientation_is_applied() -> None:
-    """Source: diffusers' load_image, which turns upright first and drops alpha then."""
+    """Source: diffusers' load_image, which rotates first and then drops alpha."""
     exif = Image.Exif()
-    exif[0x0112] = 6  # the camera was turned by 90 degrees
+    exif[0x0112] = 6  # the camera was rotated by 90 degrees
     source = Image.fromarray(PIXELS[..., :3])
-    got = checked(save(source, "PNG", exif=exif))
-    np.testing.assert_array_equal(np.asarray(got), np.rot90(np.asarray(source), -1))
+    image = checked(save(source, "PNG", exif=exif))
+    np.testing.assert_array_equal(np.asarray(image), np.rot90(np.asarray(source), -1))
 
 
 def test_the_limit_is_the_last_size_that_passes() -> None:
@@ -114,11 +114,11 @@ def test_damage_is_a_picture_error_or_a_picture(
     for place, value in changes:
         damaged[place % len(damaged)] = value
     try:
-        got = checked(bytes(damaged[: max(1, keep % (len(damaged) + 1))]))
+        image = checked(bytes(damaged[: max(1, keep % (len(damaged) + 1))]))
     except ImageFileError as error:
         assert str(error)
     else:
-        assert got.width * got.height <= MAX_PIXELS
+        assert image.width * image.height <= MAX_PIXELS
 
 
 def test_scans_are_counted_before_they_are_decoded() -> None:
@@ -140,7 +140,7 @@ def test_scans_of_a_thumbnail_are_not_the_image_s() -> None:
 
 @pytest.mark.parametrize("read", [decode, lambda data: load(data, 100)])
 def test_grey_levels_of_16_bits_are_scaled(read: Callable[[bytes], Image.Image]) -> None:
-    """Depth maps are such files; Pillow would make all above 255 white."""
+    """Depth maps have 16 bits. Pillow would turn all levels above 255 white."""
     levels = np.array([[0, 4369, 32896, 65535]], np.uint16)
     file = io.BytesIO()
     Image.fromarray(levels).save(file, "PNG")

@@ -1,4 +1,4 @@
-"""Sizes that images are scaled to."""
+"""Target sizes of scaled images."""
 
 from __future__ import annotations
 

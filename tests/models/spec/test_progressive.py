@@ -1,4 +1,4 @@
-"""Parts of an image whose first steps are smaller."""
+"""Progressive resolution: passes of an image whose first steps are smaller."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from models.spec.model_spec import ALL_QUALITIES, ModelSpec, Size, Sizes
 from models.spec.passes import passes, steps_of
-from models.spec.progressive import FIELD, StepRange, parts, why_idle
+from models.spec.progressive import FIELD, StepRange, reason_without_effect, split_request
 from models.spec.quality_presets import GuidanceInterval, Progressive, Quality
 from tests.service.standin import SPEC
 
@@ -41,7 +41,7 @@ def test_the_first_steps_are_smaller_and_the_others_begin_with_an_image() -> Non
     ("size", "scale", "small"),
     [
         ((128, 96), 0.6, (80, 64)),  # 76.8 and 57.6, in multiples of 16
-        ((64, 64), 0.1, (32, 32)),  # the smallest that the model draws
+        ((64, 64), 0.1, (32, 32)),  # the model's smallest size
         ((256, 32), 0.5, (128, 32)),
     ],
 )
@@ -59,27 +59,27 @@ def test_sizes_are_such_as_the_model_draws(
     [
         (GROWING, {"image": "x"}, "has images"),
         (GROWING, {"control": [{"name": "canny", "image": "x"}]}, "has images"),
-        (GROWING, {"sigmas": [1.0, 0.5]}, "has sigmas of its own"),
-        (GROWING, {"width": 32, "height": 32}, "no smaller image"),
+        (GROWING, {"sigmas": [1.0, 0.5]}, "sets sigmas"),
+        (GROWING, {"width": 32, "height": 32}, "no smaller size"),
         (GROWING, {"num_inference_steps": 2}, "less than one"),
-        (listed(Size(width=128, height=96)), {}, "64 x 48 is none of them"),
+        (listed(Size(width=128, height=96)), {}, "64 x 48 is not one of"),
         (GROWING, {"hires": {"width": 256, "height": 192, "upscaler": "latent"}}, "hires fix"),
     ],
 )
 def test_where_it_has_no_effect(spec: ModelSpec, fields: dict[str, Any], why: str) -> None:
-    assert parts(FIELDS | fields, spec) is None
-    assert why in why_idle(FIELDS | fields, spec)
+    assert split_request(FIELDS | fields, spec) is None
+    assert why in reason_without_effect(FIELDS | fields, spec)
 
 
 @pytest.mark.parametrize("quality", ["exact", "fast", None])
 def test_other_presets_have_one_pass(quality: str | None) -> None:
     fields = {**FIELDS, "quality": quality}
     assert passes(fields, GROWING) == (fields, None)
-    assert why_idle(fields, GROWING) == ""
+    assert reason_without_effect(fields, GROWING) == ""
 
 
 def test_a_listed_smaller_size_is_drawn() -> None:
-    assert parts(FIELDS, listed(Size(width=128, height=96), Size(width=64, height=48)))
+    assert split_request(FIELDS, listed(Size(width=128, height=96), Size(width=64, height=48)))
 
 
 def test_hires_fix_keeps_its_passes() -> None:
@@ -90,7 +90,7 @@ def test_hires_fix_keeps_its_passes() -> None:
 
 
 def test_the_last_release_reads_a_spec_without_such_presets() -> None:
-    """It would refuse the lever; this version reads them all."""
+    """The last release would reject the optimization; this version reads all presets."""
     written = json.loads(GROWING.model_dump_json())
     assert set(written["qualities"]) == {"fast"}
     assert "progressive" not in written["qualities"]["fast"]
@@ -98,7 +98,7 @@ def test_the_last_release_reads_a_spec_without_such_presets() -> None:
     assert ModelSpec.model_validate_json(GROWING.model_dump_json()) == GROWING
 
 
-@pytest.mark.parametrize("lever", [{"scale": 1}, {"scale": 0}, {"until": 0}, {"until": 1}])
-def test_shares_lie_between_none_and_all(lever: dict[str, float]) -> None:
+@pytest.mark.parametrize("options", [{"scale": 1}, {"scale": 0}, {"until": 0}, {"until": 1}])
+def test_shares_lie_between_none_and_all(options: dict[str, float]) -> None:
     with pytest.raises(ValidationError):
-        Progressive(**{"scale": 0.5, "until": 0.5} | lever)
+        Progressive(**{"scale": 0.5, "until": 0.5} | options)

@@ -1,4 +1,4 @@
-"""Prompts with weights: what AUTOMATIC1111's own examples say, and where its parser is silent."""
+"""Weighted prompts: the examples of AUTOMATIC1111's parser, and cases that they omit."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from models.spec.prompt_syntax import (
 
 
 def parsed(prompt: str) -> list[list[tuple[str, float]]]:
-    return [[(text, round(weight, 9)) for text, weight in one] for one in passages(prompt)]
+    return [[(text, round(weight, 9)) for text, weight in passage] for passage in passages(prompt)]
 
 
 @pytest.mark.parametrize(
     ("prompt", "parts"),
     [
-        # AUTOMATIC1111's doctests.
+        # Doctests of AUTOMATIC1111.
         ("normal text", [("normal text", 1.0)]),
         ("an (important) word", [("an ", 1.0), ("important", 1.1), (" word", 1.0)]),
         ("(unbalanced", [("unbalanced", 1.1)]),
@@ -45,7 +45,7 @@ def parsed(prompt: str) -> list[list[tuple[str, float]]]:
                 (".", 1.1),
             ],
         ),
-        # Beyond them.
+        # Further cases.
         ("", []),
         ("()", []),
         ("((a))", [("a", 1.21)]),
@@ -166,9 +166,9 @@ def test_an_escaped_prompt_is_the_plain_one(prompt: str) -> None:
 
 @pytest.mark.parametrize("piece", ["(a)", "([", "(a:1.1)[", "\\", "BREAK ", " " * 9, "a:1", ":"])
 def test_a_long_prompt_takes_no_quadratic_time(piece: str) -> None:
-    began = time.process_time()
+    start = time.process_time()
     has_numbers(piece * (2**20 // len(piece)))
-    assert time.process_time() - began < 20  # a quadratic reader takes hours
+    assert time.process_time() - start < 20  # a quadratic parser takes hours
 
 
 def test_parts_are_named() -> None:

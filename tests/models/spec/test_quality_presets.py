@@ -1,4 +1,4 @@
-"""Presets of quality: what they are, which a model has, and what they make of a table of steps."""
+"""Quality presets: validation, availability per model, and their effect on a plan of steps."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pydantic import ValidationError
 
 import models.demo
 from models.checkpoint.folder import CheckpointError, read_qualities
-from models.interface.apply_presets import apply_levers, quality_of, with_presets
+from models.interface.apply_presets import apply_optimizations, quality_of, with_presets
 from models.interface.pipeline import RequestError, Step
 from models.interface.step_program import StepProgram
 from models.spec.quality_presets import (
     CACHES,
     COEFFICIENTS,
-    LEVERS,
     LONGEST_NAME,
+    OPTIMIZATIONS,
     PRESETS,
     THRESHOLD,
     WEIGHTS,
@@ -58,21 +58,21 @@ def of_eight_bits(products: object) -> Quality:
     ],
 )
 def test_the_steps_of_an_interval(start: float, stop: float, steps: int, expected: object) -> None:
-    """The share is cut off to whole steps, as in diffusers' guiders."""
+    """Fractions of steps are rounded down, as in diffusers' guiders."""
     guided = Quality(guidance=GuidanceInterval(start=start, stop=stop)).guided(steps)
     assert [i for i, is_guided in enumerate(guided) if is_guided] == list(expected)  # type: ignore[call-overload]
 
 
 def test_a_wrong_preset_is_refused() -> None:
-    with pytest.raises(ValidationError, match="behind stop"):
+    with pytest.raises(ValidationError, match="above stop"):
         GuidanceInterval(start=0.7, stop=0.5)
     with pytest.raises(ValidationError, match="threshold"):
         StepCache(kind="teacache", threshold=0)
-    for endless in (float("inf"), float("nan")):  # JSON has neither: no front end could read them
+    for invalid in (float("inf"), float("nan")):  # JSON supports neither
         with pytest.raises(ValidationError, match="threshold"):
-            StepCache(kind="teacache", threshold=endless)
+            StepCache(kind="teacache", threshold=invalid)
         with pytest.raises(ValidationError, match="psnr_db"):
-            Quality(psnr_db=endless)
+            Quality(psnr_db=invalid)
     with pytest.raises(ValidationError, match="extra"):
         Quality.model_validate({"eight_bits": True})
     with pytest.raises(ValidationError, match="'w8a16' or 'w8a8'"):
@@ -81,7 +81,7 @@ def test_a_wrong_preset_is_refused() -> None:
 
 @pytest.mark.parametrize(("before", "now"), [(True, "w8a8"), (False, None)])
 def test_a_preset_written_before_weights_could_be_rounded_alone(before: bool, now: object) -> None:
-    """Of settings, checkpoints, and specs in Redis; what is written now is read as it is."""
+    """Old presets occur in settings, checkpoints and Redis. The current format round-trips."""
     preset = Quality.model_validate({"eight_bit": before})
     assert preset.eight_bit == now
     assert Quality.model_validate_json(preset.model_dump_json()) == preset
@@ -89,23 +89,27 @@ def test_a_preset_written_before_weights_could_be_rounded_alone(before: bool, no
 
 def test_exact_steps_are_left_as_they_are() -> None:
     steps = steps_of(4)
-    after = apply_levers(steps, Quality())
-    assert [(s.phase, dict(s.values)) for s in after] == [(s.phase, dict(s.values)) for s in steps]
+    after = apply_optimizations(steps, Quality())
+    assert [(s.program, dict(s.values)) for s in after] == [
+        (s.program, dict(s.values)) for s in steps
+    ]
     assert Quality().key == ""
 
 
 def test_the_first_step_the_last_and_those_after_a_turn_run_whole() -> None:
-    """What was kept is of other prompts, or of another expert, behind a turn."""
-    eight = apply_levers(steps_of(4, "high") + steps_of(4, "low"), CACHED)
-    thresholds = [float(step.values[THRESHOLD]) for step in eight]
+    """After a change of expert, the cache would contain another expert's or other prompts'
+    residuals.
+    """
+    steps = apply_optimizations(steps_of(4, "high") + steps_of(4, "low"), CACHED)
+    thresholds = [float(step.values[THRESHOLD]) for step in steps]
     assert thresholds == pytest.approx([0, 0.1, 0.1, 0.1, 0, 0.1, 0.1, 0])
-    (one,) = apply_levers(steps_of(1), CACHED)
-    assert one.values[THRESHOLD] == 0
+    (only_step,) = apply_optimizations(steps_of(1), CACHED)
+    assert only_step.values[THRESHOLD] == 0
 
 
 def test_levers_are_a_part_of_the_phase() -> None:
-    ten = apply_levers(steps_of(10), FAST)
-    assert [step.phase for step in ten] == [
+    ten = apply_optimizations(steps_of(10), FAST)
+    assert [step.program for step in ten] == [
         StepProgram("one", guided=i in range(2, 6), quant="w8a8", cache="teacache")
         for i in range(10)
     ]
@@ -122,137 +126,146 @@ def test_thresholds_alone_part_no_batch() -> None:
 
 
 def test_the_presets_of_a_model() -> None:
-    """Every family's, then the folder's, then the operator's; only what the family can do."""
-    mine = {"fast": FAST, "eight-bit": Quality(eight_bit="w8a8", psnr_db=30)}
-    found = presets(LEVERS, {"fast": CACHED}, mine)
-    assert found["fast"] == FAST and found["eight-bit"].psnr_db == 30
+    """Presets of the family, then of the folder, then of the operator, limited to the family's
+    optimizations.
+    """
+    operators = {"fast": FAST, "eight-bit": Quality(eight_bit="w8a8", psnr_db=30)}
+    by_name = presets(OPTIMIZATIONS, {"fast": CACHED}, operators)
+    assert by_name["fast"] == FAST and by_name["eight-bit"].psnr_db == 30
     guided = presets({"guidance"})
     assert set(guided) == {"high", "fast", "guidance-interval"}
-    assert guided["fast"].levers == {"guidance"} < presets(LEVERS)["fast"].levers
-    with pytest.raises(ValueError, match=r'fast pulls eight_bit; .*eight_bit = "beside"'):
-        presets(LEVERS - {"eight_bit"}, mine)
-    with pytest.raises(
-        ValueError, match=r"quality\.fast pulls step_cache; .*: eight_bit, guidance"
-    ):
-        presets(LEVERS - {"step_cache"}, {"fast": FAST})
+    assert (
+        guided["fast"].optimizations == {"guidance"} < presets(OPTIMIZATIONS)["fast"].optimizations
+    )
+    with pytest.raises(ValueError, match=r'fast uses eight_bit; .*eight_bit = "beside"'):
+        presets(OPTIMIZATIONS - {"eight_bit"}, operators)
+    with pytest.raises(ValueError, match=r"quality\.fast uses step_cache; .*: eight_bit, guidance"):
+        presets(OPTIMIZATIONS - {"step_cache"}, {"fast": FAST})
     with pytest.raises(ValueError, match=r"quality\.exact"):
-        presets(LEVERS, {"exact": FAST})
-    for unsayable in ("", "\n", " fast", "x" * (LONGEST_NAME + 1)):
-        with pytest.raises(ValueError, match="is no name for a preset"):
-            presets(LEVERS, {unsayable: FAST})
+        presets(OPTIMIZATIONS, {"exact": FAST})
+    for name in ("", "\n", " fast", "x" * (LONGEST_NAME + 1)):
+        with pytest.raises(ValueError, match="is not a valid name"):
+            presets(OPTIMIZATIONS, {name: FAST})
 
 
 def test_a_folder_brings_presets(tmp_path: Path) -> None:
-    preset = {"eight_bit": True, "psnr_db": 31.5, "about": "ten images"}  # as before w8a16
+    preset = {"eight_bit": True, "psnr_db": 31.5, "about": "ten images"}  # the old boolean form
     (tmp_path / "atelier.json").write_text(json.dumps({"quality": {"fast": preset}}))
-    spec = with_presets(SPEC, tmp_path, LEVERS, {}, "beside")
+    spec = with_presets(SPEC, tmp_path, OPTIMIZATIONS, {}, "beside")
     assert spec.qualities["fast"] == Quality.model_validate({**preset, "eight_bit": "w8a8"})
     assert spec.defaults["quality"] == "exact" and spec.bucket_fields[-1] == "quality"
-    without = with_presets(SPEC, tmp_path, LEVERS, {}).qualities
+    without = with_presets(SPEC, tmp_path, OPTIMIZATIONS, {}).qualities
     assert without["fast"] == PRESETS["fast"]
     assert not any(preset.eight_bit for preset in without.values())
     (tmp_path / "atelier.json").write_text('{"quality": {"fast": {"eight": true}}}')
     with pytest.raises(CheckpointError, match=r"(?s)atelier.json: quality: .*fast"):
-        with_presets(SPEC, tmp_path, LEVERS, {})
+        with_presets(SPEC, tmp_path, OPTIMIZATIONS, {})
 
 
 def test_a_default_that_is_no_preset_is_refused(tmp_path: Path) -> None:
     spec = SPEC.model_copy(update={"defaults": {**SPEC.defaults, "quality": "mine"}})
-    with pytest.raises(ValueError, match="'mine' is none of exact, high"):
-        with_presets(spec, tmp_path, LEVERS, {})
-    found = with_presets(spec, tmp_path, LEVERS, {"mine": FAST}, "beside")
-    assert found.defaults["quality"] == "mine"
+    with pytest.raises(ValueError, match="'mine' must be one of exact, high"):
+        with_presets(spec, tmp_path, OPTIMIZATIONS, {})
+    accepted = with_presets(spec, tmp_path, OPTIMIZATIONS, {"mine": FAST}, "beside")
+    assert accepted.defaults["quality"] == "mine"
 
 
 def test_without_exact_weights_there_are_no_exact_pictures(tmp_path: Path) -> None:
-    """Neither `exact` nor a preset that needs them; what is left of the rest has 8 bits."""
-    spec = with_presets(SPEC, tmp_path, LEVERS, {"fast": FAST}, "instead")
+    """No `exact` and no preset that needs exact weights; the remaining presets use 8 bits."""
+    spec = with_presets(SPEC, tmp_path, OPTIMIZATIONS, {"fast": FAST}, "instead")
     assert FAST.eight_bit and spec.quality_names == ("fast", "eight-bit-weights", "eight-bit")
     assert spec.defaults["quality"] == "eight-bit-weights" and not spec.has_exact
     with pytest.raises(
-        RequestError, match="quality: 'exact' is none of fast, eight-bit-weights, eight-b"
+        RequestError, match="quality: 'exact' must be one of fast, eight-bit-weights, eight-b"
     ):
         quality_of(spec, {"quality": "exact"})
     with pytest.raises(
         ValueError, match=r'quality\.mine needs exact weights.*"instead".*eight_bit = "w8a16"'
     ):
-        with_presets(SPEC, tmp_path, LEVERS, {"mine": CACHED}, "instead")
-    asked = SPEC.model_copy(update={"defaults": {**SPEC.defaults, "quality": "exact"}})
-    with pytest.raises(ValueError, match="'exact' is none of eight-bit-weights, eight-bit"):
-        with_presets(asked, tmp_path, LEVERS, {}, "instead")
+        with_presets(SPEC, tmp_path, OPTIMIZATIONS, {"mine": CACHED}, "instead")
+    exact_by_default = SPEC.model_copy(update={"defaults": {**SPEC.defaults, "quality": "exact"}})
+    with pytest.raises(ValueError, match="'exact' must be one of eight-bit-weights, eight-bit"):
+        with_presets(exact_by_default, tmp_path, OPTIMIZATIONS, {}, "instead")
 
 
 def test_a_request_names_a_preset() -> None:
     spec = SPEC.model_copy(update={"qualities": {"fast": FAST}})
     assert quality_of(spec, {"quality": "fast"}) == FAST
     assert quality_of(spec, {}) == quality_of(spec, {"quality": "exact"}) == Quality()
-    with pytest.raises(RequestError, match="quality: 'slow' is none of exact, fast"):
+    with pytest.raises(RequestError, match="quality: 'slow' must be one of exact, fast"):
         quality_of(spec, {"quality": "slow"})
 
 
 @pytest.mark.parametrize("default", ["exact", "fast"])
 def test_a_job_of_an_earlier_version_is_exact(tmp_path: Path, default: str) -> None:
-    """It is drawn so, whatever the operator has made the default since: it is to be counted so."""
+    """These jobs run and count as `exact`, regardless of the operator's current default."""
     operators = SPEC.model_copy(update={"defaults": {**SPEC.defaults, "quality": default}})
-    spec = with_presets(operators, tmp_path, LEVERS, {"fast": FAST}, eight_bit="beside")
-    before = {"prompt": "a red circle", **spec.defaults}
-    assert before.pop("quality") == default
-    assert quality_of(spec, before) == Quality()
-    assert spec.bucket(before) == spec.bucket({**before, "quality": "exact"})
-    assert spec.bucket(before) != spec.bucket({**before, "quality": "fast"})
+    spec = with_presets(operators, tmp_path, OPTIMIZATIONS, {"fast": FAST}, eight_bit="beside")
+    fields = {"prompt": "a red circle", **spec.defaults}
+    assert fields.pop("quality") == default
+    assert quality_of(spec, fields) == Quality()
+    assert spec.bucket(fields) == spec.bucket({**fields, "quality": "exact"})
+    assert spec.bucket(fields) != spec.bucket({**fields, "quality": "fast"})
 
 
 @pytest.mark.parametrize("where", ["beside", "instead"])
 def test_a_queued_job_of_8_bits_is_drawn_as_it_was_accepted(tmp_path: Path, where: Any) -> None:
-    """Another preset is the default since; what it was then is in the job."""
-    spec = with_presets(SPEC, tmp_path, LEVERS, {}, where)
+    """The current default is another preset; the job contains the preset of its admission."""
+    spec = with_presets(SPEC, tmp_path, OPTIMIZATIONS, {}, where)
     assert quality_of(spec, {"quality": "eight-bit"}).eight_bit == "w8a8"
     assert quality_of(spec, {"quality": "eight-bit-weights"}).eight_bit == "w8a16"
 
 
 @pytest.mark.parametrize("family", ["flux", "sdxl", "wan"])
 def test_presets_of_the_demo_tell_what_was_measured(family: str) -> None:
-    """And pull what the family's own of that name do, but for those that were planned."""
-    brought = read_qualities(Path(models.demo.__file__).parent / family)
-    of_family = LEVERS - (CACHES if family == "sdxl" else set())
-    for name, preset in brought.items():
+    """They use the same optimizations as the family's presets of those names, except the planned
+    ones.
+    """
+    presets_of_demo = read_qualities(Path(models.demo.__file__).parent / family)
+    of_family = OPTIMIZATIONS - (CACHES if family == "sdxl" else set())
+    for name, preset in presets_of_demo.items():
         assert preset.psnr_db, name
         assert "held-out prompts" in preset.about or preset.measured, name
         if name.startswith("planned-"):
             assert preset.cache == "planned" and preset.measured
             continue
         if name == "progressive":
-            assert preset.levers == {"progressive"} and preset.measured
+            assert preset.optimizations == {"progressive"} and preset.measured
             continue
-        assert preset.only(LEVERS) == PRESETS[name].only(of_family), name
-    assert {"guidance-interval", "eight-bit-weights", "eight-bit"} <= brought.keys()
-    assert any(name.startswith("planned-") for name in brought)
+        assert preset.restricted_to(OPTIMIZATIONS) == PRESETS[name].restricted_to(of_family), name
+    assert {"guidance-interval", "eight-bit-weights", "eight-bit"} <= presets_of_demo.keys()
+    assert any(name.startswith("planned-") for name in presets_of_demo)
 
 
 @pytest.mark.parametrize("guidance", [None, GuidanceInterval(stop=0.5)])
 def test_levers_of_later_steps_are_those_of_the_whole_image(guidance: Any) -> None:
-    """But that what the earlier ones kept is of another size: the first of them runs whole."""
+    """Exception: the cache of the earlier steps has another size, so the first later step runs
+    whole.
+    """
     plan = PlannedCache(kind="planned", steps=8, whole=(0, 3, 6))
     signal = StepCache(kind="first-block", threshold=0.1)
     for cache in (plan, signal):
         quality = Quality(guidance=guidance, step_cache=cache)
-        whole, later = apply_levers(steps_of(8), quality), apply_levers(steps_of(6), quality, (), 2)
-        assert [step.phase for step in later] == [step.phase for step in whole[2:]]
+        all_steps, later = (
+            apply_optimizations(steps_of(8), quality),
+            apply_optimizations(steps_of(6), quality, (), 2),
+        )
+        assert [step.program for step in later] == [step.program for step in all_steps[2:]]
         name = WEIGHTS if cache is plan else THRESHOLD
-        left_out = [bool(np.any(step.values[name])) for step in later]
-        expected = [bool(np.any(step.values[name])) for step in whole[2:]]
-        assert left_out == [False, *expected[1:]] and any(left_out)
+        skipped = [bool(np.any(step.values[name])) for step in later]
+        expected = [bool(np.any(step.values[name])) for step in all_steps[2:]]
+        assert skipped == [False, *expected[1:]] and any(skipped)
 
 
 def test_a_checkpoint_s_preset_is_left_out_where_its_use_lacks_the_lever(tmp_path: Path) -> None:
-    """An operator's is refused."""
-    grows = {"progressive": {"scale": 0.5, "until": 0.5}}
-    (tmp_path / "atelier.json").write_text(json.dumps({"quality": {"grows": grows}}))
-    assert "grows" in with_presets(SPEC, tmp_path, LEVERS, {}).qualities
+    """The same preset from the operator is refused."""
+    preset = {"progressive": {"scale": 0.5, "until": 0.5}}
+    (tmp_path / "atelier.json").write_text(json.dumps({"quality": {"grows": preset}}))
+    assert "grows" in with_presets(SPEC, tmp_path, OPTIMIZATIONS, {}).qualities
     edits = SPEC.model_copy(update={"fields": SPEC.fields - {"strength"}})
-    assert "grows" not in with_presets(edits, tmp_path, LEVERS, {}).qualities
-    with pytest.raises(ValueError, match=r"quality\.mine pulls progressive"):
-        with_presets(edits, tmp_path, LEVERS, {"mine": Quality.model_validate(grows)})
+    assert "grows" not in with_presets(edits, tmp_path, OPTIMIZATIONS, {}).qualities
+    with pytest.raises(ValueError, match=r"quality\.mine uses progressive"):
+        with_presets(edits, tmp_path, OPTIMIZATIONS, {"mine": Quality.model_validate(preset)})
 
 
 PLAN = Quality(step_cache=PlannedCache(kind="planned", steps=4, whole=(0, 2)))
@@ -260,14 +273,19 @@ SIGNAL = Quality(step_cache=StepCache(kind="first-block", threshold=0.1))
 
 
 def test_plans_are_a_lever_of_their_own() -> None:
-    """A UNet has plans alone: its first block tells nothing of the others."""
-    unet = LEVERS - {"step_cache"}
+    """A UNet supports only planned caches: its first block does not predict the others."""
+    unet = OPTIMIZATIONS - {"step_cache"}
     assert presets(unet, {"mine": PLAN})["mine"] == PLAN
     assert all(preset.cache is None for preset in presets(unet).values())
-    with pytest.raises(ValueError, match=r"quality\.mine pulls step_cache; .* planned_cache"):
+    with pytest.raises(ValueError, match=r"quality\.mine uses step_cache; .* planned_cache"):
         presets(unet, {"mine": SIGNAL})
-    with pytest.raises(ValueError, match=r"quality\.mine pulls planned_cache; the levers .* guid"):
-        presets(LEVERS - CACHES, {"mine": PLAN})
-    both = PLAN.model_copy(update={"guidance": GuidanceInterval(stop=0.5)})
-    assert both.only({"guidance"}) == Quality(guidance=both.guidance)
-    assert both.only({"planned_cache"}) == PLAN and SIGNAL.only({"planned_cache"}) == Quality()
+    with pytest.raises(
+        ValueError, match=r"quality\.mine uses planned_cache; this model supports: .* guid"
+    ):
+        presets(OPTIMIZATIONS - CACHES, {"mine": PLAN})
+    combined = PLAN.model_copy(update={"guidance": GuidanceInterval(stop=0.5)})
+    assert combined.restricted_to({"guidance"}) == Quality(guidance=combined.guidance)
+    assert (
+        combined.restricted_to({"planned_cache"}) == PLAN
+        and SIGNAL.restricted_to({"planned_cache"}) == Quality()
+    )

@@ -1,4 +1,4 @@
-"""Images of a request by path."""
+"""Images of a request, by path."""
 
 from __future__ import annotations
 

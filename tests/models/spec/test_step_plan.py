@@ -1,4 +1,4 @@
-"""Plans of step caches: the weights of each step, stretched plans, and plans that are none."""
+"""Planned step caches: weights per step, stretched plans, and invalid plans."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from models.spec.quality_presets import Quality
-from models.spec.step_plan import PlannedCache, taylor
+from models.spec.step_plan import PlannedCache, taylor_weights
 
 NO_TURN = [False] * 8
 
@@ -24,44 +24,57 @@ def test_what_is_reused_is_the_last_whole_steps() -> None:
 
 
 def test_the_first_step_and_those_after_a_turn_run_whole_and_look_no_further_back() -> None:
-    turned = [step == 4 for step in range(8)]
-    weights = plan(1, 2, estimate="taylor").weights(turned)
-    assert [any(one) for one in weights] == [False, False, False, True, False, True, True, True]
+    changes = [step == 4 for step in range(8)]
+    weights = plan(1, 2, estimate="taylor").weights(changes)
+    assert [any(step_weights) for step_weights in weights] == [
+        False,
+        False,
+        False,
+        True,
+        False,
+        True,
+        True,
+        True,
+    ]
     assert weights[3] == (2.0, -1.0)
-    assert weights[5] == (1.0, 0.0), "of the phase's own whole steps there is one yet"
+    assert weights[5] == (1.0, 0.0), "only one whole step of this step kind precedes"
 
 
 def test_magnitudes_are_those_of_the_step_against_the_last_whole_one() -> None:
-    found = plan(0, 2, steps=4, estimate="magnitude", magnitudes=(1.0, 2.0, 4.0, 5.0))
-    assert found.weights(NO_TURN[:4]) == [(0.0,), (2.0,), (0.0,), (1.25,)]
-    twice = found.weights(NO_TURN)
-    assert twice[1] == pytest.approx((1.5,)) and twice[3] == pytest.approx((3.0,))
+    magnitude_plan = plan(0, 2, steps=4, estimate="magnitude", magnitudes=(1.0, 2.0, 4.0, 5.0))
+    assert magnitude_plan.weights(NO_TURN[:4]) == [(0.0,), (2.0,), (0.0,), (1.25,)]
+    stretched = magnitude_plan.weights(NO_TURN)
+    assert stretched[1] == pytest.approx((1.5,)) and stretched[3] == pytest.approx((3.0,))
 
 
 @pytest.mark.parametrize("behind", [(4,), (4, 3), (5, 2), (5, 4, 1), (6, 3, 2)])
 def test_taylor_continues_what_has_its_order(behind: tuple[int, ...]) -> None:
-    """A constant and a line exactly; of a parabola what divided differences make of it."""
+    """Exact for constants and lines; for parabolas the divided differences."""
     at = behind[0] + 2
     for function in (lambda t: 3.0, lambda t: 2.0 * t - 1)[: len(behind)]:
-        found = sum(w * function(t) for w, t in zip(taylor(at, behind), behind, strict=True))
-        assert found == pytest.approx(function(at))
+        estimate = sum(
+            w * function(t) for w, t in zip(taylor_weights(at, behind), behind, strict=True)
+        )
+        assert estimate == pytest.approx(function(at))
 
 
 def test_taylor_of_second_order_follows_the_published_recursion() -> None:
-    """Differences of differences, each over the distance of the newer two whole steps."""
-    steps, values, ahead = (7, 4, 2), (3.0, -1.0, 5.0), 2
+    """Divided differences of divided differences, over the distance of the two newer whole
+    steps.
+    """
+    steps, values, distance = (7, 4, 2), (3.0, -1.0, 5.0), 2
     newer = (values[0] - values[1]) / (steps[0] - steps[1])
     older = (values[1] - values[2]) / (steps[1] - steps[2])
     bend = (newer - older) / (steps[0] - steps[1])
-    expected = values[0] + ahead * newer + ahead**2 / 2 * bend
-    found = sum(w * v for w, v in zip(taylor(7 + ahead, steps), values, strict=True))
-    assert found == pytest.approx(expected)
+    expected = values[0] + distance * newer + distance**2 / 2 * bend
+    estimate = sum(w * v for w, v in zip(taylor_weights(7 + distance, steps), values, strict=True))
+    assert estimate == pytest.approx(expected)
 
 
 def test_a_plan_is_stretched_over_other_numbers_of_steps() -> None:
     def whole(steps: int) -> list[int]:
         weights = plan(0, 1, 4).weights([False] * steps)
-        return [step for step, one in enumerate(weights) if not any(one)]
+        return [step for step, step_weights in enumerate(weights) if not any(step_weights)]
 
     assert whole(8) == [0, 1, 4] and whole(16) == [0, 2, 8] and whole(4) == [0, 2]
     assert whole(1) == [0] and whole(0) == []
@@ -94,8 +107,8 @@ def test_a_plan_that_is_none_says_why(wrong: dict[str, Any], said: str) -> None:
 
 
 def test_plans_that_look_equally_far_back_share_batches() -> None:
-    def key(found: PlannedCache) -> str:
-        return Quality(step_cache=found).key
+    def key(cache: PlannedCache) -> str:
+        return Quality(step_cache=cache).key
 
     ratios = plan(0, 3, estimate="magnitude", magnitudes=(1.0,) * 8)
     assert key(plan(0, 1)) == key(ratios) == "planned"

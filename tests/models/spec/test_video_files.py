@@ -1,4 +1,4 @@
-"""Videos that clients send: their frames are those that players show, or the file is refused."""
+"""Video files from clients: decoded frames equal those of players, or the file is refused."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from workers.media.video import encode_video
 MAX_PIXELS = 10_000
 BOUNDS = VideoBounds(max_frames=9, max_pixels=10**6, max_frame_pixels=MAX_PIXELS)
 NEAR = 24
-"""Levels that a strong edge in colours of half the size is off, at the best quality."""
+"""Tolerance in levels at a strong edge of half-size colours, at the best quality."""
 FLAT = 6
-"""Levels that a flat area is off; read as BT.601 it is 9 and 17."""
+"""Tolerance in levels of a flat area. With a wrong BT.601 conversion it is off by 9 and 17."""
 
 
 def clip(count: int = 5) -> np.ndarray:
-    """Rows of two colours, darker from frame to frame."""
+    """Video of rows in two colours that darken with each frame."""
     pixels = np.zeros((count, 48, 80, 3), np.uint8)
     pixels[..., 0], pixels[:, :24, :, 1] = 200, 120
     return pixels - (np.arange(count, dtype=np.uint8) * 20)[:, None, None, None] * (pixels > 0)
@@ -31,10 +31,10 @@ def clip(count: int = 5) -> np.ndarray:
 def test_frames_have_the_colours_that_were_encoded(container: str) -> None:
     pixels = clip()
     data = encode_video(pixels, container, 16, 100)
-    found = np.stack([np.asarray(frame) for frame in frames(data)])
-    assert found.shape == pixels.shape
-    off = np.abs(found.astype(int) - pixels)
-    assert off.max() <= NEAR and max(off[:, 4:20].max(), off[:, 28:].max()) <= FLAT
+    decoded = np.stack([np.asarray(frame) for frame in frames(data)])
+    assert decoded.shape == pixels.shape
+    error = np.abs(decoded.astype(int) - pixels)
+    assert error.max() <= NEAR and max(error[:, 4:20].max(), error[:, 28:].max()) <= FLAT
     assert check(data, BOUNDS) == ImageFile(f"video/{container}", 80, 48, 5)
 
 
@@ -61,11 +61,13 @@ def test_an_image_is_a_video_of_one_frame() -> None:
 
 
 def test_a_turned_video_is_read_upright() -> None:
-    """Turned by the matrix that telephones write: a quarter to the right."""
+    """Uses the rotation matrix of phones: 90 degrees clockwise."""
     data = bytearray(encode_video(clip(), "mp4", 16, 100))
     matrix = data.index(b"tkhd") + 4 + 40
-    turned = (0, 1 << 16, 0, -(1 << 16), 0, 0, 0, 0, 1 << 30)
-    data[matrix : matrix + 36] = b"".join(one.to_bytes(4, "big", signed=True) for one in turned)
+    rotation = (0, 1 << 16, 0, -(1 << 16), 0, 0, 0, 0, 1 << 30)
+    data[matrix : matrix + 36] = b"".join(
+        entry.to_bytes(4, "big", signed=True) for entry in rotation
+    )
     first = np.asarray(next(frames(bytes(data))))
     assert first.shape == (80, 48, 3)
     np.testing.assert_allclose(first, np.rot90(clip()[0], -1), atol=NEAR)

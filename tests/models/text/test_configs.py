@@ -1,4 +1,4 @@
-"""Text encoders' configs: read from config.json, refused by name where they cannot be."""
+"""Text encoder configs: read from `config.json`, unsupported values refused by name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from models.wan.published import UMT5_XXL
 
 @pytest.fixture(autouse=True)
 def as_in_production(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only our own checks: a wrong type must not be caught by those that tests alone have."""
+    """Disable jaxtyping, so only Atelier's own checks can detect a wrong type."""
     monkeypatch.setattr(type_checks, "jaxtyping_disable", True)
 
 
@@ -61,7 +61,7 @@ def test_t5_from_a_hub_config() -> None:
 def test_umt5_from_a_hub_config() -> None:
     config = UMT5Config.from_dict(UMT5_XXL)
     assert (config.vocab_size, config.d_ff, config.num_layers) == (256384, 10240, 24)
-    assert UMT5Config() == UMT5Config.from_dict(Umt5().to_dict())  # transformers' defaults
+    assert UMT5Config() == UMT5Config.from_dict(Umt5().to_dict())  # defaults of transformers
     with pytest.raises(ValueError, match="relu, gated-gelu, not 'gated-silu'"):
         UMT5Config.from_dict({**UMT5_XXL, "feed_forward_proj": "gated-silu"})
 
@@ -101,7 +101,7 @@ def test_t5_refuses(values: dict[str, Any], message: str) -> None:
 
 
 def features(tokens: int, dtype: DTypeLike = jnp.float32) -> tuple[jax.Array, jax.Array]:
-    """What both give for one prompt, as shapes alone."""
+    """Abstract outputs of both encoders for one prompt."""
 
     def both() -> tuple[jax.Array, jax.Array]:
         ids = jnp.zeros((1, tokens), jnp.int32)

@@ -1,4 +1,4 @@
-"""Tokenizers of checkpoint folders, in every form of file that they come in."""
+"""Tokenizers of checkpoint folders, in every supported file format."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def t5_folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def sentence_pieces(tmp_path: Path) -> Path:
-    """Only `spiece.model`, as sentencepiece itself trains it, with T5's special ids."""
+    """Folder with only `spiece.model`, trained by sentencepiece with T5's special ids."""
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter([" ".join(WORDS), "a red circle on a blue background"] * 20),
         model_prefix=str(tmp_path / "spiece"),
@@ -49,7 +49,7 @@ def sentence_pieces(tmp_path: Path) -> Path:
 
 
 def as_hub_files(folder: Path) -> None:
-    """`tokenizer.json` → the `vocab.json` and `merges.txt` that hub checkpoints have."""
+    """Convert `tokenizer.json` to the `vocab.json` and `merges.txt` of hub checkpoints."""
     model = json.loads((folder / "tokenizer.json").read_text())["model"]
     (folder / "tokenizer.json").unlink()
     (folder / "vocab.json").write_text(json.dumps(model["vocab"]))
@@ -135,8 +135,8 @@ def test_threads_with_lengths_of_their_own(t5_folder: Path) -> None:
     lengths = list(range(2, 66)) * 8
     expected = {length: tokenizer.encode([LONG], length) for length in set(lengths)}
     with ThreadPoolExecutor(8) as threads:
-        found = threads.map(lambda length: tokenizer.encode([LONG], length), lengths)
-        for length, ids in zip(lengths, found, strict=True):
+        results = threads.map(lambda length: tokenizer.encode([LONG], length), lengths)
+        for length, ids in zip(lengths, results, strict=True):
             np.testing.assert_array_equal(ids, expected[length])
 
 

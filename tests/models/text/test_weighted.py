@@ -1,4 +1,4 @@
-"""Weighted prompts in chunks of small encoders: cut, padded, evened and told."""
+"""Weighted prompts in chunks for small encoders: splitting, padding, equal counts and warnings."""
 
 from __future__ import annotations
 
@@ -51,20 +51,20 @@ def chunks(tokenizer: Tokenizer, prompt: str, most: int = 4) -> Chunks:
 def test_chunks_are_the_words_of_prompts_of_their_own(
     clip: ClipTokenizer, prompt: str, texts: list[str]
 ) -> None:
-    found = chunks(clip, prompt)
-    np.testing.assert_array_equal(found.ids, clip.encode(texts, LENGTH))
-    np.testing.assert_array_equal(found.mask, clip.encode_with_mask(texts, LENGTH).mask)
-    assert found.ids.dtype == np.int32
-    assert not found.is_weighted and found.unread == ""
+    result = chunks(clip, prompt)
+    np.testing.assert_array_equal(result.ids, clip.encode(texts, LENGTH))
+    np.testing.assert_array_equal(result.mask, clip.encode_with_mask(texts, LENGTH).mask)
+    assert result.ids.dtype == np.int32
+    assert not result.is_weighted and result.unread == ""
 
 
 def test_weights_are_those_of_their_words(clip: ClipTokenizer) -> None:
-    found = chunks(clip, "(a red:2) star [above] a (circle:0.5)")
+    result = chunks(clip, "(a red:2) star [above] a (circle:0.5)")
     light = np.float32(1 / 1.1)
     np.testing.assert_array_equal(
-        found.weights, np.float32([[1, 2, 2, 1, light, 1, 1], [1, 0.5, 1, 1, 1, 1, 1]])
+        result.weights, np.float32([[1, 2, 2, 1, light, 1, 1], [1, 0.5, 1, 1, 1, 1, 1]])
     )
-    assert found.weights.dtype == np.float32 and found.is_weighted
+    assert result.weights.dtype == np.float32 and result.is_weighted
 
 
 @pytest.mark.parametrize(
@@ -79,42 +79,42 @@ def test_weights_are_those_of_their_words(clip: ClipTokenizer) -> None:
 def test_what_is_in_no_chunk_is_told_from_its_word_on(
     clip: ClipTokenizer, prompt: str, unread: str
 ) -> None:
-    found = chunks(clip, prompt, most=1)
-    assert found.unread == unread
-    np.testing.assert_array_equal(found.ids, chunks(clip, prompt).ids[:1])
+    result = chunks(clip, prompt, most=1)
+    assert result.unread == unread
+    np.testing.assert_array_equal(result.ids, chunks(clip, prompt).ids[:1])
 
 
 def test_more_chunks_are_empty_or_the_same(clip: ClipTokenizer) -> None:
-    one = chunks(clip, "(red)")
-    two = one.of_count(2, clip)
-    np.testing.assert_array_equal(two.ids, clip.encode(["red", ""], LENGTH))
-    np.testing.assert_array_equal(two.repeated(3).ids, np.tile(two.ids, (3, 1)))
-    np.testing.assert_array_equal(two.repeated(3).weights, np.tile(two.weights, (3, 1)))
-    assert (two.weights[1] == 1).all()
+    single = chunks(clip, "(red)")
+    double = single.of_count(2, clip)
+    np.testing.assert_array_equal(double.ids, clip.encode(["red", ""], LENGTH))
+    np.testing.assert_array_equal(double.repeated(3).ids, np.tile(double.ids, (3, 1)))
+    np.testing.assert_array_equal(double.repeated(3).weights, np.tile(double.weights, (3, 1)))
+    assert (double.weights[1] == 1).all()
 
 
 def test_a_break_is_a_space_where_a_prompt_is_read_in_one(t5: T5Tokenizer) -> None:
-    read = read_weighted(t5, "prompt", "a (red:2) star BREAK [above]")
-    found = in_one(t5, read, LENGTH)
-    np.testing.assert_array_equal(found.ids, t5.encode(["a red star above"], LENGTH))
-    np.testing.assert_array_equal(found.weights[0], np.float32([1, 2, 1, 1 / 1.1, 1, 1, 1]))
+    weighted = read_weighted(t5, "prompt", "a (red:2) star BREAK [above]")
+    result = in_one(t5, weighted, LENGTH)
+    np.testing.assert_array_equal(result.ids, t5.encode(["a red star above"], LENGTH))
+    np.testing.assert_array_equal(result.weights[0], np.float32([1, 2, 1, 1 / 1.1, 1, 1, 1]))
 
 
 def test_lines_warn_by_field(t5: T5Tokenizer) -> None:
     texts = {"prompt": "a (red) BREAK star", "negative_prompt": "star " * 9}
     lines = read_lines("T5", t5, texts, LENGTH)
     assert lines.ids.shape == lines.weights.shape == lines.mask.shape == (2, LENGTH)
-    assert [(one.field, one.message) for one in lines.warnings] == [
-        ("prompt", "BREAK is but a space: this model reads a prompt in one"),
+    assert [(warning.field, warning.message) for warning in lines.warnings] == [
+        ("prompt", "BREAK acts as a space: this model encodes a prompt in one chunk"),
         ("negative_prompt", "T5 reads 7 tokens; not read: 'star star star'"),
     ]
 
 
 def test_without_a_vocabulary_prompts_are_of_the_same_shape() -> None:
     blank = BlankTokenizer()
-    found = chunks(blank, "a (red:2) star")
-    np.testing.assert_array_equal(found.ids, blank.encode(["a"], LENGTH))
-    assert not found.is_weighted
+    result = chunks(blank, "a (red:2) star")
+    np.testing.assert_array_equal(result.ids, blank.encode(["a"], LENGTH))
+    assert not result.is_weighted
 
 
 def test_an_error_names_its_field(clip: ClipTokenizer) -> None:

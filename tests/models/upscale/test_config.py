@@ -1,4 +1,4 @@
-"""Sizes of upscalers, and files that are none."""
+"""Sizes of upscalers, and invalid upscaler files."""
 
 from __future__ import annotations
 
@@ -23,9 +23,12 @@ def file(tmp_path: Path) -> Path:
 
 
 def changed(file: Path, **arrays: np.ndarray | None) -> Path:
-    """The file with other arrays; None: without them."""
-    kept = {**load_file(file), **{name.replace("__", "."): one for name, one in arrays.items()}}
-    save_file({name: one for name, one in kept.items() if one is not None}, file)
+    """Replace arrays of a file; None removes an array."""
+    tensors = {
+        **load_file(file),
+        **{name.replace("__", "."): array for name, array in arrays.items()},
+    }
+    save_file({name: array for name, array in tensors.items() if array is not None}, file)
     return file
 
 

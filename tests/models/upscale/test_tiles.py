@@ -1,4 +1,4 @@
-"""Tiles of an image: where they lie, how they fade, what is held of them."""
+"""Tiles of an image: positions, blending weights, and memory."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ def test_tiles_cover_a_side_and_end_with_it(side: int, multiple: int) -> None:
     starts = tile_starts(side, tile, multiple)
     assert starts[0] == 0 and starts[-1] == max(0, side - tile)
     assert all(start % multiple == 0 for start in starts)
-    for before, after in itertools.pairwise(starts):
-        assert 0 < after - before <= tile - tile // 8 + multiple - 1
+    for start_of_tile, start_of_next in itertools.pairwise(starts):
+        assert 0 < start_of_next - start_of_tile <= tile - tile // 8 + multiple - 1
 
 
 @pytest.mark.parametrize("side", SIDES)
 def test_shares_add_up_to_one(side: int) -> None:
     axis = TiledSide.of(side, 32, 1)
-    whole = np.zeros(side * 2)
+    total = np.zeros(side * 2)
     for start, share in zip(axis.starts, axis.weights(2), strict=True):
         assert share.min() > 0
-        whole[start * 2 : start * 2 + len(share)] += share
-    assert np.abs(whole - 1).max() < 1e-6
+        total[start * 2 : start * 2 + len(share)] += share
+    assert np.abs(total - 1).max() < 1e-6
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (32, 32), (33, 100), (100, 33), (130, 97)])
@@ -51,8 +51,10 @@ def test_what_each_tile_repeats_is_the_image_repeated(
 
 def test_no_more_than_a_band_is_held_in_floats() -> None:
     canvas = Canvas(np.zeros((640, 96, 3), np.uint8), 32, 4)
-    floats = [one for one in vars(canvas).values() if getattr(one, "dtype", None) == np.float32]
-    assert sum(one.nbytes for one in floats) == 32 * 4 * 96 * 4 * 3 * 4
+    floats = [
+        array for array in vars(canvas).values() if getattr(array, "dtype", None) == np.float32
+    ]
+    assert sum(array.nbytes for array in floats) == 32 * 4 * 96 * 4 * 3 * 4
 
 
 def test_work_is_counted_in_whole_tiles() -> None:

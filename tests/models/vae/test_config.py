@@ -1,4 +1,4 @@
-"""A VAE that this network is not is refused by the name of what it asks for."""
+"""VAE configs: unsupported values are refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packing of latents, and pixels on their way out."""
+"""Packing of latents into tokens, and conversion of outputs to pixels."""
 
 from __future__ import annotations
 
@@ -38,6 +38,6 @@ def test_unpack_is_the_inverse(
 
 
 def test_pixels_are_clipped_and_rounded() -> None:
-    levels = jnp.array([-9.0, -1.0, 0.0, 1.0, 7.0, 1.0])  # 0 is 127.5: half to even
+    levels = jnp.array([-9.0, -1.0, 0.0, 1.0, 7.0, 1.0])  # 0 becomes 127.5, rounded half to even
     pixels = to_uint8(levels.reshape(2, 1, 3)).reshape(-1)
     np.testing.assert_array_equal(pixels, [0, 0, 128, 255, 255, 255])

@@ -1,4 +1,4 @@
-"""Every family's pipeline works in the tiles that it was loaded with."""
+"""VAE tiling in every family's pipeline."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ MAKE: dict[str, Callable[[Path], Path]] = {
 }
 TILING = Tiling(32, 16)
 ONE_TILE, MANY_TILES = 32, 64
-"""Pixels: the latter in tiles of 32, 32, 32 and 16, of which the last has a size of its own."""
+"""Sides in pixels. The large side has tiles of 32, 32, 32 and 16, so the last tile has its own
+size.
+"""
 
 
 @pytest.fixture(scope="module", params=MAKE)
@@ -38,16 +40,16 @@ def checkpoint(
 
 
 def test_encoding_and_decoding_go_by_tiles(checkpoint: tuple[str, str]) -> None:
-    """Tiles of four sizes: the autoencoder is there four times, where one tile has it once."""
+    """The program contains the autoencoder once per tile size: four sizes here, or one."""
     name, folder = checkpoint
     pipeline = registry.load(name, folder, "float32", {}, vae_tiling=TILING)
     counts = [convolutions(pipeline, side) for side in (ONE_TILE, MANY_TILES)]
-    for once, often in zip(*counts, strict=True):
-        assert often == 4 * once > 0
+    for single, tiled in zip(*counts, strict=True):
+        assert tiled == 4 * single > 0
 
 
 def convolutions(pipeline: Pipeline, side: int) -> tuple[int, int]:
-    """Of the programs that encode an image and decode one, as they are traced."""
+    """Count the convolutions in the traced programs that encode and decode an image."""
     fields = {**pipeline.spec.defaults, "width": side, "height": side, "num_inference_steps": 2}
     fields |= {"prompt": "a red circle", "seed": 3}
     if pipeline.spec.family == "wan":
@@ -65,8 +67,8 @@ def convolutions(pipeline: Pipeline, side: int) -> tuple[int, int]:
 
 
 def counted(program: Any) -> int:
-    own = sum(equation.primitive.name == "conv_general_dilated" for equation in program.eqns)
-    return own + sum(counted(inner) for inner in subjaxprs(program))
+    count = sum(equation.primitive.name == "conv_general_dilated" for equation in program.eqns)
+    return count + sum(counted(inner) for inner in subjaxprs(program))
 
 
 def test_tiles_of_no_whole_latents_are_refused_at_load(checkpoint: tuple[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Chunks and the whole video: the same numbers, but not the same memory; and half precisions."""
+"""Video autoencoder: chunks equal the whole video but need less memory; half precision."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ CONFIG = VideoVaeConfig(
     latents_mean=(0.0,) * 3,
     latents_std=(1.0,) * 3,
 )
-ROUNDING = 1e-5  # float32, of values around one
+ROUNDING = 1e-5  # float32, of values of about 1
 
 
 @pytest.fixture(scope="module")
 def vae() -> VideoAutoencoder:
-    """With random weights that keep activations near one."""
+    """Autoencoder with random weights that keep activations near 1."""
     rng = np.random.default_rng(0)
 
     def drawn(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
@@ -69,26 +69,26 @@ def run(method: Callable[..., Any], vae: VideoAutoencoder, x: jax.Array) -> Any:
 def test_the_whole_clip_has_the_latents_of_its_chunks(vae: VideoAutoencoder) -> None:
     pixels = np.random.default_rng(2).uniform(-1, 1, (2, 9, 6, 4, 3)).astype(np.float32)
     mean, log_variance = run(VideoAutoencoder.encode, vae, pixels)
-    whole, whole_variance = run(VideoAutoencoder.encode_whole, vae, pixels)
+    whole_mean, whole_variance = run(VideoAutoencoder.encode_whole, vae, pixels)
     assert mean.shape == (2, 5, 3, 2, 3)
-    np.testing.assert_allclose(mean, whole, atol=ROUNDING)
+    np.testing.assert_allclose(mean, whole_mean, atol=ROUNDING)
     np.testing.assert_allclose(log_variance, whole_variance, atol=ROUNDING)
 
 
 def test_the_whole_clip_has_the_pixels_of_its_chunks(
     vae: VideoAutoencoder, decoded: np.ndarray
 ) -> None:
-    """Before these are clipped; and no frame sees those behind it."""
+    """The comparison precedes clipping. No frame depends on later frames."""
     program, state = compiled(VideoAutoencoder.decode_whole, vae, LATENTS)
-    whole = np.asarray(program(state, LATENTS))
-    assert whole.shape == (1, 5, 4, 6, 3)
-    assert np.abs(whole).max() > 1.1
-    np.testing.assert_allclose(decoded, np.clip(whole, -1, 1), atol=ROUNDING)
+    unchunked = np.asarray(program(state, LATENTS))
+    assert unchunked.shape == (1, 5, 4, 6, 3)
+    assert np.abs(unchunked).max() > 1.1
+    np.testing.assert_allclose(decoded, np.clip(unchunked, -1, 1), atol=ROUNDING)
     changed = LATENTS.copy()
     changed[:, 2] = 0
-    other = np.asarray(program(state, changed))
-    np.testing.assert_array_equal(whole[:, :3], other[:, :3])
-    assert np.abs(whole[:, 3] - other[:, 3]).max() > 0.01
+    output_of_changed = np.asarray(program(state, changed))
+    np.testing.assert_array_equal(unchunked[:, :3], output_of_changed[:, :3])
+    assert np.abs(unchunked[:, 3] - output_of_changed[:, 3]).max() > 0.01
 
 
 def test_each_chunk_may_leave_as_bytes(vae: VideoAutoencoder, decoded: np.ndarray) -> None:
@@ -101,7 +101,7 @@ def test_each_chunk_may_leave_as_bytes(vae: VideoAutoencoder, decoded: np.ndarra
 
 
 def test_memory_does_not_grow_with_the_clip(vae: VideoAutoencoder) -> None:
-    """Beside the pixels themselves; of the whole video at once it does."""
+    """Memory in addition to the pixels. Decoding the whole video at once needs more."""
 
     def working_bytes(method: Callable[..., Any], frames: int) -> int:
         shape = jax.ShapeDtypeStruct((1, frames, 16, 16, 3), jnp.float32)
@@ -116,7 +116,7 @@ def test_memory_does_not_grow_with_the_clip(vae: VideoAutoencoder) -> None:
 
 
 def test_a_vae_with_too_many_halvings_in_time_encodes_single_frames_only() -> None:
-    """As in the reference, whose chunks of four frames run out; it decodes videos."""
+    """The reference also runs out of chunks of four frames. Decoding supports videos."""
     flags = {"dim_mult": (1, 1, 1, 1), "temperal_downsample": (True,) * 3}
     config = VideoVaeConfig(base_dim=2, z_dim=1, latents_mean=(0.0,), latents_std=(1.0,), **flags)
 
@@ -135,7 +135,7 @@ def test_a_vae_with_too_many_halvings_in_time_encodes_single_frames_only() -> No
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precisions_stay_so(dtype: str) -> None:
-    """All products in them; the norms' sums and the attention's logits are float32."""
+    """All products use it; the norms' sums and the attention's logits are float32."""
 
     def call(frames: jax.Array) -> jax.Array:
         vae = VideoAutoencoder(CONFIG, rngs=nnx.Rngs(0), param_dtype=jnp.dtype(dtype))
@@ -150,24 +150,24 @@ def test_half_precisions_stay_so(dtype: str) -> None:
 
 
 def operand_dtypes(jaxpr: Any) -> set[np.dtype]:
-    """Of every convolution and product: one in float32 would be a silent promotion."""
+    """Operand dtypes of every convolution and product; float32 would reveal a silent promotion."""
     names = ("conv_general_dilated", "dot_general")
-    found = {v.aval.dtype for e in jaxpr.eqns if e.primitive.name in names for v in e.invars}
-    return found.union(*(operand_dtypes(inner) for inner in subjaxprs(jaxpr)))
+    dtypes = {v.aval.dtype for e in jaxpr.eqns if e.primitive.name in names for v in e.invars}
+    return dtypes.union(*(operand_dtypes(inner) for inner in subjaxprs(jaxpr)))
 
 
 def sum_dtypes(jaxpr: Any) -> set[np.dtype]:
-    found = {e.invars[0].aval.dtype for e in jaxpr.eqns if e.primitive.name == "reduce_sum"}
-    return found.union(*(sum_dtypes(inner) for inner in subjaxprs(jaxpr)))
+    dtypes = {e.invars[0].aval.dtype for e in jaxpr.eqns if e.primitive.name == "reduce_sum"}
+    return dtypes.union(*(sum_dtypes(inner) for inner in subjaxprs(jaxpr)))
 
 
 @pytest.mark.parametrize(("window", "stride"), [((3, 3, 3), 1), ((3, 1, 1), 2)])
 def test_both_forms_of_a_convolution_over_time_agree(window: tuple, stride: int) -> None:
     x = jax.random.normal(jax.random.key(4), (2, 7, 4, 5, 3))
     kernel = jax.random.normal(jax.random.key(5), (*window, 3, 2))
-    one, other = by_volumes(x, kernel, stride), convolve_frames(x, kernel, stride)
-    assert one.shape == (2, 5 if stride == 1 else 3, 4, 5, 2)
-    np.testing.assert_allclose(one, other, atol=10 * ROUNDING)
+    volumes, frames = by_volumes(x, kernel, stride), convolve_frames(x, kernel, stride)
+    assert volumes.shape == (2, 5 if stride == 1 else 3, 4, 5, 2)
+    np.testing.assert_allclose(volumes, frames, atol=10 * ROUNDING)
 
 
 @pytest.mark.parametrize(("platform", "axes"), [("cpu", 4), ("tpu", 5), ("cuda", 5)])
@@ -181,7 +181,9 @@ def test_an_accelerator_convolves_volumes(platform: str, axes: int) -> None:
 
 
 def test_the_norm_of_nothing_is_nothing() -> None:
-    """And has a gradient: padding is zeros, and training goes through them."""
+    """The gradient is finite too: padding consists of zeros, and training differentiates through
+    them.
+    """
     norm = RmsNorm(3, 2, rngs=nnx.Rngs(0))
     zeros = jnp.zeros((1, 1, 1, 1, 3))
     assert not np.asarray(norm(zeros)).any()

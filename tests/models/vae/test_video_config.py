@@ -1,4 +1,4 @@
-"""A video autoencoder that this network is not is refused by the name of what it asks for."""
+"""Video autoencoder configs: unsupported values are refused by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from models.vae.video_config import VideoVaeConfig
 
 @pytest.fixture(autouse=True)
 def as_in_production(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only our own checks: a wrong type must not be caught by those that tests alone have."""
+    """Disable jaxtyping, so only Atelier's own checks can detect a wrong type."""
     monkeypatch.setattr(type_checks, "jaxtyping_disable", True)
 
 
@@ -57,7 +57,7 @@ def test_an_absent_key_means_what_diffusers_means() -> None:
 
 
 def test_flags_behind_the_last_halving_do_not_count() -> None:
-    """The encoder takes them from the front, the decoder from the back."""
+    """The encoder reads the flags from the front, the decoder from the back."""
     config = VideoVaeConfig.from_dict({"dim_mult": [1, 2], "temperal_downsample": [False, True]})
     assert (config.downsamples, config.upsamples) == ((False,), (True,))
 

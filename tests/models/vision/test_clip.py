@@ -1,4 +1,4 @@
-"""The vision tower's config and dtypes, and what preprocessing refuses."""
+"""CLIP vision tower: config, dtypes, and refusals of its preprocessing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SMALL = ClipVisionConfig(
 
 @pytest.fixture(autouse=True)
 def as_in_production(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only our own checks: a wrong type must not be caught by those that tests alone have."""
+    """Disable jaxtyping, so only Atelier's own checks can detect a wrong type."""
     monkeypatch.setattr(type_checks, "jaxtyping_disable", True)
 
 
@@ -38,8 +38,8 @@ def test_full_size_shapes() -> None:
     config = ClipVisionConfig.from_dict(CLIP_VIT_H)
     model = abstract_module(ClipVisionModel, config)
     with torch.device("meta"):
-        theirs = transformers.CLIPVisionModel(transformers.CLIPVisionConfig(**CLIP_VIT_H))
-    assert parameters(model) == sum(parameter.numel() for parameter in theirs.parameters())
+        expected = transformers.CLIPVisionModel(transformers.CLIPVisionConfig(**CLIP_VIT_H))
+    assert parameters(model) == sum(parameter.numel() for parameter in expected.parameters())
     pixels = jax.ShapeDtypeStruct((1, 224, 224, 3), jnp.float32)
     output = nnx.eval_shape(lambda model, pixels: model(pixels), model, pixels)
     assert output.hidden_states.shape == (33, 1, 257, 1280)
@@ -76,7 +76,7 @@ def test_configs_that_are_refused(values: dict[str, Any], message: str) -> None:
     ("values", "message"),
     [
         ({"do_pad": True}, "do_pad is not served"),
-        ({"resample": 17}, "resample 17 is none of Pillow's filters"),
+        ({"resample": 17}, "resample 17 is not one of Pillow's filters"),
         ({"size": {"longest_edge": 9}}, "shortest_edge or height and width"),
         ({"crop_size": 0}, "shortest_edge or height and width, not 0"),
         ({"image_std": [1.0, 1.0]}, "image_std must be three numbers"),
@@ -96,12 +96,14 @@ def test_a_missing_or_damaged_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_processor_as_transformers_5_writes_it(tmp_path: Path) -> None:
-    """Images' values lie in the whole processor's file; one of transformers 4 has none there."""
-    own, whole = (tmp_path / f"{kind}_config.json" for kind in ("preprocessor", "processor"))
-    own.write_text('{"size": {"shortest_edge": 30}}')
-    whole.write_text('{"processor_class": "Qwen2VLProcessor"}')
+    """transformers 5 stores the image values in the processor's file; transformers 4 does not."""
+    image_file, processor_file = (
+        tmp_path / f"{kind}_config.json" for kind in ("preprocessor", "processor")
+    )
+    image_file.write_text('{"size": {"shortest_edge": 30}}')
+    processor_file.write_text('{"processor_class": "Qwen2VLProcessor"}')
     assert ClipPreprocessor.read(tmp_path).size == 30
-    whole.write_text('{"image_processor": {"size": {"shortest_edge": 20}}}')
+    processor_file.write_text('{"image_processor": {"size": {"shortest_edge": 20}}}')
     assert ClipPreprocessor.read(tmp_path).size == 20
-    own.unlink()
+    image_file.unlink()
     assert ClipPreprocessor.read(tmp_path).size == 20

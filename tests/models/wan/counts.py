@@ -1,4 +1,4 @@
-"""Sizes of networks that exist as shapes alone."""
+"""Parameter counts of abstract networks."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from models.weights.loader import flat_parameters
 
 
 def parameters(module: nnx.Module) -> int:
-    """How many numbers a module's parameters hold."""
+    """Number of elements in a module's parameters."""
     return sum(math.prod(leaf.shape) for leaf in flat_parameters(module).values())

@@ -1,4 +1,4 @@
-"""Spec of Animate's published checkpoint, and what it refuses."""
+"""Spec of Wan Animate's published checkpoint, and refused requests."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def test_a_request_is_one_segment(tmp_path: Path) -> None:
     assert {"background_video", "mask_video"} <= spec.fields
     assert not {"control_video", "last_image", "conditioning_scale"} & spec.fields
     assert spec.limits.max_frames == spec.defaults["num_frames"] == 77
-    wanted = {"width": 1280, "height": 720, "num_inference_steps": 20, "guidance_scale": 1.0}
-    assert wanted.items() <= spec.defaults.items()
+    expected = {"width": 1280, "height": 720, "num_inference_steps": 20, "guidance_scale": 1.0}
+    assert expected.items() <= spec.defaults.items()
     assert spec.most_ratio == {"image": 8}
     assert Grid.of(CONFIG, VAE_2_1).frame == spec.read_frames["image"] == 4
 

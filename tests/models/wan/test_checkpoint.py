@@ -24,8 +24,8 @@ VISION = ClipVisionConfig(hidden_size=26, num_attention_heads=2, image_size=30, 
 
 
 def text(**changes: Any) -> WanCheckpoint:
-    made: dict[str, Any] = {"transformers": {"transformer": CONFIG}, "t5": T5, "vae": VAE}
-    return WanCheckpoint(**(made | changes))
+    fields: dict[str, Any] = {"transformers": {"transformer": CONFIG}, "t5": T5, "vae": VAE}
+    return WanCheckpoint(**(fields | changes))
 
 
 CONTROL = VaceConfig(**vars(CONFIG), vace_layers=(0,))
@@ -36,12 +36,12 @@ def vace(config: WanConfig = CONTROL, **changes: Any) -> WanCheckpoint:
 
 
 def picture(config: WanConfig = EMBEDDED, **changes: Any) -> WanCheckpoint:
-    made: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "transformers": {"transformer": config},
         "from_image": True,
         "image_encoder": VISION,
     }
-    return text(**(made | changes))
+    return text(**(fields | changes))
 
 
 def test_the_class_of_the_index_and_expand_timesteps_decide_the_tasks() -> None:
@@ -59,15 +59,15 @@ def test_who_takes_a_last_frame() -> None:
     assert not picture().takes_last_image
     assert vace().takes_last_image
     assert picture(FROM_IMAGE, image_encoder=None).takes_last_image
-    both = picture(replace(EMBEDDED, pos_embed_seq_len=20))
-    assert both.takes_last_image
-    assert both.needs_last_image
+    paired = picture(replace(EMBEDDED, pos_embed_seq_len=20))
+    assert paired.takes_last_image
+    assert paired.needs_last_image
 
 
 def test_the_boundary_is_a_share_of_the_schedulers_timesteps() -> None:
-    made = text(transformers={"transformer_2": CONFIG}, boundary_ratio=0.5)
-    assert made.experts(500).boundary == 250
-    assert made.experts(500).present == {"transformer_2"}
+    checkpoint = text(transformers={"transformer_2": CONFIG}, boundary_ratio=0.5)
+    assert checkpoint.experts(500).boundary == 250
+    assert checkpoint.experts(500).present == {"transformer_2"}
     assert text().experts(1000).boundary is None
 
 
@@ -160,7 +160,7 @@ def test_null_components_of_the_index_are_not_looked_for(tmp_path: Path) -> None
     for name, config in parts.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(json.dumps(config))
-    made = WanCheckpoint.read(tmp_path)
-    assert set(made.transformers) == {"transformer_2"}
-    assert made.image_encoder is None, "no transformer here looks at an image embedding"
-    assert (made.boundary_ratio, made.expand_timesteps) == (1.0, False)
+    checkpoint = WanCheckpoint.read(tmp_path)
+    assert set(checkpoint.transformers) == {"transformer_2"}
+    assert checkpoint.image_encoder is None, "no transformer here reads an image embedding"
+    assert (checkpoint.boundary_ratio, checkpoint.expand_timesteps) == (1.0, False)

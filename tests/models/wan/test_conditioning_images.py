@@ -53,15 +53,15 @@ def inputs(
 def test_what_a_checkpoint_cannot_take_is_refused_by_name(
     checkpoint: WanCheckpoint, images: dict[str, bytes], changes: dict[str, Any], field: str
 ) -> None:
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         inputs(checkpoint, images, **changes)
-    assert refused.value.field == field
+    assert error.value.field == field
 
 
 def test_two_pictures_need_two_frames() -> None:
-    both = picture(FROM_IMAGE, image_encoder=None)
+    checkpoint = picture(FROM_IMAGE, image_encoder=None)
     with pytest.raises(RequestError, match="num_frames: must be more than 1"):
-        inputs(both, {"image": FIRST, "last_image": LAST}, num_frames=1)
+        inputs(checkpoint, {"image": FIRST, "last_image": LAST}, num_frames=1)
 
 
 def test_text_alone_has_no_pictures() -> None:
@@ -70,17 +70,17 @@ def test_text_alone_has_no_pictures() -> None:
 
 
 def test_pictures_are_resized_for_the_vae_and_seen_whole_by_the_encoder() -> None:
-    given = inputs(picture(), {"image": FIRST})
-    assert given["image"].shape == (48, 80, 3)
-    np.testing.assert_array_equal(given["image"][0, 0], [1, -1, -1])
-    assert given["clip_pixels"].shape == (1, 30, 30, 3)
+    arrays = inputs(picture(), {"image": FIRST})
+    assert arrays["image"].shape == (48, 80, 3)
+    np.testing.assert_array_equal(arrays["image"][0, 0], [1, -1, -1])
+    assert arrays["clip_pixels"].shape == (1, 30, 30, 3)
 
 
 def test_both_pictures_go_to_the_encoder_in_order() -> None:
     checkpoint = picture(type(EMBEDDED)(**(vars(EMBEDDED) | PAIRED)))
-    given = inputs(checkpoint, {"last_image": LAST, "image": FIRST})
-    assert given["clip_pixels"].shape == (2, 30, 30, 3)
-    red, _, blue = given["clip_pixels"][:, 0, 0].T
+    arrays = inputs(checkpoint, {"last_image": LAST, "image": FIRST})
+    assert arrays["clip_pixels"].shape == (2, 30, 30, 3)
+    red, _, blue = arrays["clip_pixels"][:, 0, 0].T
     assert red[0] > red[1]
     assert blue[0] < blue[1]
     with pytest.raises(RequestError, match="last_image: is needed"):

@@ -1,4 +1,4 @@
-"""The transformer says by name what its config and its inputs cannot be."""
+"""Wan transformer: unsupported configs and inputs are refused by name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SMALL = {
 
 @pytest.fixture(autouse=True)
 def as_in_production(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only our own checks: a wrong type must not be caught by those that tests alone have."""
+    """Disable jaxtyping, so only Atelier's own checks can detect a wrong type."""
     monkeypatch.setattr(type_checks, "jaxtyping_disable", True)
 
 
@@ -58,8 +58,8 @@ def test_as_many_channels_out_as_in_where_none_are_named() -> None:
         ({"qk_norm": "layer_norm"}, "qk_norm 'layer_norm': only rms_norm_across_heads"),
         ({"attention_head_dim": 127}, "attention_head_dim 127 must be even"),
         ({"added_kv_proj_dim": 1280}, "added_kv_proj_dim 1280 must be"),
-        ({"window_size": [-1, -1]}, "keys not served here: ['window_size']"),
-        ({"quantization_config": {}}, "keys not served here: ['quantization_config']"),
+        ({"window_size": [-1, -1]}, "unsupported keys: ['window_size']"),
+        ({"quantization_config": {}}, "unsupported keys: ['quantization_config']"),
     ],
 )
 def test_what_is_not_served_is_refused_by_name(wrong: dict[str, Any], message: str) -> None:

@@ -1,4 +1,4 @@
-"""Half precisions: what stays float32 in them, read from the program and not from its numbers."""
+"""Half precision: operations that stay float32, checked in the traced program."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ def step(dtype: DTypeLike) -> Any:
 
 
 def operations(jaxpr: Any) -> list[Any]:
-    """Of a program and of everything inside it."""
+    """All operations of a program and of its inner programs."""
     return list(jaxpr.eqns) + [e for inner in subjaxprs(jaxpr) for e in operations(inner)]
 
 
 def operands(jaxpr: Any, *names: str) -> list[np.dtype]:
-    """Dtypes of the operands of these operations, one for each operation."""
-    found = []
+    """Dtype of the operands of each operation with these names."""
+    operand_dtypes = []
     for operation in operations(jaxpr):
         if operation.primitive.name in names:
             dtypes = {variable.aval.dtype for variable in operation.invars}
             assert len(dtypes) == 1, f"{operation} promotes silently"
-            found.append(dtypes.pop())
-    return found
+            operand_dtypes.append(dtypes.pop())
+    return operand_dtypes
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -70,13 +70,15 @@ def test_only_the_time_embedding_multiplies_in_float32(dtype: DTypeLike) -> None
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_norms_softmax_and_waves_are_float32(dtype: DTypeLike) -> None:
-    found = operands(step(dtype).jaxpr, "rsqrt", "exp", "sin", "cos", "reduce_sum", "reduce_max")
-    assert set(found) == {jnp.dtype(jnp.float32)}
+    dtypes = operands(step(dtype).jaxpr, "rsqrt", "exp", "sin", "cos", "reduce_sum", "reduce_max")
+    assert set(dtypes) == {jnp.dtype(jnp.float32)}
 
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_text_encoder_in_float16_has_a_float32_stream(dtype: DTypeLike) -> None:
-    """As in transformers: the last kernel of each feed-forward and what it is added to."""
+    """Same as transformers: the last kernel of each feed-forward and the residual stream are
+    float32.
+    """
     encoder = abstract_module(UMT5Encoder, T5, param_dtype=dtype)
     graph, state = nnx.split(encoder)
     program = jax.make_jaxpr(lambda state, ids: nnx.merge(graph, state)(ids))(

@@ -20,15 +20,15 @@ def test_without_a_boundary_the_first_one_serves_always() -> None:
 
 
 def test_a_step_of_an_absent_expert_is_named() -> None:
-    alone = Experts(frozenset({"transformer"}), 900.0)
+    single = Experts(frozenset({"transformer"}), 900.0)
     with pytest.raises(ValueError, match=r"timestep 20 is transformer_2's \(boundary 900"):
-        alone.at(np.float32(20))
+        single.at(np.float32(20))
 
 
 @pytest.mark.parametrize(
     ("experts", "rest", "limit", "swapped"),
     [
-        # Wan 2.2 A14B in bfloat16: 26.6 GiB an expert, 11 GiB of text encoder and VAE
+        # Wan 2.2 A14B in bfloat16: 26.6 GiB per expert, 11 GiB of text encoder and VAE
         ((27 * GIB, 27 * GIB), 11 * GIB, 141 * GIB, False),
         ((27 * GIB, 27 * GIB), 11 * GIB, 80 * GIB, True),
         ((27 * GIB,), 11 * GIB, 32 * GIB, False),

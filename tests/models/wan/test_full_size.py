@@ -1,7 +1,7 @@
-"""Wan's real sizes by abstract shapes: nothing is allocated, every size is exercised.
+"""Wan at full size with abstract shapes: every size is traced and nothing is allocated.
 
-The counts are held against diffusers' and transformers' own networks of the same configs, made
-on torch's meta device.
+The counts are compared with diffusers' and transformers' networks of the same configs on torch's
+meta device.
 """
 
 from __future__ import annotations
@@ -51,15 +51,17 @@ HD_81_FRAMES, HD_121_FRAMES = (21, 90, 160), (31, 44, 80)
     ],
 )
 def test_transformer(name: str, grid: tuple[int, int, int], image_tokens: int) -> None:
-    """As many parameters as diffusers' network, and a step of a long video in bfloat16."""
-    given = getattr(published, name)
-    config = WanConfig.from_dict(given)
+    """Compare the parameter count with diffusers, and trace a step of a long video in bfloat16."""
+    published_config = getattr(published, name)
+    config = WanConfig.from_dict(published_config)
     network = abstract_module(WanTransformer, config, param_dtype=jnp.bfloat16)
     with torch.device("meta"):
-        theirs = WanTransformer3DModel.from_config(dict(given))
-    assert parameters(network) == sum(parameter.numel() for parameter in theirs.parameters())
-    kept = sum(leaf.size for leaf in flat_parameters(network).values() if leaf.dtype == jnp.float32)
-    assert 0 < kept < 0.01 * parameters(network)
+        reference = WanTransformer3DModel.from_config(dict(published_config))
+    assert parameters(network) == sum(parameter.numel() for parameter in reference.parameters())
+    in_float32 = sum(
+        leaf.size for leaf in flat_parameters(network).values() if leaf.dtype == jnp.float32
+    )
+    assert 0 < in_float32 < 0.01 * parameters(network)
 
     def shape(*sizes: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((2, *sizes), jnp.float32)
@@ -78,13 +80,13 @@ def test_transformer(name: str, grid: tuple[int, int, int], image_tokens: int) -
 
 @pytest.mark.parametrize(("name", "hints"), [("VACE_1_3B", 15), ("VACE_14B", 8)])
 def test_vace_transformer(name: str, hints: int) -> None:
-    """Hold the parameters' number to diffusers', and trace a video with two references."""
-    given = getattr(published, name)
-    config = VaceConfig.from_dict(given)
+    """Compare the parameter count with diffusers, and trace a video with two references."""
+    published_config = getattr(published, name)
+    config = VaceConfig.from_dict(published_config)
     network = abstract_module(VaceTransformer, config, param_dtype=jnp.bfloat16)
     with torch.device("meta"):
-        theirs = WanVACETransformer3DModel.from_config(dict(given))
-    assert parameters(network) == sum(parameter.numel() for parameter in theirs.parameters())
+        reference = WanVACETransformer3DModel.from_config(dict(published_config))
+    assert parameters(network) == sum(parameter.numel() for parameter in reference.parameters())
 
     def shape(*sizes: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((2, *sizes), jnp.float32)
@@ -102,13 +104,15 @@ def test_vace_transformer(name: str, hints: int) -> None:
 
 
 def test_animate_transformer() -> None:
-    """Hold the parameters' number to diffusers', and trace a segment of 77 frames with its face."""
+    """Compare the parameter count with diffusers, and trace a segment of 77 frames with its
+    face.
+    """
     config = AnimateConfig.from_dict(published.ANIMATE_14B)
     network = abstract_module(AnimateTransformer, config, param_dtype=jnp.bfloat16)
     encoder = abstract_module(FaceEncoder, config)
     with torch.device("meta"):
-        theirs = WanAnimateTransformer3DModel.from_config(dict(published.ANIMATE_14B))
-    count = sum(parameter.numel() for parameter in theirs.parameters())
+        reference = WanAnimateTransformer3DModel.from_config(dict(published.ANIMATE_14B))
+    count = sum(parameter.numel() for parameter in reference.parameters())
     assert parameters(network) + parameters(encoder) == count
     faces = jax.ShapeDtypeStruct((77, 512, 512, 3), jnp.uint8)
     face = nnx.eval_shape(lambda encoder, faces: encoder(faces, 2), encoder, faces)
@@ -135,7 +139,7 @@ def test_animate_transformer() -> None:
     [("T2V_1_3B", 1.4), ("T2V_14B", 14.3), ("I2V_14B", 16.4), ("TI2V_5B", 5.0)],
 )
 def test_sizes_as_they_are_told(name: str, billions: float) -> None:
-    """The sizes that the hub shows for the checkpoints, so that a wrong config cannot agree."""
+    """Sizes that the hub displays, to detect a wrong config."""
     config = WanConfig.from_dict(getattr(published, name))
     network = abstract_module(WanTransformer, config)
     assert parameters(network) / 1e9 == pytest.approx(billions, abs=0.05)
@@ -145,8 +149,8 @@ def test_text_encoder() -> None:
     config = UMT5Config.from_dict(published.UMT5_XXL)
     encoder = abstract_module(UMT5Encoder, config, param_dtype=jnp.bfloat16)
     with torch.device("meta"):
-        theirs = UMT5EncoderModel(TheirUMT5Config(**published.UMT5_XXL))
-    assert parameters(encoder) == sum(parameter.numel() for parameter in theirs.parameters())
+        reference = UMT5EncoderModel(TheirUMT5Config(**published.UMT5_XXL))
+    assert parameters(encoder) == sum(parameter.numel() for parameter in reference.parameters())
     ids = jax.ShapeDtypeStruct((1, 512), jnp.int32)
     mask = jax.ShapeDtypeStruct((1, 512), jnp.bool_)
     features = nnx.eval_shape(prompt_embeds, encoder, ids, mask)

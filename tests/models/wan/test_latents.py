@@ -29,9 +29,9 @@ def test_a_clip_of_1_and_4k_frames_has_1_and_k_of_latents() -> None:
 
 @pytest.mark.parametrize(("count", "message"), [(15, "13 or 17, not 15"), (2, "1 or 5, not 2")])
 def test_frames_between_two_latents_name_their_neighbours(count: int, message: str) -> None:
-    with pytest.raises(RequestError, match=message) as refused:
+    with pytest.raises(RequestError, match=message) as error:
         GRID.latents(request(num_frames=count))
-    assert refused.value.field == "num_frames"
+    assert error.value.field == "num_frames"
 
 
 def test_patches_in_time_ask_for_whole_ones() -> None:
@@ -47,16 +47,16 @@ def test_patches_in_time_ask_for_whole_ones() -> None:
 def test_sizes_that_do_not_divide_or_pass_the_end_of_rope_are_refused(
     field: str, value: int
 ) -> None:
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         GRID.latents(request(**{field: value}))
-    assert refused.value.field == field
+    assert error.value.field == field
 
 
 def test_noise_is_drawn_channel_by_channel() -> None:
     noise = draw_noise(TorchGenerator(3), (2, 3, 4), 5)
-    drawn = TorchGenerator(3).randn((5, 2, 3, 4))
+    values = TorchGenerator(3).randn((5, 2, 3, 4))
     assert noise.shape == (2, 3, 4, 5)
-    np.testing.assert_array_equal(noise[1, 2, 3], drawn[:, 1, 2, 3])
+    np.testing.assert_array_equal(noise[1, 2, 3], values[:, 1, 2, 3])
 
 
 def test_frames_are_cut_off_not_rounded() -> None:
@@ -67,6 +67,6 @@ def test_frames_are_cut_off_not_rounded() -> None:
 def test_normalisation_undoes_itself() -> None:
     normalisation = Normalisation((0.5, -1.0), (2.0, 0.25))
     latents = jnp.asarray([[1.0, 2.0], [-3.0, 0.5]])
-    there = normalisation.apply(latents)
-    np.testing.assert_array_equal(there, [[0.25, 12.0], [-1.75, 6.0]])
-    np.testing.assert_array_equal(normalisation.undo(there), latents)
+    normalised = normalisation.apply(latents)
+    np.testing.assert_array_equal(normalised, [[0.25, 12.0], [-1.75, 6.0]])
+    np.testing.assert_array_equal(normalisation.undo(normalised), latents)

@@ -18,7 +18,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 
 def write(folder: Path, class_name: str, **changes: dict[str, Any]) -> str:
-    """A checkpoint's configs, without weights."""
+    """Write a checkpoint's configs without weights."""
     index = {"_class_name": class_name, "transformer": ["diffusers", "WanTransformer3DModel"]}
     (folder / "model_index.json").write_text(json.dumps(index))
     for name, config in (CONFIGS | changes).items():

@@ -1,4 +1,4 @@
-"""Published sizes in bfloat16, by abstract shapes: nothing is allocated, all is exercised."""
+"""Wan pipelines at published sizes in bfloat16: every program is traced, nothing allocated."""
 
 from __future__ import annotations
 
@@ -102,9 +102,9 @@ def test_a_published_clip_goes_through_every_program(
     assert ("condition" in row) is (name == "2.1 i2v")
     assert ("first_frame" in row) is (name == "2.2 ti2v")
     step = jax.jit(pipeline.step, static_argnums=0)
-    for chosen in {step.phase: step for step in prepared.steps}.values():
+    for chosen in {step.program: step for step in prepared.steps}.values():
         values = {k: jax.ShapeDtypeStruct((1,), jnp.float32) for k in chosen.values}
-        after = jax.eval_shape(step, chosen.phase, pipeline.weights, abstract(row, 1), values)
+        after = jax.eval_shape(step, chosen.program, pipeline.weights, abstract(row, 1), values)
         assert after == abstract(row, 1), "a row keeps its shape and dtypes from step to step"
     pixels = jax.eval_shape(pipeline.decode, pipeline.weights, row)
     assert (pixels.shape, pixels.dtype) == ((81, 480, 832, 3), jnp.uint8)
@@ -116,13 +116,13 @@ def test_the_experts_take_turns_at_the_boundary(words: Path) -> None:
     pipeline = make("2.2 t2v", words)
     fields = pipeline.spec.defaults | {"prompt": "a star", "seed": 1, "num_inference_steps": 40}
     steps = pipeline.prepare(fields, {}).steps
-    experts = [step.phase.network for step in steps]
+    experts = [step.program.network for step in steps]
     assert experts == ["transformer"] * 17 + ["transformer_2"] * 23
     twelve = {"scheduler": {"name": "unipc", "flow_shift": 12.0}, "guidance_scale_2": 3.0}
     shifted = pipeline.prepare(fields | twelve, {}).steps
-    assert [step.phase.network for step in shifted].count("transformer") == 26
+    assert [step.program.network for step in shifted].count("transformer") == 26
     assert {float(step.values["guidance_scale"]) for step in shifted[26:]} == {3.0}
-    assert {step.phase for step in steps} == {step.phase for step in shifted}, "compiled once"
+    assert {step.program for step in steps} == {step.program for step in shifted}, "compiled once"
 
 
 def test_buckets_hold_what_shapes_the_programs(words: Path) -> None:

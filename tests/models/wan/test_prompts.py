@@ -1,4 +1,4 @@
-"""Prompts are cleaned and tokenized as diffusers' Wan pipelines do it."""
+"""Cleaning and tokenization of prompts as in diffusers' Wan pipelines."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TEXTS = (
 )
 
 BOUND = 1e-5
-"""Of the largest value: rounding of float32 in another order."""
+"""Tolerance relative to the largest value: rounding of float32 in another order."""
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -40,7 +40,7 @@ def test_clean(text: str) -> None:
 
 
 def test_prompt_embeds(tmp_path: Path) -> None:
-    """Ids, mask, features and the zeros behind them, for short, empty and cut prompts."""
+    """Ids, mask, features and the zeros after them, for short, empty and truncated prompts."""
     words = t5_tokenizer(512)
     sizes = {"d_model": 34, "d_kv": 9, "d_ff": 51, "num_layers": 3, "num_heads": 3}
     config = transformers.UMT5Config(vocab_size=len(words) + 3, **sizes)
@@ -51,15 +51,15 @@ def test_prompt_embeds(tmp_path: Path) -> None:
     pipeline = WanPipeline(tokenizer, reference, None, None)
     texts = ["a red  circle &amp; a star", "", f"{WORDS} {WORDS}"]
     with torch.no_grad():
-        theirs = pipeline._get_t5_prompt_embeds(texts, max_sequence_length=21).numpy()
+        expected = pipeline._get_t5_prompt_embeds(texts, max_sequence_length=21).numpy()
 
-    ours_config = umt5.UMT5Config.from_dict(read_config(tmp_path, "text_encoder"))
-    abstract = abstract_module(umt5.UMT5Encoder, ours_config)
+    config_of_encoder = umt5.UMT5Config.from_dict(read_config(tmp_path, "text_encoder"))
+    abstract = abstract_module(umt5.UMT5Encoder, config_of_encoder)
     encoder = load(abstract, tmp_path / "text_encoder", umt5.RENAMES, dtype=jnp.float32)
     tokens = T5Tokenizer(tmp_path / "tokenizer").encode_with_mask(
         [clean(text) for text in texts], 21
     )
-    ours = np.asarray(nnx.jit(prompt_embeds)(encoder, *tokens))
+    output = np.asarray(nnx.jit(prompt_embeds)(encoder, *tokens))
     assert tokens.mask.sum(axis=1).tolist()[1:] == [1, 21]
-    np.testing.assert_allclose(ours, theirs, rtol=0, atol=BOUND * np.abs(theirs).max())
-    assert not ours[1, 1:].any() and np.abs(ours[1, 0]).max() > 0.1
+    np.testing.assert_allclose(output, expected, rtol=0, atol=BOUND * np.abs(expected).max())
+    assert not output[1, 1:].any() and np.abs(output[1, 0]).max() > 0.1

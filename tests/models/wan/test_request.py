@@ -31,9 +31,9 @@ FIELDS: dict[str, Any] = {
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name(field: str, value: Any) -> None:
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         read_request(WanRequest, FIELDS | {field: value})
-    assert refused.value.field == field
+    assert error.value.field == field
 
 
 def test_fields_of_the_service_and_of_the_file_are_passed_over() -> None:
@@ -48,8 +48,10 @@ def test_a_scale_above_one_brings_a_negative_prompt_along() -> None:
     }
     named = read_request(WanRequest, FIELDS | {"negative_prompt": "a star"})
     assert named.prompts == {"prompt": "a red circle", "negative_prompt": "a star"}
-    alone = read_request(WanRequest, FIELDS | {"guidance_scale": 1.0, "negative_prompt": "a star"})
-    assert alone.prompts == {"prompt": "a red circle"}
+    unguided = read_request(
+        WanRequest, FIELDS | {"guidance_scale": 1.0, "negative_prompt": "a star"}
+    )
+    assert unguided.prompts == {"prompt": "a red circle"}
 
 
 def test_the_second_expert_is_guided_as_the_first_unless_it_has_its_own_scale() -> None:

@@ -1,6 +1,6 @@
-"""Wan's transformer in single files as they are shared, against the folder's weights.
+"""Single files of Wan's transformer give the same weights as the folder.
 
-The writer of these files is itself held against diffusers' own conversion of such files.
+The writer of these files is itself compared with diffusers' own conversion.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from models.wan.authors_names import AUTHORS_RENAMES
 from models.wan.key_mapping import RENAMES
 from models.weights.loader import flat_parameters
 from tests.models.single_files import Tensors, are_equal, weights, write
-from tests.parity.test_wan_vace_transformer import Case, load_ours, make
+from tests.parity.test_wan_vace_transformer import Case, load_atelier, make
 from tests.parity.tiny_wan import Config, make_wan
 
 STORED = "transformer/diffusion_pytorch_model.safetensors"
@@ -67,7 +67,7 @@ RULES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"(res_blocks\.\d+\.)conv_skip", r"\1skip.1"),
     (r"motion_encoder\.res_blocks\.(\d+)", lambda block: f"{NET}.{int(block[1]) + 1}"),
 )
-"""diffusers' names → the authors'; the first of two that would match comes first."""
+"""diffusers' names → the authors' names. The first of two matching rules applies."""
 
 
 def authors(stored: Tensors) -> Tensors:
@@ -78,7 +78,7 @@ def authors(stored: Tensors) -> Tensors:
         bias_of_image = key.startswith(NET) and key.endswith("bias")
         named[key] = tensor[None, :, None, None] if bias_of_image else tensor
     for key in [key for key in named if key.startswith("face_adapter") and ".k." in key]:
-        halves = [named.pop(one) for one in (key, key.replace(".k.", ".v."))]
+        halves = [named.pop(name) for name in (key, key.replace(".k.", ".v."))]
         block, array = key.split(".")[1::2]
         named[f"face_adapter.fuser_blocks.{block}.linear1_kv.{array}"] = torch.cat(halves)
     return named
@@ -88,7 +88,7 @@ FACES: Config = {
     "motion_encoder_size": 512,
     "motion_encoder_channel_sizes": {str(4 << n): 3 + n % 3 for n in range(8)},
 }
-"""A face's images as large as the authors' are: diffusers reads no other files of theirs."""
+"""Face images of the authors' size; diffusers' conversion supports no other files."""
 KINDS: Mapping[str, Config] = {
     "text": {},
     "image": {"from_image": True},
@@ -99,7 +99,7 @@ KINDS: Mapping[str, Config] = {
 
 @pytest.fixture(scope="module", params=KINDS)
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint of Wan 2.1; those for images and of VACE have more layers."""
+    """A checkpoint of Wan 2.1. Those for images and of VACE have more layers."""
     return make_wan(tmp_path_factory.mktemp("wan") / "base", **KINDS[request.param])
 
 
@@ -114,10 +114,10 @@ def test_a_transformer_alone_takes_the_rest_from_its_base(
     weights_of_base = load_file(folder / STORED)
     save_file({key: torch.zeros_like(t) for key, t in weights_of_base.items()}, folder / STORED)
     try:
-        made = weights(file, folder)  # of a base whose own transformer says nothing
+        loaded = weights(file, folder)  # the base's own transformer is all zeros
     finally:
         save_file(weights_of_base, folder / STORED)
-    assert are_equal(made, weights(folder))
+    assert are_equal(loaded, weights(folder))
 
 
 def test_the_writer_against_diffusers(folder: Path) -> None:
@@ -153,7 +153,7 @@ def test_what_cannot_be_served_says_why(folder: Path, tmp_path: Path) -> None:
 
 
 def test_files_of_animate(tmp_path: Path) -> None:
-    """Blur kernels, which some files have, are passed over; a face's 8-bit floats are scaled."""
+    """Blur kernels in some files are ignored. The 8-bit floats of the face encoder are scaled."""
     folder = make_wan(tmp_path / "base", animate=FACES)
     stored = authors(load_file(folder / STORED))
     key, scale = f"{NET}.2.conv2.1", torch.tensor(0.25)
@@ -161,9 +161,9 @@ def test_files_of_animate(tmp_path: Path) -> None:
     blurred = stored | {f"{NET}.{n}.conv2.0.kernel": torch.ones(4, 4) for n in range(1, 8)}
     small = blurred | {f"{key}.weight": packed, f"{key}.scale_weight": scale}
     plain = stored | {f"{key}.weight": packed.float() * scale}
-    read = weights(write(small, tmp_path / "small.safetensors"), folder)
-    assert are_equal(read, weights(write(plain, tmp_path / "plain.safetensors"), folder))
-    assert not are_equal(read, weights(folder))
+    loaded = weights(write(small, tmp_path / "small.safetensors"), folder)
+    assert are_equal(loaded, weights(write(plain, tmp_path / "plain.safetensors"), folder))
+    assert not are_equal(loaded, weights(folder))
 
 
 def test_files_and_bases_of_animate_belong_together(folder: Path, tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_files_and_bases_of_animate_belong_together(folder: Path, tmp_path: Path
         with pytest.raises(UnsupportedCheckpoint, match="its base is Wan Animate"):
             weights(file, base)
         return
-    with pytest.raises(WeightsError, match=r"convs\.7\.conv1"):  # of larger images
+    with pytest.raises(WeightsError, match=r"convs\.7\.conv1"):  # for larger images
         weights(file, base)
     with pytest.raises(WeightsError, match=r"stray: .*pose_patch_embedding"):
         weights(file, make_wan(tmp_path / "image", from_image=True))
@@ -183,15 +183,15 @@ def test_files_and_bases_of_animate_belong_together(folder: Path, tmp_path: Path
 
 
 def test_a_vace_transformer_has_every_array_by_its_authors_name(tmp_path: Path) -> None:
-    """And the writer's names are those that diffusers' own conversion reads."""
+    """The writer's names are those that diffusers' own conversion reads."""
     make(tmp_path, Case({"vace_layers": (0, 2), "vace_in_channels": 14}))
     stored = load_file(tmp_path / STORED)
     named = authors(stored)
-    ours = flat_parameters(load_ours(tmp_path))
-    assert {found.path for key in named if (found := target(key, AUTHORS_RENAMES))} == {*ours}
-    for key, theirs in zip(stored, named, strict=True):
-        places = [target(key, RENAMES), target(theirs, AUTHORS_RENAMES)]
-        assert len({place and (place.path, place.layer) for place in places}) == 1, (key, theirs)
+    leaves = flat_parameters(load_atelier(tmp_path))
+    assert {match.path for key in named if (match := target(key, AUTHORS_RENAMES))} == {*leaves}
+    for key, authors_key in zip(stored, named, strict=True):
+        targets = [target(key, RENAMES), target(authors_key, AUTHORS_RENAMES)]
+        assert len({goal and (goal.path, goal.layer) for goal in targets}) == 1, (key, authors_key)
     converted = single_file_utils.convert_wan_transformer_to_diffusers(dict(named))
     assert converted.keys() == stored.keys()
     assert all(converted[key].equal(tensor) for key, tensor in stored.items())

@@ -20,27 +20,27 @@ def spec(folder: Path, checkpoint: WanCheckpoint, **defaults: Any) -> Any:
 
 
 def test_defaults_are_those_of_diffusers_call(tmp_path: Path) -> None:
-    made = spec(tmp_path, text())
-    sizes = [made.defaults[name] for name in ("width", "height", "num_frames", "fps")]
+    wan_spec = spec(tmp_path, text())
+    sizes = [wan_spec.defaults[name] for name in ("width", "height", "num_frames", "fps")]
     assert sizes == [832, 480, 81, 16]
-    assert made.defaults["num_inference_steps"] == 50
-    assert made.defaults["guidance_scale"] == 5.0
-    assert made.defaults["max_sequence_length"] == 512
+    assert wan_spec.defaults["num_inference_steps"] == 50
+    assert wan_spec.defaults["guidance_scale"] == 5.0
+    assert wan_spec.defaults["max_sequence_length"] == 512
     assert spec(tmp_path, text(expand_timesteps=True)).defaults["fps"] == 24
 
 
 def test_a_bucket_has_what_a_request_chooses_of_the_programs_shapes(tmp_path: Path) -> None:
-    made = spec(tmp_path, text())
+    wan_spec = spec(tmp_path, text())
     sizes = {"width": 96, "height": 96, "num_frames": 5, "max_sequence_length": 64}
     changes = [{}, *({name: size // 2} for name, size in sizes.items())]
-    assert len({made.bucket(sizes | change) for change in changes}) == len(changes)
+    assert len({wan_spec.bucket(sizes | change) for change in changes}) == len(changes)
 
 
 def test_the_folder_and_the_operator_go_before_them(tmp_path: Path) -> None:
-    own = {"defaults": {"num_frames": 17, "width": 64}}
-    (tmp_path / "atelier.json").write_text(json.dumps(own))
-    made = spec(tmp_path, text(), width=96)
-    assert (made.defaults["num_frames"], made.defaults["width"]) == (17, 96)
+    shipped = {"defaults": {"num_frames": 17, "width": 64}}
+    (tmp_path / "atelier.json").write_text(json.dumps(shipped))
+    wan_spec = spec(tmp_path, text(), width=96)
+    assert (wan_spec.defaults["num_frames"], wan_spec.defaults["width"]) == (17, 96)
     with pytest.raises(ValueError, match=r"\['guidance_scale_2'\]"):
         spec(tmp_path, text(), guidance_scale_2=3.0)
 
@@ -57,9 +57,9 @@ def test_limits_of_a_published_network() -> None:
 
 def test_a_short_rope_limits_sizes_and_defaults(tmp_path: Path) -> None:
     short = type(CONFIG)(**(vars(CONFIG) | {"rope_max_seq_len": 6}))
-    made = spec(tmp_path, text(transformers={"transformer": short}))
-    assert (made.limits.max_side_px, made.limits.max_frames) == (96, 21)
-    assert (made.defaults["width"], made.defaults["num_frames"]) == (96, 21)
+    wan_spec = spec(tmp_path, text(transformers={"transformer": short}))
+    assert (wan_spec.limits.max_side_px, wan_spec.limits.max_frames) == (96, 21)
+    assert (wan_spec.defaults["width"], wan_spec.defaults["num_frames"]) == (96, 21)
 
 
 def test_sides_of_unlike_patches_have_a_common_multiple() -> None:
@@ -72,16 +72,16 @@ def test_sides_of_unlike_patches_have_a_common_multiple() -> None:
 def test_frames_are_those_that_make_whole_tokens(patch: int) -> None:
     grid = Grid(4, 8, (patch, 2, 2), 32)
     limits = limits_of(grid)
-    taken = range(limits.min_frames, limits.max_frames + 1, limits.frames_multiple)
-    assert list(taken) == [
+    counts = range(limits.min_frames, limits.max_frames + 1, limits.frames_multiple)
+    assert list(counts) == [
         count for count in range(1, limits.max_frames + 1) if grid.frames_near(count)[0] == count
     ]
-    assert limits.max_frames == taken[-1]
+    assert limits.max_frames == counts[-1]
 
 
 def test_a_last_picture_is_needed_where_the_network_has_a_place_for_it(tmp_path: Path) -> None:
-    both = picture(replace(EMBEDDED, pos_embed_seq_len=20))
-    assert spec(tmp_path, both).needed == {"last_image"}
+    paired = picture(replace(EMBEDDED, pos_embed_seq_len=20))
+    assert spec(tmp_path, paired).needed == {"last_image"}
     assert not spec(tmp_path, picture()).needed
 
 

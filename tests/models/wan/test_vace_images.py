@@ -1,4 +1,4 @@
-"""Images of a request that go together at VACE, and what is read of them."""
+"""VACE images of a request: valid combinations, and the arrays read from them."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def test_nothing_is_read_of_nothing() -> None:
 
 
 def test_frames_that_are_missing_are_grey_and_drawn_anew() -> None:
-    found = read({**listed("control_video", 3), **listed("mask_video", 1, BLACK)})
-    frames, masks = found["control_frames"], found["control_masks"]
+    arrays = read({**listed("control_video", 3), **listed("mask_video", 1, BLACK)})
+    frames, masks = arrays["control_frames"], arrays["control_masks"]
     assert frames.shape == (9, 48, 80, 3)
     assert (frames[:3] == (255, 0, 0)).all() and (frames[3:] == 128).all()
     assert (masks[:3] == 0).all() and (masks[3:] == 255).all()
@@ -44,15 +44,15 @@ def test_frames_without_masks_are_followed() -> None:
 
 
 def test_first_and_last_image_stay() -> None:
-    found = read({"image": RED, "last_image": BLACK})
-    assert [level for level in found["control_masks"][:, 0, 0]] == [0, *[255] * 7, 0]
-    assert (found["control_frames"][-1] == 0).all()
+    arrays = read({"image": RED, "last_image": BLACK})
+    assert [level for level in arrays["control_masks"][:, 0, 0]] == [0, *[255] * 7, 0]
+    assert (arrays["control_frames"][-1] == 0).all()
 
 
 def test_references_keep_the_order_of_the_request() -> None:
-    found = read({"reference_images.1": BLACK, "reference_images.0": RED})
-    np.testing.assert_array_equal(found["references"][0, 24, 40], (1, -1, -1))
-    assert found["references"].shape == (2, 48, 80, 3)
+    arrays = read({"reference_images.1": BLACK, "reference_images.0": RED})
+    np.testing.assert_array_equal(arrays["references"][0, 24, 40], (1, -1, -1))
+    assert arrays["references"].shape == (2, 48, 80, 3)
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,13 @@ def test_references_keep_the_order_of_the_request() -> None:
     [
         (listed("mask_video", 1), "control_video", "is needed with mask_video"),
         ({"last_image": RED}, "image", "is needed with last_image"),
-        ({"image": RED, **listed("control_video", 1)}, "image", "not taken with control_video"),
+        (
+            {"image": RED, **listed("control_video", 1)},
+            "image",
+            "cannot be combined with control_video",
+        ),
         ({**listed("control_video", 3), **listed("mask_video", 2)}, "mask_video", "2 frames"),
-        (listed("control_video", 10), "num_frames", "10 at least"),
+        (listed("control_video", 10), "num_frames", "at least 10"),
         ({"control_video.0": b"no image"}, "control_video.0", "not an image"),
         ({"reference_images.0": b"no image"}, "reference_images.0", "not an image"),
     ],
@@ -70,9 +74,9 @@ def test_references_keep_the_order_of_the_request() -> None:
 def test_what_does_not_go_together_is_refused(
     images: dict[str, bytes], field: str, said: str
 ) -> None:
-    with pytest.raises(RequestError, match=said) as refused:
+    with pytest.raises(RequestError, match=said) as error:
         read(images)
-    assert refused.value.field == field
+    assert error.value.field == field
 
 
 def test_one_factor_is_every_hints() -> None:

@@ -1,4 +1,4 @@
-"""VACE's published sizes in bfloat16, by abstract shapes, and what its spec and buckets hold."""
+"""VACE pipelines at published sizes in bfloat16 with abstract shapes, their spec and buckets."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def test_a_published_clip_goes_through_every_program(words: Path, name: str, hin
     assert (row["references"].shape, row["references"].dtype) == ((2, 60, 104, 16), jnp.bfloat16)
     assert row["hint_scales"].shape == (hints,)
     step = jax.jit(pipeline.step, static_argnums=0)
-    for chosen in {step.phase: step for step in prepared.steps}.values():
+    for chosen in {step.program: step for step in prepared.steps}.values():
         values = {name: jax.ShapeDtypeStruct((1,), jnp.float32) for name in chosen.values}
-        after = jax.eval_shape(step, chosen.phase, pipeline.weights, abstract(row, 1), values)
+        after = jax.eval_shape(step, chosen.program, pipeline.weights, abstract(row, 1), values)
         assert after == abstract(row, 1), "a row keeps its shape and dtypes from step to step"
     pixels = jax.eval_shape(pipeline.decode, pipeline.weights, row)
     assert (pixels.shape, pixels.dtype) == ((81, 480, 832, 3), jnp.uint8)
@@ -65,9 +65,9 @@ def test_a_published_clip_goes_through_every_program(words: Path, name: str, hin
 
 def test_rows_with_as_many_references_share_a_bucket(words: Path) -> None:
     pipeline = make(words)
-    asked = fields(pipeline, **SMALL)
-    one = {"reference_images.0": RED}
-    buckets = [pipeline.prepare(asked, images).bucket for images in ({}, one, TWO)]
+    request = fields(pipeline, **SMALL)
+    single = {"reference_images.0": RED}
+    buckets = [pipeline.prepare(request, images).bucket for images in ({}, single, TWO)]
     assert len({*buckets}) == 3
     ends = {"image": RED, "last_image": RED}
     scaled = fields(pipeline, **SMALL, conditioning_scale=[0.5])
@@ -78,20 +78,22 @@ def test_rows_with_as_many_references_share_a_bucket(words: Path) -> None:
 
 def test_more_references_than_rope_reaches_are_refused(words: Path) -> None:
     pipeline = make(words, rope_max_seq_len=4)
-    asked = fields(pipeline, **{**SMALL, "num_frames": 13})
-    pipeline.prepare(asked, {})
-    with pytest.raises(RequestError, match="5 latent frames are more than 4") as refused:
-        pipeline.prepare(asked, {"reference_images.0": RED})
-    assert refused.value.field == "reference_images"
+    request = fields(pipeline, **{**SMALL, "num_frames": 13})
+    pipeline.prepare(request, {})
+    with pytest.raises(RequestError, match="5 latent frames are more than 4") as error:
+        pipeline.prepare(request, {"reference_images.0": RED})
+    assert error.value.field == "reference_images"
 
 
 def test_the_spec_tells_what_is_taken_and_what_it_costs(words: Path) -> None:
     spec = make(words).spec
     assert spec.tasks == ("text-to-video", "image-to-video")
-    wanted = {"control_video", "mask_video", "reference_images", "image", "last_image"}
-    assert spec.fields >= {*wanted, "conditioning_scale"}
+    expected = {"control_video", "mask_video", "reference_images", "image", "last_image"}
+    assert spec.fields >= {*expected, "conditioning_scale"}
     assert (spec.limits.max_reference_images, spec.limits.conditioning_scales) == (8, 15)
-    asked = {**spec.defaults, "control_video": "a key"}
-    alone, two = (spec.bucket({**asked, **more}) for more in ({}, {"reference_images": ["a", "b"]}))
-    assert volume_of(alone) == 832 * 480 * 81
-    assert volume_of(two) == 832 * 480 * (81 + 8)
+    request = {**spec.defaults, "control_video": "a key"}
+    without, with_references = (
+        spec.bucket({**request, **more}) for more in ({}, {"reference_images": ["a", "b"]})
+    )
+    assert volume_of(without) == 832 * 480 * 81
+    assert volume_of(with_references) == 832 * 480 * (81 + 8)

@@ -1,4 +1,4 @@
-"""Parts of leaves, from files that are read by row: what each process of a slice reads."""
+"""Parts of leaves from files read by row: the bytes that each process of a slice reads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from models.checkpoint.safetensors import ComponentFiles, Filling, open_tensors
 from models.parallel.axis_rules import auto_mesh
 from models.weights.assignment import Sources
 from models.weights.device_transfer import Leaf, OnDevice, part_of, stored_place
-from models.weights.loader import laid_out
+from models.weights.loader import transferred_arrays
 
 LAYERS, INTO, OUT = 2, 512, 4096
 
@@ -58,17 +58,17 @@ def sources(path: Path, file: DiskFile, transposed: bool) -> Sources:
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_any_part_of_a_stack(path: Path, stored: np.ndarray, axis: int, transposed: bool) -> None:
     file = Counted(path)
-    whole = stored if transposed else stored.transpose(0, 2, 1)
-    leaf = Leaf(whole.shape, whole.dtype, sources(path, file, transposed), True, None)
-    half = whole.shape[axis] // 2
-    index = tuple((half if at == axis else 0, size) for at, size in enumerate(whole.shape))
+    stack = stored if transposed else stored.transpose(0, 2, 1)
+    leaf = Leaf(stack.shape, stack.dtype, sources(path, file, transposed), True, None)
+    half = stack.shape[axis] // 2
+    index = tuple((half if at == axis else 0, size) for at, size in enumerate(stack.shape))
     part, works = part_of(leaf, index)
     for work in works:
         work()
     file.close()
-    np.testing.assert_array_equal(part, whole[tuple(itertools.starmap(slice, index))])
+    np.testing.assert_array_equal(part, stack[tuple(itertools.starmap(slice, index))])
     by_row = axis in (0, 1 if transposed else 2)
-    assert file.bytes == whole.nbytes / (2 if by_row else 1)
+    assert file.bytes == stack.nbytes / (2 if by_row else 1)
 
 
 def test_a_file_that_has_become_shorter_says_so(path: Path) -> None:
@@ -81,21 +81,21 @@ def test_a_file_that_has_become_shorter_says_so(path: Path) -> None:
 def test_what_is_sent_lies_where_it_will_be_turned() -> None:
     mesh = auto_mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("a", "b"))
     place = NamedSharding(mesh, PartitionSpec(None, "a", "b"))
-    turned = stored_place(place, 2, True, True)
-    assert turned == NamedSharding(mesh, PartitionSpec("b", "a"))
+    placement = stored_place(place, 2, True, True)
+    assert placement == NamedSharding(mesh, PartitionSpec("b", "a"))
     window = NamedSharding(mesh, PartitionSpec(None, None, "a"))
-    turned = stored_place(window, 4, False, True)
-    assert turned == NamedSharding(mesh, PartitionSpec(None, "a", None, None))
+    placement = stored_place(window, 4, False, True)
+    assert placement == NamedSharding(mesh, PartitionSpec(None, "a", None, None))
 
 
 def test_memory_that_comes_back_is_lent_again() -> None:
     pool = BufferPool(most=4 * BLOCK)
     small, large = pool.take(BLOCK), pool.take(3 * BLOCK)
     assert all(memory.ctypes.data % BLOCK == 0 for memory in (small, large))
-    for memory in (small, large[8:].view(np.uint16).reshape(2, -1)):  # as an array of a file
+    for memory in (small, large[8:].view(np.uint16).reshape(2, -1)):  # like a file's array
         pool.give(memory)
-    again = pool.take(2 * BLOCK)
-    assert again.ctypes.data == large.ctypes.data
+    reused = pool.take(2 * BLOCK)
+    assert reused.ctypes.data == large.ctypes.data
     assert pool.take(BLOCK).ctypes.data == small.ctypes.data
 
 
@@ -104,13 +104,13 @@ def test_no_more_memory_waits_than_it_may() -> None:
     lent = [pool.take(BLOCK) for _ in range(3)]
     for memory in lent:
         pool.give(memory)
-    kept = {pool.take(BLOCK).ctypes.data for _ in range(2)}
-    assert kept == {memory.ctypes.data for memory in lent[1:]}
+    reused = {pool.take(BLOCK).ctypes.data for _ in range(2)}
+    assert reused == {memory.ctypes.data for memory in lent[1:]}
 
 
 @pytest.mark.parametrize("in_flight", [1, 50 << 20, 1 << 30])
 def test_a_tensor_is_read_by_several_threads(tmp_path: Path, in_flight: int) -> None:
-    """In stretches; and one that is larger than all that is to be read ahead, too."""
+    """Read in stretches. A tensor may be larger than the limit of bytes in flight."""
     numbers = np.random.default_rng(1)
     stored = {
         name: numbers.normal(size=shape).astype(np.float32)
@@ -132,7 +132,7 @@ def test_a_tensor_is_read_by_several_threads(tmp_path: Path, in_flight: int) -> 
             leaf = Leaf(array.shape, array.dtype, {None: filling}, False, None)
             leaves.append(OnDevice(leaf, pool))
         parts = [len(list(leaf.reads())) for leaf in leaves]
-        found = list(laid_out(leaves, in_flight))
+        loaded = list(transferred_arrays(leaves, in_flight))
     assert parts == [1, 3, 2, 2], "the last one does not begin where a stretch does"
-    for mine, theirs in zip(found, stored.values(), strict=True):
-        np.testing.assert_array_equal(mine, theirs)
+    for output, expected in zip(loaded, stored.values(), strict=True):
+        np.testing.assert_array_equal(output, expected)

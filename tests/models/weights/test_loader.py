@@ -1,4 +1,4 @@
-"""The loader: layouts, dtypes, stacked leaves, every fault named at once, and its memory."""
+"""Weight loader: layouts, dtypes, stacked leaves, complete error lists, and memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from models.loading.abstract import abstract_module
 from models.nn.layers.parameterised import conv, embed, linear
 from models.nn.layers.scanned import stack
 from models.parallel.axis_rules import auto_mesh
-from models.weights.device_transfer import PIECE, OnDevice, laid
+from models.weights.device_transfer import PIECE, OnDevice, choose_transfer
 from models.weights.loader import flat_parameters, load
 
 LAYERS = 3
@@ -37,7 +37,7 @@ class Block(nnx.Module):
 
 
 class Network(nnx.Module):
-    """A leaf of every kind that a checkpoint knows."""
+    """A leaf of every kind that checkpoints contain."""
 
     def __init__(self, *, rngs: nnx.Rngs) -> None:
         self.table = embed(11, 5, ("vocab", "embed"), rngs=rngs)
@@ -65,7 +65,7 @@ RENAMES: Renames = (
 
 
 def tensors(dtype: Any = np.float32) -> dict[str, np.ndarray]:
-    """A checkpoint of the network, in torch's layouts."""
+    """Arrays of a checkpoint of the network, in torch's layouts."""
     random = np.random.default_rng(0)
     shapes: dict[str, tuple[int, ...]] = {
         "embed.weight": (11, 5),
@@ -97,7 +97,7 @@ def _file(folder: Path) -> Path:
 
 
 def check(network: Network, stored: dict[str, np.ndarray], dtype: Any = np.float32) -> None:
-    """Every array, held against the stored one by another way of saying where it goes."""
+    """Compare every array with the stored one, placed by an independent table."""
     layers = [
         (stored[f"layers.{n}.fc.weight"], stored[f"layers.{n}.fc.bias"]) for n in range(LAYERS)
     ]
@@ -115,11 +115,11 @@ def check(network: Network, stored: dict[str, np.ndarray], dtype: Any = np.float
             [stored["mod.weight"][3:], stored["mod.weight"][:3]]
         ).T,
     }
-    found = {path: leaf.get_value() for path, leaf in flat_parameters(network).items()}
-    assert found.keys() == expected.keys()
+    arrays = {path: leaf.get_value() for path, leaf in flat_parameters(network).items()}
+    assert arrays.keys() == expected.keys()
     for path, array in expected.items():
-        assert found[path].dtype == dtype, path
-        np.testing.assert_array_equal(found[path], array.astype(dtype), err_msg=path)
+        assert arrays[path].dtype == dtype, path
+        np.testing.assert_array_equal(arrays[path], array.astype(dtype), err_msg=path)
 
 
 @pytest.mark.parametrize("stored", [np.float32, np.float16, jnp.bfloat16], ids=str)
@@ -136,7 +136,7 @@ def test_turned_on_the_device_it_is_the_same(tmp_path: Path, stored: Any, asked:
     check(loaded(saved(tmp_path, arrays), dtype=asked, transfer=OnDevice), arrays, asked)
 
 
-@pytest.mark.parametrize("transfer", [laid, OnDevice])
+@pytest.mark.parametrize("transfer", [choose_transfer, OnDevice])
 def test_vectors_may_be_stored_with_axes_of_one(tmp_path: Path, transfer: Any) -> None:
     arrays = tensors()
     stored = {
@@ -149,13 +149,13 @@ def test_vectors_may_be_stored_with_axes_of_one(tmp_path: Path, transfer: Any) -
         loaded(saved(tmp_path, {**arrays, **wrong}), transfer=transfer)
 
 
-@pytest.mark.parametrize("transfer", [laid, OnDevice])
+@pytest.mark.parametrize("transfer", [choose_transfer, OnDevice])
 @pytest.mark.parametrize("rows", [False, True])
 @pytest.mark.parametrize("asked", [np.float32, jnp.bfloat16], ids=str)
 def test_scaled_8_bit_floats_are_multiplied_out(
     tmp_path: Path, asked: Any, rows: bool, transfer: Any
 ) -> None:
-    """Rounded once, from float32, however an array comes to its device."""
+    """An array is rounded once, from float32, with any kind of transfer."""
     arrays = tensors()
     packed, plain = dict(arrays), dict(arrays)
     for key in ("layers.0.fc.weight", "convs.0.weight", "mod.weight"):
@@ -198,17 +198,17 @@ class TestPartsOfAFile:
 
     def test_only_the_keys_behind_the_prefix_are_the_components(self, tmp_path: Path) -> None:
         arrays = tensors()
-        mine = {f"net.{key}": array for key, array in arrays.items()}
-        saved(tmp_path, mine | {"point.weight": np.zeros(3, np.float32), "x": np.arange(3)})
+        component = {f"net.{key}": array for key, array in arrays.items()}
+        saved(tmp_path, component | {"point.weight": np.zeros(3, np.float32), "x": np.arange(3)})
         check(loaded(ComponentFiles("net", (_file(tmp_path),), "net.")), arrays)
 
     def test_missing_and_stray_keys_are_named_as_in_the_file(self, tmp_path: Path) -> None:
-        mine = {f"net.{key}": array for key, array in tensors().items()}
-        mine["net.lora"] = mine.pop("net.point.bias")
-        saved(tmp_path, mine)
-        with pytest.raises(WeightsError) as caught:
+        component = {f"net.{key}": array for key, array in tensors().items()}
+        component["net.lora"] = component.pop("net.point.bias")
+        saved(tmp_path, component)
+        with pytest.raises(WeightsError) as raised:
             loaded(ComponentFiles("net of a file", (_file(tmp_path),), "net."))
-        error = caught.value
+        error = raised.value
         assert (error.missing, error.stray) == (("net.point.bias",), ("net.lora",))
         assert error.component == "net of a file"
 
@@ -218,19 +218,19 @@ class TestPartsOfAFile:
         fused = random.normal(size=(LAYERS, 12, 5)).astype(dtype)
         projection = random.normal(size=(5, 7)).astype(dtype)
         file = {f"{n}.qkv": layer for n, layer in enumerate(fused)} | {"projection": projection}
-        found = flat_parameters(_fused(saved(tmp_path, file), dtype))
+        leaves = flat_parameters(_fused(saved(tmp_path, file), dtype))
         for name, rows in (("q", slice(0, 4)), ("k", slice(4, 8)), ("v", slice(8, 12))):
             expected = fused[:, rows].transpose(0, 2, 1)
-            np.testing.assert_array_equal(found[f"blocks.{name}.kernel"].get_value(), expected)
-        np.testing.assert_array_equal(found["projection.kernel"].get_value(), projection)
+            np.testing.assert_array_equal(leaves[f"blocks.{name}.kernel"].get_value(), expected)
+        np.testing.assert_array_equal(leaves["projection.kernel"].get_value(), projection)
 
     def test_a_shared_tensor_is_named_once(self, tmp_path: Path) -> None:
         file = {"0.qkv": np.zeros((13, 5), np.float32), "2.qkv": np.zeros((12, 5), np.float32)}
         file["projection"] = np.zeros((7, 5), np.float32)
-        with pytest.raises(WeightsError) as caught:
+        with pytest.raises(WeightsError) as error:
             _fused(saved(tmp_path, file), np.float32)
-        assert caught.value.missing == ("1.qkv",)
-        assert set(caught.value.misshapen) == {
+        assert error.value.missing == ("1.qkv",)
+        assert set(error.value.misshapen) == {
             ("0.qkv", (12, 5), (13, 5)),
             ("projection", (5, 7), (7, 5)),
         }
@@ -261,16 +261,18 @@ def _fused(folder: Path, dtype: Any) -> Fused:
 class TestPlacement:
     def test_each_array_goes_where_its_axes_say(self, tmp_path: Path) -> None:
         mesh = auto_mesh(np.array(jax.devices()[:1]), ("tensor",))
-        seen = {}
+        shardings = {}
 
         def sharding(path: str, leaf: nnx.Variable) -> jax.sharding.Sharding:
             split = ["tensor" if axis == "mlp" else None for axis in leaf.axes]
-            seen[path] = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*split))
-            return seen[path]
+            shardings[path] = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*split))
+            return shardings[path]
 
-        found = flat_parameters(loaded(saved(tmp_path, tensors()), sharding=sharding))
-        assert {path: leaf.get_value().sharding for path, leaf in found.items()} == seen
-        assert seen["blocks.up.kernel"].spec == jax.sharding.PartitionSpec(None, None, "tensor")
+        leaves = flat_parameters(loaded(saved(tmp_path, tensors()), sharding=sharding))
+        assert {path: leaf.get_value().sharding for path, leaf in leaves.items()} == shardings
+        assert shardings["blocks.up.kernel"].spec == jax.sharding.PartitionSpec(
+            None, None, "tensor"
+        )
 
     def test_arrays_are_laid_on_several_devices(self, tmp_path: Path) -> None:
         mesh = auto_mesh(np.array(jax.devices()[:2]), ("tensor",))
@@ -280,7 +282,7 @@ class TestPlacement:
             return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*split))
 
         folder = saved(tmp_path, tensors())
-        for transfer in (laid, OnDevice):
+        for transfer in (choose_transfer, OnDevice):
             network = loaded(folder, sharding=sharding, transfer=transfer)
             check(network, tensors())
             kernel = flat_parameters(network)["blocks.up.kernel"].get_value()
@@ -300,9 +302,9 @@ class TestFaults:
         arrays["mod.weight"] = np.zeros((6, 5), np.int8)
         folder = tmp_path / "transformer"
         folder.mkdir()
-        with pytest.raises(WeightsError) as caught:
+        with pytest.raises(WeightsError) as raised:
             loaded(saved(folder, arrays))
-        error = caught.value
+        error = raised.value
         assert error.component == "transformer"
         assert set(error.missing) == {"layers.1.fc.weight", "point.bias"}
         assert set(error.stray) == {"layers.3.fc.weight", "lora.up", "guidance.weight"}
@@ -317,17 +319,17 @@ class TestFaults:
 
     def test_a_whole_stack_missing(self, tmp_path: Path) -> None:
         arrays = {key: array for key, array in tensors().items() if "fc" not in key}
-        with pytest.raises(WeightsError) as caught:
+        with pytest.raises(WeightsError) as error:
             loaded(saved(tmp_path, arrays))
         names = {f"layers.{n}.fc.{kind}" for n in range(LAYERS) for kind in ("weight", "bias")}
-        assert set(caught.value.missing) == names
+        assert set(error.value.missing) == names
 
     @pytest.mark.parametrize("shape", [(7, 5, 2, 1), (7, 5, 1, 1, 3), (5, 7), (7,), ()], ids=str)
     def test_only_windows_of_one_are_dropped(self, tmp_path: Path, shape: tuple[int, ...]) -> None:
         arrays = tensors() | {"point.weight": np.zeros(shape, np.float32)}
-        with pytest.raises(WeightsError) as caught:
+        with pytest.raises(WeightsError) as error:
             loaded(saved(tmp_path, arrays))
-        assert caught.value.misshapen == (("point.weight", (7, 5), shape),)
+        assert error.value.misshapen == (("point.weight", (7, 5), shape),)
 
     def test_tied_keys_are_one_and_the_first_rule_serves(self, tmp_path: Path) -> None:
         arrays = tensors()
@@ -337,10 +339,10 @@ class TestFaults:
 
     def test_one_name_in_two_spellings_is_stray(self, tmp_path: Path) -> None:
         arrays = tensors() | {"old.layers.0.fc.bias": np.zeros(130, np.float32)}
-        with pytest.raises(WeightsError) as caught:
+        with pytest.raises(WeightsError) as error:
             loaded(saved(tmp_path, arrays))
-        assert len(caught.value.stray) == 1
-        assert caught.value.stray[0].endswith("layers.0.fc.bias")
+        assert len(error.value.stray) == 1
+        assert error.value.stray[0].endswith("layers.0.fc.bias")
 
     def test_keys_passed_over_may_be_anything(self, tmp_path: Path) -> None:
         arrays = tensors()
@@ -355,10 +357,10 @@ class TestFaults:
             loaded(tmp_path)
 
     def test_a_file_that_cannot_be_read_is_named(self, tmp_path: Path) -> None:
-        _file(tmp_path).symlink_to("/proc/self/mem")  # whose first byte not even root may read
-        for read in (loaded, fingerprint):
+        _file(tmp_path).symlink_to("/proc/self/mem")  # even root cannot read its first byte
+        for operation in (loaded, fingerprint):
             with pytest.raises(CheckpointError, match=r"model\.safetensors: cannot be read \("):
-                read(tmp_path)
+                operation(tmp_path)
 
     def test_a_link_that_leads_nowhere_is_named(self, tmp_path: Path) -> None:
         _file(tmp_path).symlink_to(tmp_path / "blob")
@@ -376,7 +378,7 @@ class TestFaults:
 
 
 def run_python(script: str) -> str:
-    """What a fresh interpreter prints; its errors are this one's."""
+    """Run a script in a new interpreter and return its output; fail if it fails."""
     result = subprocess.run(
         [sys.executable, "-c", script],
         env=os.environ | {"JAX_PLATFORMS": "cpu"},
@@ -419,7 +421,7 @@ print(jax.tree.leaves(nnx.state(network))[0].nbytes / 2**20)
 
 
 def hollow_checkpoint(folder: Path) -> None:
-    """Zeros as a hole in the file: no disk is used, the reader's memory is."""
+    """Write a sparse file of zeros. It needs no disk blocks, but its reader needs memory."""
     size = WIDTH * WIDTH * 4
     entries = {
         f"{layer}.weight": {
@@ -442,6 +444,5 @@ def test_peak_memory_is_the_model_and_what_is_being_read(tmp_path: Path, dtype: 
     peak_mb, model_mb = (float(line) for line in run_python(script).split())
     tensor_mb = WIDTH * WIDTH * 4 / 2**20
     assert model_mb == DEPTH * tensor_mb / (1 if dtype == "jnp.float32" else 2)
-    # Two tensors' slack is for the allocator and the libraries' own; a copy of the model is 12.
-    # Two tensors' slack is for the allocator and the libraries' own; a copy of the model is 12.
+    # The slack of two tensors is for the allocator and the libraries. A copy of the model is 12.
     assert model_mb < peak_mb < model_mb + DiskFile.readers * PIECE / 2**20 + 2 * tensor_mb

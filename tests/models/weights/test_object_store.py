@@ -1,4 +1,4 @@
-"""Models from an object store: the folder's pixels, through faults, in bounded memory."""
+"""Models from an object store: the folder's pixels, despite faults and in bounded memory."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 def test_the_pixels_are_the_folders(server: Server) -> None:
-    """Though each range fails once."""
+    """Each range fails once."""
     upload(server, DEMO, "demos/sdxl")
     server.fault = once_each(failing)
-    streamed, local = (registry.load("m", one, "float32", {}) for one in (URL, str(DEMO)))
+    streamed, local = (registry.load("m", source, "float32", {}) for source in (URL, str(DEMO)))
     assert streamed.spec == local.spec
     fields = {**local.spec.defaults, **REQUEST}
-    images = [generate(one, fields, {}) for one in (streamed, local)]
+    images = [generate(pipeline, fields, {}) for pipeline in (streamed, local)]
     np.testing.assert_array_equal(*images)
     assert np.ptp(images[0]) > 0
 
 
 def test_a_checkpoint_that_is_replaced_while_it_loads_is_refused(server: Server) -> None:
     upload(server, DEMO, "demos/sdxl")
-    data, began = (DEMO / LAST).read_bytes(), threading.Event()
+    data, started = (DEMO / LAST).read_bytes(), threading.Event()
 
     def replacing(environ: dict[str, str], start: Start) -> None:
-        if is_read(environ) and not began.is_set():
-            began.set()
+        if is_read(environ) and not started.is_set():
+            started.set()
             put(server, f"demos/sdxl/{LAST}", data[:-4] + os.urandom(4))
 
     server.fault = replacing  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""Weights of 8 bits: rounded as they are loaded, where they lie, and what they take."""
+"""Weights in 8 bits: rounding during loading, placement, and memory."""
 
 from __future__ import annotations
 
@@ -39,10 +39,15 @@ SPLIT = {
     "both": {"fsdp": 2, "tensor": 2},
 }
 SUMS = 1e-5
-"""Of the largest number: sums of exact activations in another order, float32."""
+"""Tolerance relative to the largest number: exact activations in float32, summed in another
+order.
+"""
 CLOSE = 0.02
-"""Of the largest number: where a layout sums up in another order, a number between two of the 127
-steps may fall to the other one, a layer later."""
+"""Tolerance relative to the largest number, with rounded activations.
+
+A layout that sums in another order may move a number to the neighbouring one of 127 steps in the
+next layer.
+"""
 
 
 class Block(nnx.Module):
@@ -74,8 +79,8 @@ IN_8_BITS = {f"{layer}.eight.{part}" for layer in STACKED for part in ("values",
 
 
 def network(where: Any) -> Any:
-    made = abstract_module(Network)
-    return made if where is None else Rounding(where).of(made)
+    module = abstract_module(Network)
+    return module if where is None else Rounding(where).of(module)
 
 
 @pytest.fixture(scope="module")
@@ -104,29 +109,29 @@ def layout_of(sizes: dict[str, int]) -> Layout:
 
 
 def test_kernels_of_blocks_are_rounded_as_they_are_loaded(part: ComponentFiles) -> None:
-    """All others stay; and of the rounded ones nothing is left but by `beside`."""
+    """Other kernels stay exact. The exact form of a rounded kernel remains only with `beside`."""
     exact = arrays(load(network(None), part, RENAMES))
-    beside, instead = (
-        arrays(load(network(where), part, RENAMES)) for where in ("beside", "instead")
+    in_addition, replaced = (
+        arrays(load(network(placement), part, RENAMES)) for placement in ("beside", "instead")
     )
-    assert beside.keys() - exact.keys() == IN_8_BITS
-    assert exact.keys() - instead.keys() == {f"{layer}.kernel" for layer in STACKED}
-    for found in (beside, instead):
-        assert all((found[path] == exact[path]).all() for path in found.keys() & exact.keys())
+    assert in_addition.keys() - exact.keys() == IN_8_BITS
+    assert exact.keys() - replaced.keys() == {f"{layer}.kernel" for layer in STACKED}
+    for leaves in (in_addition, replaced):
+        assert all((leaves[path] == exact[path]).all() for path in leaves.keys() & exact.keys())
         values, scale = rounded(exact["blocks.up.kernel"], jnp.int8)
-        assert found["blocks.up.eight.values"].dtype == jnp.int8
-        assert (found["blocks.up.eight.values"] == values).all()
-        assert (found["blocks.up.eight.scale"] == scale).all()
+        assert leaves["blocks.up.eight.values"].dtype == jnp.int8
+        assert (leaves["blocks.up.eight.values"] == values).all()
+        assert (leaves["blocks.up.eight.scale"] == scale).all()
 
 
 def test_rounding_has_the_last_word_of_no_column(part: ComponentFiles) -> None:
-    """Each column comes back to within half a step of its own largest number."""
-    found = arrays(load(network("beside"), part, RENAMES))
-    kernel = found["blocks.down.kernel"]
-    again = found["blocks.down.eight.values"] * found["blocks.down.eight.scale"][:, None]
+    """Each value is reproduced to within half a step of its column's largest value."""
+    leaves = arrays(load(network("beside"), part, RENAMES))
+    kernel = leaves["blocks.down.kernel"]
+    restored = leaves["blocks.down.eight.values"] * leaves["blocks.down.eight.scale"][:, None]
     step = jnp.abs(kernel).max(axis=1, keepdims=True) / 127
-    assert float((jnp.abs(again - kernel) / step).max()) <= 0.5 + 1e-4
-    assert int(jnp.abs(found["blocks.down.eight.values"]).max()) == 127
+    assert float((jnp.abs(restored - kernel) / step).max()) <= 0.5 + 1e-4
+    assert int(jnp.abs(leaves["blocks.down.eight.values"]).max()) == 127
 
 
 @pytest.mark.parametrize("products", ["w8a16", "w8a8"])
@@ -135,9 +140,9 @@ def test_every_layout_rounds_and_multiplies_the_same(
     part: ComponentFiles, sizes: dict[str, int], products: Any
 ) -> None:
     layout = layout_of(sizes)
-    whole = load(network("instead"), part, RENAMES)
+    single = load(network("instead"), part, RENAMES)
     shared = load(network("instead"), part, RENAMES, sharding=layout.of_parameter)
-    for path, array in arrays(whole).items():
+    for path, array in arrays(single).items():
         assert (np.asarray(arrays(shared)[path]) == np.asarray(array)).all(), path
     values = arrays(shared)["blocks.up.eight.values"]
     split = {axis for axis in sizes if axis != "context"}
@@ -152,20 +157,23 @@ def test_every_layout_rounds_and_multiplies_the_same(
             module = nnx.merge(graph, state)
             with TraceOptions(layout, products).active():
                 blocks, _ = scan(module.blocks, x, lambda block, x: block(x))
-                return blocks, each(module.told, lambda told: told(x[0]))
+                return blocks, each(module.told, lambda projected: projected(x[0]))
 
         return tuple(map(np.asarray, jax.jit(network)(state, x)))
 
-    (one, told), (four, told_four) = run(whole, None), run(shared, layout)
-    assert np.abs(four - one).max() <= (CLOSE if products == "w8a8" else SUMS) * np.abs(one).max()
-    assert np.abs(told_four - told).max() <= SUMS * np.abs(told).max()
+    (expected, projected), (output, projected_shared) = run(single, None), run(shared, layout)
+    assert (
+        np.abs(output - expected).max()
+        <= (CLOSE if products == "w8a8" else SUMS) * np.abs(expected).max()
+    )
+    assert np.abs(projected_shared - projected).max() <= SUMS * np.abs(projected).max()
 
 
 @pytest.mark.parametrize("sizes", SPLIT.values(), ids=SPLIT)
 def test_every_layout_multiplies_by_heads_the_same(
     part: ComponentFiles, sizes: dict[str, int]
 ) -> None:
-    """Layers of a stack, their outputs apart by heads and together again."""
+    """Layers of a stack with their outputs split by heads, and joined again."""
     layout, heads = layout_of(sizes), 4
     x = jax.random.normal(jax.random.key(0), (2, 8, WIDTH))
 
@@ -183,8 +191,8 @@ def test_every_layout_multiplies_by_heads_the_same(
 
         return np.asarray(jax.jit(blocks)(state, x))
 
-    one, four = run(None), run(layout)
-    assert np.abs(four - one).max() <= SUMS * np.abs(one).max()
+    expected, output = run(None), run(layout)
+    assert np.abs(output - expected).max() <= SUMS * np.abs(expected).max()
 
 
 def test_shapes_and_random_weights_have_them_too() -> None:
@@ -192,7 +200,7 @@ def test_shapes_and_random_weights_have_them_too() -> None:
     shapes = arrays(
         SHAPES.network(network("instead"), ComponentFiles("network", ()), (), sharding=place)
     )
-    drawn = arrays(
+    random = arrays(
         RandomWeights().network(
             network("instead"), ComponentFiles("network", ()), (), sharding=place
         )
@@ -201,45 +209,47 @@ def test_shapes_and_random_weights_have_them_too() -> None:
         RandomWeights().network(network(None), ComponentFiles("network", ()), (), sharding=place)
     )
     for path, shape in shapes.items():
-        array = drawn[path]
+        array = random[path]
         assert (array.shape, array.dtype, array.sharding) == (
             shape.shape, shape.dtype, shape.sharding,
         ), path  # fmt: skip
     values, scale = rounded(exact["blocks.up.kernel"], jnp.int8)
-    assert (drawn["blocks.up.eight.values"] == values).all()
-    assert (drawn["blocks.up.eight.scale"] == scale).all()
+    assert (random["blocks.up.eight.values"] == values).all()
+    assert (random["blocks.up.eight.scale"] == scale).all()
 
 
 def test_floats_of_8_bits_reach_their_largest(part: ComponentFiles) -> None:
     module = Rounding("instead", jnp.float8_e4m3fn).of(abstract_module(Network))
-    found = arrays(load(module, part, RENAMES))
-    values = found["blocks.up.eight.values"]
+    leaves = arrays(load(module, part, RENAMES))
+    values = leaves["blocks.up.eight.values"]
     assert values.dtype == jnp.float8_e4m3fn
     largest = jnp.abs(values.astype(jnp.float32)).max(axis=-1)
     assert (largest == float(jnp.finfo(jnp.float8_e4m3fn).max)).all()
 
 
 def test_floats_lie_turned_and_are_split_so(part: ComponentFiles) -> None:
-    """Inputs last; each device has the share of them that it has of the kernel."""
+    """Float kernels are stored transposed. Each device has its share of the inputs, as of the exact
+    kernel.
+    """
     place = layout_of(SPLIT["both"]).of_parameter
 
-    def made() -> Any:
+    def module() -> Any:
         return Rounding("instead", jnp.float8_e4m3fn).of(abstract_module(Network))
 
-    whole = arrays(load(made(), part, RENAMES))
-    shared = arrays(load(made(), part, RENAMES, sharding=place))
+    single = arrays(load(module(), part, RENAMES))
+    shared = arrays(load(module(), part, RENAMES, sharding=place))
     values = shared["blocks.up.eight.values"]
     assert values.shape == (LAYERS, INNER, WIDTH)
     assert values.sharding.spec == PartitionSpec(None, "tensor", "fsdp")
-    assert (np.asarray(values) == np.asarray(whole["blocks.up.eight.values"])).all()
-    drawn = arrays(
-        RandomWeights().network(made(), ComponentFiles("network", ()), (), sharding=place)
+    assert (np.asarray(values) == np.asarray(single["blocks.up.eight.values"])).all()
+    random = arrays(
+        RandomWeights().network(module(), ComponentFiles("network", ()), (), sharding=place)
     )
-    assert drawn["blocks.up.eight.values"].sharding == values.sharding
+    assert random["blocks.up.eight.values"].sharding == values.sharding
 
 
 def test_encoders_are_left_alone() -> None:
-    """Only what a family names is rounded: text encoders have stacked layers, too."""
+    """Only networks that a family names are rounded, although text encoders have stacked layers."""
     pipeline = registry.load(
         "flux", str(DEMO / "flux"), "float32", {}, reader=SHAPES, rounding=Rounding("instead")
     )

@@ -1,4 +1,4 @@
-"""Arrays of several checkpoints of one base: equal ones lie in the same memory."""
+"""Arrays of several checkpoints of one base: equal arrays share device memory."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tests.parity.programs import Programs
 
 DEMO = Path(registry.__file__).parent / "demo" / "flux"
 OTHER = "x_embedder.weight"
-"""The one tensor that the second checkpoint's training has changed."""
+"""The only tensor that differs between the two checkpoints."""
 REQUEST = {"prompt": "a red circle", "seed": 1, "width": 32, "height": 48, "num_inference_steps": 2}
 
 
 @pytest.fixture(scope="module")
 def edited(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Kontext of the demo's base, in files of its own."""
+    """A Kontext checkpoint with the demo's base weights, in separate files."""
     folder = tmp_path_factory.mktemp("edited") / "kontext"
     shutil.copytree(DEMO, folder)
     index = json.loads((folder / "model_index.json").read_text())
@@ -43,25 +43,27 @@ def edited(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def placed(pipeline: Pipeline) -> dict[str, set[int]]:
-    """The memory of each array, by its path."""
+    """Memory addresses of each array, by path."""
     leaves = jax.tree.leaves_with_path(pipeline.weights)
     return {
         jax.tree_util.keystr(path): {
-            one.data.unsafe_buffer_pointer() for one in leaf.addressable_shards
+            shard.data.unsafe_buffer_pointer() for shard in leaf.addressable_shards
         }
         for path, leaf in leaves
     }
 
 
-def load(folder: Path, reader: Files | None = None, **how: Any) -> Pipeline:
-    return registry.load("m", str(folder), "float32", {}, reader=reader or Files(), **how)
+def load(folder: Path, reader: Files | None = None, **options: Any) -> Pipeline:
+    return registry.load("m", str(folder), "float32", {}, reader=reader or Files(), **options)
 
 
 def unlike(first: Pipeline, second: Pipeline) -> set[str]:
-    """Paths of arrays that lie in memory of their own."""
-    mine, theirs = placed(first), placed(second)
-    assert mine.keys() == theirs.keys()
-    return {path for path in mine if not mine[path] & theirs[path] and "preview" not in path}
+    """Paths of arrays that share no memory with the other pipeline."""
+    of_first, of_second = placed(first), placed(second)
+    assert of_first.keys() == of_second.keys()
+    return {
+        path for path in of_first if not of_first[path] & of_second[path] and "preview" not in path
+    }
 
 
 def test_two_checkpoints_hold_what_is_equal_once(edited: Path) -> None:
@@ -81,8 +83,8 @@ def test_each_draws_what_it_draws_alone(edited: Path) -> None:
         programs = Programs(pipeline)
         prepared = pipeline.prepare({**pipeline.spec.defaults, **REQUEST}, {})
         pixels.append(programs.drawn(prepared)[1])
-        _, alone = programs.drawn(prepared, load(folder).weights)
-        np.testing.assert_array_equal(pixels[-1], alone)
+        _, expected = programs.drawn(prepared, load(folder).weights)
+        np.testing.assert_array_equal(pixels[-1], expected)
     assert (pixels[0] != pixels[1]).any()
 
 
@@ -92,13 +94,17 @@ def test_readers_without_a_common_past_share_nothing(edited: Path) -> None:
 
 
 def test_rounded_weights_are_shared_and_not_freed() -> None:
-    """Beside a network that has the exact kernels, which the loader of a rounded one frees."""
+    """The exact kernels must survive the loader of a rounded network, which frees its own
+    copies.
+    """
     shared = PlacedArrays()
     exact = load(DEMO, Files(shared))
     first, second = (load(DEMO, Files(shared), rounding=Rounding("instead")) for _ in range(2))
     assert not unlike(first, second)
     assert not any(
-        leaf.is_deleted() for one in (exact, first) for leaf in jax.tree.leaves(one.weights)
+        leaf.is_deleted()
+        for pipeline in (exact, first)
+        for leaf in jax.tree.leaves(pipeline.weights)
     )
 
 
@@ -111,9 +117,9 @@ def test_bits_are_compared_and_not_numbers(axis: str | None) -> None:
         return jax.device_put(jnp.asarray(numbers, jnp.bfloat16), place)
 
     shared = PlacedArrays()
-    first = shared.once("a", put(0.0, np.nan))
-    again = put(0.0, np.nan)
-    assert shared.once("a", again) is first and again.is_deleted()
+    first = shared.deduplicated("a", put(0.0, np.nan))
+    equal = put(0.0, np.nan)
+    assert shared.deduplicated("a", equal) is first and equal.is_deleted()
     for path, other in (("a", put(-0.0, np.nan)), ("a", put(0.0, 1.0)), ("b", put(0.0, np.nan))):
-        assert shared.once(path, other) is other
+        assert shared.deduplicated(path, other) is other
     assert shared.shared_bytes == first.nbytes

@@ -1,4 +1,4 @@
-"""Configs and specs of Z-Image: what is served, and what is refused by name."""
+"""Configs and specs of Z-Image: supported values, and refusals by name."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def test_steps_behind_the_truncation_are_not_guided(tmp_path: Path) -> None:
     fields = {**loaded.spec.defaults, "prompt": "words", "seed": 0, "num_inference_steps": 8}
     steps = loaded.prepare({**fields, "cfg_truncation": 0.3}, {}).steps
     times = [float(step.values["timestep"]) / 1000 for step in steps]
-    assert [step.phase.guided for step in steps] == [time <= 0.3 for time in times]
+    assert [step.program.guided for step in steps] == [time <= 0.3 for time in times]
     assert times == sorted(times) and np.isclose(times[0], 0) and times[-1] < 1
-    assert {step.phase.guided for step in steps} == {True, False}
+    assert {step.program.guided for step in steps} == {True, False}
 
 
 def test_parts_of_other_widths_are_refused(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""Single files in ComfyUI's keys give the weights of the folder in diffusers' layout.
+"""Single Z-Image files with ComfyUI's keys give the same weights as the folder.
 
-The writer of these files is itself held against diffusers' own conversion of such files.
+The writer of these files is itself compared with diffusers' own conversion.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.models.single_files import (
 from tests.parity.tiny_zimage import make_zimage
 
 WIDE = {"n_layers": 11}
-"""Blocks whose numbers have two digits."""
+"""Enough blocks for two-digit indices."""
 NAMES = (
     ("all_final_layer.2-1.", "final_layer."),
     ("all_x_embedder.2-1.", "x_embedder."),
@@ -41,27 +41,27 @@ NAMES = (
     (".attention.norm_q.", ".attention.q_norm."),
     (".attention.norm_k.", ".attention.k_norm."),
 )
-"""Parts of diffusers' names, and ComfyUI's."""
+"""Parts of diffusers' names, with ComfyUI's equivalents."""
 
 
 def comfys(folder: Path) -> Tensors:
     """Return the transformer's arrays under ComfyUI's keys."""
-    found: Tensors = {"norm_final.weight": torch.ones(3)}
+    renamed: Tensors = {"norm_final.weight": torch.ones(3)}
     stored = load_file(folder / "transformer/diffusion_pytorch_model.safetensors")
     for key, tensor in stored.items():
         match = re.fullmatch(r"(.+\.attention\.)to_([qkv])\.weight", key)
         if match is None:
-            for ours, theirs in NAMES:
-                key = key.replace(ours, theirs)
-            found[key] = tensor
+            for part, original in NAMES:
+                key = key.replace(part, original)
+            renamed[key] = tensor
         elif match[2] == "q":
-            parts = [stored[f"{match[1]}to_{one}.weight"] for one in "qkv"]
-            found[f"{match[1]}qkv.weight"] = torch.cat(parts)
-    return found
+            parts = [stored[f"{match[1]}to_{letter}.weight"] for letter in "qkv"]
+            renamed[f"{match[1]}qkv.weight"] = torch.cat(parts)
+    return renamed
 
 
 def all_in_one(folder: Path) -> Tensors:
-    """Return what ComfyUI's whole checkpoints hold."""
+    """Return the arrays of ComfyUI's complete checkpoints."""
     text = load_file(folder / "text_encoder/model.safetensors")
     return {
         **{f"model.diffusion_model.{key}": t for key, t in comfys(folder).items()},
@@ -77,7 +77,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A base with other weights, so that what is read of it shows."""
+    """Base folder with other weights, to make networks read from the base recognizable."""
     return make_zimage(tmp_path_factory.mktemp("other") / "base", transformer=WIDE, seed=50)
 
 
@@ -106,7 +106,7 @@ def test_diffusers_own_names(folder: Path, whole: ChatNetworks, tmp_path: Path) 
 
 
 def test_scaled_8_bit_floats(folder: Path, tmp_path: Path) -> None:
-    """Of a fused layer, too; the products are those of torch."""
+    """Includes a fused layer. Torch computes the expected products."""
     packed = in_eight_bits(comfys(folder))
     assert_scales_are_multiplied(packed, folder, tmp_path)
 

@@ -1,4 +1,4 @@
-"""Admission as other routes call it: a body and headers in, a job out; nothing of HTTP."""
+"""Admission as the routes call it, without HTTP: a body and headers become a job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from service.admission.caller import Caller
 from service.admission.parse import parse_body
 from service.errors.problems import Conflict, Invalid, Problem
 from service.front_end.front_end import FrontEnd
-from service.jobs.model.job import DEFAULT_TENANT, ENLARGED, PLAIN, Job
+from service.jobs.model.job import BASE_VERSION, DEFAULT_TENANT, ENLARGER_VERSION, Job
 from tests.service.standin import MODEL, StandIn
 from tests.service.validation.test_hires import SMALL, TWO_STAGES
 from tests.service.validation.test_progressive import GROWING as OF_GROWTH
@@ -35,8 +35,8 @@ GROWING = OF_GROWTH.model_copy(update={"name": "growing"})
 
 @pytest.fixture
 def front(app: FastAPI, pool: StandIn) -> FrontEnd:
-    found: FrontEnd = app.state.front
-    return found
+    front: FrontEnd = app.state.front
+    return front
 
 
 async def admitted(front: FrontEnd, body: dict[str, Any], **headers: str) -> Job:
@@ -61,18 +61,18 @@ async def test_an_idempotency_key_stands_for_its_first_job(front: FrontEnd) -> N
 async def test_an_older_pool_gets_no_job_that_it_would_misread(front: FrontEnd) -> None:
     await front.queue.register("newest", TWO_STAGES, ready=True)
     two_stages = BODY | SMALL | {"model": TWO_STAGES.name}
-    assert (await admitted(front, two_stages | {"hires": {}})).version == ENLARGED
-    assert (await admitted(front, two_stages)).version == PLAIN
+    assert (await admitted(front, two_stages | {"hires": {}})).version == ENLARGER_VERSION
+    assert (await admitted(front, two_stages)).version == BASE_VERSION
     plain = BODY | SMALL | {"model": MODEL, "hires": {"scale": 1.5}}
-    assert (await admitted(front, plain)).version == PLAIN
+    assert (await admitted(front, plain)).version == BASE_VERSION
 
 
 async def test_smaller_first_steps_are_a_pass_of_their_own(front: FrontEnd) -> None:
-    """The job's steps and passes know both sizes; its bucket is the smaller one's."""
+    """The job's steps and passes include both sizes; its bucket is the smaller size's."""
     await front.queue.register("newest", GROWING, ready=True)
     body = BODY | {"model": GROWING.name, "width": 128, "height": 96, "num_images": 2}
     job = await admitted(front, body | {"quality": "grows", "num_inference_steps": 7})
-    assert job.second_pass is not None and job.version == PLAIN
+    assert job.second_pass is not None and job.version == BASE_VERSION
     assert (job.steps, job.second_pass.steps) == (14, 8)
     sizes = [GROWING.bucket(job.request | size) for size in (SMALL | {"width": 64}, {})]
     assert job.passes() == ((sizes[0], 6), (sizes[1], 8))
@@ -111,13 +111,13 @@ def encoded(file: bytes) -> str:
 
 
 async def test_images_in_lists_are_kept_in_their_order(front: FrontEnd) -> None:
-    seen = [picture(shade) for shade in (10, 20, 30)]
-    control = [{"name": "canny", "image": encoded(seen[2]), "scale": 0.5}]
-    listed = {"reference_images": [*map(encoded, seen[:2])], "control": control}
+    files = [picture(shade) for shade in (10, 20, 30)]
+    control = [{"name": "canny", "image": encoded(files[2]), "scale": 0.5}]
+    listed = {"reference_images": [*map(encoded, files[:2])], "control": control}
     job = await admitted(front, BODY | listed)
     keys = image_values(job.request)
     assert list(keys) == ["reference_images.0", "reference_images.1", "control.0.image"]
-    assert [await front.store.get(key) for key in keys.values()] == seen
+    assert [await front.store.get(key) for key in keys.values()] == files
     assert job.request["control"][0] | {"image": ""} == {
         **{"name": "canny", "image": "", "scale": 0.5},
         **{"start": 0.0, "end": 1.0},

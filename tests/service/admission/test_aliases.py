@@ -1,4 +1,4 @@
-"""Requests that name an alias: which version draws them, and what is told of it."""
+"""Requests that name an alias: choice of a version, and the version's name in responses."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ KEYS = [f"key-{number}" for number in range(60)]
 async def test_an_alias_is_served_by_its_versions(
     http: httpx.AsyncClient, queue: Queue, store: Store
 ) -> None:
-    """The job tells what was asked, what serves it, and of which checkpoint."""
+    """The job shows the requested alias, the version that serves it, and its checkpoint."""
     await set_alias(queue, {R1: 1, R2: 1})
     async with (
-        StandIn(queue, store, version(R1)) as one,
-        StandIn(queue, store, version(R2)) as two,
+        StandIn(queue, store, version(R1)) as first,
+        StandIn(queue, store, version(R2)) as second,
     ):
         jobs = [await generate(http, headers={"Idempotency-Key": key}) for key in KEYS]
         counts = Counter(job["served_by"] for job in jobs)
@@ -35,14 +35,14 @@ async def test_an_alias_is_served_by_its_versions(
             assert job["model"] == ALIAS == job["request"]["model"]
             assert job["model_fingerprint"] == f"weights of {job['served_by']}"
         done = await asyncio.gather(*(ended(http, job["id"]) for job in jobs))
-    by_pool = {job.id: R1 for job in one.seen} | {job.id: R2 for job in two.seen}
+    by_pool = {job.id: R1 for job in first.seen} | {job.id: R2 for job in second.seen}
     assert {job["id"]: job["served_by"] for job in done} == by_pool
     listed = (await http.get("/v1/jobs", params={"model": ALIAS, "limit": 100})).json()["data"]
     assert {job["id"] for job in listed} == by_pool.keys()
 
 
 async def test_a_repeated_request_finds_its_job(http: httpx.AsyncClient, queue: Queue) -> None:
-    """Also when other versions serve by then."""
+    """Even if other versions serve the alias by then."""
     for name in (R1, R2):
         await queue.register(name, version(name), ready=True)
     await set_alias(queue, {R1: 1, R2: 1})
@@ -51,14 +51,14 @@ async def test_a_repeated_request_finds_its_job(http: httpx.AsyncClient, queue: 
     await set_alias(queue, {R1: 0, R2: 1})
     later = [await generate(http, headers={"Idempotency-Key": key}) for key in KEYS[:8]]
     for jobs in (again, later):
-        told = [(job["id"], job["served_by"]) for job in jobs]
-        assert told == [(job["id"], job["served_by"]) for job in first]
+        served = [(job["id"], job["served_by"]) for job in jobs]
+        assert served == [(job["id"], job["served_by"]) for job in first]
 
 
 async def test_a_repeated_request_is_drawn_the_same_version(
     http: httpx.AsyncClient, queue: Queue
 ) -> None:
-    """Or it would be checked against limits of another one than it was accepted by."""
+    """Otherwise the repeat would be validated against another version's limits."""
     small = SPEC.limits.model_copy(update={"max_side_px": 64})
     await queue.register(R1, version(R1), ready=True)
     await queue.register(R2, version(R2, limits=small), ready=True)
@@ -75,14 +75,14 @@ async def test_a_repeated_request_is_drawn_the_same_version(
 
 
 async def test_a_version_without_pools_gets_nothing(http: httpx.AsyncClient, queue: Queue) -> None:
-    """While another is ready; and none at all refuses nothing."""
+    """No jobs while another version is ready. Without any, requests are still accepted."""
     await set_alias(queue, {R1: 90, R2: 10})
     for name in (R1, R2):
         await queue.register(name, version(name), ready=True)
     await queue.unregister(R1, R1)
     assert {(await generate(http))["served_by"] for _ in range(20)} == {R2}
     await queue.register(R1, version(R1), ready=False)
-    assert {(await generate(http))["served_by"] for _ in range(20)} == {R2}, "it warms up"
+    assert {(await generate(http))["served_by"] for _ in range(20)} == {R2}, "R1 is not ready"
     await queue.unregister(R2, R2)
     await queue.unregister(R1, R1)
     assert (await generate(http))["state"] == "queued"
@@ -91,7 +91,7 @@ async def test_a_version_without_pools_gets_nothing(http: httpx.AsyncClient, que
 async def test_versions_are_asked_by_their_own_names(
     http: httpx.AsyncClient, queue: Queue, store: Store
 ) -> None:
-    """`@` goes through bodies, addresses, lists, other APIs and metrics."""
+    """`@` is accepted in bodies, paths, lists, compatible endpoints and metrics."""
     async with StandIn(queue, store, version(R2)):
         job = await generate(http, R2)
         assert (job["model"], job["served_by"]) == (R2, R2)
@@ -99,7 +99,7 @@ async def test_versions_are_asked_by_their_own_names(
         for name in (R2, quote(R2, safe="")):
             assert (await http.get(f"/v1/models/{name}")).json()["name"] == R2
         listed = (await http.get("/v1/jobs", params={"model": R2})).json()["data"]
-        assert [one["id"] for one in listed] == [job["id"]]
+        assert [view["id"] for view in listed] == [job["id"]]
         for path, body in (
             ("/v1/predictions", {"version": R2, "input": {"prompt": "a cat"}}),
             (f"/v1/models/atelier/{R2}/predictions", {"input": {"prompt": "a cat"}}),
@@ -118,7 +118,7 @@ async def test_models_list_aliases(http: httpx.AsyncClient, queue: Queue) -> Non
     for name in (R1, R2):
         await queue.register(f"pool of {name}", version(name), ready=name == R1)
     await set_alias(queue, {R1: 10, R2: 90})
-    listed = {one["name"]: one for one in (await http.get("/v1/models")).json()["data"]}
+    listed = {view["name"]: view for view in (await http.get("/v1/models")).json()["data"]}
     assert listed.keys() == {ALIAS, R1, R2}
     alias = (await http.get(f"/v1/models/{ALIAS}")).json()
     assert alias == listed[ALIAS]
@@ -142,7 +142,7 @@ async def test_a_lone_alias_need_not_be_named(http: httpx.AsyncClient, queue: Qu
 async def test_an_alias_stands_before_a_model_of_its_name(
     http: httpx.AsyncClient, queue: Queue
 ) -> None:
-    """A model that was served under the plain name becomes a version of itself."""
+    """A model served under the plain name becomes a version of the alias."""
     for name in (ALIAS, R2):
         await queue.register(name, version(name), ready=True)
     assert (await generate(http))["served_by"] == ALIAS
@@ -156,23 +156,23 @@ async def test_an_alias_of_nothing_is_unknown(http: httpx.AsyncClient, queue: Qu
     await queue.register("other", version("other"), ready=True)
     await set_alias(queue, {R1: 1})
     answer = await http.post("/v1/generate", json={"prompt": "a cat", "model": ALIAS})
-    assert answer.status_code == 404 and "there is other" in answer.json()["detail"]
+    assert answer.status_code == 404 and "available: other" in answer.json()["detail"]
 
 
 async def test_a_claim_tells_the_checkpoint_that_serves(
     http: httpx.AsyncClient, queue: Queue
 ) -> None:
-    """Of a model whose weights changed under its name while the job was queued."""
+    """The model's weights change under its name while the job is queued."""
     await queue.register(POOL, version(R1), ready=True)
     job = await generate(http, R1)
     (claim,) = await queue.claim("new", R1, 1, origin=Origin(checkpoint="new weights"))
     assert claim.job.fingerprint == "new weights"
-    told = (await http.get(f"/v1/jobs/{job['id']}")).json()
-    assert told["model_fingerprint"] == "new weights"
+    view = (await http.get(f"/v1/jobs/{job['id']}")).json()
+    assert view["model_fingerprint"] == "new weights"
 
 
 def taking(name: str, **changed: object) -> ModelSpec:
-    """A version with an adapter of the operator's."""
+    """A version with an adapter of the operator."""
     ink = INK.model_copy(update={"model": name})
     return version(name).model_copy(
         update={
@@ -191,12 +191,12 @@ async def upload(http: httpx.AsyncClient, name: str, model: str) -> httpx.Respon
 
 
 async def test_adapters_go_with_an_alias(http: httpx.AsyncClient, queue: Queue) -> None:
-    """The operator's of each version; and uploads, which are for all versions or for one."""
+    """Each version has the operator's adapters; uploads are for all versions or for one."""
     for name in (R1, R2):
         await queue.register(name, taking(name), ready=True)
     await set_alias(queue, {R1: 1, R2: 1})
-    mine = await upload(http, "mine", ALIAS)
-    assert (mine.status_code, mine.json()["model"]) == (201, ALIAS)
+    shared = await upload(http, "mine", ALIAS)
+    assert (shared.status_code, shared.json()["model"]) == (201, ALIAS)
     only = await upload(http, "only-r2", R2)
     assert only.json()["model"] == R2
     for name in ("ink", "mine"):

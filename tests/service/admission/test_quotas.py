@@ -1,4 +1,4 @@
-"""What clients are told of their tenant's quotas."""
+"""Quotas in responses: rate-limit headers, and errors with a time to retry."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ POLICY = '"queued";q=2;qu="concurrent-requests", "device-seconds";q=5;qu="device
 
 @pytest.fixture
 def settings(settings: Settings) -> Settings:
-    """The tenant of everybody has quotas."""
+    """Settings with quotas for the default tenant."""
     limits = TenantSettings(max_queued=2, device_seconds_per_hour=5, weight=3)
     return settings.model_copy(update={"tenants": {"default": limits}})
 
 
 async def allow(queue: Queue, **limits: int) -> None:
-    """Put other quotas in the place of the settings'."""
+    """Replace the quotas of the settings by a record in Redis."""
     await TenantRecords(queue.redis).change(lambda _: {"default": TenantSettings(**limits)})
 
 
@@ -39,8 +39,8 @@ async def test_answers_tell_what_is_left(http: httpx.AsyncClient, queue: Queue) 
         answer = await http.post("/v1/generate", json=CAT)
         assert answer.status_code == 202
         assert answer.headers["ratelimit-policy"] == POLICY
-        told = f'"queued";r={2 - queued}, "device-seconds";r={5 - queued};t=3600'
-        assert answer.headers["ratelimit"] == told
+        header = f'"queued";r={2 - queued}, "device-seconds";r={5 - queued};t=3600'
+        assert answer.headers["ratelimit"] == header
     job = await queue.get(answer.json()["id"])
     assert job is not None and job.weight == 3
     answer = await http.post("/v1/generate", json=CAT)
@@ -58,7 +58,7 @@ async def test_answers_tell_what_is_left(http: httpx.AsyncClient, queue: Queue) 
 async def test_an_hour_that_is_used_up(
     http: httpx.AsyncClient, pool: StandIn, headers: dict[str, str], queue: Queue
 ) -> None:
-    """The stand-in says that an image took a tenth of a device-second."""
+    """The stand-in worker reports a tenth of a device-second per image."""
     limits = TenantSettings(max_queued=2, device_seconds_per_hour=5)
     for number in range(1, 51):
         answer = await http.post("/v1/generate", json=CAT, headers=headers)
@@ -71,12 +71,12 @@ async def test_an_hour_that_is_used_up(
     wait_s = int(answer.headers["retry-after"])
     assert answer.headers["ratelimit"] == f'"queued";r=2, "device-seconds";r=0;t={wait_s}'
     assert 3599 <= wait_s <= 3660
-    assert (await queue.standing("default", limits)).queued == 0
+    assert (await queue.quota_usage("default", limits)).queued == 0
 
 
 async def busy(queue: Queue) -> None:
-    """A pool of one slot takes two seconds for a cat, and has just begun with a zoo, which takes
-    ten."""
+    """Register a worker with one slot and two seconds per image, which has just begun a ten-second
+    job of tenant `zoo`."""
     await queue.register("busy", SPEC, ready=True, facts=PoolFacts("here", slots=1))
     row = CostRow(step_s=2 / SPEC.defaults["num_inference_steps"], encode_s=0, decode_s=0)
     bucket = SPEC.bucket(SPEC.defaults)
@@ -88,12 +88,12 @@ async def busy(queue: Queue) -> None:
 async def test_a_place_is_free_when_the_next_turn_comes(
     http: httpx.AsyncClient, queue: Queue
 ) -> None:
-    """Behind what runs now; of two places, that of the first job."""
+    """The quota has room when the tenant's next job starts, after the running job."""
     await busy(queue)
     for _ in range(2):
         assert (await http.post("/v1/generate", json=CAT)).status_code == 202
 
-    async def waits_for_the_pool() -> bool:  # by a look that is not older than those jobs
+    async def waits_for_the_pool() -> bool:  # once the estimate includes those jobs
         answer = await http.post("/v1/generate", json=CAT)
         assert answer.status_code == 429 and "quota of queued jobs" in answer.json()["detail"]
         assert f"try again in {answer.headers['retry-after']} s" in answer.json()["detail"]
@@ -148,7 +148,7 @@ async def test_events_too(http: httpx.AsyncClient, pool: StandIn) -> None:
 async def test_stored_bytes_that_are_used_up(
     http: httpx.AsyncClient, queue: Queue, pool: StandIn
 ) -> None:
-    """An image is sent and one is made, both counted; deleting the job frees them."""
+    """The uploaded and the generated image both count; deleting the job frees them."""
     sent, made = len(picture()), len(picture())
     body = CAT | {"image": base64.b64encode(picture()).decode()}
     most = sent + made

@@ -1,4 +1,4 @@
-"""Images of a request: the spellings of base64."""
+"""Decoding of a request's images: variants of base64."""
 
 from __future__ import annotations
 

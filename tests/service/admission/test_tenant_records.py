@@ -1,4 +1,4 @@
-"""Quotas, shares and classes that change in Redis while the front end serves."""
+"""Tenant records that change in Redis while the front end serves."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_a_quota_changes_while_requests_come(http: httpx.AsyncClient, queu
 async def test_a_new_class_is_counted_from_the_start(
     http: httpx.AsyncClient, app: FastAPI, queue: Queue
 ) -> None:
-    """Also the refusal of a body that was never looked at, first of all."""
+    """Including the rejection of a body before any other request."""
     await queue.register("cold", SPEC, ready=False)
     gold = TenantSettings(metrics_class="gold")
     await TenantRecords(queue.redis).change(lambda _: {TENANT: gold})

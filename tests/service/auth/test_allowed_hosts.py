@@ -1,4 +1,4 @@
-"""Which host names a server answers for."""
+"""Check of the Host header: names for which a server responds."""
 
 from __future__ import annotations
 
@@ -47,8 +47,10 @@ async def test_a_rebound_name_reads_and_makes_nothing(
 async def test_each_door_says_it_in_its_own_form(app: FastAPI, host: str) -> None:
     paths = ("/v1/images/generations", "/sdapi/v1/txt2img", "/hf/x", "/mcp", "/fal/run/x")
     async with client(app, "localhost") as http:
-        told = [(await http.post(path, json={}, headers={"Host": host})).json() for path in paths]
-    openai, a1111, hugging_face, mcp, fal = told
+        problems = [
+            (await http.post(path, json={}, headers={"Host": host})).json() for path in paths
+        ]
+    openai, a1111, hugging_face, mcp, fal = problems
     assert set(openai) == {"error"} and openai["error"]["type"] == "invalid_request_error"
     assert set(a1111) == {"error", "detail", "body", "errors"}
     assert set(hugging_face) == {"error", "code"}

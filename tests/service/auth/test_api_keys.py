@@ -1,4 +1,4 @@
-"""API keys: what is kept of them, who is known by them."""
+"""API keys: stored data, and lookup by text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def test_a_key_is_known_by_its_text_alone(keys: ApiKeys, empty_redis: Redi
 
 
 async def test_an_operators_key_is_nobodys_where_no_roles_are_known(keys: ApiKeys) -> None:
-    """An older front end compares with the digest of the text alone."""
+    """An older front end compares the text's digest, so it rejects an operator's key."""
     tenants, text = await keys.create("acme")
     operators, other = await keys.create_operator("alice")
     assert tenants.digest == digest_of(text) and operators.digest != digest_of(other)
@@ -61,6 +61,6 @@ async def test_a_revoked_key_is_gone(keys: ApiKeys) -> None:
 
 @pytest.mark.parametrize("tenant", ["", "*", "a b", "-a", "ü", "a:b", "x" * 65, "a\n"])
 async def test_names_that_no_tenant_may_have(keys: ApiKeys, tenant: str) -> None:
-    with pytest.raises(ValueError, match="can't be a tenant"):
+    with pytest.raises(ValueError, match="is not a valid tenant name"):
         await keys.create(tenant)
     assert await keys.all() == []

@@ -1,4 +1,4 @@
-"""API keys by the schemes in which clients send them."""
+"""Parsing of API keys from `Authorization` headers of several schemes."""
 
 from __future__ import annotations
 

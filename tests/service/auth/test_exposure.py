@@ -1,4 +1,4 @@
-"""Which addresses others can reach."""
+"""Classification of addresses: reachable from this machine only, or by others."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def test_others_too(address: str) -> None:
 def test_a_name_with_an_address_that_others_reach(
     addresses: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (number, 0)) for number in addresses]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    infos = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (number, 0)) for number in addresses]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: infos)
     assert not is_local("both.example")
 
 

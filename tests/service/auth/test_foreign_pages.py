@@ -1,4 +1,4 @@
-"""Requests that pages of other origins send to a server without keys."""
+"""Cross-site requests from foreign pages to a server without keys."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OWN = [
     {"Sec-Fetch-Site": "none"},
     {"Origin": "http://localhost:5173", "Sec-Fetch-Site": "same-origin"},
 ]
-"""The last one's request came by a proxy of a developer's page."""
+"""Headers of permitted requests. The last came through the proxy of a developer's page."""
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
 
@@ -43,7 +43,7 @@ def client(app: FastAPI) -> httpx.AsyncClient:
 
 
 def changing(app: FastAPI) -> Iterator[tuple[str, str]]:
-    """Yield method and path of every route that a page could change something by."""
+    """Yield method and path of every route that changes something."""
     for path, methods in app.openapi()["paths"].items():
         yield from ((method.upper(), path) for method in methods if method != "get")
 

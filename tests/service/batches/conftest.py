@@ -1,4 +1,4 @@
-"""What holds after every test of an endpoint."""
+"""Checks after every test: stored bytes match the quotas."""
 
 from __future__ import annotations
 

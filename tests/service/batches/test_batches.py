@@ -1,4 +1,4 @@
-"""Batches by the openai SDK, unmodified: files, results, errors, cancellation, limits."""
+"""Batches through the unmodified OpenAI SDK: files, results, errors, cancellation, limits."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ async def client_of(tenant: str, queue: Queue, address: str) -> AsyncOpenAI:
 
 @pytest.fixture
 async def address(settings: Settings, queue: Queue, store: Store) -> AsyncIterator[str]:
-    async with served(create_app(settings, queue, store), settings) as found:
-        yield found
+    async with served(create_app(settings, queue, store), settings) as address:
+        yield address
 
 
 @pytest.fixture
 async def client(address: str, queue: Queue) -> AsyncIterator[AsyncOpenAI]:
-    async with await client_of("acme", queue, address) as found:
-        yield found
+    async with await client_of("acme", queue, address) as client:
+        yield client
 
 
 def line(number: int, **body: Any) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def line(number: int, **body: Any) -> dict[str, Any]:
 
 
 def jsonl(*lines: Any) -> bytes:
-    return b"".join(json.dumps(one).encode() + b"\n" for one in lines)
+    return b"".join(json.dumps(item).encode() + b"\n" for item in lines)
 
 
 async def begin(client: AsyncOpenAI, *lines: Any, **more: Any) -> Batch:
@@ -99,7 +99,7 @@ async def reached(client: AsyncOpenAI, batch: Batch, *states: str) -> Batch:
 async def results(client: AsyncOpenAI, file_id: str | None) -> dict[str, Any]:
     assert file_id
     text = (await client.files.content(file_id)).text
-    return {one["custom_id"]: one for one in map(json.loads, text.splitlines())}
+    return {record["custom_id"]: record for record in map(json.loads, text.splitlines())}
 
 
 async def test_each_line_becomes_one_job_of_low_priority_and_one_result(
@@ -115,10 +115,10 @@ async def test_each_line_becomes_one_job_of_low_priority_and_one_result(
         "total": 5, "completed": 5, "failed": 0,
     }  # fmt: skip
     assert batch.error_file_id is None
-    found = await results(client, batch.output_file_id)
-    assert list(found) == [one["custom_id"] for one in lines]
+    records = await results(client, batch.output_file_id)
+    assert list(records) == [entry["custom_id"] for entry in lines]
     for number in range(5):
-        response = found[f"cat-{number}"]["response"]
+        response = records[f"cat-{number}"]["response"]
         assert (response["status_code"], response["body"]["state"]) == (200, "succeeded")
         assert response["body"]["request"]["seed"] == number
         assert response["body"]["outputs"][0]["url"]
@@ -186,10 +186,10 @@ async def test_a_canceled_batch_keeps_what_is_done_and_cancels_the_rest(
     batch = await begin(client, *(line(number) for number in range(4)))
 
     async def has_one() -> bool:
-        found = await client.batches.retrieve(batch.id)
+        current = await client.batches.retrieve(batch.id)
         if len(pool.seen) > 1:  # so the first has ended
             pool.may_finish.clear()
-        return bool(found.request_counts and found.request_counts.completed)
+        return bool(current.request_counts and current.request_counts.completed)
 
     await eventually(has_one)
     ended = await client.batches.cancel(batch.id)
@@ -209,7 +209,7 @@ async def test_a_canceled_batch_keeps_what_is_done_and_cancels_the_rest(
 async def test_a_window_bounds_the_jobs_of_a_batch_and_the_quota_is_kept(
     address: str, pool: StandIn, queue: Queue
 ) -> None:
-    """The tenant may have one queued job: no line is refused for it."""
+    """The tenant may have one queued job, but no line is rejected for that."""
     async with await client_of("narrow", queue, address) as client:
         pool.may_finish.clear()
         batch = await begin(client, *(line(number) for number in range(4)))
@@ -239,8 +239,8 @@ async def test_batches_and_files_are_their_tenants_alone(
             await other.batches.create(
                 input_file_id=batch.input_file_id, endpoint=URL, completion_window="24h"
             )
-        assert [one async for one in await other.batches.list()] == []
-        assert [one async for one in await other.files.list()] == []
+        assert [item async for item in await other.batches.list()] == []
+        assert [item async for item in await other.files.list()] == []
 
 
 async def test_a_file_is_deleted_once_no_batch_reads_it(client: AsyncOpenAI, pool: StandIn) -> None:
@@ -257,14 +257,14 @@ async def test_a_file_is_deleted_once_no_batch_reads_it(client: AsyncOpenAI, poo
 
 async def test_batches_are_listed_newest_first_by_pages(client: AsyncOpenAI, pool: StandIn) -> None:
     made = [(await begin(client, line(number))).id for number in range(3)]
-    listed = [one.id async for one in await client.batches.list(limit=1)]
+    listed = [item.id async for item in await client.batches.list(limit=1)]
     assert listed == made[::-1]
-    files = [one.id async for one in await client.files.list(limit=1, purpose="batch")]
+    files = [item.id async for item in await client.files.list(limit=1, purpose="batch")]
     assert len({*files}) == len(files) == 3
 
 
 async def test_a_page_behind_what_is_not_there_is_no_first_page(client: AsyncOpenAI) -> None:
-    """Else a client whose last item has left would begin anew, and never end."""
+    """Otherwise a client whose last item was deleted would start again, and never end."""
     for listing in (client.batches.list, client.files.list):
         with pytest.raises(openai.NotFoundError) as error:
             await listing(after="gone_0")
@@ -275,15 +275,15 @@ async def test_limits_are_told(client: AsyncOpenAI) -> None:
     made = [await begin(client, line(number)) for number in range(3)]
     with pytest.raises(openai.ConflictError, match="3 batches"):
         await begin(client, line(3))
-    for _ in range(2):  # beside four, and two for each batch
+    for _ in range(2):  # four, and two for each batch
         await client.files.create(file=b"{}", purpose="batch")
     with pytest.raises(openai.ConflictError, match="12 files"):
         await client.files.create(file=b"{}", purpose="batch")
     with pytest.raises(openai.BadRequestError, match="purpose"):
         await client.files.create(file=b"{}", purpose="vision")
     file_id = made[0].input_file_id
-    for endpoint, window, said in ((URL, "1 day", "hours"), ("/v1/x", "24h", "/v1/generate")):
-        with pytest.raises(openai.BadRequestError, match=said):
+    for endpoint, window, message in ((URL, "1 day", "hours"), ("/v1/x", "24h", "/v1/generate")):
+        with pytest.raises(openai.BadRequestError, match=message):
             await client.batches.create(
                 input_file_id=file_id, endpoint=endpoint, completion_window=window,  # type: ignore[arg-type]
             )  # fmt: skip
@@ -296,7 +296,7 @@ async def test_a_batch_has_room_for_its_results(client: AsyncOpenAI, pool: Stand
     await client.files.delete(files[-1].id)
     batch = await begin_with(client, files[0].id)
     await reached(client, batch, "completed")
-    assert len([one async for one in await client.files.list()]) == 11
+    assert len([file async for file in await client.files.list()]) == 11
 
 
 async def test_files_and_results_are_of_the_stored_bytes(
@@ -305,44 +305,44 @@ async def test_files_and_results_are_of_the_stored_bytes(
     async with await client_of("small", queue, address) as client:
         batch = await reached(client, await begin(client, line(0)), "completed")
         assert batch.output_file_id
-        given = await client.files.retrieve(batch.input_file_id)
+        uploaded = await client.files.retrieve(batch.input_file_id)
         made = await client.files.retrieve(batch.output_file_id)
         (job,) = pool.seen
-        images = sum(output.bytes for output in (await seen(queue, job)).outputs)
+        images = sum(output.bytes for output in (await stored_job(queue, job)).outputs)
         limits = TenantSettings(stored_bytes=SMALL_BYTES)
-        used = (await queue.standing("small", limits)).stored_bytes
-        assert used == given.bytes + made.bytes + images
+        used = (await queue.quota_usage("small", limits)).stored_bytes
+        assert used == uploaded.bytes + made.bytes + images
         with pytest.raises(openai.RateLimitError, match="stored bytes") as refused:
             await client.files.create(file=b" " * (SMALL_BYTES - used + 1), purpose="batch")
         assert refused.value.code == "quota_exceeded"
         rest = await client.files.create(file=b" " * (SMALL_BYTES - used), purpose="batch")
-        for file in (given, made, rest):
+        for file in (uploaded, made, rest):
             await client.files.delete(file.id)
-        assert (await queue.standing("small", limits)).stored_bytes == images
+        assert (await queue.quota_usage("small", limits)).stored_bytes == images
 
 
 async def test_a_result_beyond_the_quota_fails_its_line(
     address: str, queue: Queue, pool: StandIn
 ) -> None:
-    """The job was accepted, and keeps what it has made."""
+    """The accepted job keeps its outputs."""
     async with await client_of("small", queue, address) as client:
         pool.may_finish.clear()
         batch = await begin(client, line(0))
         await asyncio.wait_for(pool.has_claimed.wait(), 30)
         limits = TenantSettings(stored_bytes=SMALL_BYTES)
-        used = (await queue.standing("small", limits)).stored_bytes
+        used = (await queue.quota_usage("small", limits)).stored_bytes
         await client.files.create(file=b" " * (SMALL_BYTES - used), purpose="batch")
         pool.may_finish.set()
         batch = await reached(client, batch, "completed")
         (wrong,) = (await results(client, batch.error_file_id)).values()
         assert wrong["response"]["body"]["error"]["code"] == "results_too_large"
-        assert (await seen(queue, pool.seen[0])).state is JobState.SUCCEEDED
+        assert (await stored_job(queue, pool.seen[0])).state is JobState.SUCCEEDED
 
 
-async def seen(queue: Queue, job: Job) -> Job:
-    found = await queue.get(job.id)
-    assert found
-    return found
+async def stored_job(queue: Queue, job: Job) -> Job:
+    current = await queue.get(job.id)
+    assert current
+    return current
 
 
 async def test_an_ended_batch_leaves_after_its_time(
@@ -361,18 +361,18 @@ async def test_lines_may_ask_for_images_as_openai_s_clients_do(
 ) -> None:
     url = "/v1/images/generations"
 
-    def asked(number: int, **more: Any) -> dict[str, Any]:
+    def requested(number: int, **more: Any) -> dict[str, Any]:
         body = {"model": MODEL, "prompt": "a cat", "n": 2, "seed": number, **more}
         return {"custom_id": f"cat-{number}", "method": "POST", "url": url, "body": body}
 
-    lines = (asked(0), asked(1, response_format="url"), asked(2, style="vivid"))
+    lines = (requested(0), requested(1, response_format="url"), requested(2, style="vivid"))
     file = await client.files.create(file=jsonl(*lines), purpose="batch")
     batch = await client.batches.create(
         input_file_id=file.id, endpoint=url, completion_window="24h"
     )
     batch = await reached(client, batch, "completed")
-    found = await results(client, batch.output_file_id)
-    first, second = (found[f"cat-{number}"]["response"]["body"]["data"] for number in (0, 1))
+    records = await results(client, batch.output_file_id)
+    first, second = (records[f"cat-{number}"]["response"]["body"]["data"] for number in (0, 1))
     assert len(first) == len(second) == 2
     assert base64.b64decode(first[0]["b64_json"]).startswith(b"\x89PNG")
     assert second[1]["url"].startswith("/links/")
@@ -394,20 +394,20 @@ async def test_a_batch_that_is_asked_for_again_by_its_key_is_the_same(
 ) -> None:
     by_key = {"Idempotency-Key": "tonight"}
     file = await client.files.create(file=jsonl(line(0)), purpose="batch")
-    asked = {"input_file_id": file.id, "endpoint": URL, "extra_headers": by_key}
-    batch = await client.batches.create(**asked, completion_window="24h")
+    fields = {"input_file_id": file.id, "endpoint": URL, "extra_headers": by_key}
+    batch = await client.batches.create(**fields, completion_window="24h")
     await reached(client, batch, "completed")
     await client.files.delete(file.id)
-    again = await client.batches.create(**asked, completion_window="24h")
+    again = await client.batches.create(**fields, completion_window="24h")
     assert (again.id, again.status) == (batch.id, "completed") and len(pool.seen) == 1
     with pytest.raises(openai.ConflictError, match="another body"):
-        await client.batches.create(**asked, completion_window="24h", metadata={"of": "us"})
+        await client.batches.create(**fields, completion_window="24h", metadata={"of": "us"})
     async with await client_of("other", queue, address) as other:
         file = await other.files.create(file=jsonl(line(0)), purpose="batch")
-        theirs = await other.batches.create(
+        foreign = await other.batches.create(
             input_file_id=file.id, endpoint=URL, completion_window="24h", extra_headers=by_key
         )
-        assert theirs.id != batch.id
+        assert foreign.id != batch.id
 
 
 def image_line(number: int, **body: Any) -> dict[str, Any]:
@@ -415,7 +415,7 @@ def image_line(number: int, **body: Any) -> dict[str, Any]:
 
 
 async def images_of(client: AsyncOpenAI, *lines: dict[str, Any]) -> Batch:
-    """A batch of lines for images, begun."""
+    """Create a batch of lines for images."""
     file = await client.files.create(file=jsonl(*lines), purpose="batch")
     return await client.batches.create(
         input_file_id=file.id, endpoint=IMAGES_URL, completion_window="24h"
@@ -427,7 +427,7 @@ async def images_of(client: AsyncOpenAI, *lines: dict[str, Any]) -> Batch:
     [
         ({"size": "65x65"}, "size", "the nearest is 64x64"),
         ({"n": 5}, "n", "4 at most"),
-        ({"size": "64x64", "width": 64}, "width", "is there as size, too"),
+        ({"size": "64x64", "width": 64}, "width", "is also given as size"),
         ({"output_format": "png", "output": {"format": "png"}}, "output.format", "output_format"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Front ends that die or stop in the middle of a batch: another goes on, each line ends once."""
+"""Front ends that are killed during a batch: another one continues, and each line ends once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.service.standin import StandIn
 from tests.service.test_server import process
 
 LINES, BEFORE = 40, 3
-"""Of a batch, and those that have ended when its front end dies."""
+"""Number of lines in the batch, and of those that end before the front end is killed."""
 SETTINGS = {
     "ATELIER_SERVER__KEYS": "false",
     "ATELIER_BATCHES": json.dumps({"poll_every_s": 0.05, "lease_s": 3600, "window": 3}),
@@ -25,7 +25,7 @@ SETTINGS = {
 
 
 class Stopping(StandIn):
-    """A pool that holds back all but the first jobs."""
+    """Stand-in worker that finishes only the first jobs until `may_go_on` is set."""
 
     def __init__(self, queue: Queue, store: Store) -> None:
         super().__init__(queue, store)
@@ -51,14 +51,14 @@ async def test_another_front_end_goes_on_with_the_batch_of_one_that_was_killed(
             )
 
             async def is_in_the_middle() -> bool:
-                found = await queue.batch(batch.id)
-                return found is not None and found.completed == BEFORE
+                current = await queue.batch(batch.id)
+                return current is not None and current.completed == BEFORE
 
             await eventually(is_in_the_middle)
             first.kill()
             await first.wait()
             await client.close()
-        await queue.redis.zadd(f"{PREFIX}openbatches", {batch.id: 0})  # the end of its lease
+        await queue.redis.zadd(f"{PREFIX}openbatches", {batch.id: 0})  # the lease's end
         pool.may_go_on.set()
         async with process(redis_url, tmp_path, **SETTINGS) as (_, address):
             client = openai_client(address)
@@ -69,5 +69,5 @@ async def test_another_front_end_goes_on_with_the_batch_of_one_that_was_killed(
     assert list(done) == [f"cat-{number}" for number in range(LINES)]
     made = Counter(job.request["seed"] for job in pool.seen)
     assert made == Counter(range(LINES)), "a line had no job, or several"
-    ids = {one["response"]["request_id"] for one in done.values()}
+    ids = {record["response"]["request_id"] for record in done.values()}
     assert ids == {job.id for job in pool.seen}

@@ -1,4 +1,4 @@
-"""Checks of a batch's file: places of its lines, bounds, and how long the event loop waits."""
+"""Checks of a batch's input file: line positions, limits, and blocking of the event loop."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ async def test_places_are_those_of_the_lines_whatever_the_pieces(size: int) -> N
     data = jsonl(line(0)) + b"\n  \n" + jsonl(line(1)).rstrip() + b"\r\n" + jsonl(line(2)).rstrip()
     check = LineCheck(GENERATE, BatchSettings())
     places = await check.run(pieces(data, size))
-    assert [json.loads(data[one.start : one.end])["custom_id"] for one in places] == [
+    assert [json.loads(data[place.start : place.end])["custom_id"] for place in places] == [
         "cat-0", "cat-1", "cat-2",
     ]  # fmt: skip
-    assert [one.custom_id for one in places] == ["cat-0", "cat-1", "cat-2"]
+    assert [place.custom_id for place in places] == ["cat-0", "cat-1", "cat-2"]
 
 
 @pytest.mark.parametrize(
@@ -52,17 +52,17 @@ async def test_bounds_are_kept(bounds: dict[str, int], code: str) -> None:
 
 
 async def test_a_line_without_end_is_not_collected_for_ever() -> None:
-    asked = 0
+    reads = 0
 
     async def endless() -> AsyncIterator[bytes]:
-        nonlocal asked
+        nonlocal reads
         while True:
-            asked += 1
+            reads += 1
             yield b" " * 1000
 
     with pytest.raises(BatchError):
         await LineCheck(GENERATE, BatchSettings(max_line_bytes=10_000)).run(endless())
-    assert asked < 20
+    assert reads < 20
 
 
 async def test_ten_thousand_lines_are_checked_beside_the_event_loop() -> None:

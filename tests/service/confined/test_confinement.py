@@ -1,4 +1,5 @@
-"""Children that read clients' files: Linux refuses what they do not need."""
+"""Confinement of child processes that read clients' files: Linux refuses unneeded calls and
+files."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ except PermissionError:
 
 
 def has_landlock() -> bool:
-    """Whether this machine's Linux knows Landlock."""
+    """Return whether this machine's Linux supports Landlock."""
     return ctypes.CDLL(None).syscall(444, None, 0, 1) > 0
 
 
@@ -60,9 +61,9 @@ def test_what_no_file_needs_is_refused(act: str) -> None:
     ],
 )
 def test_other_files_are_refused(act: str, tmp_path: Path) -> None:
-    ours = tmp_path / "ours"
-    ours.touch()
-    program = PROGRAM.format(root=str(ROOT), act=act.format(ours=str(ours)))
+    forbidden = tmp_path / "ours"
+    forbidden.touch()
+    program = PROGRAM.format(root=str(ROOT), act=act.format(ours=str(forbidden)))
     assert subprocess.run([sys.executable, "-I", "-c", program]).returncode == 7
 
 

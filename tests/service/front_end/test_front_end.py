@@ -1,4 +1,4 @@
-"""What routes stand on."""
+"""The front end's shared state: requests run on the event loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ def threads() -> set[threading.Thread]:
 
 
 async def test_no_request_is_taken_to_a_thread(http: httpx.AsyncClient, pool: StandIn) -> None:
-    """FastAPI does so with what is no coroutine, which costs more than what is done there."""
+    """FastAPI runs functions that are not coroutines in threads, which costs more than their
+    work."""
     before = threads()
     answer = await http.post("/v1/generate", json={"model": MODEL, "prompt": "a star"})
     assert answer.status_code == 202

@@ -1,4 +1,4 @@
-"""The ledger's way to the store: each record once, whatever dies, fails or comes twice."""
+"""Export of the ledger to the store: each record once, despite crashes, failures and repeats."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ async def main():
 
 asyncio.run(main())
 """
-"""A front end that stands still before or after its file is written, until it is killed."""
+"""A front end that hangs before or after it writes its file, until it is killed."""
 
 
 class Failing(Store):
-    """Fails when it has written a file, or before."""
+    """Store whose `put` fails before or after it has written."""
 
     fails_after = False
 
@@ -70,7 +70,7 @@ class Failing(Store):
 
 
 async def write(redis: Redis, hour: int, count: int) -> list[str]:
-    """Records of an hour that is long over; their jobs."""
+    """Add ledger records for a past hour; return their jobs."""
     jobs = [f"job_{hour}_{number}" for number in range(count)]
     for number, job in enumerate(jobs):
         await redis.xadd(
@@ -80,14 +80,14 @@ async def write(redis: Redis, hour: int, count: int) -> list[str]:
 
 
 async def stored(store: Store) -> list[str]:
-    """Jobs of all files, and nothing twice."""
-    found = []
+    """Jobs in all ledger files; asserts that no record is repeated."""
+    records = []
     for key in await store.below("ledger"):
         lines = gzip.decompress(await store.get(key)).decode().splitlines()
-        found += [json.loads(line) for line in lines]
-    ids = [line["id"] for line in found]
+        records += [json.loads(line) for line in lines]
+    ids = [line["id"] for line in records]
     assert len(ids) == len(set(ids))
-    return [line["job"] for line in found]
+    return [line["job"] for line in records]
 
 
 async def move_all(queue: Queue, store: Store, holder: str = "me") -> int:
@@ -119,7 +119,7 @@ async def test_an_hour_that_is_not_over_waits(queue: Queue, store: Store) -> Non
 async def test_a_busy_hour_has_several_files(
     queue: Queue, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger, "MOST_RECORDS", 4)
+    monkeypatch.setattr(ledger, "MAX_RECORDS", 4)
     monkeypatch.setattr(ledger, "PAGE", 3)
     jobs = await write(queue.redis, 1, 10)
     assert await move_all(queue, store) == 3
@@ -139,10 +139,10 @@ async def test_a_killed_front_end_leaves_nothing_out_and_nothing_twice(
     assert child.stdout is not None
     assert await child.stdout.readline() == b"here\n"
     assert len(await store.below("ledger")) == (when == "after")
-    assert await move_all(queue, store) == 0, "its lease is not over"
+    assert await move_all(queue, store) == 0, "the lease is still valid"
     child.kill()
     await child.wait()
-    await write(queue.redis, 3, 1)  # what comes meanwhile changes no file that was begun
+    await write(queue.redis, 3, 1)  # a new record changes no file that was begun
     await queue.redis.delete(LEASE)
     assert await move_all(queue, store) == 3
     assert await stored(store) == [*jobs, "job_3_0"]
@@ -164,17 +164,18 @@ async def test_a_failing_store_is_asked_again(
 
 
 async def test_two_that_write_the_same_file_write_it_once(queue: Queue, store: Store) -> None:
-    """The first one was believed dead and goes on, at whatever point the second has come to."""
+    """The first writer loses its lease and continues, at any point of the second writer's
+    progress."""
     jobs = await write(queue.redis, 1, 5)
     slow = await queue.take_ledger("slow", 60, HOURLY)
     assert slow is not None
     lines = await queue.ledger_lines(slow)
     await queue.redis.delete(LEASE)
     quick = await queue.take_ledger("quick", 60, UsageSettings(file_every_s=1))
-    assert quick == slow, "what a file has is decided once"
+    assert quick == slow, "a file's records are fixed once"
     assert await queue.ledger_lines(slow) == lines
     assert await queue.trim_ledger(slow)
-    assert await queue.ledger_lines(slow) is None, "half a file must not replace a whole one"
+    assert await queue.ledger_lines(slow) is None, "a partial file must not replace a complete one"
     later = await write(queue.redis, 2, 2)
     assert not await queue.trim_ledger(slow)
     assert await queue.redis.xlen(keys.LEDGER) == len(later)
@@ -188,7 +189,7 @@ async def test_many_front_ends_share_the_work(
     jobs = [job for hour in range(1, 9) for job in await write(queue.redis, hour, 20)]
     brisk = settings.model_copy(update={"queue": QueueSettings(reap_every_s=0.01)})
     queues = [await Queue.connect(redis_url, brisk.queue) for _ in range(3)]
-    apps: list[Any] = [create_app(brisk, one, store) for one in queues]
+    apps: list[Any] = [create_app(brisk, item, store) for item in queues]
     async with (
         apps[0].router.lifespan_context(apps[0]),
         apps[1].router.lifespan_context(apps[1]),
@@ -200,14 +201,14 @@ async def test_many_front_ends_share_the_work(
 
         await eventually(all_there)
     assert await stored(store) == jobs
-    for one in queues:
-        await one.close()
+    for item in queues:
+        await item.close()
 
 
 async def test_a_file_that_was_written_before_a_loss_of_power_is_written_anew(
     queue: Queue, store: Store
 ) -> None:
-    """Redis comes back with records that were trimmed: they go to where they are already."""
+    """After a restart Redis contains trimmed records again: they are written to the same file."""
     jobs = await write(queue.redis, 1, 5)
     await move_all(queue, store)
     await queue.redis.delete(keys.LEDGER)

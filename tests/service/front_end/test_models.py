@@ -1,4 +1,4 @@
-"""A front end's copy of the models that pools have registered."""
+"""A front end's cached copy of the registered models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONG_S = 1_000.0
 
 
 async def test_a_model_is_found_as_soon_as_it_is_registered(queue: Queue) -> None:
-    """The copy may be old only for models that it has."""
+    """The copy may be old only for models that it contains."""
     models = Models(queue, LONG_S)
     with pytest.raises(Unavailable, match="no model is registered"):
         await models.get(MODEL)

@@ -1,4 +1,4 @@
-"""The front end's broom, running beside the app."""
+"""The front end's reaper task: expired jobs, and deletion of files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BRISK = QueueSettings(lease_s=0.02, retention_s=0.02, reap_every_s=0.01, max_att
 
 
 class WatchedStore(Store):
-    """Counts the deletions that were tried."""
+    """Store that counts attempted deletions."""
 
     tries = 0
 
@@ -45,7 +45,7 @@ async def put(queue: Queue, store: Store) -> Job:
 
 
 def a_late_job() -> Job:
-    """One that whoever reaps ends."""
+    """A job past its deadline, which the next reap expires."""
     return Job(id=new_job_id(), model=MODEL, bucket="any", deadline_at=time.time())
 
 
@@ -80,7 +80,7 @@ async def test_a_store_that_is_away_holds_up_no_job(
         async def are_forgotten() -> bool:
             return await queue.get(ended.id) is await queue.get(late.id) is None
 
-        # No lapsed lease: where reaps come late, on a busy machine, leases are given more time.
+        # Not by a lapsed lease: after late reaps on a busy machine, leases are extended.
         late = (await queue.put(a_late_job()))[0]
         await eventually(are_forgotten)
         folder.unlink()
@@ -96,7 +96,8 @@ async def test_a_store_that_is_away_holds_up_no_job(
 async def test_files_outlive_a_front_end_that_could_not_delete_them(
     settings: Settings, redis_url: str, empty_redis: Redis, tmp_path: Path
 ) -> None:
-    """The store is away for as long as the first front end lives; the next one sweeps."""
+    """The store is unreachable during the first front end's life; the next front end deletes the
+    files."""
     folder = tmp_path / "store"
     store = WatchedStore(str(folder))
     queue, first = await sweeping(settings, redis_url, store)

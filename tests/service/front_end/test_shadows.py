@@ -1,4 +1,4 @@
-"""Shadows: what they draw, what is counted, and that clients notice nothing."""
+"""Shadow jobs of a version: generation, comparison metrics, and invisibility to clients."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def pools(queue: Queue, store: Store) -> AsyncIterator[tuple[StandIn, StandIn]]:
-    """One of r1 and one of r2, whose every request has a shadow."""
+    """Run a stand-in worker of r1 and of r2; every request to r1 has a shadow on r2."""
     await set_alias(queue, {R1: 1}, shadow=R2, shadow_share=1)
     async with (
-        StandIn(queue, store, version(R1)) as one,
-        StandIn(queue, store, version(R2)) as two,
+        StandIn(queue, store, version(R1)) as first,
+        StandIn(queue, store, version(R2)) as second,
     ):
-        yield one, two
+        yield first, second
 
 
 def counts(app: FastAPI) -> dict[str, float]:
     counter = app.state.front.telemetry.versions.shadows
-    found = {outcome: counter.labels(R2, outcome)._value.get() for outcome in OUTCOMES}
-    return {outcome: count for outcome, count in found.items() if count}
+    totals = {outcome: counter.labels(R2, outcome)._value.get() for outcome in OUTCOMES}
+    return {outcome: count for outcome, count in totals.items() if count}
 
 
 async def counted(app: FastAPI, **expected: float) -> None:
@@ -62,14 +62,14 @@ async def counted(app: FastAPI, **expected: float) -> None:
 async def test_a_shadow_draws_what_the_client_asked_and_leaves(
     http: httpx.AsyncClient, app: FastAPI, queue: Queue, store: Store, settings: Settings
 ) -> None:
-    """With the same seed and fields, by the other version, and nothing of the client's."""
-    async with pools(queue, store) as (one, two):
+    """The shadow has the same seed and fields, but another version, and no data of the client."""
+    async with pools(queue, store) as (first, second):
         job = await generate(http, priority="high", deadline_s=600, metadata={"a": "b"})
         done = await ended(http, job["id"])
         await counted(app, equal=1)
-        (mine,), (shadow,) = one.seen, two.seen
-    ours = {"model", "priority", "deadline_s"}
-    assert {name: value for name, value in mine.request.items() if name not in ours} == {
+        (original,), (shadow,) = first.seen, second.seen
+    own_fields = {"model", "priority", "deadline_s"}
+    assert {name: value for name, value in original.request.items() if name not in own_fields} == {
         name: value for name, value in shadow.request.items() if name != "model"
     }
     assert shadow.request["seed"] == done["request"]["seed"] and "seed" in shadow.request
@@ -78,10 +78,10 @@ async def test_a_shadow_draws_what_the_client_asked_and_leaves(
         shadows.TENANT, shadows.TENANT_CLASS, PRIORITIES["low"],
     )  # fmt: skip
     assert (shadow.metadata, shadow.deadline_at, shadow.weight) == ({}, None, 0.01)
-    assert mine.request_id and (shadow.request_id, shadow.key_id) == (None, None)
+    assert original.request_id and (shadow.request_id, shadow.key_id) == (None, None)
     assert done["served_by"] == R1
     listed = (await http.get("/v1/jobs")).json()["data"]
-    assert [one["id"] for one in listed] == [job["id"]]
+    assert [view["id"] for view in listed] == [job["id"]]
     assert (await http.get(f"/v1/jobs/{shadow.id}")).status_code == 404
 
     async def has_left() -> bool:
@@ -92,7 +92,7 @@ async def test_a_shadow_draws_what_the_client_asked_and_leaves(
 
 
 def pngs(settings: Settings) -> set[str]:
-    """Jobs with images in the store."""
+    """Ids of jobs with images in the store."""
     return {path.parent.name for path in Path(settings.store_url).rglob("*.png")}
 
 
@@ -125,10 +125,10 @@ def noisy(file: bytes) -> bytes:
 
 
 def test_pixels_of_images_and_videos() -> None:
-    one = picture()
-    assert psnr(one, one, "image/png") == float("inf")
-    assert psnr(one, noisy(one), "image/png") == pytest.approx(39.1, abs=0.1)
-    assert psnr(one, picture(size=(16, 16)), "image/png") is None
+    image = picture()
+    assert psnr(image, image, "image/png") == float("inf")
+    assert psnr(image, noisy(image), "image/png") == pytest.approx(39.1, abs=0.1)
+    assert psnr(image, picture(size=(16, 16)), "image/png") is None
     video = clip("mp4", 5)
     assert psnr(video, video, "video/mp4") == float("inf")
     assert psnr(video, clip("mp4", 9), "video/mp4") is None
@@ -163,7 +163,7 @@ async def test_a_deleted_job_takes_its_shadow_along(
 async def test_where_there_is_no_shadow_requests_are_served(
     http: httpx.AsyncClient, app: FastAPI, queue: Queue, store: Store
 ) -> None:
-    """It is not ready, reads requests otherwise, or has as many to draw as it may."""
+    """The shadow's model is not ready, accepts other fields, or has its maximum of queued jobs."""
     await set_alias(queue, {R1: 1}, shadow=R2, shadow_share=1)
     async with StandIn(queue, store, version(R1)):
         await generate(http)
@@ -182,9 +182,9 @@ async def test_where_there_is_no_shadow_requests_are_served(
 async def test_adapters_of_a_tenant_are_not_shown_to_a_shadow(
     http: httpx.AsyncClient, app: FastAPI, queue: Queue
 ) -> None:
-    """Whose tenant is another one; the operator's go along."""
+    """The shadow belongs to another tenant, so only the operator's adapters are available."""
     await set_alias(queue, {R1: 1}, shadow=R2, shadow_share=1)
-    mine = INK.model_copy(update={"name": "mine", "digest": "ee" * 32, "origin": "upload"})
+    private = INK.model_copy(update={"name": "mine", "digest": "ee" * 32, "origin": "upload"})
     for name in (R1, R2):
         ink = {"ink": INK.model_copy(update={"model": name})}
         changed = {
@@ -192,7 +192,9 @@ async def test_adapters_of_a_tenant_are_not_shown_to_a_shadow(
             "lora_layers": TAKING.lora_layers,
         }  # fmt: skip
         await queue.register(name, version(name, **changed), ready=True)
-    await queue.record_lora("default", mine.model_copy(update={"model": ALIAS}), TenantSettings())
+    await queue.record_lora(
+        "default", private.model_copy(update={"model": ALIAS}), TenantSettings()
+    )
     await generate(http, loras=[{"name": "ink"}])
     assert counts(app) == {}
     assert (await queue.depths())[R2].queued == 1

@@ -1,4 +1,4 @@
-"""What front ends do for versions beside requests: jobs move, versions step back."""
+"""Background tasks for versions: queued jobs move, and failing versions step back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from service.front_end import version_watch
 from service.jobs.aliases import AliasRecords
 from service.jobs.model.alias import Alias
 from service.jobs.model.job import Job, JobError, JobState, Output, Snapshot
-from service.jobs.model.version_health import Sample, complaint
+from service.jobs.model.version_health import Sample, step_back_reason
 from service.jobs.queue import Queue
 from service.jobs.redis import keys
 from service.jobs.storage.object_store import Store
@@ -44,12 +44,12 @@ async def waits_for(http: httpx.AsyncClient, job_id: str, name: str) -> None:
 async def test_queued_jobs_leave_a_version_without_pools(
     http: httpx.AsyncClient, queue: Queue, store: Store
 ) -> None:
-    """As where one slice serves both, one after the other: r1 ends, r2 starts later. What names r1
-    itself waits for it."""
+    """One mesh slice may serve both in turn: r1 exits, r2 starts later. A job that names r1 waits
+    for r1."""
     await set_alias(queue, {R1: 1, R2: 0})
     await queue.register(POOL, version(R1), ready=True)
     jobs = [await generate(http) for _ in range(5)]
-    own = await generate(http, R1)
+    pinned = await generate(http, R1)
     assert {job["served_by"] for job in jobs} == {R1}
     await set_alias(queue, {R1: 0, R2: 1})
     await queue.unregister(POOL, R1)
@@ -60,8 +60,8 @@ async def test_queued_jobs_leave_a_version_without_pools(
             assert (done["served_by"], done["model"]) == (R2, ALIAS)
             assert done["model_fingerprint"] == f"weights of {R2}"
     assert {job.id for job in new.seen} == {job["id"] for job in jobs}
-    told = (await http.get(f"/v1/jobs/{own['id']}")).json()
-    assert (told["state"], told["served_by"]) == ("queued", R1)
+    view = (await http.get(f"/v1/jobs/{pinned['id']}")).json()
+    assert (view["state"], view["served_by"]) == ("queued", R1)
     listed = (await http.get("/v1/jobs", params={"model": ALIAS})).json()["data"]
     assert {job["id"] for job in listed} == {job["id"] for job in jobs}
 
@@ -69,7 +69,7 @@ async def test_queued_jobs_leave_a_version_without_pools(
 async def test_a_job_begins_anew_with_another_version(
     http: httpx.AsyncClient, queue: Queue
 ) -> None:
-    """Its snapshots are of other weights: nobody goes on from them, and nothing is left of them."""
+    """Snapshots belong to the old weights: they are deleted, not resumed."""
     await set_alias(queue, {R1: 1, R2: 0})
     await queue.register(POOL, version(R1), ready=True)
     job = await generate(http, num_images=2)
@@ -79,11 +79,11 @@ async def test_a_job_begins_anew_with_another_version(
         sha256="", bytes=1,
     )  # fmt: skip
     await queue.progress(claim, 5, 8)
-    kept = [
+    snapshots = [
         Snapshot(index=0, step=4, fence=1, outputs=(output,)),
         Snapshot(index=1, step=1, fence=1, key=f"snapshots/{job['id']}/1"),
     ]
-    await queue.snapshot(claim, kept)
+    await queue.snapshot(claim, snapshots)
     await queue.release(claim)
     await queue.register("new", version(R2), ready=True)
     await queue.unregister(POOL, R1)
@@ -142,14 +142,14 @@ WATCHED = Alias(weights={R1: 90, R2: 10}, baseline=R1, min_jobs=20, max_failures
     ],
 )
 def test_what_is_complained_of(old: list[Sample], new: list[Sample], said: str | None) -> None:
-    found = complaint(WATCHED, R2, [*old, *new])
-    assert (found is None) if said is None else (found and said in found)
+    reason = step_back_reason(WATCHED, R2, [*old, *new])
+    assert (reason is None) if said is None else (reason and said in reason)
 
 
 async def judge(app: FastAPI, queue: Queue) -> None:
-    """Whoever has just done it."""
+    """Judge versions, even if just judged."""
     await queue.redis.delete(keys.alias_watch(ALIAS))
-    await version_watch.judge_versions(app.state.front)
+    await version_watch.withdraw_bad_versions(app.state.front)
 
 
 def step_backs(app: FastAPI) -> float:
@@ -160,7 +160,7 @@ def step_backs(app: FastAPI) -> float:
 async def test_a_version_that_fails_steps_back(
     http: httpx.AsyncClient, app: FastAPI, queue: Queue, store: Store
 ) -> None:
-    """By itself, once, with a reason; what waits for it goes to the baseline."""
+    """The step back happens once, with a reason; queued jobs go to the baseline."""
     await set_alias(queue, {R1: 50, R2: 50}, baseline=R1, min_jobs=5)
     async with AsyncExitStack() as pools:
         await pools.enter_async_context(StandIn(queue, store, version(R1)))
@@ -198,14 +198,14 @@ async def test_jobs_that_wait_leave_a_version_that_stepped_back(
     job = await generate(http)
     assert job["served_by"] == R2
     records = AliasRecords(queue.redis)
-    await records.change(lambda known: {ALIAS: known[ALIAS].without(R2, 1.0, "slow")})
+    await records.change(lambda stored: {ALIAS: stored[ALIAS].without(R2, 1.0, "slow")})
     await waits_for(http, job["id"], R1)
 
 
 async def test_an_operators_weight_begins_anew(
     http: httpx.AsyncClient, app: FastAPI, queue: Queue
 ) -> None:
-    """What failed before does not count; and nobody steps back to a baseline that is not ready."""
+    """Earlier failures do not count, and no version steps back to a baseline that is not ready."""
     for name in (R1, R2):
         await queue.register(name, version(name), ready=name == R2)
     await set_alias(queue, {R1: 1, R2: 1}, baseline=R1, min_jobs=5)
@@ -235,24 +235,24 @@ async def test_an_operators_weight_begins_anew(
 
 
 async def test_a_step_back_is_made_once(app: FastAPI, queue: Queue) -> None:
-    """Whoever judges; and not where an operator has just set other weights."""
+    """Several front ends step back once; not if an operator has just set other weights."""
     front, weights = app.state.front, {R1: 1.0, R2: 1.0}
     old = Alias(weights=weights, baseline=R1)
     await set_alias(queue, weights, baseline=R1, since=7)
-    front.models.aliases.known = {ALIAS: old}
+    front.models.aliases.cached = {ALIAS: old}
     await version_watch._step_back(front, ALIAS, R2, "slow")
     records = AliasRecords(queue.redis)
     assert (await records.all())[ALIAS].weights == weights and step_backs(app) == 0
     assert not await queue.redis.exists(keys.AUDIT)
     await set_alias(queue, weights, baseline=R1)
-    front.models.aliases.known = {ALIAS: old}
+    front.models.aliases.cached = {ALIAS: old}
     calls = (version_watch._step_back(front, ALIAS, R2, "slow") for _ in range(3))
     await asyncio.gather(*calls)
     assert (await records.all())[ALIAS].weights == {R1: 1, R2: 0} and step_backs(app) == 1
     today = datetime.now(UTC).date()
     (act,) = await acts_of_day(queue.redis, front.store, today)
     await move_acts(queue.redis, front.store)
-    assert await AuditLog(front.store).of_day(today) == [act], "whatever becomes of the alias"
+    assert await AuditLog(front.store).of_day(today) == [act], "independent of the alias"
     assert (act.act, act.target, act.reason, act.outcome) == (
         *("step back version", R2, "slow", "done"),
     )

@@ -1,4 +1,4 @@
-"""The rate of a request's body, by a clock that the test moves."""
+"""Minimum rate of a request's body, by a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEAD = b"POST /v1/generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: applicat
 
 
 class Clock:
-    """The running loop, at a time that is set."""
+    """The running event loop with a settable time."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -33,7 +33,7 @@ class Clock:
 
 
 async def sent_at(app: FastAPI, rate: float) -> tuple[int, list[bytes]]:
-    """Send a body at a constant rate: the bytes that were sent, and what came back."""
+    """Send a body at a constant rate; return the number of bytes sent and the response."""
     limits = ServerSettings(body_s=BODY_S, min_bytes_per_s=RATE)
     config = make_server(app, Settings(server=limits)).config
     config.load()
@@ -64,7 +64,7 @@ async def test_a_slow_body_goes_on_while_its_rate_is_enough(app: FastAPI) -> Non
 async def test_a_body_below_its_rate_is_refused(
     app: FastAPI, share: float, least: float, most: float
 ) -> None:
-    """When `body_s` is over, put off by what the bytes take at the least rate."""
+    """The limit is `body_s` plus the time of the received bytes at the minimum rate."""
     sent, answers = await sent_at(app, share * RATE)
     assert len(answers) == 1 and answers[0].startswith(b"HTTP/1.1 408")
     assert least * BODY_S * RATE <= sent <= most * BODY_S * RATE

@@ -1,4 +1,5 @@
-"""Raw bytes against a real server: what is no request, too large, too slow, or too many."""
+"""Connection limits of a real server, tested by raw bytes: malformed, too large, too slow, too many
+requests."""
 
 from __future__ import annotations
 
@@ -125,10 +126,10 @@ def test_a_trailer_is_no_header(server: Attacked) -> None:
 
 @pytest.mark.parametrize("begins", [1, 60, 400])
 def test_a_body_counts_beside_a_wish_for_another_protocol(server: Attacked, begins: int) -> None:
-    """As `curl --http2` and Java's client ask."""
-    wish = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMA\r\n"
+    """`curl --http2` and Java's client send this upgrade header."""
+    upgrade = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMA\r\n"
     body = b'{"wrong": 1, "image": "%s"}' % (b"A" * 100_000)
-    for framed in (sized(POST + wish, body), chunked(POST + wish, body[:9], body[9:])):
+    for framed in (sized(POST + upgrade, body), chunked(POST + upgrade, body[:9], body[9:])):
         with server.connect() as client:
             client.sendall(framed[:begins])
             client.sendall(framed[begins:])
@@ -152,7 +153,7 @@ def test_pipelined_requests_are_answered_up_to_a_bound(server: Attacked) -> None
 
 
 def endless(server: Attacked, head: bytes, data: bytes, times: int) -> None:
-    """Send until the server hangs up, but no more than that many times."""
+    """Send data repeatedly, at most `times` times, until the server closes the connection."""
     with server.connect() as client, suppress(ConnectionError):
         client.sendall(head)
         for _ in range(times):
@@ -187,7 +188,7 @@ SLOW = {
 
 
 def test_silent_connections_end(redis_url: str, tmp_path: Path) -> None:
-    """All at once, since each takes a second or a few."""
+    """All connections at once, since each takes a second or more."""
     with attacked(redis_url, tmp_path, **limits(1)) as server, ExitStack() as stack:
         clients = {name: stack.enter_context(server.connect()) for name in SLOW}
         for name, client in clients.items():

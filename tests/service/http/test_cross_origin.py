@@ -1,4 +1,4 @@
-"""Pages of other origins: let in where the operator lists them, and never by cookies."""
+"""CORS: origins that the operator lists may call the API, without cookies."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def with_server(settings: Settings, **server: Any) -> Settings:
 async def closed(
     settings: Settings, queue: Queue, store: Store, redis_url: str
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """A server with keys."""
+    """Client of a server that requires keys."""
     redis = settings.model_copy(update={"redis": RedisSettings(url=redis_url)})
     app = create_app(with_server(redis, keys=True), queue, store)
     transport = httpx.ASGITransport(app)
@@ -89,7 +89,7 @@ async def test_a_page_reads_why_it_was_refused(closed: httpx.AsyncClient) -> Non
 async def test_a_page_reads_that_something_failed_here(
     app: FastAPI, http: httpx.AsyncClient
 ) -> None:
-    """Failures are answered like what the app had meant to answer."""
+    """Responses to unhandled errors have the same headers as others."""
 
     @app.get("/broken")
     async def broken() -> None:
@@ -139,7 +139,9 @@ async def test_it_is_off_unless_it_is_set(settings: Settings, queue: Queue, stor
     "origin", ["studio.example", f"{STUDIO}/", f"{STUDIO}/app", "", "HTTPS://A"]
 )
 def test_what_is_no_origin_is_refused(origin: str) -> None:
-    with pytest.raises(ValidationError, match="is no origin: write scheme, host and port alone"):
+    with pytest.raises(
+        ValidationError, match="is not an origin: write scheme, host and port alone"
+    ):
         ServerSettings(cors_origins=(origin,))
 
 

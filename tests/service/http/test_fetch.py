@@ -1,4 +1,4 @@
-"""Requests to addresses from outside: public hosts only, no redirects, bounded."""
+"""Outgoing requests to URLs supplied by clients: public hosts only, no redirects, bounded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.service.eventually import DEADLINE_S, eventually
 
 LOOPBACK = (ip_network("127.0.0.0/8"),)
 CLOCK_S = 0.01
-"""By which a timer may be early."""
+"""Seconds by which a timer may fire early."""
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_networks_can_be_opened_up() -> None:
 
 @pytest.fixture
 async def site() -> AsyncIterator[str]:
-    """A little web server on this machine."""
+    """A small local web server."""
     pages = {
         b"/small": b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbody",
         b"/large": b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + b"x" * 100_000,
@@ -94,8 +94,8 @@ async def site() -> AsyncIterator[str]:
         with closing(writer), suppress(ConnectionError, asyncio.IncompleteReadError):
             while request := await reader.readuntil(b"\r\n\r\n"):
                 path = request.split()[1]
-                told = {b"/host": host_in(request), b"/port": port}
-                writer.write(saying(told[path]) if path in told else pages[path])
+                dynamic = {b"/host": host_in(request), b"/port": port}
+                writer.write(saying(dynamic[path]) if path in dynamic else pages[path])
 
     def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         answering.add(asyncio.create_task(answer(reader, writer)))
@@ -145,14 +145,14 @@ async def test_an_unknown_host(http: httpx.AsyncClient) -> None:
 
 
 async def test_a_refusal_does_not_tell_whether_there_is_such_a_host() -> None:
-    """A name that leads inside, and one that leads nowhere: the same words, at the same beat."""
+    """Names of internal hosts and unknown names get the same message after the same delay."""
     loop = asyncio.get_running_loop()
     for host in ("localhost", "nowhere.invalid", "x" * 64, "xn--zzzzzzzzz99999"):
         began = loop.time()
         with pytest.raises(outgoing.ForbiddenAddress) as error:
             await outgoing.Resolver().resolve(host, 80, "acme")
-        said = f"the host {host!r} cannot be reached: it has to be one of the public internet"
-        assert str(error.value) == said and error.value.__cause__ is None
+        message = f"the host {host!r} cannot be reached: its address must be on the public internet"
+        assert str(error.value) == message and error.value.__cause__ is None
         assert loop.time() - began >= outgoing.REFUSED_S - CLOCK_S
 
 
@@ -177,7 +177,7 @@ async def test_all_addresses_of_a_host_have_to_be_public() -> None:
 
 
 async def test_a_connection_serves_one_host(http: httpx.AsyncClient, site: str) -> None:
-    """Two names of one address: TLS would have checked the first one's certificate alone."""
+    """Two names of one address: TLS would verify only the first name's certificate."""
     other = site.replace("localhost", "127.0.0.1")
     ports = {await fetch(http, f"{url}/port") for url in (site, other, site)}
     assert len(ports) == 3
@@ -200,7 +200,7 @@ async def test_a_slow_body_is_cut_off(http: httpx.AsyncClient, site: str) -> Non
 
 
 async def test_a_tenant_s_slow_names_delay_nobody_else() -> None:
-    """A thread that nobody waits for any more still counts as its tenant's."""
+    """A thread whose caller has been canceled still counts for its tenant."""
     answers, running = threading.Event(), Counter[str]()
 
     def look_up(host: str, port: int) -> list[str]:
@@ -218,7 +218,7 @@ async def test_a_tenant_s_slow_names_delay_nobody_else() -> None:
     await eventually(all_places_are_taken)
     assert await resolver.resolve("fast", 80, "zoo") == "1.1.1.1"
     await cancel(*slow)
-    assert resolver.places.tenants["acme"] == outgoing.LOOKUPS_EACH
+    assert resolver.slots.tenants["acme"] == outgoing.LOOKUPS_EACH
     assert await resolver.resolve("fast", 80, "zoo") == "1.1.1.1"
     answers.set()
     assert await resolver.resolve("fast", 80, "acme") == "1.1.1.1"
@@ -237,7 +237,7 @@ async def test_hosts_that_wait_to_be_looked_up_are_bounded() -> None:
         asyncio.create_task(resolver.resolve("slow", 80, "acme"))
         for _ in range(outgoing.WAITING_EACH)
     ]
-    await asyncio.sleep(0)  # each asks for its place
+    await asyncio.sleep(0)  # each requests a slot
     with pytest.raises(Busy) as busy:
         await resolver.resolve("slow", 80, "acme")
     assert busy.value.status == 429 and "Retry-After" in busy.value.headers

@@ -1,4 +1,4 @@
-"""HEAD of every resource, over real sockets: what GET says, without the body."""
+"""HEAD of every resource, over real sockets: the headers of GET, without the body."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastapi.routing import APIRoute
 
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
-from service.routing import DOORS
+from service.routing import COMPATIBLE_ENDPOINTS
 from tests.service.adapters import INK, TAKING
 from tests.service.http.test_query_parameters import ROUTES
 from tests.service.standin import StandIn, picture
@@ -20,17 +20,17 @@ from tests.service.standin import StandIn, picture
 PATHS = sorted({path for method, path in ROUTES if method == "GET"})
 FOREIGN = {
     re.sub(r"\{[^}]*\}", "x", route.path)
-    for door in DOORS
+    for door in COMPATIBLE_ENDPOINTS
     for route in door.router.routes
     if isinstance(route, APIRoute)
 }
-"""Paths of other APIs, where nothing may be."""
+"""Paths of compatible endpoints, where the resource may not exist."""
 SIGNED = "/links/"
 
 
 @pytest.fixture
 async def pool(queue: Queue, store: Store) -> AsyncIterator[StandIn]:
-    """Of a model with an adapter, which has a preview."""
+    """Stand-in worker of a model with an adapter that has a preview."""
     await store.put("loras/previews/ink", picture(), "image/png")
     ink = INK.model_copy(update={"preview": "loras/previews/ink"})
     spec = TAKING.model_copy(update={"loras": {"ink": ink}})
@@ -42,12 +42,12 @@ async def pool(queue: Queue, store: Store) -> AsyncIterator[StandIn]:
 async def job(wire: httpx.AsyncClient, pool: StandIn) -> dict[str, Any]:
     body = {"prompt": "a cat", "model": pool.spec.name}
     answer = await wire.post("/v1/generate", json=body, headers={"Prefer": "wait"})
-    found: dict[str, Any] = answer.json()
-    return found
+    created: dict[str, Any] = answer.json()
+    return created
 
 
-def there(path: str, job: dict[str, Any]) -> str:
-    """The path of something that there is."""
+def existing_path(path: str, job: dict[str, Any]) -> str:
+    """Replace placeholders in a path by the names of existing resources."""
     name = "ink" if "loras" in path else job["model"]
     return path.replace("jobs/x", f"jobs/{job['id']}").replace("/x", f"/{name}")
 
@@ -56,14 +56,14 @@ def there(path: str, job: dict[str, Any]) -> str:
 async def test_the_headers_are_those_of_get(
     wire: httpx.AsyncClient, job: dict[str, Any], path: str
 ) -> None:
-    is_ours, path = path not in FOREIGN and not path.startswith(SIGNED), there(path, job)
-    whole, head = await wire.get(path), await wire.head(path)
-    assert (head.status_code, head.content) == (whole.status_code, b"")
-    assert whole.status_code == 200 or not is_ours
+    is_ours, path = path not in FOREIGN and not path.startswith(SIGNED), existing_path(path, job)
+    full, head = await wire.get(path), await wire.head(path)
+    assert (head.status_code, head.content) == (full.status_code, b"")
+    assert full.status_code == 200 or not is_ours
     changing = {"date", "transfer-encoding", "x-request-id"} | (
         {"content-length"} if path == "/metrics" else set()
     )
-    assert lasting(head, changing) == lasting(whole, changing)
+    assert lasting(head, changing) == lasting(full, changing)
 
 
 def lasting(answer: httpx.Response, changing: set[str]) -> dict[str, str]:
@@ -83,10 +83,10 @@ async def test_an_output_s_bytes_are_not_read(
     wire: httpx.AsyncClient, job: dict[str, Any], store: Store, queue: Queue
 ) -> None:
     (output,) = job["outputs"]
-    kept = await queue.get(job["id"])
-    assert kept is not None
-    await store.put(kept.outputs[0].key, bytes(output["bytes"]), "image/png")
-    assert (await wire.get(output["url"])).status_code == 500, "they are not those recorded"
+    stored = await queue.get(job["id"])
+    assert stored is not None
+    await store.put(stored.outputs[0].key, bytes(output["bytes"]), "image/png")
+    assert (await wire.get(output["url"])).status_code == 500, "they differ from those recorded"
     head = await wire.head(output["url"])
     assert head.status_code == 200
     assert head.headers["etag"] == f'"{output["sha256"]}"'
@@ -113,8 +113,8 @@ async def test_a_client_s_copy_is_known_and_a_range_is_not(
     wire: httpx.AsyncClient, job: dict[str, Any]
 ) -> None:
     (output,) = job["outputs"]
-    known = await wire.head(output["url"], headers={"If-None-Match": f'"{output["sha256"]}"'})
-    assert known.status_code == 304
+    cached = await wire.head(output["url"], headers={"If-None-Match": f'"{output["sha256"]}"'})
+    assert cached.status_code == 304
     part = await wire.head(output["url"], headers={"Range": "bytes=0-3"})
     assert (part.status_code, part.headers["content-length"]) == (200, str(output["bytes"]))
 

@@ -1,4 +1,5 @@
-"""Image files in child processes: bounded, fair between tenants, cancelled with their clients."""
+"""Checks of image files in child processes: bounded, fair between tenants, canceled with their
+clients."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from PIL import Image
 from models.spec.image_files import FORMATS, MAX_SCANS, ImageFile, ImageFileError
 from service.http import image_checks
 from service.http.image_checks import ImageChecks
-from service.http.masked_images import Redrawing
+from service.http.masked_images import InpaintSettings
 from service.settings.limits import LimitSettings
 from service.settings.server import ServerSettings
 from service.settings.settings import Settings
@@ -40,7 +41,7 @@ from tests.service.standin import picture
 GOOD = picture()
 MAX_PIXELS = 2_000_000
 ODD = 1.0
-"""Seconds of a processor: no test's file takes as long."""
+"""Limit of processor seconds that no test's file reaches."""
 
 
 def settings(**limits: float) -> Settings:
@@ -95,25 +96,25 @@ async def test_memory_is_enough_for_the_largest_picture(
 
 
 async def test_memory_is_enough_to_redraw_the_largest_image(checks: ImageChecks) -> None:
-    """Noise with an alpha channel, all of it given, filled and put back."""
+    """Noise with an alpha channel: the whole image is prepared, filled and pasted back."""
     noise = np.random.default_rng(0).integers(0, 256, (1400, 1400, 4), np.uint8)
     image, mask = io.BytesIO(), io.BytesIO()
     Image.fromarray(noise).save(image, "PNG")
     levels = Image.new("L", (1400, 1400))
     levels.paste(255, (300, 300, 1100, 1100))
     levels.convert("RGB").save(mask, "PNG")
-    how = Redrawing((1024, 1024), blur_px=(4, 4), fills=True, padding_px=1400)
-    files = await checks.masked(image.getvalue(), mask.getvalue(), how, "acme")
+    options = InpaintSettings((1024, 1024), blur_px=(4, 4), fills=True, padding_px=1400)
+    files = await checks.prepare_inpainting(image.getvalue(), mask.getvalue(), options, "acme")
     assert files.box == (0, 0, 1400, 1400)
-    whole = await checks.pasted(image.getvalue(), files, picture(), "acme")
-    assert Image.open(io.BytesIO(whole)).size == (1400, 1400)
+    result = await checks.paste(image.getvalue(), files, picture(), "acme")
+    assert Image.open(io.BytesIO(result)).size == (1400, 1400)
 
 
 async def test_a_hostile_mask_harms_nobody(checks: ImageChecks) -> None:
-    how = Redrawing((64, 64), padding_px=0)
+    options = InpaintSettings((64, 64), padding_px=0)
     for image, mask in ((GOOD, bomb(60_000)), (bomb(60_000), GOOD)):
         with pytest.raises(ImageFileError):
-            await checks.masked(image, mask, how, "acme")
+            await checks.prepare_inpainting(image, mask, options, "acme")
     assert await checks.check(GOOD, "acme") == ImageFile("image/png", 32, 32)
 
 
@@ -138,7 +139,7 @@ HOSTILE: Mapping[str, Callable[[], bytes]] = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 async def test_a_hostile_file_harms_nobody(checks: ImageChecks, name: str) -> None:
-    """Some of them are images that can be had cheaply: then they are."""
+    """Some of these files are images that decode cheaply; those are accepted."""
     try:
         assert (await checks.check(HOSTILE[name](), "acme")).width == 32
     except ImageFileError as error:
@@ -147,7 +148,8 @@ async def test_a_hostile_file_harms_nobody(checks: ImageChecks, name: str) -> No
 
 
 async def test_a_file_that_takes_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its processor time: the wall time is long enough for a good file's new child, too."""
+    """The limit is processor time; the wall-clock limit also allows for starting the next
+    process."""
     monkeypatch.setattr(image_checks, "WALL_TIMES", 600)
     checks = ImageChecks(settings(image_cpu_s=0.1, max_image_pixels=3e7), has_tenants=True)
     with pytest.raises(ImageFileError, match=r"more than 0\.1 s"):
@@ -157,7 +159,7 @@ async def test_a_file_that_takes_long_is_given_up(monkeypatch: pytest.MonkeyPatc
 
 
 async def stopped_child(checks: ImageChecks) -> int:
-    """A child that does nothing from now on, whatever it is asked."""
+    """Stop a child process by SIGSTOP; return its id."""
     await checks.check(GOOD, "acme")
     (pid,) = children()
     os.kill(pid, signal.SIGSTOP)
@@ -165,10 +167,10 @@ async def stopped_child(checks: ImageChecks) -> int:
 
 
 async def test_a_tenant_s_hanging_files_delay_nobody_else(checks: ImageChecks) -> None:
-    """Ten of them: one hangs, the others wait for it, and another tenant's go on."""
+    """One of ten files hangs and the others wait, while another tenant's files are checked."""
     await stopped_child(checks)
     hanging = [asyncio.create_task(checks.check(GOOD, "acme")) for _ in range(10)]
-    await asyncio.sleep(0)  # each asks for its place
+    await asyncio.sleep(0)  # each requests a slot
     for _ in range(3):
         assert await checks.check(GOOD, "zoo") == ImageFile("image/png", 32, 32)
     assert not any(task.done() for task in hanging)
@@ -180,21 +182,21 @@ async def test_a_tenant_s_hanging_files_delay_nobody_else(checks: ImageChecks) -
 
 async def test_a_client_that_leaves_takes_its_child_with_it(checks: ImageChecks) -> None:
     pid = await stopped_child(checks)
-    asked = asyncio.create_task(checks.check(GOOD, "acme"))
+    check = asyncio.create_task(checks.check(GOOD, "acme"))
     await asyncio.sleep(0)
-    asked.cancel()
+    check.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await asked
+        await check
     assert pid not in children()
     assert await checks.check(GOOD, "acme") == ImageFile("image/png", 32, 32)
 
 
 async def test_children_at_work_end_with_the_front_end(checks: ImageChecks) -> None:
     await stopped_child(checks)
-    asked = [asyncio.create_task(checks.check(GOOD, tenant)) for tenant in ("acme", "zoo")]
-    await asyncio.sleep(0)  # one asks the child, the other starts its own
+    pending = [asyncio.create_task(checks.check(GOOD, tenant)) for tenant in ("acme", "zoo")]
+    await asyncio.sleep(0)  # one uses the child, the other starts its own
     await checks.close()
-    await asyncio.gather(*asked, return_exceptions=True)
+    await asyncio.gather(*pending, return_exceptions=True)
     assert not children()
 
 
@@ -205,7 +207,7 @@ async def test_a_child_that_was_killed_is_replaced(checks: ImageChecks) -> None:
     async def is_served() -> bool:
         try:
             return (await checks.check(GOOD, "acme")).width == 32
-        except ImageFileError:  # it was not known to be dead
+        except ImageFileError:  # the child's exit was not noticed yet
             return False
 
     await eventually(is_served)

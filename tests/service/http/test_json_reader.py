@@ -1,4 +1,5 @@
-"""JSON in pieces: the same as whole, and bounded before anything is built."""
+"""Incremental JSON reader: equal to parsing at once, with limits that apply before values are
+built."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images redrawn where a mask is white: the part that a model is given, and its way back."""
+"""Inpainting with a mask: the crop that a model gets, and pasting its result back."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from models.spec.image_files import ImageFileError
 from service.http import masked_files
 from service.http.masked_images import (
     Box,
-    Redrawing,
+    InpaintSettings,
     box_of,
-    filled,
-    masked,
-    pasted,
+    fill_masked,
+    paste_result,
+    prepare_inputs,
     soft_mask,
 )
 
@@ -32,7 +32,7 @@ def mask_of(box: Box, size: tuple[int, int] = (100, 80)) -> Image.Image:
 
 
 def halves(size: tuple[int, int] = (100, 80)) -> Image.Image:
-    """Red on the left, blue on the right."""
+    """An image: red on the left, blue on the right."""
     image = Image.new("RGB", size, RED)
     image.paste(BLUE, (size[0] // 2, 0, *size))
     return image
@@ -54,12 +54,12 @@ def halves(size: tuple[int, int] = (100, 80)) -> Image.Image:
 def test_the_part_has_all_that_is_masked_in_the_models_shape(
     masks: Box, size: tuple[int, int], padding: int, box: Box
 ) -> None:
-    assert box_of(mask_of(masks), Redrawing(size, padding_px=padding)) == box
+    assert box_of(mask_of(masks), InpaintSettings(size, padding_px=padding)) == box
 
 
 def test_a_mask_without_white_has_no_part() -> None:
-    with pytest.raises(ImageFileError, match="nothing to redraw"):
-        masked(halves(), Image.new("RGB", (100, 80)), Redrawing(SIZE, padding_px=0))
+    with pytest.raises(ImageFileError, match="masks nothing"):
+        prepare_inputs(halves(), Image.new("RGB", (100, 80)), InpaintSettings(SIZE, padding_px=0))
 
 
 def test_a_mask_is_grey_or_where_a_file_has_no_holes() -> None:
@@ -67,18 +67,18 @@ def test_a_mask_is_grey_or_where_a_file_has_no_holes() -> None:
     holes = Image.new("RGBA", (100, 80), "white")
     holes.putalpha(levels)
     for mask in (levels.convert("RGB"), holes, levels.convert("RGBA")):
-        assert soft_mask(mask, Redrawing(SIZE)).tobytes() == levels.tobytes()
-    inverted = np.asarray(soft_mask(levels.convert("RGB"), Redrawing(SIZE, inverts=True)))
+        assert soft_mask(mask, InpaintSettings(SIZE)).tobytes() == levels.tobytes()
+    inverted = np.asarray(soft_mask(levels.convert("RGB"), InpaintSettings(SIZE, inverts=True)))
     assert (inverted == 255 - np.asarray(levels)).all()
 
 
 def test_a_blur_is_that_wide_in_each_direction() -> None:
-    """Standard deviation of a blurred line, within a tenth: Pillow's is three boxes."""
+    """The standard deviation of a blurred line is right within a tenth: Pillow uses three boxes."""
     line = mask_of((50, 0, 51, 80)).convert("RGB")
-    soft = np.asarray(soft_mask(line, Redrawing(SIZE, blur_px=(4, 0))), float)[40]
-    at = np.arange(100)
-    assert np.sqrt((soft * (at - 50) ** 2).sum() / soft.sum()) == pytest.approx(4, rel=0.1)
-    along = np.asarray(soft_mask(line, Redrawing(SIZE, blur_px=(0, 9))))
+    soft = np.asarray(soft_mask(line, InpaintSettings(SIZE, blur_px=(4, 0))), float)[40]
+    positions = np.arange(100)
+    assert np.sqrt((soft * (positions - 50) ** 2).sum() / soft.sum()) == pytest.approx(4, rel=0.1)
+    along = np.asarray(soft_mask(line, InpaintSettings(SIZE, blur_px=(0, 9))))
     assert (along == np.asarray(line.convert("L"))).all()
 
 
@@ -86,35 +86,37 @@ def test_a_hole_is_filled_with_the_colours_around_it() -> None:
     image = halves()
     image.paste((0, 255, 0), (15, 30, 35, 50))
     hole = mask_of((10, 25, 40, 55))
-    made, before = np.asarray(filled(image, hole)), np.asarray(image)
+    made, before = np.asarray(fill_masked(image, hole)), np.asarray(image)
     outside = np.asarray(hole) == 0
     assert (made[outside] == before[outside]).all()
     red, green, blue = made[40, 25]
-    assert red > 3 * blue and green == 0, "more of the nearer colour, nothing of the hole's own"
+    assert red > 3 * blue and green == 0, "more of the nearer color, none of the hole's"
 
 
 def test_the_whole_image_is_given_as_it_was_sent_where_nothing_changes_it() -> None:
-    given = masked(halves(), mask_of((10, 10, 20, 20)).convert("RGB"), Redrawing(SIZE))
-    assert (given.image, given.mask, given.box) == (None, None, None)
+    result = prepare_inputs(
+        halves(), mask_of((10, 10, 20, 20)).convert("RGB"), InpaintSettings(SIZE)
+    )
+    assert (result.image, result.mask, result.box) == (None, None, None)
 
 
 def test_a_part_comes_back_into_the_whole_which_stays_outside_the_mask() -> None:
     image, mask = halves(), mask_of((20, 20, 40, 40))
-    given = masked(image, mask.convert("RGB"), Redrawing(SIZE, padding_px=4))
-    assert given.box == (16, 16, 44, 44) and given.soft is not None
-    assert given.image is not None and given.mask is not None
-    assert given.image.size == given.mask.size == SIZE
+    part = prepare_inputs(image, mask.convert("RGB"), InpaintSettings(SIZE, padding_px=4))
+    assert part.box == (16, 16, 44, 44) and part.soft is not None
+    assert part.image is not None and part.mask is not None
+    assert part.image.size == part.mask.size == SIZE
     made = Image.new("RGB", SIZE, (0, 255, 0))
-    whole = np.asarray(pasted(image, given.soft, given.box, made))
+    result = np.asarray(paste_result(image, part.soft, part.box, made))
     inside = np.asarray(mask) == 255
-    assert (whole[inside] == (0, 255, 0)).all()
-    assert (whole[~inside] == np.asarray(image)[~inside]).all()
+    assert (result[inside] == (0, 255, 0)).all()
+    assert (result[~inside] == np.asarray(image)[~inside]).all()
 
 
 def test_transparent_pixels_are_composited_on_white() -> None:
-    """Below them lies black, as an eraser leaves it."""
+    """Their hidden color is black, as erasers write it."""
     erased, mask = Image.new("RGBA", SIZE), mask_of((16, 16, 48, 48), SIZE)
-    sent = masked_files.to_prepare(png(erased), png(mask), Redrawing(SIZE, padding_px=0))
+    sent = masked_files.pack_prepare(png(erased), png(mask), InpaintSettings(SIZE, padding_px=0))
     made = masked_files.prepare(sent, SIZE[0] * SIZE[1])
     image = Image.open(io.BytesIO(base64.b64decode(made["image"])))
     assert np.asarray(image.convert("RGB")).min() == 255

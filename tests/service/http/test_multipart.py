@@ -1,4 +1,4 @@
-"""Forms with files: what is read, and how forms that are broken or too large are refused."""
+"""Multipart forms with files: accepted parts, and errors for malformed or large forms."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def cut(body: bytes, size: int) -> list[bytes]:
 
 
 def request(chunks: Iterable[bytes], *, breaks: bool = False, **headers: str) -> Request:
-    """A request whose body comes in these chunks; `breaks`: and whose client leaves then."""
+    """A request with this body in chunks; with `breaks`, the client disconnects before its end."""
     messages: Iterator[dict[str, Any]] = (
         {"type": "http.request", "body": chunk, "more_body": True} for chunk in chunks
     )
@@ -49,13 +49,13 @@ def request(chunks: Iterable[bytes], *, breaks: bool = False, **headers: str) ->
     async def receive() -> dict[str, Any]:
         return next(messages, end)
 
-    named = {"content-type": TYPE} | {key.replace("_", "-"): one for key, one in headers.items()}
+    named = {"content-type": TYPE} | {key.replace("_", "-"): text for key, text in headers.items()}
     raw = [(name.encode(), value.encode()) for name, value in named.items()]
     return Request({"type": "http", "method": "POST", "path": "/", "headers": raw}, receive)
 
 
 class Form:
-    """A file and a text."""
+    """Reader of a form with a file and a text part."""
 
     def __init__(self, max_bytes: int = MAX_BYTES, out: io.IOBase | None = None) -> None:
         self.out = out or io.BytesIO()
@@ -67,7 +67,7 @@ class Form:
 
 
 DATA = b"--edge\r\n-\r\n--edg\r\n" + bytes(range(256))
-"""With what nearly is a boundary."""
+"""File contents with sequences that resemble a boundary."""
 
 
 @pytest.mark.parametrize("size", [1, 7, 10_000])
@@ -128,7 +128,7 @@ BROKEN = {
 @pytest.mark.parametrize("kind", BROKEN)
 async def test_a_broken_form_is_malformed(kind: str) -> None:
     problem = await refusal(Form(), request([BROKEN[kind]]))
-    assert isinstance(problem, Malformed) and "the form is broken" in problem.detail
+    assert isinstance(problem, Malformed) and "the form is invalid" in problem.detail
 
 
 async def test_a_boundary_that_is_too_long_is_malformed() -> None:
@@ -139,37 +139,45 @@ async def test_a_boundary_that_is_too_long_is_malformed() -> None:
 @pytest.mark.parametrize(
     ("name", "parts", "said"),
     [
-        ("other", [part("other", b"")], "is no part; there is file, name"),
-        ("body", [part("", b"")], "is no part; there is file, name"),
-        ("names", [part("names", b"")], "is no part; there is file, name; did you mean name?"),
-        ("steps", [part("steps", b"")], "is no part; there is file, name"),
-        ("name[]", [part("name[]", b"")], "is no part; send all of name as JSON, in the part name"),
+        ("other", [part("other", b"")], "is not a part of the form; available: file, name"),
+        ("body", [part("", b"")], "is not a part of the form; available: file, name"),
+        (
+            "names",
+            [part("names", b"")],
+            "is not a part of the form; available: file, name; did you mean name?",
+        ),
+        ("steps", [part("steps", b"")], "is not a part of the form; available: file, name"),
+        (
+            "name[]",
+            [part("name[]", b"")],
+            "is not a part of the form; send all of name as JSON, in the part name",
+        ),
         (
             "name[a]",
             [part("name[a]", b"")],
-            "is no part; send all of name as JSON, in the part name",
+            "is not a part of the form; send all of name as JSON, in the part name",
         ),
-        ("other[]", [part("other[]", b"")], "is no part; there is file, name"),
-        ("file", [part("file", b""), part("file", b"")], "is there twice"),
+        ("other[]", [part("other[]", b"")], "is not a part of the form; available: file, name"),
+        ("file", [part("file", b""), part("file", b"")], "occurs twice"),
     ],
 )
 async def test_parts_are_known_and_there_once(name: str, parts: list[bytes], said: str) -> None:
     problem = await refusal(Form(), request([form(*parts)]))
     assert isinstance(problem, Invalid)
-    assert [(one.field, one.message) for one in problem.errors] == [(name, said)]
+    assert [(error.field, error.message) for error in problem.errors] == [(name, said)]
 
 
 async def test_a_text_is_utf_8() -> None:
     read = Form()
     await read.read(request([form(part("name", b"\xff"))]))
-    with pytest.raises(Malformed, match="name: byte 0 is no UTF-8"):
+    with pytest.raises(Malformed, match="name: byte 0 is not UTF-8"):
         read.name.text()
 
 
-def endless(seen: list[int]) -> Iterator[bytes]:
+def endless(reads: list[int]) -> Iterator[bytes]:
     yield part("file", b"")[:-2]
     while True:
-        seen.append(1)
+        reads.append(1)
         yield bytes(100)
 
 
@@ -186,17 +194,17 @@ async def test_a_part_that_is_too_large_is_refused(parts: list[bytes], said: str
 
 
 async def test_an_endless_file_ends_with_the_refusal() -> None:
-    """A client that waits for `100 Continue` is not asked for more; no more is read."""
-    seen: list[int] = []
-    problem = await refusal(Form(), request(endless(seen), expect="100-continue"))
-    assert isinstance(problem, BodyTooLarge) and len(seen) == MAX_BYTES // 100 + 1
+    """A client that waits for `100 Continue` is not asked for more, and no more is read."""
+    reads: list[int] = []
+    problem = await refusal(Form(), request(endless(reads), expect="100-continue"))
+    assert isinstance(problem, BodyTooLarge) and len(reads) == MAX_BYTES // 100 + 1
 
 
 async def test_a_form_that_is_declared_too_large_is_not_read() -> None:
-    seen: list[int] = []
-    sent = request(endless(seen), expect="100-continue", content_length=str(10**9))
+    reads: list[int] = []
+    sent = request(endless(reads), expect="100-continue", content_length=str(10**9))
     problem = await refusal(Form(), sent)
-    assert isinstance(problem, BodyTooLarge) and not seen
+    assert isinstance(problem, BodyTooLarge) and not reads
     assert problem.detail == (
         f"the form may have {FRAMING_BYTES + MAX_BYTES + 20} bytes, of which the file may have"
         f" {MAX_BYTES}"
@@ -204,11 +212,11 @@ async def test_a_form_that_is_declared_too_large_is_not_read() -> None:
 
 
 async def test_what_follows_the_form_is_bounded() -> None:
-    """However large the parts may be: each byte of it takes time."""
-    whole = form(part("file", b"x"))
-    problem = await refusal(Form(2**30), request([whole, *[bytes(2**15)] * 3]))
-    assert isinstance(problem, Malformed) and "behind it" in problem.detail
-    await Form().read(request([whole, bytes(FRAMING_BYTES)]))
+    """The bound holds however large the parts may be."""
+    complete = form(part("file", b"x"))
+    problem = await refusal(Form(2**30), request([complete, *[bytes(2**15)] * 3]))
+    assert isinstance(problem, Malformed) and "follow it" in problem.detail
+    await Form().read(request([complete, bytes(FRAMING_BYTES)]))
 
 
 async def test_a_client_that_leaves() -> None:
@@ -222,4 +230,4 @@ async def test_a_full_disk_is_told_as_such() -> None:
             raise OSError(28, "No space left on device")
 
     problem = await refusal(Form(out=Full()), request([form(part("file", b"x"))]))
-    assert isinstance(problem, Unavailable) and "no room for the file" in problem.detail
+    assert isinstance(problem, Unavailable) and "no space for the file" in problem.detail

@@ -1,4 +1,4 @@
-"""Accept and Prefer."""
+"""Negotiation by Accept and Prefer headers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Query parameters that no route has."""
+"""Unknown and repeated query parameters of all routes are rejected."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from service.routes import pages
-from service.routing import DOORS, OURS
+from service.routing import COMPATIBLE_ENDPOINTS, NATIVE_ROUTES
 
 ROUTERS = (
-    *(part.router for part in OURS),
-    *(door.router for door in DOORS),
+    *(part.router for part in NATIVE_ROUTES),
+    *(door.router for door in COMPATIBLE_ENDPOINTS),
 )
 ROUTES = [
     (method, re.sub(r"\{[^}]*\}", "x", route.path.replace("{index}", "0")))
@@ -30,7 +30,7 @@ async def test_every_route_names_a_parameter_that_it_does_not_have(
     http: httpx.AsyncClient, method: str, path: str
 ) -> None:
     answer = await http.request(method, path, params={"limitt": 5})
-    assert answer.status_code in (400, 422), answer.text  # 400 as OpenAI has it
+    assert answer.status_code in (400, 422), answer.text  # OpenAI's status is 400
     assert "limitt: " in answer.text
 
 
@@ -41,14 +41,14 @@ def test_all_routes_are_tried(app: FastAPI) -> None:
 
 async def test_what_there_is_is_named(http: httpx.AsyncClient) -> None:
     answer = await http.get("/v1/jobs?sort=new&after=")
-    said = answer.json()["errors"][0]["message"]
-    assert all(name in said for name in ("limit", "after", "state", "metadata_key"))
+    message = answer.json()["errors"][0]["message"]
+    assert all(name in message for name in ("limit", "after", "state", "metadata_key"))
 
 
 async def test_a_parameter_is_there_once(http: httpx.AsyncClient) -> None:
     answer = await http.get("/v1/jobs?limit=1&limit=2")
     assert answer.status_code == 422
-    assert answer.json()["errors"] == [{"field": "limit", "message": "is there twice"}]
+    assert answer.json()["errors"] == [{"field": "limit", "message": "occurs twice"}]
 
 
 async def test_thousands_of_them_are_told_of_briefly(http: httpx.AsyncClient) -> None:
@@ -68,4 +68,4 @@ async def test_an_alias_of_a_parameter_that_the_route_lacks_is_not_suggested(
     http: httpx.AsyncClient,
 ) -> None:
     answer = await http.get("/v1/models?status=ready")
-    assert answer.json()["errors"][0]["message"].endswith("this address takes none")
+    assert answer.json()["errors"][0]["message"].endswith("this path accepts none")

@@ -1,4 +1,4 @@
-"""Every request has an id: in its answer and with its job."""
+"""Request ids: in every response, and in the request's job."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ MADE = re.compile(r"req_[0-9a-f]{24}")
 
 
 async def ask(http: httpx.AsyncClient, path: str, *ids: str) -> str:
-    """The id that the answer has."""
+    """Send a request with these ids; return the response's id."""
 
     async def get() -> httpx.Response:
-        return await http.get(path, headers=[("X-Request-Id", one) for one in ids])
+        return await http.get(path, headers=[("X-Request-Id", value) for value in ids])
 
     answer = await asyncio.create_task(get())
-    (told,) = answer.headers.get_list("x-request-id")
-    return told
+    (request_id,) = answer.headers.get_list("x-request-id")
+    return request_id
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/nowhere", "/v1/jobs", "/v1/jobs/job_1"])
 async def test_a_clients_id_is_taken(http: httpx.AsyncClient, path: str) -> None:
-    for given in ("a", "0af7-6519_16cd.43/dd=+:@~", "x" * 128):
-        assert await ask(http, path, given) == given
+    for client_id in ("a", "0af7-6519_16cd.43/dd=+:@~", "x" * 128):
+        assert await ask(http, path, client_id) == client_id
 
 
 @pytest.mark.parametrize(

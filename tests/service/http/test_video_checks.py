@@ -1,4 +1,4 @@
-"""Video files in child processes: bounded in memory and time, and no child is lost to one."""
+"""Checks of video files in child processes: bounded in memory and time, and no child is lost."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ BOUNDS = VideoBounds(max_frames=81, max_pixels=81 * 832 * 480)
 
 
 async def test_a_video_is_counted(checks: ImageChecks) -> None:
-    found = await checks.check_video(video(81), BOUNDS, "acme")
-    assert found == ImageFile("video/mp4", 32, 32, 81)
+    result = await checks.check_video(video(81), BOUNDS, "acme")
+    assert result == ImageFile("video/mp4", 32, 32, 81)
     assert await checks.check(GOOD, "acme") == ImageFile("image/png", 32, 32)
 
 
 async def test_memory_is_enough_for_the_largest_frames(checks: ImageChecks) -> None:
-    """Of two million pixels: a pool with the default limits allows twenty times as many."""
+    """Frames of two million pixels: a worker's default limits allow twenty times as many."""
     bounds = VideoBounds(17, 17 * 1920 * 1040)
     for codec, container in (("libx264", "mp4"), ("libvpx-vp9", "webm")):
         large = video(17, (1920, 1040), codec, container)

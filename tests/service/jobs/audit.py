@@ -1,4 +1,5 @@
-"""All that Redis holds, read at once, and what of it follows from the jobs' hashes alone."""
+"""Consistency check of Redis: reads every key in one script call, and recomputes the keys that
+follow from the jobs' hashes."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ return cjson.encode({time, found})
 """
 ROW = re.compile(r"^\| `([\w:]+)` +\| (\w+) +\|", re.M)
 SCHEMA = dict(ROW.findall(keys.__doc__ or ""))
-"""Type by pattern of the key, as `keys.py` has them."""
+"""Redis type by key pattern, from the table in `keys.py`."""
 BRIEF = {
     "call",
     "used",
@@ -44,13 +45,13 @@ BRIEF = {
     "loralock",
     "ledgerlease",
 }
-"""Kinds of keys that leave by themselves."""
+"""Kinds of keys that expire by a TTL."""
 OWN_FIELDS = {
     "place", "accepted", "events", "fence", "kept", "settled", "told", "shown", "promised",
     "queued_at", "latest_start", "idempotency", "room", "yields", "ended_by", "webhook", "stored",
     "spent", "first_fence", "origin", "resumes", "billed", "served_as", "draft_bytes",
 }  # fmt: skip
-"""Of a job's hash: those of the scripts, beside the job's."""
+"""Fields of a job's hash that scripts use, in addition to the job's fields."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ class Dump:
     now: float
     """Redis's clock, in seconds."""
     keys: Mapping[str, Any]
-    """By name without prefix: str, dict (hash; zset, with scores), set, list of (id, fields)."""
+    """Values by name without prefix: str, dict (hash; zset, with scores), set, list of (id,
+    fields)."""
 
     def of_kind(self, kind: str) -> dict[str, Any]:
         return {name: held for name, held in self.keys.items() if kind_of(name) == kind}
@@ -72,16 +74,17 @@ class Dump:
 
 
 async def dump(redis: Redis) -> Dump:
-    """Every key is one that the schema names, of that type, and leaves by itself if it should."""
-    (seconds, micros), found = json.loads(await redis.eval(DUMP, 0))
-    held = {}
-    for full, kind, ttl_ms, value in found:
+    """Read all keys. Assert that the schema names each key, with its type, and that the right keys
+    have a TTL."""
+    (seconds, micros), rows = json.loads(await redis.eval(DUMP, 0))
+    contents = {}
+    for full, kind, ttl_ms, value in rows:
         assert full.startswith(keys.PREFIX), full
         name = full.removeprefix(keys.PREFIX)
         assert kind in kinds_of(name), f"{name} is a {kind}"
         assert (ttl_ms >= 0) == (kind_of(name) in BRIEF), f"{name} leaves in {ttl_ms} ms"
-        held[name] = READ[kind](value)
-    return Dump(int(seconds) + int(micros) / 1e6, held)
+        contents[name] = READ[kind](value)
+    return Dump(int(seconds) + int(micros) / 1e6, contents)
 
 
 def kind_of(name: str) -> str:
@@ -89,7 +92,7 @@ def kind_of(name: str) -> str:
 
 
 def kinds_of(name: str) -> set[str]:
-    """Types that keys of that name have, by the schema."""
+    """Redis types of keys with that name, by the schema."""
     word, *rest = name.split(":")
     return {
         kind
@@ -113,31 +116,31 @@ READ = {
 
 
 def derived(jobs: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """What every key holds that says nothing but what the jobs' hashes say already."""
-    found: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    """Compute every key that follows from the jobs' hashes alone."""
+    index: defaultdict[str, dict[str, float]] = defaultdict(dict)
     sums: defaultdict[str, float] = defaultdict(float)
     for name, job in jobs.items():
         model, tenant, state = job["model"], job["tenant"], JobState(job["state"])
-        found["jobs"][name] = found[f"jobs:{state}:{tenant}"][name] = float(job["accepted"])
+        index["jobs"][name] = index[f"jobs:{state}:{tenant}"][name] = float(job["accepted"])
         sums[f"stored:{tenant}"] += int(job.get("stored", 0))
         if state.ended:
-            found["ended"][name] = float(job["finished_at"])
+            index["ended"][name] = float(job["finished_at"])
             continue
         sums[f"promised:{tenant}"] += int(job.get("promised", 0))
         if "deadline_at" in job:
-            found["deadlines"][name] = float(job["deadline_at"])
+            index["deadlines"][name] = float(job["deadline_at"])
         if state is JobState.QUEUED:
             of_model = f"{len(model)}:{model}"
             lane = f"lane:{of_model}:{len(job['bucket'])}:{job['bucket']}:{tenant}"
-            found[f"queue:{of_model}:{tenant}"][name] = found[lane][name] = float(job["place"])
-            found[f"waiting:{model}"][name] = float(job["queued_at"])
+            index[f"queue:{of_model}:{tenant}"][name] = index[lane][name] = float(job["place"])
+            index[f"waiting:{model}"][name] = float(job["queued_at"])
             if "latest_start" in job:
-                found[f"latest:{model}"][name] = float(job["latest_start"])
-            backlog = found[f"backlog:{model}"]
+                index[f"latest:{model}"][name] = float(job["latest_start"])
+            backlog = index[f"backlog:{model}"]
             backlog[tenant] = backlog.get(tenant, 0) + float(job["cost"])
-            found[f"weights:{model}"][tenant] = float(job["weight"])
+            index[f"weights:{model}"][tenant] = float(job["weight"])
             sums[f"queued:{model}"] += 1
-    return {**found, **{name: n for name, n in sums.items() if n}}
+    return {**index, **{name: n for name, n in sums.items() if n}}
 
 
 DERIVED = (
@@ -147,17 +150,17 @@ DERIVED = (
 
 
 def lines(jobs: Mapping[str, Mapping[str, str]]) -> dict[str, set[str]]:
-    """Who stands in line in which bucket."""
-    found: defaultdict[str, set[str]] = defaultdict(set)
+    """Tenants with queued jobs, by the key of their bucket's line."""
+    tenants: defaultdict[str, set[str]] = defaultdict(set)
     for job in jobs.values():
         if job["state"] == JobState.QUEUED:
             model = job["model"]
-            found[f"line:{len(model)}:{model}:{job['bucket']}"].add(job["tenant"])
-    return dict(found)
+            tenants[f"line:{len(model)}:{model}:{job['bucket']}"].add(job["tenant"])
+    return dict(tenants)
 
 
 def check_derived(dump: Dump) -> None:
-    """Sets, sums and lines are those of the jobs, no more and no less."""
+    """Assert that Redis's sets, sums and lines are exactly those of the jobs."""
     jobs = dump.jobs
     expected = derived(jobs)
     held = {name: _numbers(dump.keys[name]) for name in dump.keys if kind_of(name) in DERIVED}

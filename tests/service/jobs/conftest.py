@@ -1,4 +1,4 @@
-"""Queues of any settings over one empty server."""
+"""Fixtures of queues with arbitrary settings on one empty Redis server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ for name in ("audit", "history", "life_model", "lives", "queue_model"):
 
 @pytest.fixture
 async def connect(redis_url: str, empty_redis: Redis) -> AsyncIterator[Connect]:
-    """Another queue over the same server; takes fields of QueueSettings, and `url`."""
+    """Factory of further queues on the same server; accepts fields of QueueSettings, and `url`."""
     async with AsyncExitStack() as stack:
 
         async def connect(url: str = redis_url, **settings: Any) -> Queue:
@@ -36,8 +36,8 @@ async def connect(redis_url: str, empty_redis: Redis) -> AsyncIterator[Connect]:
 
 @pytest.fixture
 async def hasty(connect: Connect) -> Queue:
-    """Its leases and its retention last a microsecond: what it claims lapses at once, and what it
-    reaps has been kept for long enough. It need not reap often: no silence is one to it."""
+    """Queue whose leases and retention last a microsecond. Its claims lapse at once, and its `reap`
+    deletes ended jobs. It tolerates long pauses between reaps."""
     return await connect(lease_s=1e-6, retention_s=1e-6, reap_every_s=1000)
 
 
@@ -64,8 +64,8 @@ def a_spec() -> ModelSpec:
 
 
 async def subscribers(redis: Redis) -> list[str]:
-    """Connections of those that hear the queue's wake-ups, once there is one."""
+    """Ids of the Redis connections that subscribe to wake-ups; waits for the first."""
     async with asyncio.timeout(10):
-        while not (found := await redis.client_list(_type="pubsub")):
-            pass  # each look is a round trip
-    return [client["id"] for client in found]
+        while not (clients := await redis.client_list(_type="pubsub")):
+            pass  # each iteration is a round trip
+    return [client["id"] for client in clients]

@@ -1,4 +1,4 @@
-"""Jobs, outputs and errors for the tests of the queue."""
+"""Example jobs, outputs and errors for the tests of the queue."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def a_job(**fields: Any) -> Job:
 
 
 async def let_expire(queue: Queue, job_id: str) -> None:
-    """Set a job's deadline in Redis to a time that is over."""
+    """Set a job's deadline in Redis to a time in the past."""
     await queue.redis.hset(keys.job(job_id), "deadline_at", 1)
     await queue.redis.zadd(f"{keys.PREFIX}deadlines", {job_id: 1})
 

@@ -1,5 +1,5 @@
-"""A network that loses answers: a relay before Redis that cuts every other script call's
-connection after the server has run it."""
+"""Lossy network: a relay in front of Redis that closes the connection after every other script
+call, before its response."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Flaky:
     def __init__(self, server: str) -> None:
         self._server = server
         self.lost: list[bytes] = []
-        """Digests of the scripts whose answer was lost, in order."""
+        """Digests of the scripts whose responses were lost, in order."""
         self.is_deaf = False
-        """While this is set every script's answer is lost, whatever is tried."""
+        """Whether all responses of scripts are lost."""
         self._retried = True
         self._serving: set[asyncio.Task[None]] = set()
 
@@ -38,11 +38,11 @@ class Flaky:
                 writer.write(answer)
 
     async def end(self) -> None:
-        """Once its clients have closed their connections."""
+        """Wait until clients have closed their connections."""
         await asyncio.gather(*self._serving)
 
     def _loses(self, request: bytes, answer: bytes) -> bool:
-        """Every script's answer once; the answer to its repeat gets through."""
+        """Drop each script's first response, not its repeat's."""
         if b"EVALSHA" not in request or answer.startswith(b"-NOSCRIPT"):
             return False
         if self.is_deaf:
@@ -55,7 +55,7 @@ class Flaky:
 
 @asynccontextmanager
 async def flaky(redis_url: str, folder: Path) -> AsyncIterator[tuple[str, Flaky]]:
-    """The address of the relay, and what it did."""
+    """Run a relay; yield its URL and the relay."""
     relay = Flaky(unquote(urlsplit(redis_url).path))
     socket = folder / "flaky.sock"
     async with await asyncio.start_unix_server(relay.serve, socket):

@@ -1,4 +1,4 @@
-"""How random histories are followed: each call, with all that the server holds afterwards."""
+"""Checker of random histories: after each call it compares all of Redis with the model."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from tests.service.jobs.audit import Dump, dump
 from tests.service.jobs.life_model import Life
 from tests.service.jobs.queue_model import Model
 from tests.service.jobs.repeating import Repeating
-from tests.service.jobs.wishes import LAPSED_S, LONG_S, MODELS, SOON_S
+from tests.service.jobs.strategies import LAPSED_S, LONG_S, MODELS, SOON_S
 
 T = TypeVar("T")
 OUTLIVING = {"models", "seen", "reaped", "history", "pools", "ledger", "totals"}
-"""Kinds of keys that stay without jobs."""
+"""Kinds of keys that remain without jobs."""
 
 
 class Server:
-    """What all histories share: the connections to one server, and what has happened so far."""
+    """State shared by all histories: connections to one server, and the transitions seen so far."""
 
     def __init__(self, url: str) -> None:
         self.runner = asyncio.Runner()
         self.seen: Counter[tuple[str, str]] = Counter()
         self.contradicted = 0
-        """Calls of a stale claim whose job another one had."""
+        """Number of calls by a stale claim whose job another claim held."""
         pool = connection.client(RedisSettings(url=url)).connection_pool
         self.redis = Redis.from_pool(pool)
         self.repeating = Repeating(connection_pool=pool)
@@ -55,7 +55,8 @@ class Server:
 
 
 class History(RuleBasedStateMachine):
-    """Follows calls, and holds what they leave against the model; `Lives` makes them."""
+    """State machine that runs calls and compares their effects with the model; `Lives` adds the
+    calls."""
 
     server: Server
 
@@ -64,7 +65,7 @@ class History(RuleBasedStateMachine):
         self.server.run(self.server.redis.flushall())
         self.queues: dict[Any, Queue] = {}
         self.given: set[str] = set()
-        """Store keys that the last reap gave to delete."""
+        """Store keys that the last reap returned for deletion."""
         self.claims: list[Claim] = []
         self.count = 0
 
@@ -80,19 +81,19 @@ class History(RuleBasedStateMachine):
 
     # how calls are made
     def queue(self, twice: bool, **settings: float) -> Queue:
-        """With these settings, for one call: whose script is sent twice, or once."""
-        self.let_time_pass(twice)  # what passed between the two, nobody could tell
-        at = (twice, *settings.items())
-        if at not in self.queues:
+        """Queue with these settings for one call, which sends its script twice or once."""
+        # No deadline may pass between the two scripts: its effect would be undecidable.
+        self.let_time_pass(twice)
+        key = (twice, *settings.items())
+        if key not in self.queues:
             redis = self.server.repeating if twice else self.server.redis
-            self.queues[at] = Queue(redis, QueueSettings(**{**self.settings, **settings}))
-        return self.queues[at]
+            self.queues[key] = Queue(redis, QueueSettings(**{**self.settings, **settings}))
+        return self.queues[key]
 
     def follow(self, call: Coroutine[Any, Any, T]) -> T:
-        """Its answer; `held` is what Redis holds after it.
+        """Run a call, store Redis's new contents in `held`, and return the call's result.
 
-        Of a deadline that passed meanwhile, only what the script did can say whether it was before
-        the script.
+        If a deadline passed meanwhile, the script's effect shows whether the script ran after it.
         """
         begun = self.clock()
         answer = self.server.run(call)
@@ -105,18 +106,18 @@ class History(RuleBasedStateMachine):
         return sum(not life.is_ended for life in self.model.lives.values())
 
     def ends(self) -> list[float]:
-        """Of unended jobs, when they expire."""
+        """Expiry times of unended jobs."""
         ends = (life.ends_at for life in self.model.lives.values())
         return [end for end in ends if end is not None]
 
     def has_expired(self, end: float) -> bool:
-        """Whether the script has met a job with that end after it."""
+        """Return whether the script has expired a job with that expiry time."""
         lives = (life for life in self.model.lives.values() if life.ends_at == end)
         jobs = [self.held.jobs.get(life.job.id) for life in lives]
         return any(job is not None and job["state"] == JobState.EXPIRED for job in jobs)
 
     def let_time_pass(self, is_late: bool) -> None:
-        """Until every deadline that is near has passed, if so."""
+        """Wait until every near deadline has passed, if `is_late`."""
         if not is_late:
             return
         soon = self.clock() + 2 * SOON_S
@@ -133,14 +134,16 @@ class History(RuleBasedStateMachine):
         return seconds + micros / 1e6
 
     def claim_of(self, n: int) -> Claim | None:
-        """Most often one that is held, if there is one one that is late; else one that is stale,
-        whose job is another's by now or not. However many there are of each, each comes up."""
-        held = [claim for claim in self.claims if self.holds(claim)]
+        """Choose the n-th claim: mostly a claim that still holds its job, often a late job.
+
+        Others are stale; another claim may hold their job.
+        """
+        holding = [claim for claim in self.claims if self.holds(claim)]
         stale = [claim for claim in self.claims if not self.holds(claim)]
-        running, now = {claim.job.id for claim in held}, self.clock()
-        late = [claim for claim in held if self.model.lives[claim.job.id].is_late(now)]
+        running, now = {claim.job.id for claim in holding}, self.clock()
+        late = [claim for claim in holding if self.model.lives[claim.job.id].is_late(now)]
         replaced = [claim for claim in stale if claim.job.id in running]
-        kinds = [kind for kind in (held, late, late, held, replaced, held, stale) if kind]
+        kinds = [kind for kind in (holding, late, late, holding, replaced, holding, stale) if kind]
         some = kinds[n % len(kinds)] if kinds else []
         return some[n // len(kinds) % len(some)] if some else None
 
@@ -149,18 +152,18 @@ class History(RuleBasedStateMachine):
         return life is not None and life.holds(claim.fence)
 
     def model_of(self, n: int) -> str | None:
-        """One with queued jobs."""
+        """Choose the n-th model with queued jobs."""
         some = [model for model in MODELS if self.model.order(model).waiting]
         return some[n % len(some)] if some else None
 
     def life_of(self, n: int) -> Life | None:
-        """More often one that has ended."""
+        """Choose the n-th job, preferably an ended one."""
         lives = list(self.model.lives.values())
         some = lives + 2 * [life for life in lives if life.is_ended]
         return some[n % len(some)] if some else None
 
-    def tell(self, claim: Claim, call: Coroutine[Any, Any, T]) -> T:
-        """What its holder says of it; a stale one changes nothing."""
+    def run_as_holder(self, claim: Claim, call: Coroutine[Any, Any, T]) -> T:
+        """Run a claim holder's call, and assert that a stale claim changes nothing."""
         before, is_stale = self.held, not self.holds(claim)
         life = self.model.lives.get(claim.job.id)
         self.server.contradicted += is_stale and life is not None and life.state is RUNNING
@@ -175,7 +178,7 @@ class History(RuleBasedStateMachine):
             self.checked = self.held
 
     def teardown(self) -> None:
-        """When all jobs are gone, nothing of them is left."""
+        """Cancel and reap all jobs; no key of them remains."""
         if not hasattr(self, "held"):
             return
         queue = self.queue(False, retention_s=LAPSED_S)

@@ -1,4 +1,4 @@
-"""One job as it should be: moved by `service/jobs/model/state_machine.py`, and no other way."""
+"""Model of one job, which moves only by transitions in `service/jobs/model/state_machine.py`."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ MOVES = {move.name: move for move in TRANSITIONS}
 @dataclass
 class Life:
     job: Job
-    """As it was sent."""
+    """The job as submitted."""
     accepted: float
-    """When, by Redis's clock, in microseconds."""
+    """Time of acceptance, by Redis's clock, in microseconds."""
     place: float
     is_promised: bool
-    """It counts against its tenant's hour."""
+    """Whether the job counts against its tenant's hourly quota."""
     key: str | None
-    """The client's, for idempotency."""
+    """The client's idempotency key."""
     promised_s: float
-    """Device-seconds that it was predicted to take, when it was put."""
+    """Predicted device-seconds at submission."""
     seen: Counter[tuple[str, str]]
-    """What happened to any job: transition, script."""
+    """Number of (transition, script) pairs, over all jobs."""
     state: JobState | None = None
     attempts: int = 0
     fence: int = 0
@@ -38,26 +38,27 @@ class Life:
     step: int = 0
     kept: int = 0
     snapshots: list[Snapshot] | None = None
-    """None: no pool has said anything of it."""
+    """Recorded snapshots; None: never recorded."""
     deaths: list[tuple[str, int]] = field(default_factory=list)
-    """Pool, the last step that it told of."""
+    """(worker, last reported step) of each crash."""
     outputs: list[Output] = field(default_factory=list)
     usage: Usage = Usage()  # noqa: RUF009 - frozen
     error: str | None = None
     has_lapsed: bool = False
     spent: dict[int, float] = field(default_factory=dict)
-    """Device-seconds of its claims, by fence, as they were told."""
+    """Device-seconds that each claim reported, by fence."""
     resumes_s: float = 0.0
-    """Device-seconds that its snapshots carry on, since it last went back."""
+    """Device-seconds of work in the snapshots from which the next attempt resumes."""
     billed: tuple[str, int, str] | None = None
-    """Once it has ended: who pays, for which fence's work (0: it was queued), and the end."""
+    """Set at the end: the payer, the fence that is paid for (0: the job was queued), and the end
+    state."""
     settled: tuple[int, str, Any] | None = None
-    """How the last claim that ended itself did: fence, act, and what it was told."""
+    """(fence, call, response) of the last claim that ended itself."""
     told: tuple[int, int] | None = None
     shown: tuple[int, int] | None = None
-    """The last progress and preview: fence, step."""
+    """(fence, step) of the last progress and preview."""
     events: list[tuple[str, dict[str, Any] | None]] = field(default_factory=list)
-    """Name and data (None: of any), previews among them."""
+    """(name, data) of every event, previews included; data None: not compared."""
 
     def move(self, name: str, script: str) -> None:
         move = MOVES[name]
@@ -67,7 +68,7 @@ class Life:
         self.state = move.after
         self.attempts += move.attempts
         self.fence += move.fence
-        if move.is_back:
+        if move.is_requeue:
             self.step, self.is_started = self.kept, False
         if move.event:
             self.events.append((move.event, self._told()))
@@ -83,62 +84,62 @@ class Life:
 
     @property
     def stored(self) -> int:
-        """Bytes that count against its tenant's quota."""
+        """Bytes that count against the tenant's quota."""
         drafts = self.snapshots or [] if self.state is JobState.PAUSED else []
-        own = self.input_bytes + sum(one.bytes for one in (*self.outputs, *drafts))
-        return own if self.is_ended else own + sum(draft.bytes for draft in self.job.snapshots)
+        size = self.input_bytes + sum(item.bytes for item in (*self.outputs, *drafts))
+        return size if self.is_ended else size + sum(draft.bytes for draft in self.job.snapshots)
 
     def holds(self, fence: int) -> bool:
         return self.state is RUNNING and self.fence == fence
 
     @property
     def undone(self) -> float:
-        """Share of its steps that is not kept."""
+        """Share of the steps that no snapshot contains."""
         return 1 - min(1.0, self.kept / self.job.steps)
 
     @property
     def used_s(self) -> float:
-        """Device-seconds that it has taken, as it told, or else by its steps; of a queued one, by
-        what is kept."""
+        """Device-seconds so far: as reported, or else estimated by steps; of a queued job, by its
+        snapshots."""
         if self.spent:
             return sum(self.spent.values())
         return self.job.cost * min(1.0, self.ran / self.job.steps)
 
     @property
     def ran(self) -> int:
-        """Steps that pools have done of it."""
+        """Number of steps that workers have run."""
         return max(0, self.step - self.draft_steps)
 
     @property
     def own(self) -> float:
-        """Device-seconds that it is predicted to take, without its audition's."""
+        """Predicted device-seconds without those of the audition."""
         return self.job.cost * (1 - min(1.0, self.draft_steps / self.job.steps))
 
     @property
     def paid(self) -> float:
-        """Those of them that its tenant has paid for while it waits."""
+        """Part of the predicted device-seconds that the tenant has paid for while the job waits."""
         return self.own - self.job.cost * self.undone
 
     @property
     def draft_steps(self) -> int:
-        """Steps that it was put with: its audition's."""
+        """Steps of the snapshots submitted with the job (its audition's)."""
         return sum(draft.step for draft in self.job.snapshots)
 
     def spend(self, fence: int, device_s: float) -> float:
-        """How much of it is new."""
+        """Record a claim's reported device-seconds; return how many are new."""
         before = self.spent.get(fence, 0.0)
         self.spent[fence] = max(before, device_s)
         return self.spent[fence] - before
 
     def split(self, fence: int) -> tuple[float, float]:
-        """Device-seconds that were told: of use for the end that this fence's claim came to, and
-        lost."""
-        told, last = sum(self.spent.values()), self.spent.get(fence, 0.0)
-        used = last + min(told - last, self.resumes_s)
-        return used, told - used
+        """Split the reported device-seconds: useful for the end that this fence's claim reached,
+        and lost."""
+        total, last = sum(self.spent.values()), self.spent.get(fence, 0.0)
+        used = last + min(total - last, self.resumes_s)
+        return used, total - used
 
     def set_usage(self, steps: int | None = None) -> None:
-        """As its client sees it; nothing where no pool has told any."""
+        """Update the usage that the client sees; unchanged if no worker has reported any."""
         if self.spent:
             update = {
                 "device_seconds": self.used_s,
@@ -148,13 +149,13 @@ class Life:
 
     @property
     def latest(self) -> float | None:
-        """The latest start that meets its deadline, with what is kept."""
+        """Latest start that meets the deadline, given the snapshots."""
         deadline = self.job.deadline_at
         return None if deadline is None else deadline - (self.job.run_s or 0) * self.undone
 
     @property
     def ends_at(self) -> float | None:
-        """When it expires if nothing happens to it."""
+        """Time at which the job expires if no call changes it; None: never."""
         if self.is_ended:
             return None
         return self.latest if self.state is QUEUED else self.job.deadline_at
@@ -164,16 +165,16 @@ class Life:
 
     @property
     def files(self) -> set[str]:
-        """What may lie in the store."""
+        """Store keys and folders that the job may have."""
         kinds = ("inputs", "outputs", "snapshots")
         return {output.key for output in self.outputs} | {f"{k}/{self.job.id}/" for k in kinds}
 
-    # against what Redis holds
+    # comparison with Redis
     def check(self, job: Job, fields: dict[str, str]) -> None:
-        mine = (self.state, self.attempts, self.fence, self.step, self.pool, self.is_started)
+        expected = (self.state, self.attempts, self.fence, self.step, self.pool, self.is_started)
         is_started = job.started_at is not None
         fence = int(fields.get("fence", 0))
-        assert mine == (job.state, job.attempts, fence, job.step, job.pool, is_started)
+        assert expected == (job.state, job.attempts, fence, job.step, job.pool, is_started)
         assert self.deaths == [(death.pool, death.step) for death in job.deaths]
         assert self.kept == int(fields.get("kept", 0))
         has_any = not self.is_ended or self.state is JobState.PAUSED
@@ -189,16 +190,16 @@ class Life:
     def check_events(
         self, events: list[tuple[str, Any]], previews: list[tuple[str, Any]], max_events: int
     ) -> None:
-        """Against the streams; the first event, that it is queued, is in none."""
+        """Compare with the event streams. The first event ("queued") is in no stream."""
         numbered = [(f"{n}-0", *event) for n, event in enumerate(self.events, 1)]
-        shown = [event for event in numbered if event[1] == "preview"]
+        preview_events = [event for event in numbered if event[1] == "preview"]
         others = [event for event in numbered[1:] if event[1] != "preview"]
         same(others[-max_events:], events)
-        same([] if self.is_ended else shown[-MAX_PREVIEWS:], previews)
+        same([] if self.is_ended else preview_events[-MAX_PREVIEWS:], previews)
 
 
 def same(expected: list[tuple[Any, ...]], entries: list[tuple[str, Any]]) -> None:
-    found = [(entry, held["name"], json.loads(held["data"])) for entry, held in entries]
-    assert [event[:2] for event in expected] == [event[:2] for event in found]
-    for (_, _, data), (_, _, held) in zip(expected, found, strict=True):
+    actual = [(entry, held["name"], json.loads(held["data"])) for entry, held in entries]
+    assert [event[:2] for event in expected] == [event[:2] for event in actual]
+    for (_, _, data), (_, _, held) in zip(expected, actual, strict=True):
         assert data in (None, held)

@@ -1,5 +1,5 @@
-"""Random histories of many jobs against a real server: each call's answer, and after each call all
-that the server holds, are those of a plain model (`queue_model.py`)."""
+"""Random histories of many jobs against a real server. After each call, its response and all Redis
+keys equal those of a plain model (`queue_model.py`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from service.jobs.model.errors import IdempotencyConflict, QueueFull, QuotaExcee
 from service.jobs.model.job import STOP_AT_STEP, Job, JobState, SecondPass, Snapshot, Usage
 from service.jobs.model.job_filter import JobFilter
 from service.jobs.model.state_machine import QUEUED
-from service.jobs.queue import Claim, Queue, Spent
+from service.jobs.queue import Claim, ClaimUsage, Queue
 from service.settings.tenants import TenantSettings
 from tests.service.eventually import eventually
 from tests.service.jobs.examples import FAILURE, a_job, a_snapshot, an_output
@@ -20,8 +20,11 @@ from tests.service.jobs.history import History, a_spec
 from tests.service.jobs.life_model import Life
 from tests.service.jobs.order_model import Offer
 from tests.service.jobs.queue_model import MICRO
-from tests.service.jobs.wishes import (
+from tests.service.jobs.strategies import (
     DEADLINES,
+    INDEX,
+    IS_REPEATED,
+    JOB_FIELDS,
     LAPSED_S,
     LIMITS,
     LONG_S,
@@ -31,15 +34,12 @@ from tests.service.jobs.wishes import (
     SOON_S,
     STEPS,
     TENANTS,
-    TWICE,
     UNENDED,
-    WHICH,
-    WISHES,
 )
 
 GIVE_UP = ("retry", "release", "make room", "fail")
 CLOCK_S = 2e-6
-"""Microseconds of a clock, as floats of seconds."""
+"""Rounding of microseconds in floats of seconds."""
 
 
 class Lives(History):
@@ -47,40 +47,40 @@ class Lives(History):
         settings=SETTINGS,
         limits=LIMITS,
         registered=st.sets(st.sampled_from(MODELS)),
-        wishes=st.lists(WISHES, min_size=3, max_size=6),
+        requests=st.lists(JOB_FIELDS, min_size=3, max_size=6),
     )
     def begin(
         self,
         settings: dict[str, Any],
         limits: dict[str, TenantSettings],
         registered: set[str],
-        wishes: list[dict[str, Any]],
+        requests: list[dict[str, Any]],
     ) -> None:
         self.start(settings, limits, registered)
-        self.put(MODELS[0], wishes, False)
+        self.put(MODELS[0], requests, False)
 
-    # the client
+    # calls of clients
     @rule(
         model=st.sampled_from([MODELS[0], *MODELS]),
-        wishes=st.lists(WISHES, min_size=1, max_size=3),
-        twice=TWICE,
+        requests=st.lists(JOB_FIELDS, min_size=1, max_size=3),
+        twice=IS_REPEATED,
     )
-    def put(self, model: str, wishes: list[dict[str, Any]], twice: bool) -> None:
-        for wish in wishes[: max(0, UNENDED - self.unended())]:
-            self._put_one(self.queue(twice), self._job(model, wish), wish)
+    def put(self, model: str, requests: list[dict[str, Any]], twice: bool) -> None:
+        for fields in requests[: max(0, UNENDED - self.unended())]:
+            self._put_one(self.queue(twice), self._job(model, fields), fields)
 
-    def _job(self, model: str, wish: dict[str, Any]) -> Job:
-        in_s, run_s = DEADLINES[wish["deadline"]]
+    def _job(self, model: str, fields: dict[str, Any]) -> Job:
+        in_s, run_s = DEADLINES[fields["deadline"]]
         now = self.clock()
         self.count += 1
-        reused = {"reuses": "job_before"} if wish["is_reused"] else {}
+        reused = {"reuses": "job_before"} if fields["is_reused"] else {}
         job = a_job(
             **reused,
             id=f"job_{self.count:03}",
             model=model,
-            weight=self.model.limits[wish["tenant"]].weight,
+            weight=self.model.limits[fields["tenant"]].weight,
             steps=STEPS,
-            request={STOP_AT_STEP: 2} if wish["is_audition"] else {},
+            request={STOP_AT_STEP: 2} if fields["is_audition"] else {},
             snapshots=[
                 Snapshot(
                     index=index,
@@ -89,26 +89,26 @@ class Lives(History):
                     key=f"snapshots/job/0-{index}-{step}",
                     bytes=100,
                 )
-                for index, step in enumerate([] if wish["is_audition"] else wish["drafts"])
+                for index, step in enumerate([] if fields["is_audition"] else fields["drafts"])
             ],
-            second_pass=wish["second"] and SecondPass(bucket=wish["second"], steps=STEPS // 2),
+            second_pass=fields["second"] and SecondPass(bucket=fields["second"], steps=STEPS // 2),
             run_s=run_s,
             deadline_at=in_s and (now + in_s if in_s == SOON_S else int(now) + in_s),
-            **{name: wish[name] for name in ("bucket", "tenant", "priority", "images", "cost")},
+            **{name: fields[name] for name in ("bucket", "tenant", "priority", "images", "cost")},
         )
-        if not wish["is_reused"]:
+        if not fields["is_reused"]:
             return job
         return job.model_copy(update={"outputs": [an_output(job)], "snapshots": []})
 
-    def _put_one(self, queue: Queue, job: Job, wish: dict[str, Any]) -> None:
-        asked = (wish["key"], wish["digest"], wish["is_refused"], wish["input_bytes"])
-        expected = self.model.refusal(job, *asked)
-        answer = self.follow(self._put(queue, job, *asked))
+    def _put_one(self, queue: Queue, job: Job, fields: dict[str, Any]) -> None:
+        options = (fields["key"], fields["digest"], fields["is_refused"], fields["input_bytes"])
+        expected = self.model.refusal(job, *options)
+        answer = self.follow(self._put(queue, job, *options))
         assert answer == (expected or "new")
         if expected is None:
             accepted = float(self.held.jobs[job.id]["accepted"])
             assert accepted >= self.model.now * 1e6 - 1  # a microsecond, as a float of seconds
-            self.model.accept(job, wish["key"], wish["digest"], accepted, wish["input_bytes"])
+            self.model.accept(job, fields["key"], fields["digest"], accepted, fields["input_bytes"])
             if job.reuses:
                 self.model.reuse(job)
 
@@ -133,13 +133,13 @@ class Lives(History):
         except IdempotencyConflict:
             return "conflict"
         except QuotaExceeded as error:
-            assert error.standing.next_s >= 0
+            assert error.usage.next_s >= 0
             return error.quota
         if not is_new:
             assert stored.id == self.model.idempotent[job.tenant, str(key)][1]
         return "new" if is_new else "old"
 
-    @rule(n=WHICH, is_deleted=st.booleans(), twice=TWICE)
+    @rule(n=INDEX, is_deleted=st.booleans(), twice=IS_REPEATED)
     def stop(self, n: int, is_deleted: bool, twice: bool) -> None:
         if life := self.life_of(n):
             self._stop(life, is_deleted, twice)
@@ -154,7 +154,7 @@ class Lives(History):
             self.model.forget(life, script)
             assert self.server.run(queue.delete(life.job.id)) is None
 
-    @rule(n=WHICH, to=st.sampled_from(MODELS), twice=TWICE)
+    @rule(n=INDEX, to=st.sampled_from(MODELS), twice=IS_REPEATED)
     def switch(self, n: int, to: str, twice: bool) -> None:
         life, queue = self.life_of(n), self.queue(twice)
         if not life:
@@ -166,7 +166,7 @@ class Lives(History):
 
     @rule(tenant=st.sampled_from(TENANTS), state=st.sampled_from([None, *JobState]))
     def look(self, tenant: str, state: JobState | None) -> None:
-        """What a client sees of its jobs: pages of lists, places, what its quotas hold."""
+        """Compare all that a client sees: pages of job lists, ranks, and quotas."""
         queue, lives = self.queue(False), self.model.of(tenant, *([state] if state else []))
         newest = sorted(lives, key=lambda life: -life.accepted)
         for at, life in enumerate(newest):
@@ -180,12 +180,12 @@ class Lives(History):
             rank = self.server.run(queue.rank(life.job))
             before = self.model.order(life.job.model).of(tenant)
             assert rank == (before.index(life) if life.state is QUEUED else None)
-        standing = self.server.run(queue.standing(tenant, self.model.limits[tenant]))
+        standing = self.server.run(queue.quota_usage(tenant, self.model.limits[tenant]))
         assert standing.queued == len(self.model.of(tenant, QUEUED))
         assert standing.device_seconds == self.model.spent(tenant)
 
-    # the pools
-    @rule(offers=OFFERS, twice=TWICE)
+    # calls of workers
+    @rule(offers=OFFERS, twice=IS_REPEATED)
     def claim(self, offers: list[tuple[int, Offer]], twice: bool) -> None:
         for n, offer in offers:
             self._claim(self.queue(twice, **patience(offer)), n, offer, False)
@@ -195,7 +195,7 @@ class Lives(History):
         step=st.integers(0, STEPS),
         kept=st.lists(st.integers(0, STEPS), max_size=2),
         is_reaped=st.booleans(),
-        twice=TWICE,
+        twice=IS_REPEATED,
     )
     def claim_and_stall(
         self,
@@ -205,7 +205,7 @@ class Lives(History):
         is_reaped: bool,
         twice: bool,
     ) -> None:
-        """Some work, and not a word more; the leases are over, though only a `reap` sees it."""
+        """Claim, work a little, and stop. The leases have lapsed, but only a `reap` notices."""
         for n, offer in offers:
             queue = self.queue(twice, **patience(offer), lease_s=LAPSED_S)
             for claim in self._claim(queue, n, offer, True):
@@ -214,9 +214,10 @@ class Lives(History):
         if is_reaped:
             self.reap(False, False, twice)
 
-    @rule(offers=OFFERS, how=st.sampled_from(["finish", *GIVE_UP]), twice=TWICE)
+    @rule(offers=OFFERS, how=st.sampled_from(["finish", *GIVE_UP]), twice=IS_REPEATED)
     def come_too_late(self, offers: list[tuple[int, Offer]], how: str, twice: bool) -> None:
-        """A pool stands still until others have its jobs, and then tells how they ended."""
+        """A worker stalls until others have claimed its jobs, and then reports how its claims
+        ended."""
         before = len(self.claims)
         self.claim_and_stall(offers, 0, [], True, twice)
         late = self.claims[before:]
@@ -244,27 +245,27 @@ class Lives(History):
         )
         touched = [name for name, job in self.held.jobs.items() if job["state"] == "expired"]
         touched += [claim.job.id for claim in claims]
-        taken = self.model.claim(model, pool, offer, touched)
-        for life in taken:
+        claimed = self.model.claim(model, pool, offer, touched)
+        for life in claimed:
             life.has_lapsed = lapses
-        assert [claim.job.id for claim in claims] == [life.job.id for life in taken]
-        assert [claim.fence for claim in claims] == [life.fence for life in taken]
+        assert [claim.job.id for claim in claims] == [life.job.id for life in claimed]
+        assert [claim.fence for claim in claims] == [life.fence for life in claimed]
         self.claims += claims
         return claims
 
-    @rule(n=WHICH, used_s=st.sampled_from([0.0, 0.5, 8.0]), twice=TWICE)
+    @rule(n=INDEX, used_s=st.sampled_from([0.0, 0.5, 8.0]), twice=IS_REPEATED)
     def finish(self, n: int, used_s: float, twice: bool) -> None:
-        """As every end of a claim: not always the first one."""
+        """Finish a chosen claim, which may have ended already."""
         if claim := self.claim_of(n):
             self._finish(claim, used_s, twice)
 
     def _finish(self, claim: Claim, used_s: float, twice: bool) -> None:
         queue = self.queue(twice)
         outputs, usage = [an_output(claim.job)], Usage(steps=STEPS, device_seconds=used_s)
-        answer = self.tell(claim, queue.finish(claim, outputs, usage))
+        answer = self.run_as_holder(claim, queue.finish(claim, outputs, usage))
         assert answer == self.model.finish(claim, outputs, usage)
 
-    @rule(n=WHICH, how=st.sampled_from(GIVE_UP), twice=TWICE)
+    @rule(n=INDEX, how=st.sampled_from(GIVE_UP), twice=IS_REPEATED)
     def give_up(self, n: int, how: str, twice: bool) -> None:
         if claim := self.claim_of(n):
             self._give_up(claim, how, twice)
@@ -272,17 +273,18 @@ class Lives(History):
     def _give_up(self, claim: Claim, how: str, twice: bool) -> None:
         queue = self.queue(twice)
         if how == "release":
-            assert self.tell(claim, queue.release(claim)) == self.model.release(claim)
+            assert self.run_as_holder(claim, queue.release(claim)) == self.model.release(claim)
         elif how == "make room":
             self._make_room(claim, queue)
         else:
-            state = self.tell(claim, queue.fail(claim, FAILURE, retry=how == "retry"))
+            state = self.run_as_holder(claim, queue.fail(claim, FAILURE, retry=how == "retry"))
             assert state == self.model.fail(claim, FAILURE.code, how == "retry")
 
     def _make_room(self, claim: Claim, queue: Queue) -> None:
-        """Its place moves by the time that it ran, which the script alone knows to the end."""
+        """Release a preempted job. Its place moves by its running time, which only the script knows
+        exactly."""
         before, is_held = self.held.jobs.get(claim.job.id), self.holds(claim)
-        answer = self.tell(claim, queue.release(claim, preempted=True))
+        answer = self.run_as_holder(claim, queue.release(claim, preempted=True))
         moved_s = 0.0
         if before and is_held:
             place = float(self.held.jobs[claim.job.id]["place"])
@@ -291,19 +293,19 @@ class Lives(History):
             assert self.model.now - CLOCK_S <= ended <= self.held.now + CLOCK_S
         assert answer == self.model.make_room(claim, moved_s)
 
-    @rule(n=WHICH, twice=TWICE)
+    @rule(n=INDEX, twice=IS_REPEATED)
     def take_back(self, n: int, twice: bool) -> None:
-        """An operator does, of a claimed job or one whose claim is over."""
+        """Requeue a job as an operator, whether its claim is valid or over."""
         if claim := self.claim_of(n):
             answer = self.follow(self.queue(twice).take_back(claim.job.id))
             assert answer == self.model.take_back(claim.job.id)
 
     @rule(
-        n=WHICH,
+        n=INDEX,
         step=st.integers(1, STEPS),
         preview=st.sampled_from([None, "data:,"]),
         is_late=st.booleans(),
-        twice=TWICE,
+        twice=IS_REPEATED,
     )
     def progress(self, n: int, step: int, preview: str | None, is_late: bool, twice: bool) -> None:
         self.let_time_pass(is_late)
@@ -311,52 +313,55 @@ class Lives(History):
             self._progress(claim, step, preview, twice)
 
     def _progress(self, claim: Claim, step: int, preview: str | None, twice: bool) -> None:
-        answer = self.tell(claim, self.queue(twice).progress(claim, step, STEPS, preview))
-        shown = {"step": step, "steps": STEPS, "preview": preview} if preview else None
-        assert answer == self.model.progress(claim, step, shown)
+        answer = self.run_as_holder(claim, self.queue(twice).progress(claim, step, STEPS, preview))
+        preview_data = {"step": step, "steps": STEPS, "preview": preview} if preview else None
+        assert answer == self.model.progress(claim, step, preview_data)
 
     @rule(
-        n=WHICH,
+        n=INDEX,
         steps=st.lists(st.integers(0, STEPS), max_size=2),
         is_late=st.booleans(),
-        twice=TWICE,
+        twice=IS_REPEATED,
     )
     def snapshot(self, n: int, steps: list[int], is_late: bool, twice: bool) -> None:
         self.let_time_pass(is_late)
         if claim := self.claim_of(n):
             self._snapshot(claim, steps, twice)
 
-    @rule(n=WHICH, device_s=st.sampled_from([0.0, 0.5, 8.0]), twice=TWICE)
+    @rule(n=INDEX, device_s=st.sampled_from([0.0, 0.5, 8.0]), twice=IS_REPEATED)
     def spend(self, n: int, device_s: float, twice: bool) -> None:
-        """Of a claim that may be over, and whose job may be deleted."""
+        """Report device-seconds of a claim that may be over, and whose job may be deleted."""
         if claim := self.claim_of(n):
-            answer = self.follow(self.queue(twice).spent(claim, Spent(device_s, 0.0)))
+            answer = self.follow(self.queue(twice).spent(claim, ClaimUsage(device_s, 0.0)))
             assert answer == self.model.spend(claim, device_s)
 
-    @rule(n=WHICH, how=st.sampled_from(["cancel", "delete", "fail"]), twice=TWICE)
+    @rule(n=INDEX, how=st.sampled_from(["cancel", "delete", "fail"]), twice=IS_REPEATED)
     def end_while_compiling(self, n: int, how: str, twice: bool) -> None:
-        """A pool tells what that has taken when it is over."""
+        """End a job while it compiles; the worker reports the cost of compiling afterwards."""
         claim = self.claim_of(n)
         if claim and (life := self.model.lives.get(claim.job.id)):
             if how == "fail":
                 self._give_up(claim, how, twice)
             else:
                 self._stop(life, how == "delete", twice)
-            answer = self.follow(self.queue(twice).spent(claim, Spent(16.0, 0.0)))
+            answer = self.follow(self.queue(twice).spent(claim, ClaimUsage(16.0, 0.0)))
             assert answer == self.model.spend(claim, 16.0)
 
     def _snapshot(self, claim: Claim, steps: list[int], twice: bool) -> None:
-        """Images that are finished have files of their own and no state."""
-        kept = [costly(a_snapshot(claim, index, step)) for index, step in enumerate(steps)]
-        kept = [finished(one, claim) if one.step == STEPS else one for one in kept]
-        answer = self.tell(claim, self.queue(twice).snapshot(claim, kept))
-        assert answer == self.model.snapshot(claim, kept)
+        """Record snapshots. A finished image has output files and no state."""
+        snapshots = [costly(a_snapshot(claim, index, step)) for index, step in enumerate(steps)]
+        snapshots = [
+            finished(snapshot, claim) if snapshot.step == STEPS else snapshot
+            for snapshot in snapshots
+        ]
+        answer = self.run_as_holder(claim, self.queue(twice).snapshot(claim, snapshots))
+        assert answer == self.model.snapshot(claim, snapshots)
 
     @rule(
-        ns=st.lists(WHICH, min_size=1, max_size=3),
+        ns=st.lists(INDEX, min_size=1, max_size=3),
         lapses=st.booleans(),
         is_late=st.booleans(),
-        twice=TWICE,
+        twice=IS_REPEATED,
     )
     def renew(self, ns: list[int], lapses: bool, is_late: bool, twice: bool) -> None:
         self.let_time_pass(is_late)
@@ -365,8 +370,8 @@ class Lives(History):
         lost = self.follow(self.queue(twice, **lasting).renew(claims))
         assert lost == self.model.renew(claims, lapses)
 
-    # the clock
-    @rule(forgets=st.booleans(), deletes=st.booleans(), twice=TWICE)
+    # calls by time
+    @rule(forgets=st.booleans(), deletes=st.booleans(), twice=IS_REPEATED)
     def reap(self, forgets: bool, deletes: bool, twice: bool) -> None:
         leases = self.held.keys.get("leases", {})
         retention = {"retention_s": LAPSED_S} if forgets else {}
@@ -379,8 +384,8 @@ class Lives(History):
         self.given = answer
 
     def be_silent(self) -> None:
-        """Since a `reap` nobody has reaped for so long that leases lapsed which nobody could renew;
-        nothing is heard of their jobs afterwards."""
+        """Let leases lapse while no reaper runs, so that no worker could renew them. The jobs are
+        queued again and do not count a crash."""
         alarmed = self.queue(False, lease_s=LAPSED_S, reap_every_s=LAPSED_S)
         calm = self.queue(False, lease_s=LAPSED_S, reap_every_s=LONG_S)
         stalled = [life for life in self.model.lives.values() if life.has_lapsed]
@@ -397,7 +402,7 @@ class Lives(History):
 
 
 class Refused(Exception):
-    """By the front end, which predicts that the job's deadline will not be met."""
+    """Raised for the front end, which rejects a job whose deadline it predicts to be missed."""
 
 
 def patience(offer: Offer) -> dict[str, float]:
@@ -405,7 +410,7 @@ def patience(offer: Offer) -> dict[str, float]:
 
 
 def costly(snapshot: Snapshot) -> Snapshot:
-    """With device-seconds by its steps, which need not be as many as its claims tell, and bytes."""
+    """Set device-seconds by steps, which may differ from the claims' reports, and bytes."""
     return snapshot.model_copy(update={"device_seconds": snapshot.step / STEPS, "bytes": 100})
 
 

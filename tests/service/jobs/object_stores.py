@@ -1,8 +1,8 @@
-"""Object stores on this machine: moto's S3 server, which also speaks what obstore asks of GCS.
+"""Local object stores: moto's S3 server, which also serves obstore's GCS client.
 
-Google's XML API has the paths, methods and errors of S3; what its client sends besides, a bearer
-token, is held against the right one here and taken off. So are the keys of S3, which moto would
-not check. Signatures are not checked.
+Google's XML API has the paths, methods and errors of S3. Its client also sends a bearer token,
+which this module compares with the valid one and removes. It also checks S3 key ids, which moto
+would not. Signatures are not checked.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ class Quiet(WSGIRequestHandler):
 
 
 Fault = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes] | None]
-"""Answers a request in the server's place, or leaves it to the server by None."""
+"""Answers a request instead of the server, or returns None to pass it on."""
 
 
 class Server:
-    """What it keeps stays while it is away."""
+    """Object store server. Its contents survive a stop."""
 
     def __init__(self) -> None:
         self._app = DomainDispatcherApplication(create_backend_app)
         self._server: BaseWSGIServer | None = None
         self.port = 0
         self.seen: list[str] = []
-        """Methods and paths, in order."""
+        """Methods and paths of all requests, in order."""
         self.fault: Fault | None = None
 
     def start(self) -> None:
@@ -68,12 +68,12 @@ class Server:
         self.seen.append(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}")
         if self.fault and (answer := self.fault(environ, start)) is not None:
             return answer
-        given = environ.get("HTTP_AUTHORIZATION", "")
+        authorization = environ.get("HTTP_AUTHORIZATION", "")
         signed = "X-Amz-Credential=" in environ.get("QUERY_STRING", "")
-        if given and not (KEY_ID in given or given == f"Bearer {TOKEN}"):
+        if authorization and not (KEY_ID in authorization or authorization == f"Bearer {TOKEN}"):
             start("403 Forbidden", [("Content-Type", "application/xml")])
             return [DENIED]
-        if given.startswith("Bearer") or not (given or signed):
+        if authorization.startswith("Bearer") or not (authorization or signed):
             environ["HTTP_AUTHORIZATION"] = f"AWS {KEY_ID}:signature"
         return self._app(environ, start)  # type: ignore[no-any-return]
 
@@ -89,34 +89,34 @@ def serving() -> Iterator[Server]:
 
 
 def use_s3(monkeypatch: pytest.MonkeyPatch, server: Server, key_id: str = KEY_ID) -> None:
-    """Point the environment's S3 at the server."""
-    given = {
+    """Set environment variables so that S3 clients use this server."""
+    variables = {
         "ACCESS_KEY_ID": key_id,
         "SECRET_ACCESS_KEY": "secret",
         "REGION": "us-east-1",
         "ENDPOINT": server.url,
         "ALLOW_HTTP": "true",
     }
-    for name, value in given.items():
+    for name, value in variables.items():
         monkeypatch.setenv(f"AWS_{name}", value)
 
 
 def use_gcs(monkeypatch: pytest.MonkeyPatch, server: Server, token: str = TOKEN) -> None:
-    """Point the environment's GCS at the server."""
+    """Set environment variables so that GCS clients use this server."""
     monkeypatch.setenv("GOOGLE_BASE_URL", server.url)
     monkeypatch.setenv("GOOGLE_BEARER_TOKEN", token)
     monkeypatch.setenv("GOOGLE_ALLOW_HTTP", "true")
 
 
 def account(folder: Path, server: Server) -> Path:
-    """The file of a service account, which can sign."""
+    """Write the file of a service account that can sign URLs."""
     key = subprocess.run(
         ["openssl", "genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048"],
         capture_output=True,
         text=True,
         check=True,
     ).stdout
-    said = {
+    content = {
         "gcs_base_url": server.url,
         "disable_oauth": False,
         "client_email": "atelier@example.com",
@@ -124,5 +124,5 @@ def account(folder: Path, server: Server) -> Path:
         "private_key_id": "1",
     }
     file = folder / "account.json"
-    file.write_text(json.dumps(said))
+    file.write_text(json.dumps(content))
     return file

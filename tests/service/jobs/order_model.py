@@ -1,7 +1,6 @@
-"""Start-time fair queueing over one model's queued jobs, on plain lists: what `claim` should take.
+"""Model of `claim`: start-time fair queueing over one model's queued jobs, on plain lists.
 
-All costs and weights are sums of a few powers of two, so that tags are rounded to
-instants alone.
+All costs and weights are sums of a few powers of two, so that tags are rounded to `INSTANT` only.
 """
 
 from __future__ import annotations
@@ -15,26 +14,26 @@ from service.settings.queue import QueueSettings
 from tests.service.jobs.life_model import Life
 
 INSTANT = 1e-6
-"""Of virtual time, from one tenant that comes to the next."""
+"""Distance in virtual time between tenants that arrive one after the other."""
 Expire = Callable[[Life], bool]
 
 
 def rounded(virtual: float) -> float:
-    """As Redis keeps it."""
+    """Round virtual time as Redis stores it."""
     return round(virtual, 6)
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What a pool asks for."""
+    """Parameters of a worker's claim."""
 
     slots: int
     warm: Sequence[str]
     slowness: float
     is_patient: bool
-    """Whether warm buckets go first."""
+    """Whether warm buckets are preferred."""
     may_compile: bool | None = None
-    """Whether it takes one job of another bucket; None: any."""
+    """Whether the worker accepts one job of a bucket to compile; None: any number."""
 
 
 @dataclass
@@ -42,43 +41,43 @@ class Order:
     settings: QueueSettings
     waiting: list[Life] = field(default_factory=list)
     tags: dict[str, float] = field(default_factory=dict)
-    """Where a tenant's next job starts in virtual time."""
+    """Start of each tenant's next job in virtual time."""
     virtual: float = 0.0
     charged: set[str] = field(default_factory=set)
-    """Jobs that were claimed since nobody waited last."""
+    """Ids of jobs claimed since the queue was last empty."""
 
     def of(self, tenant: str, bucket: str | None = None) -> list[Life]:
-        """Its jobs, in their order."""
-        mine = (
+        """Return the tenant's queued jobs, optionally of one bucket, in order."""
+        jobs = (
             life
             for life in self.waiting
             if life.job.tenant == tenant and bucket in (None, life.job.bucket)
         )
-        return sorted(mine, key=lambda life: (life.place, life.job.id))
+        return sorted(jobs, key=lambda life: (life.place, life.job.id))
 
     def tag(self, tenant: str) -> float:
         ahead = self.tags.get(tenant, 0.0)
         return ahead if self.of(tenant) else max(ahead, self.virtual)
 
     def stands(self, tenant: str) -> float:
-        """Its place among the tenants: its tag, and what its first job's priority is worth."""
+        """Order key of a tenant: its tag, less the advance of its first job's priority."""
         return rounded(self.tag(tenant) - self.worth(self.of(tenant)[0]))
 
     def worth(self, life: Life) -> float:
         return (life.job.priority - 1) * self.settings.priority_advance_s
 
     def tenants(self) -> list[tuple[float, str]]:
-        """By whose turn it is."""
+        """Tenants with queued jobs as (order key, name), in order."""
         names = {life.job.tenant for life in self.waiting}
         return sorted((self.stands(name), name) for name in names)
 
     @property
     def idle(self) -> dict[str, float]:
-        """Tenants without jobs that are ahead of the others."""
+        """Tags of tenants without queued jobs that are ahead of virtual time."""
         ahead = {name: tag for name, tag in self.tags.items() if tag > self.virtual}
         return {name: tag for name, tag in ahead.items() if not self.of(name)}
 
-    # what happens to jobs
+    # changes of jobs
     def add(self, life: Life) -> None:
         tenant = life.job.tenant
         self.tags[tenant] = self.tag(tenant)
@@ -90,30 +89,31 @@ class Order:
         tenant = life.job.tenant
         self.tags[tenant] = rounded(self.tag(tenant) + device_seconds / life.job.weight)
         self.waiting.remove(life)
-        if not self.waiting:  # where nobody waits, nobody is ahead of anybody
+        if not self.waiting:  # an empty queue forgets all tags
             self.tags, self.virtual, self.charged = {}, 0.0, set()
 
     def settle(self, life: Life, device_seconds: float) -> None:
-        """A claim is over; its tenant was charged the whole cost."""
+        """Correct the tag at a claim's end; the tenant was charged the whole cost."""
         tenant, more = life.job.tenant, (device_seconds - life.own) / life.job.weight
         if life.job.id in self.charged:
             self.tags[tenant] = rounded(self.tag(tenant) + more)
 
     def charge_late(self, life: Life, device_seconds: float) -> None:
-        """An ended job is found to have taken so much more."""
+        """Charge device-seconds that were reported after the job's end."""
         is_charged = life.job.id in self.charged if life.is_started else bool(self.waiting)
         if is_charged and device_seconds:
             tenant = life.job.tenant
             self.tags[tenant] = rounded(self.tag(tenant) + device_seconds / life.job.weight)
 
-    # who is taken
+    # choice of jobs to claim
     def claim(self, offer: Offer, now: float, expire: Expire, touched: Sequence[str]) -> list[Life]:
-        """
+        """Return the jobs that a claim takes.
+
         Args:
             now: by Redis's clock.
-            expire: ends a job if it is late, and says whether it was.
-            touched: ids of the jobs that Redis has expired or claimed, in its order: between
-                those that have the same turn, the script may choose.
+            expire: expires a late job; returns whether it did.
+            touched: ids of the jobs that Redis has expired or claimed, in its order. Between jobs
+                with equal order keys the script may choose.
         """
         return _Claim(self, offer, now, expire, touched).run()
 
@@ -168,8 +168,8 @@ class _Claim:
         if not life:
             return None
         tag = self.order.tag(life.job.tenant)
-        to = rounded(min(tag, tag - self.order.worth(life)))
-        self.order.virtual = max(self.order.virtual, to)
+        virtual = rounded(min(tag, tag - self.order.worth(life)))
+        self.order.virtual = max(self.order.virtual, virtual)
         return self.warm_instead(life)
 
     def first_compiled(self) -> Life | None:
@@ -181,9 +181,9 @@ class _Claim:
         return life if life and self.suits(life) else None
 
     def urgent(self) -> Life | None:
-        hurried = [life for life in self.order.waiting if life.latest is not None]
+        with_deadline = [life for life in self.order.waiting if life.latest is not None]
         credit_s, now = self.order.settings.deadline_credit_s, self.order.virtual
-        for life in sorted(hurried, key=lambda life: (life.latest, life.job.id)):
+        for life in sorted(with_deadline, key=lambda life: (life.latest, life.job.id)):
             is_near = self.order.tag(life.job.tenant) <= now + credit_s / life.job.weight
             if not self.expire(life) and is_near and self.suits(life):
                 return life
@@ -204,20 +204,22 @@ class _Claim:
         return best if best and is_there else life
 
     def turn(self, buckets: Iterable[str], free: float) -> Life | None:
-        """Whose turn it is in these buckets: of tenants that stand alike, whom the script chose;
-        where it chose nobody, one that kept it from going on."""
-        firsts = [
+        """Return the next job of these buckets. Of tenants with equal order keys, the tenant whose
+        job the script chose; if it chose none, a job that stops the claim."""
+        heads = [
             jobs[0]
             for bucket in buckets
             for _, tenant in self.order.tenants()
             if (jobs := self.order.of(tenant, bucket))
         ]
-        orders = [self.order.stands(life.job.tenant) for life in firsts]
-        alike = [life for life, at in zip(firsts, orders, strict=True) if at == min(orders)]
+        orders = [self.order.stands(life.job.tenant) for life in heads]
+        tied = [
+            life for life, order_key in zip(heads, orders, strict=True) if order_key == min(orders)
+        ]
 
         def preference(life: Life) -> tuple[Any, ...]:
             is_touched = life.job.id in self.touched
             rank = self.touched.index(life.job.id) if is_touched else math.inf
             return rank, self.fits(life, free) and self.suits(life)
 
-        return min(alike, key=preference, default=None)
+        return min(tied, key=preference, default=None)

@@ -1,4 +1,4 @@
-"""The whole queue as it should be: what every call should answer and do, in plain Python."""
+"""Model of the whole queue in plain Python: the response and effect of every call."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ class Model:
     used: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Device-seconds of ended jobs, by tenant."""
     idempotent: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
-    """By tenant and client's key: digest and job."""
+    """(digest, job id) by tenant and idempotency key."""
     registered: set[str] = field(default_factory=set)
     trash: set[str] = field(default_factory=set)
     left: dict[str, Life] = field(default_factory=dict)
-    """Deleted jobs whose claims may still tell what they have taken."""
+    """Deleted jobs whose claims may still report device-seconds."""
     ledger: list[tuple[Any, ...]] = field(default_factory=list)
-    """Of each record: job, outcome, whether it corrects, images, device-seconds that the tenant and
-    the house pay for, and that are lost."""
+    """Ledger records: job, outcome, whether a correction, images, and the device-seconds paid by
+    tenant and operator, and lost."""
     now: float = 0.0
-    """Of the call that is being followed, by Redis's clock."""
+    """Time of the current call, by Redis's clock."""
 
     def order(self, model: str) -> Order:
         return self.orders.setdefault(model, Order(self.settings))
@@ -52,11 +52,11 @@ class Model:
             if life.job.tenant == tenant and (not states or life.state in states)
         ]
 
-    # the client's calls
+    # calls of clients
     def refusal(
         self, job: Job, key: str | None, digest: str, is_refused: bool, input_bytes: int
     ) -> str | None:
-        """Why a job is not taken: 'old', 'conflict', 'refused', 'full' or a quota's name."""
+        """Reason to reject a job: 'old', 'conflict', 'refused', 'full' or a quota's name."""
         if key and (job.tenant, key) in self.idempotent:
             return "old" if self.idempotent[job.tenant, key][0] == digest else "conflict"
         if is_refused:
@@ -78,13 +78,13 @@ class Model:
         return sum(life.stored for life in self.of(tenant))
 
     def _is_full(self, job: Job) -> bool:
-        """For that job's tenant."""
+        """Return whether the queue is full for the job's tenant."""
         tenants = Counter(life.job.tenant for life in self.order(job.model).waiting)
-        mine, most = tenants[job.tenant], self.settings.max_queued
-        return tenants.total() >= most and mine * len(tenants) >= most and mine > 0
+        count, most = tenants[job.tenant], self.settings.max_queued
+        return tenants.total() >= most and count * len(tenants) >= most and count > 0
 
     def spent(self, tenant: str) -> float:
-        """Used and promised device-seconds."""
+        """Device-seconds used or promised in the hour."""
         unended = [life for life in self.of(tenant, QUEUED, RUNNING) if life.is_promised]
         return self.used[tenant] + sum(life.promised_s for life in unended)
 
@@ -94,7 +94,7 @@ class Model:
         assert all(accepted > life.accepted for life in self.lives.values())
         place = accepted + (1 - job.priority) * self.settings.priority_s * MICRO
         is_promised = self.limits[job.tenant].device_seconds_per_hour is not None
-        promised_s = job.cost * job.undone
+        promised_s = job.cost * job.remaining_share
         life = Life(job, accepted, place, is_promised, key, promised_s, self.seen)
         life.input_bytes = input_bytes
         life.snapshots = job.snapshots or None
@@ -119,32 +119,32 @@ class Model:
         self.cancel(life, "delete")
         self.forget(life, "delete")
 
-    # the front ends'
-    def switch(self, life: Life, to: str) -> bool:
+    # calls of front ends
+    def switch(self, life: Life, model: str) -> bool:
         if life.state is not QUEUED:
             return False
-        if life.job.model != to:
+        if life.job.model != model:
             self.order(life.job.model).remove(life)
             life.set_usage(life.ran)
             self.drop_snapshots(life, False)
-            life.job = life.job.model_copy(update={"model": to, "snapshots": []})
+            life.job = life.job.model_copy(update={"model": model, "snapshots": []})
             life.snapshots, life.kept, life.step = None, 0, 0
             life.move("switch", "switch_model")
-            self.order(to).add(life)
+            self.order(model).add(life)
         return True
 
-    # the pools' calls
+    # calls of workers
     def claim(self, model: str, pool: str, offer: Offer, touched: Sequence[str]) -> list[Life]:
-        """`touched`: as of `Order.claim`."""
+        """Move the jobs that the order model claims. Args: touched: as in `Order.claim`."""
 
         def expire(life: Life) -> bool:
             return self.expire(life, "claim_jobs")
 
-        taken = self.order(model).claim(offer, self.now, expire, touched)
-        for life in taken:
+        claimed = self.order(model).claim(offer, self.now, expire, touched)
+        for life in claimed:
             life.pool, life.is_started = pool, True
             life.move("claim", "claim_jobs")
-        return taken
+        return claimed
 
     def finish(self, claim: Claim, outputs: list[Output], usage: Usage) -> bool:
         life = self.lives.get(claim.job.id)
@@ -198,23 +198,23 @@ class Model:
         return answer if (fence, done) == (claim.fence, act) else None
 
     def held(self, claim: Claim, script: str) -> Life | None:
-        """The claim's job, if it still holds it: it may expire by this very call."""
+        """Return the job if the claim still holds it after this call's check of the deadline."""
         life = self.lives.get(claim.job.id)
         if not life or not life.holds(claim.fence) or self.expire(life, script):
             return None
         return life
 
-    def progress(self, claim: Claim, step: int, shown: dict[str, Any] | None) -> bool:
+    def progress(self, claim: Claim, step: int, preview: dict[str, Any] | None) -> bool:
         life = self.held(claim, "progress")
         if not life:
             return False
-        here = (claim.fence, step)
-        if life.told != here:
-            life.told, life.step = here, step
+        position = (claim.fence, step)
+        if life.told != position:
+            life.told, life.step = position, step
             life.events.append(("progress", {"step": step, "steps": life.job.steps}))
-        if shown and life.shown != here:
-            life.shown = here
-            life.events.append(("preview", shown))
+        if preview and life.shown != position:
+            life.shown = position
+            life.events.append(("preview", preview))
         return True
 
     def snapshot(self, claim: Claim, snapshots: list[Snapshot]) -> bool:
@@ -266,12 +266,13 @@ class Model:
                 lost.append(claim)
         return lost
 
-    # the clock's
+    # calls by time
     def reap(self, leases: Mapping[str, float], deleted: set[str], forgets: bool) -> set[str]:
-        """
+        """Expire, requeue and forget jobs; return the store keys to delete.
+
         Args:
-            leases: ids of running jobs, by the end of their lease.
-            deleted: what the caller was given before.
+            leases: end of each running job's lease, by id.
+            deleted: store keys that the caller has deleted.
         """
         self.trash -= deleted
         ended = [life for life in self.lives.values() if life.is_ended]
@@ -301,7 +302,7 @@ class Model:
         self.end(life, "expire", script)
         return True
 
-    # what they have in common
+    # shared by these calls
     def end(self, life: Life, name: str, script: str) -> None:
         used_s, fence = life.used_s, life.fence if life.state is RUNNING else 0
         is_done = name in ("finish", "pause", "reuse")
@@ -325,7 +326,7 @@ class Model:
 
     def drop_snapshots(self, life: Life, is_done: bool) -> None:
         if life.snapshots is not None:
-            made = [output for one in life.snapshots for output in one.outputs]
+            made = [output for snapshot in life.snapshots for output in snapshot.outputs]
             self.trash |= {output.key for output in made if not is_done}
             self.trash.add(f"snapshots/{life.job.id}/")
 
@@ -340,7 +341,7 @@ class Model:
         order = self.order(life.job.model)
         order.settle(life, life.paid)
         life.set_usage(life.ran)
-        life.resumes_s = sum(one.device_seconds for one in life.snapshots or [])
+        life.resumes_s = sum(snapshot.device_seconds for snapshot in life.snapshots or [])
         life.move(name, script)
         life.has_lapsed = False
         order.add(life)
@@ -350,12 +351,12 @@ class Model:
             self.left[life.job.id] = life
         del self.lives[life.job.id]
         self.trash |= life.files
-        known = (life.job.tenant, life.key or "")
-        if self.idempotent.get(known, ("", ""))[1] == life.job.id:
-            del self.idempotent[known]
+        key = (life.job.tenant, life.key or "")
+        if self.idempotent.get(key, ("", ""))[1] == life.job.id:
+            del self.idempotent[key]
         life.move("forget", script)
 
-    # against what Redis holds
+    # comparison with Redis
     def check(self, dump: Dump) -> None:
         check_derived(dump)
         jobs = dump.jobs
@@ -372,20 +373,22 @@ class Model:
         self.check_ledger(dump)
 
     def check_order(self, dump: Dump) -> None:
-        found: dict[str, Any] = {}
+        expected: dict[str, Any] = {}
         for model, order in self.orders.items():
-            found[f"tenants:{model}"] = {tenant: at for at, tenant in order.tenants()}
+            expected[f"tenants:{model}"] = {
+                tenant: position for position, tenant in order.tenants()
+            }
             waiting = {life.job.tenant for life in order.waiting}
-            found[f"tags:{model}"] = {name: order.tag(name) for name in waiting}
-            found[f"idle:{model}"] = order.idle
+            expected[f"tags:{model}"] = {name: order.tag(name) for name in waiting}
+            expected[f"idle:{model}"] = order.idle
             virtual = float(dump.keys.get(f"virtual:{model}", 0))
             assert virtual == order.virtual
         held = {
-            name: {member: float(at) for member, at in dump.keys[name].items()}
+            name: {member: float(position) for member, position in dump.keys[name].items()}
             for kind in ("tenants", "tags", "idle")
             for name in dump.of_kind(kind)
         }
-        assert held == {name: of for name, of in found.items() if of}
+        assert held == {name: content for name, content in expected.items() if content}
 
     def check_leases(self, dump: Dump) -> None:
         for name, until in dump.keys.get("leases", {}).items():
@@ -393,26 +396,27 @@ class Model:
 
     def check_rest(self, dump: Dump) -> None:
         assert dump.keys.get("trash", set()) == self.trash
-        known = {tuple(held.split(" ")) for held in dump.of_kind("idempotency").values()}
-        assert known == set(self.idempotent.values())
+        recorded = {tuple(text.split(" ")) for text in dump.of_kind("idempotency").values()}
+        assert recorded == set(self.idempotent.values())
         for tenant in self.limits:
-            held = dump.keys.get(f"used:{tenant}", {})
-            assert sum(map(int, held.values())) == self.used[tenant] * MICRO
+            text = dump.keys.get(f"used:{tenant}", {})
+            assert sum(map(int, text.values())) == self.used[tenant] * MICRO
         streams = {**dump.of_kind("events"), **dump.of_kind("previews")}
         assert {name.partition(":")[2] for name in streams} <= self.lives.keys()
 
     def check_ledger(self, dump: Dump) -> None:
-        """Each end is recorded once, each correction too, and the sums are those of the records."""
-        found = [json.loads(held["record"]) for _, held in dump.keys.get("ledger", [])]
-        assert sorted(map(_shares, found)) == sorted(self.ledger)
+        """Each end and each correction is recorded once, and the totals are the sums of the
+        records."""
+        records = [json.loads(held["record"]) for _, held in dump.keys.get("ledger", [])]
+        assert sorted(map(_shares, records)) == sorted(self.ledger)
         sums: Counter[tuple[str, ...]] = Counter()
-        for record in found:
+        for record in records:
             names = (record["model"], record["tenant_class"])
             outcome, lost = record["outcome"], record["lost_seconds"]
             if not record.get("is_correction"):
                 sums["jobs", *names, outcome] += 1
-            for what in ("images", "pixels"):
-                sums[what, *names] += record.get(what, 0)
+            for kind in ("images", "pixels"):
+                sums[kind, *names] += record.get(kind, 0)
             used = {
                 "tenant": record["tenant_seconds"],
                 "house": record["house_seconds"] - lost,
@@ -428,4 +432,4 @@ class Model:
 def _shares(record: Mapping[str, Any]) -> tuple[Any, ...]:
     names = ("tenant_seconds", "house_seconds", "lost_seconds")
     corrects, images = record.get("is_correction", False), record.get("images", 0)
-    return (record["job"], record["outcome"], corrects, images, *(record[one] for one in names))
+    return (record["job"], record["outcome"], corrects, images, *(record[name] for name in names))

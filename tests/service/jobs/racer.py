@@ -1,4 +1,5 @@
-"""A pool in a process of its own: told to go, it claims until nothing is left. ARGS: URL NAME."""
+"""Worker process that claims and finishes jobs until the queue is empty, after a line on stdin.
+ARGS: URL NAME."""
 
 from __future__ import annotations
 

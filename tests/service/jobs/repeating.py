@@ -1,4 +1,4 @@
-"""A network that loses answers, without the wait: every script is sent twice."""
+"""Redis client that sends every script twice: lost responses without a timeout."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 
 
 class Repeating(Redis):
-    """Gives the second answer, as to a client whose first one got lost with its connection."""
+    """Returns the second response, as after a connection that was lost with the first response."""
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         if args[0] == "EVALSHA":

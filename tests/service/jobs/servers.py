@@ -1,4 +1,4 @@
-"""Real servers of which one may die: a primary, replicas, Sentinels, and a relay before a port."""
+"""Real Redis servers for failover tests: a primary, replicas, Sentinels, and a TCP relay."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ DOWN_AFTER_MS = 500
 
 
 def free_port() -> int:
-    with closing(socket.socket()) as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with closing(socket.socket()) as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 class Server:
-    """A server process on a port of its own.
+    """A Redis server process on its own port.
 
     Args:
-        options: of its command line, by name.
+        options: command-line options by name.
     """
 
     def __init__(self, folder: Path, *arguments: str, **options: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.port = free_port()
-        given = {"port": str(self.port), "bind": "127.0.0.1", "dir": str(folder), **options}
-        parts = [part for name, value in given.items() for part in (f"--{name}", value)]
+        all_options = {"port": str(self.port), "bind": "127.0.0.1", "dir": str(folder), **options}
+        parts = [part for name, value in all_options.items() for part in (f"--{name}", value)]
         self._command = [server_program(), *arguments, *parts]
         self._log = folder / "log"
         self.start()
@@ -56,7 +56,7 @@ class Server:
         return Redis(port=self.port, decode_responses=True, protocol=2)
 
     async def until(self, section: str, **facts: object) -> None:
-        """Wait until INFO says so."""
+        """Wait until a section of INFO has these values."""
         async with asyncio.timeout(READY_S), self.client() as redis:
             while True:
                 with suppress(RedisError, OSError):
@@ -71,7 +71,7 @@ KEPT = {"appendonly": "yes", "appendfsync": "always", "save": ""}
 
 @asynccontextmanager
 async def pair(folder: Path, through: int | None = None) -> AsyncIterator[tuple[Server, Server]]:
-    """A primary, and its replica, which is in step.
+    """Run a primary and a synchronized replica.
 
     Args:
         through: port through which the replica reaches the primary; None: directly.
@@ -84,7 +84,7 @@ async def pair(folder: Path, through: int | None = None) -> AsyncIterator[tuple[
 
 
 async def follow(replica: Server, port: int) -> None:
-    """Make a server the replica of the one at a port, and wait until it is in step."""
+    """Make a server the replica of the one at `port`, and wait until it is synchronized."""
     await replica.until("replication")
     async with replica.client() as redis:
         await redis.replicaof("127.0.0.1", port)
@@ -101,17 +101,18 @@ def running(server: Server) -> Iterator[Server]:
 
 @asynccontextmanager
 async def watched(folder: Path, primary: Server, *more: str) -> AsyncIterator[list[Server]]:
-    """Sentinels that watch a primary, once they know of each other and of its replica.
+    """Run Sentinels that monitor a primary; wait until they have discovered each other and its
+    replica.
 
     Args:
-        more: further lines of their files.
+        more: further lines of their configuration files.
     """
     sentinels: list[Server] = []
     try:
         for number in range(SENTINELS):
-            own = folder / f"sentinel{number}"
-            own.mkdir()
-            file = own / "sentinel.conf"
+            home = folder / f"sentinel{number}"
+            home.mkdir()
+            file = home / "sentinel.conf"
             lines = (
                 f"sentinel monitor {PRIMARY} 127.0.0.1 {primary.port} 2",
                 f"sentinel down-after-milliseconds {PRIMARY} {DOWN_AFTER_MS}",
@@ -119,7 +120,7 @@ async def watched(folder: Path, primary: Server, *more: str) -> AsyncIterator[li
                 *more,
             )
             file.write_text("\n".join(lines) + "\n")
-            sentinels.append(Server(own, str(file), "--sentinel"))
+            sentinels.append(Server(home, str(file), "--sentinel"))
         for sentinel in sentinels:
             await _knows_all(sentinel)
         yield sentinels
@@ -145,7 +146,7 @@ def url_of(sentinels: list[Server]) -> str:
 
 
 class Relay:
-    """A port that stays, in front of a server that changes."""
+    """Relay from a fixed port to a server that can be replaced."""
 
     def __init__(self, target: int) -> None:
         self.target = target
@@ -156,22 +157,22 @@ class Relay:
         self.port = 0
 
     def hold(self) -> None:
-        """Let nothing through, and no connection end."""
+        """Stop forwarding; connections stay open."""
         self._flows.clear()
 
     def release(self) -> None:
-        """Let go on what was held."""
+        """Continue forwarding, beginning with the data held back."""
         self._flows.set()
 
     def cut(self) -> None:
-        """Close all connections; what is held is lost."""
+        """Close all connections, and discard the data held back."""
         for writer in self._open:
             writer.transport.abort()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        own = asyncio.current_task()
-        assert own
-        self._serving.add(own)
+        task = asyncio.current_task()
+        assert task
+        self._serving.add(task)
         try:
             up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self.target)
         except OSError:

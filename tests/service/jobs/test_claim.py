@@ -1,4 +1,4 @@
-"""Handing jobs to pools: order, batches, waiting, races."""
+"""Claims: order, batches, waiting, and races between workers."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ async def test_the_head_takes_its_bucket_along(queue: Queue) -> None:
 
 
 async def test_slots_count_pictures(queue: Queue) -> None:
-    two, one, three, last = [await put(queue, images=n) for n in (2, 1, 3, 1)]
-    assert ids(await queue.claim("pool", MODEL, 4)) == [two, one]  # three would not fit
-    assert ids(await queue.claim("pool", MODEL, 4)) == [three, last]
+    double, single, triple, last = [await put(queue, images=n) for n in (2, 1, 3, 1)]
+    assert ids(await queue.claim("pool", MODEL, 4)) == [double, single]  # three would not fit
+    assert ids(await queue.claim("pool", MODEL, 4)) == [triple, last]
 
 
 async def test_a_big_head_goes_alone(queue: Queue) -> None:
@@ -93,30 +93,31 @@ async def test_an_idle_pool_waits_for_a_job(connect: Connect) -> None:
 
 
 async def test_a_job_that_comes_back_wakes_a_waiting_pool(connect: Connect) -> None:
-    one, other = await connect(), await connect()
-    job_id = await put(one)
-    (claim,) = await one.claim("one", MODEL, 1)
+    first, other = await connect(), await connect()
+    job_id = await put(first)
+    (claim,) = await first.claim("one", MODEL, 1)
     waiting = asyncio.create_task(other.claim("other", MODEL, 1, wait_s=60))
-    await one.release(claim)
+    await first.release(claim)
     assert ids(await asyncio.wait_for(waiting, 10)) == [job_id]
 
 
 async def test_waiting_ends_with_its_time(queue: Queue) -> None:
-    began = time.monotonic()
+    start = time.monotonic()
     assert await queue.claim("pool", MODEL, 4, wait_s=0.05) == []
-    assert time.monotonic() - began >= 0.05
+    assert time.monotonic() - start >= 0.05
 
 
 async def test_a_cancelled_claim_keeps_nothing(queue: Queue) -> None:
-    """Wherever the cancellation strikes, the job is queued again and no attempt is counted."""
+    """A canceled claim leaves the job queued and counts no attempt, whenever the cancellation
+    arrives."""
     job_id = await put(queue)
-    for turns in range(12):  # of the event loop, from before the command to after its answer
+    for turns in range(12):  # of the event loop, from before the command to after its response
         claiming = asyncio.create_task(queue.claim("pool", MODEL, 1))
         for _ in range(turns):
             await asyncio.sleep(0)
         claiming.cancel()
         (answer,) = await asyncio.gather(claiming, return_exceptions=True)
-        if isinstance(answer, list):  # it was done already
+        if isinstance(answer, list):  # the claim was complete
             await queue.release(answer[0])
         job = await queue.get(job_id)
         assert (job.state, job.attempts) == (JobState.QUEUED, 0)
@@ -127,13 +128,13 @@ async def test_tasks_race_for_jobs(connect: Connect) -> None:
     put_ids = [await put(queues[0], bucket="ab"[i % 2]) for i in range(200)]
 
     async def pool(queue: Queue, name: str) -> list[str]:
-        taken: list[str] = []
+        job_ids: list[str] = []
         while claims := await queue.claim(name, MODEL, 3):
-            taken += ids(claims)
-        return taken
+            job_ids += ids(claims)
+        return job_ids
 
-    taken = await asyncio.gather(*(pool(queues[i % 2], f"pool-{i}") for i in range(8)))
-    assert Counter(job for one in taken for job in one) == Counter(put_ids)
+    job_ids = await asyncio.gather(*(pool(queues[i % 2], f"pool-{i}") for i in range(8)))
+    assert Counter(job for batch in job_ids for job in batch) == Counter(put_ids)
 
 
 async def test_processes_race_for_jobs(redis_url: str, queue: Queue) -> None:
@@ -152,11 +153,11 @@ async def test_processes_race_for_jobs(redis_url: str, queue: Queue) -> None:
         for name in ("one", "two")
     ]
     assert [await racer.stdout.readline() for racer in racers] == [b"ready\n"] * 2
-    said = await asyncio.gather(*(racer.communicate(b"go\n") for racer in racers))
-    taken = [output.decode().split() for output, _ in said]
+    outputs = await asyncio.gather(*(racer.communicate(b"go\n") for racer in racers))
+    job_ids = [output.decode().split() for output, _ in outputs]
     assert [racer.returncode for racer in racers] == [0, 0]
-    assert all(taken), "one of them was never in the race"
-    assert Counter(taken[0] + taken[1]) == Counter(put_ids)
+    assert all(job_ids), "a process claimed nothing"
+    assert Counter(job_ids[0] + job_ids[1]) == Counter(put_ids)
     assert len(await queue.list(limit=1000, only=JobFilter(state=JobState.SUCCEEDED))) == 500
 
 
@@ -179,7 +180,7 @@ async def test_a_claim_never_takes_more_than_there_is(queue: Queue, slots: int) 
 
 
 async def test_what_has_to_be_compiled_waits_behind_what_has_not(queue: Queue) -> None:
-    """A tenant that asks for a new size each time is taken one by one, and holds up nobody."""
+    """A tenant with a new size in each job gets one job at a time, and delays no other tenant."""
     new = [a_job(bucket=f"new {n}", tenant="attacker") for n in range(600)]
     usual = [a_job(bucket="usual", tenant="other") for _ in range(2)]
     for job in [*new, *usual]:
@@ -195,13 +196,13 @@ async def test_what_has_to_be_compiled_waits_behind_what_has_not(queue: Queue) -
     assert await claimed(may_compile=False) == []
     for job in (a_job(bucket="new 0"), a_job(bucket="usual")):
         await queue.put(job)
-    taken = [bucket for _ in range(2) for bucket in await claimed(may_compile=True)]
-    assert sorted(taken)[-1] == "usual", "it goes before the others for a while"
-    assert all(count == 1 for count in map(taken.count, taken)), "one alone, without riders"
+    buckets = [bucket for _ in range(2) for bucket in await claimed(may_compile=True)]
+    assert sorted(buckets)[-1] == "usual", "it goes before the others for a while"
+    assert all(count == 1 for count in map(buckets.count, buckets)), "no other job in the claim"
 
 
 async def test_a_second_pass_has_to_be_compiled_for_too(queue: Queue) -> None:
-    """A job is as warm as the colder of its passes."""
+    """A job is only as warm as the coldest bucket of its passes."""
     large = SecondPass(bucket="large", steps=8)
     twice = a_job(bucket="usual", second_pass=large)
     for job in (twice, a_job(bucket="usual"), a_job(bucket="usual")):
@@ -241,8 +242,8 @@ async def test_a_tenants_bound_counts_second_passes(queue: Queue) -> None:
         claims = await queue.claim(pool, MODEL, 1, warm=["usual"], may_compile=lambda: True)
         return [claim.job.second_pass.bucket if claim.job.second_pass else "" for claim in claims]
 
-    found = [*await claimed("a"), *await claimed("b"), *await claimed("c")]
-    assert sorted(found) == ["", "large 0"], "what need not be compiled for goes on"
+    buckets = [*await claimed("a"), *await claimed("b"), *await claimed("c")]
+    assert sorted(buckets) == ["", "large 0"], "warm jobs are not limited"
 
 
 async def test_a_tenant_is_compiled_for_within_its_bound_by_all_pools_together(
@@ -262,14 +263,16 @@ async def test_a_tenant_is_compiled_for_within_its_bound_by_all_pools_together(
     assert other in ids(compiled)
     assert await claimed("pool-3") == []
     (usual,) = await claimed("pool-3", "usual")
-    assert usual.job.bucket == "usual", "its programs are there, behind 598 that would be compiled"
+    assert usual.job.bucket == "usual", (
+        "its programs are compiled, unlike those of 598 jobs before it"
+    )
 
     first = next(claim for claim in compiled if claim.job.bucket == "new 0")
     await queue.progress(first, 1, 4)
     (third,) = await claimed("pool-3")
     assert third.job.bucket == "new 2", "one of them is compiled"
     await queue.cancel(third.job.id)
-    assert await claimed("pool-3") == [], "what is canceled is compiled to its end"
+    assert await claimed("pool-3") == [], "compiling for a canceled job goes on"
 
 
 async def test_what_a_canceled_job_is_compiled_for_counts_for_as_long_as_was_expected(
@@ -283,18 +286,18 @@ async def test_what_a_canceled_job_is_compiled_for_counts_for_as_long_as_was_exp
 
     (first,) = await claimed()
     await queue.cancel(first.job.id)
-    found: list[Claim] = []
+    claims: list[Claim] = []
 
     async def is_taken() -> bool:
-        found.extend(await claimed())
-        return bool(found)
+        claims.extend(await claimed())
+        return bool(claims)
 
     await eventually(is_taken)
-    assert found[0].job.bucket == "new 1"
+    assert claims[0].job.bucket == "new 1"
 
 
 async def test_a_job_that_comes_back_does_not_wait_for_itself(queue: Queue) -> None:
-    """Its pool had begun to compile for it, and has gone."""
+    """The first worker, which had begun to compile for the job, has released it."""
     await queue.put(a_job(bucket="new", max_compiling=1))
     for pool in ("first", "second"):
         (claim,) = await queue.claim(pool, MODEL, 1, may_compile=lambda: True)

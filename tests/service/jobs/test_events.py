@@ -1,4 +1,4 @@
-"""A job's events: order, resuming, trimming, previews, endings."""
+"""Events of a job: order, resumption, trimming, previews, ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from service.jobs.model.job import Job
-from service.jobs.queue import Claim, Doing, Event, Queue
+from service.jobs.queue import Claim, Event, Queue, StageReport
 from tests.service.jobs.conftest import Connect, subscribers
 from tests.service.jobs.examples import FAILURE, MODEL, USAGE, a_job
 
@@ -69,12 +69,12 @@ async def test_endings_as_they_happen(
 ) -> None:
     front, pool = await connect(), await connect()
     job, _ = await front.put(a_job())
-    seen: list[Event] = []
+    received: list[Event] = []
     started = asyncio.Event()
 
     async def follow() -> None:
         async for event in front.events(job.id):
-            seen.append(event)
+            received.append(event)
             if event.name == "running":
                 started.set()
 
@@ -83,8 +83,8 @@ async def test_endings_as_they_happen(
         (claim,) = await pool.claim("pool", MODEL, 1)
         await started.wait()
         await end(pool, claim)
-    assert names(seen) == ["queued", "running", name]
-    assert seen[-1].data == data
+    assert names(received) == ["queued", "running", name]
+    assert received[-1].data == data
 
 
 async def test_a_lost_job_is_queued_again(queue: Queue, hasty: Queue) -> None:
@@ -93,9 +93,9 @@ async def test_a_lost_job_is_queued_again(queue: Queue, hasty: Queue) -> None:
     await queue.reap()
     (claim,) = await queue.claim("alive", MODEL, 1)
     await queue.finish(claim, [], USAGE)
-    seen = await collect(queue, job)
-    assert names(seen) == ["queued", "running", "queued", "running", "succeeded"]
-    assert seen[3].data == {"pool": "alive", "attempt": 2}
+    received = await collect(queue, job)
+    assert names(received) == ["queued", "running", "queued", "running", "succeeded"]
+    assert received[3].data == {"pool": "alive", "attempt": 2}
 
 
 async def test_it_resumes_after_any_event(queue: Queue) -> None:
@@ -115,11 +115,11 @@ async def test_a_trimmed_stream_gives_what_is_there(connect: Connect) -> None:
     queue = await connect(max_events=4)
     job = await finished(queue, steps=20)
     for after in ("0", "1", "5"):
-        seen = await collect(queue, job, after)
+        received = await collect(queue, job, after)
         if after == "0":  # the first event is in no stream
-            assert seen.pop(0).name == "queued"
-        assert names(seen) == ["progress"] * 3 + ["succeeded"]
-        assert seen[0].data == {"step": 18, "steps": 20}
+            assert received.pop(0).name == "queued"
+        assert names(received) == ["progress"] * 3 + ["succeeded"]
+        assert received[0].data == {"step": 18, "steps": 20}
 
 
 async def test_unknown_jobs_have_no_events(queue: Queue) -> None:
@@ -134,15 +134,15 @@ async def test_previews_come_in_order_and_leave_at_the_end(
     events = queue.events(job.id)
     for step in range(1, 8):
         await queue.progress(claim, step, 7, f"data:image/png;base64,{step}//")
-    seen = [await anext(events) for _ in range(2 + 7 + 4)]
+    received = [await anext(events) for _ in range(2 + 7 + 4)]
     await events.aclose()
-    assert [int(event.id) for event in seen] == sorted(int(event.id) for event in seen)
-    previews = [event for event in seen if event.name == "preview"]
+    assert [int(event.id) for event in received] == sorted(int(event.id) for event in received)
+    previews = [event for event in received if event.name == "preview"]
     assert [event.data for event in previews] == [
         {"step": step, "steps": 7, "preview": f"data:image/png;base64,{step}//"}
         for step in (4, 5, 6, 7)
     ]
-    assert names(seen)[-2:] == ["progress", "preview"]
+    assert names(received)[-2:] == ["progress", "preview"]
     await queue.finish(claim, [], USAGE)
     assert "preview" not in names(await collect(queue, job))
     assert await empty_redis.keys("*previews*") == []
@@ -155,9 +155,9 @@ async def test_many_followers_share_one_connection(queue: Queue, empty_redis: Re
     await queue.progress(claim, 1, 28)
     connections = await subscribers(empty_redis)
     await queue.finish(claim, [], USAGE)
-    seen = await asyncio.gather(*followers)
+    received = await asyncio.gather(*followers)
     assert len(connections) == 1
-    assert {tuple(names(events)) for events in seen} == {
+    assert {tuple(names(events)) for events in received} == {
         ("queued", "running", "progress", "succeeded")
     }
 
@@ -186,16 +186,16 @@ async def test_pools_hear_what_is_canceled(connect: Connect, empty_redis: Redis)
     canceled, deleted, finished, queued = [(await front.put(a_job()))[0] for _ in range(4)]
     claims = await pool.claim("pool", MODEL, 3)
     stopped = pool.canceled()
-    heard = [asyncio.ensure_future(anext(stopped))]
+    notified = [asyncio.ensure_future(anext(stopped))]
     await subscribers(empty_redis)
     await pool.finish(claims[2], [], USAGE)
-    for job in (finished, queued, canceled):  # nobody has to stop the first two
+    for job in (finished, queued, canceled):  # no worker runs the first two
         await front.cancel(job.id)
     async with asyncio.timeout(10):
-        await heard[0]
+        await notified[0]
         await front.delete(deleted.id)
-        heard.append(asyncio.ensure_future(anext(stopped)))
-        assert [await job_id for job_id in heard] == [canceled.id, deleted.id]
+        notified.append(asyncio.ensure_future(anext(stopped)))
+        assert [await job_id for job_id in notified] == [canceled.id, deleted.id]
     await stopped.aclose()
 
 
@@ -204,16 +204,16 @@ async def test_what_a_job_does_is_an_event_and_a_part_of_its_state(queue: Queue)
     await queue.put(job)
     (claim,) = await queue.claim("pool", job.model, 1)
     for _ in range(2):
-        assert await queue.progress(claim, 0, 28, None, Doing("compiling", 38.5))
-    found = await queue.get(job.id)
-    assert found and found.detail
-    assert (found.detail.stage, found.detail.expected_s) == ("compiling", 38.5)
-    await queue.progress(claim, 1, 28, None, Doing("denoising"))
+        assert await queue.progress(claim, 0, 28, None, StageReport("compiling", 38.5))
+    current = await queue.get(job.id)
+    assert current and current.detail
+    assert (current.detail.stage, current.detail.expected_s) == ("compiling", 38.5)
+    await queue.progress(claim, 1, 28, None, StageReport("denoising"))
     await queue.release(claim)
     assert (await queue.get(job.id)).detail is None
     await queue.cancel(job.id)
-    told = [event.data async for event in queue.events(job.id) if event.name == "progress"]
-    assert told == [
+    progress = [event.data async for event in queue.events(job.id) if event.name == "progress"]
+    assert progress == [
         {"step": 0, "steps": 28, "detail": {"stage": "compiling", "expected_s": 38.5}},
         {"step": 1, "steps": 28, "detail": {"stage": "denoising"}},
     ]

@@ -1,4 +1,4 @@
-"""A primary that dies, or is one no more: with Sentinels, and behind an address that stays."""
+"""Failover of the primary: with Sentinels, and behind a fixed address."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ T = TypeVar("T")
 
 PUTTERS, CLAIMERS = 4, 4
 BEFORE, AFTER = 60, 60
-"""Jobs that are accepted before the primary is killed, and after it."""
+"""Number of jobs accepted before and after the primary is killed."""
 END_S = 60.0
 AGAIN_S = 0.05
 
 
 async def until_done(call: Callable[[], Awaitable[T]]) -> T:
-    """Call again while Redis cannot be reached, as clients and pools do."""
+    """Retry while Redis is unreachable, as clients and workers do."""
     while True:
         try:
             return await call()
@@ -55,27 +55,28 @@ async def until_done(call: Callable[[], Awaitable[T]]) -> T:
 @asynccontextmanager
 async def opened(url: str, **queue: Any) -> AsyncIterator[Queue]:
     settings = Settings(redis=RedisSettings(url=url), queue=QueueSettings(**queue))
-    own = await Queue.open(settings)
+    connected = await Queue.open(settings)
     try:
-        yield own
+        yield connected
     finally:
-        await own.close()
+        await connected.close()
 
 
 class Load:
-    """Clients that put, pools that claim and finish, one that reaps; each with its connections."""
+    """Clients that submit, workers that claim and finish, and a reaper, each with its own
+    connections."""
 
     def __init__(self, url: str, **queue: Any) -> None:
         self._url = url
         self._settings = {"lease_s": 2.0, "reap_every_s": 0.5, **queue}
         self.accepted: list[str] = []
         self.told: Counter[str] = Counter()
-        """How often a pool was told that its finish counts, by job."""
+        """Number of successful finishes reported to workers, by job."""
         self._number = 0
         self._is_over = asyncio.Event()
 
     async def accepts(self, number: int) -> None:
-        """Wait until so many jobs more were accepted."""
+        """Wait until `number` more jobs are accepted."""
         until = len(self.accepted) + number
         await eventually(lambda: self._has_accepted(until))
 
@@ -123,8 +124,8 @@ class Load:
             for task in [*putting, *others]:
                 task.cancel()
             results = await asyncio.gather(*putting, *others, return_exceptions=True)
-        wrong = [one for one in results if isinstance(one, Exception)]
-        assert not wrong, wrong
+        errors = [result for result in results if isinstance(result, Exception)]
+        assert not errors, errors
 
     async def _has_ended(self, queue: Queue) -> bool:
         depths = await queue.redis.zcard(keys.PREFIX + "leases")
@@ -132,7 +133,7 @@ class Load:
 
 
 async def ends_of(queue: Queue, job_id: str) -> list[str]:
-    """End states that a job's events tell of; none where there is no such job."""
+    """End states in a job's events; empty if there is no such job."""
     job = await queue.get(job_id)
     if job is None:
         return []
@@ -155,7 +156,7 @@ async def test_a_primary_is_killed_in_mid_load(
             await load.accepts(BEFORE)
             primary.kill()
             killed_at, accepted = asyncio.get_running_loop().time(), len(load.accepted)
-            if replicas:  # nobody is left to confirm, until the new primary has a replica
+            if replicas:  # until the new primary has a replica, no server confirms
                 await replica.until("replication", role="master")
                 primary.start()
             await load.accepts(PUTTERS + 1)
@@ -164,18 +165,18 @@ async def test_a_primary_is_killed_in_mid_load(
         with capsys.disabled():
             print(f"\naccepted {accepted}, then the next after {away_s:.1f} s")
         async with opened(url) as queue:
-            ends = {one: await ends_of(queue, one) for one in load.accepted}
-    lost = [one for one, found in ends.items() if not found]
-    assert all(found == ["succeeded"] for found in ends.values() if found)
+            ends = {job_id: await ends_of(queue, job_id) for job_id in load.accepted}
+    lost = [job_id for job_id, states in ends.items() if not states]
+    assert all(states == ["succeeded"] for states in ends.values() if states)
     if replicas:
         assert not lost
-    else:  # only what the replica had not been sent when the primary died
+    else:  # only jobs that the replica had not received when the primary died
         assert set(lost) <= set(load.accepted[BEFORE // 2 : accepted + PUTTERS])
 
 
 @asynccontextmanager
 async def held_replica(folder: Path) -> AsyncIterator[tuple[Relay, Relay, Server, Server]]:
-    """An endpoint before a primary, and a line to its replica that can be held."""
+    """A relay in front of a primary, and a relay to its replica that can be held."""
     async with (
         relay(0) as line,
         pair_through(folder, line) as (primary, replica),
@@ -195,7 +196,7 @@ async def pair_through(folder: Path, line: Relay) -> AsyncIterator[tuple[Server,
 
 
 async def promote(endpoint: Relay, replica: Server) -> None:
-    """As a managed server does: the address leads to the replica, and connections end."""
+    """Promote the replica as a managed service does: the address moves and connections end."""
     async with replica.client() as redis:
         await redis.replicaof("no", "one")
     endpoint.target = replica.port
@@ -216,14 +217,14 @@ async def test_what_is_lost_was_accepted_while_the_replica_got_nothing(tmp_path:
         primary.kill()
         await promote(endpoint, replica)
         after = [(await until_done(lambda: queue.put(a_job())))[0].id for _ in range(20)]
-        there = {one: await queue.get(one) is not None for one in before + inside + after}
+        exists = {job_id: await queue.get(job_id) is not None for job_id in before + inside + after}
         claims = [c for _ in range(60) for c in await queue.claim("pool", MODEL, 4)]
-    assert [one for one, is_there in there.items() if not is_there] == inside
+    assert [job_id for job_id, is_there in exists.items() if not is_there] == inside
     assert sorted(claim.job.id for claim in claims) == sorted(before + after)
 
 
 async def test_acceptance_that_no_replica_confirms_is_refused(tmp_path: Path) -> None:
-    """A job without a key is taken back; one with a key waits for its repeat."""
+    """An unconfirmed job without a key is withdrawn; one with a key stays for its repeat."""
     waits = {"wait_replicas": 1, "wait_replicas_s": 0.2}
     async with (
         held_replica(tmp_path) as (endpoint, line, _, replica),
@@ -232,15 +233,15 @@ async def test_acceptance_that_no_replica_confirms_is_refused(tmp_path: Path) ->
     ):
         await queue.put(a_job())
         line.hold()
-        without, own = a_job(), a_job()
+        unkeyed, keyed = a_job(), a_job()
         with pytest.raises(Unconfirmed):
-            await queue.put(without)
-        assert await queue.get(without.id) is None
+            await queue.put(unkeyed)
+        assert await queue.get(unkeyed.id) is None
         with pytest.raises(Unconfirmed):
-            await queue.put(own, idempotency_key="key", digest="d")
+            await queue.put(keyed, idempotency_key="key", digest="d")
 
         async def again() -> tuple[Job, bool]:
-            """Repeat it at another front end, whose connection has written nothing before."""
+            """Repeat through another front end, whose connection has written nothing before."""
             return await other.put(a_job(), idempotency_key="key", digest="d")
 
         with pytest.raises(Unconfirmed):
@@ -248,14 +249,14 @@ async def test_acceptance_that_no_replica_confirms_is_refused(tmp_path: Path) ->
         line.release()
         await replica.until("replication", master_link_status="up")
         async with asyncio.timeout(END_S):
-            found, is_new = await until_done(again)
-        assert (found.id, is_new) == (own.id, False)
+            repeated, is_new = await until_done(again)
+        assert (repeated.id, is_new) == (keyed.id, False)
         async with replica.client() as redis:
-            assert await redis.exists(keys.job(own.id))
+            assert await redis.exists(keys.job(keyed.id))
 
 
 async def test_a_demoted_primary_is_left(tmp_path: Path) -> None:
-    """Its connections stay: it answers, and takes no writes. Nothing is done twice."""
+    """The old primary keeps its connections but rejects writes. No call has its effect twice."""
     async with (
         pair(tmp_path) as (primary, replica),
         relay(primary.port) as endpoint,
@@ -276,11 +277,11 @@ async def test_a_demoted_primary_is_left(tmp_path: Path) -> None:
         woken = asyncio.create_task(queue.claim("other", MODEL, 1, wait_s=20))
         await asyncio.sleep(0)
         third, _ = await queue.put(a_job())
-        assert [one.job.id for one in await woken] == [third.id]
+        assert [item.job.id for item in await woken] == [third.id]
 
 
 async def test_a_claim_that_a_failover_lost_shares_no_fence(tmp_path: Path) -> None:
-    """Else two pools would each take its files for their own."""
+    """Equal fences would let two workers own the job's files."""
     async with (
         held_replica(tmp_path) as (endpoint, line, primary, replica),
         opened(f"redis://127.0.0.1:{endpoint.port}") as queue,
@@ -293,18 +294,18 @@ async def test_a_claim_that_a_failover_lost_shares_no_fence(tmp_path: Path) -> N
         line.cut()
         primary.kill()
         await promote(endpoint, replica)
-        (held,) = await until_done(lambda: queue.claim("two", MODEL, 1))
-        assert held.job.id == lost.job.id and held.fence > lost.fence
-        assert held.is_first, "it is counted as the other was, which nobody knows of"
+        (current,) = await until_done(lambda: queue.claim("two", MODEL, 1))
+        assert current.job.id == lost.job.id and current.fence > lost.fence
+        assert current.is_first, "the lost claim is unknown to Redis"
         assert not await queue.finish(lost, [an_output(job)], USAGE)
         assert await queue.renew([lost]) == [lost]
-        assert await queue.finish(held, [an_output(job)], USAGE)
+        assert await queue.finish(current, [an_output(job)], USAGE)
 
 
 async def test_a_replica_is_waited_for_until_it_is_promoted(tmp_path: Path) -> None:
     async with pair(tmp_path) as (_, replica):
         settings = RedisSettings(url=f"redis://127.0.0.1:{replica.port}")
-        with pytest.raises(RedisUnreachable, match="is a replica, which takes no writes"):
+        with pytest.raises(RedisUnreachable, match="is a replica, which accepts no writes"):
             await connection.connect(settings)
         waiting = asyncio.create_task(connection.wait_until_reached(settings, lambda _: None))
         async with replica.client() as redis:
@@ -314,22 +315,23 @@ async def test_a_replica_is_waited_for_until_it_is_promoted(tmp_path: Path) -> N
 
 
 async def test_no_sentinel_is_forgotten(tmp_path: Path) -> None:
-    """Many connections at once find the first Sentinel dead, and move the second one before it."""
+    """Many connections find the first Sentinel unreachable at once, and move the second to the
+    front."""
     async with pair(tmp_path) as (primary, _), watched(tmp_path, primary) as sentinels:
         sentinels[0].kill()
         async with connection.client(RedisSettings(url=url_of(sentinels))) as redis:
-            known = redis.connection_pool.sentinel_manager.sentinels  # type: ignore[attr-defined]
-            before = set(known)
+            clients = redis.connection_pool.sentinel_manager.sentinels  # type: ignore[attr-defined]
+            before = set(clients)
             await asyncio.gather(*(redis.ping() for _ in range(8)))
-            assert set(known) == before and len(known) == len(sentinels)
-            first = known[0].connection_pool.connection_kwargs["port"]
+            assert set(clients) == before and len(clients) == len(sentinels)
+            first = clients[0].connection_pool.connection_kwargs["port"]
             assert first == sentinels[1].port
 
 
 async def test_sentinels_that_know_no_such_primary(tmp_path: Path) -> None:
     async with pair(tmp_path) as (primary, _), watched(tmp_path, primary) as sentinels:
         url = url_of(sentinels).replace("/atelier", "/another")
-        with pytest.raises(RedisUnreachable, match=r"knows a primary .* the name at the end"):
+        with pytest.raises(RedisUnreachable, match=r"reports a primary .* the name at the end"):
             await connection.connect(RedisSettings(url=url))
         sentinels[0].kill()
         await (await connection.connect(RedisSettings(url=url_of(sentinels)))).aclose()
@@ -353,10 +355,14 @@ async def test_passwords_of_servers_and_sentinels(tmp_path: Path) -> None:
             async with sentinel.client() as redis:
                 await redis.execute_command("ACL", "SETUSER", "asker", "on", ">theirs", "+@all")
                 await redis.execute_command("ACL", "SETUSER", "default", "off")
-        own: dict[str, Any] = {"url": url_of(sentinels), "username": "atelier", "password": "ours"}
+        login: dict[str, Any] = {
+            "url": url_of(sentinels),
+            "username": "atelier",
+            "password": "ours",
+        }
         asker: dict[str, Any] = {"sentinel_username": "asker", "sentinel_password": "theirs"}
-        redis = await connection.connect(RedisSettings(**own, **asker))
+        redis = await connection.connect(RedisSettings(**login, **asker))
         assert await redis.acl_whoami() == "atelier"
         await redis.aclose()
         with pytest.raises(RedisUnreachable, match=r"redis\.sentinel_password"):
-            await connection.connect(RedisSettings(**own))
+            await connection.connect(RedisSettings(**login))

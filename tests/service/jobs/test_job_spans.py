@@ -1,4 +1,4 @@
-"""A job's spans, from a real queue to a real collector: what becomes of it beside its pools."""
+"""Spans of a job that the queue records for workers, from a real queue to a real collector."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from service.jobs.queue import Queue
 from service.jobs.redis import keys
 from service.settings.tracing import TracingSettings
 from service.tracing import spans
-from tests.collector import Collector, Told, collecting
+from tests.collector import Collector, Span, collecting
 from tests.service.eventually import eventually
 from tests.service.jobs.conftest import Connect
 from tests.service.jobs.examples import MODEL, a_job
@@ -21,7 +21,7 @@ from tests.service.jobs.examples import MODEL, a_job
 TRACE, ABOVE = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT = f"00-{TRACE}-{ABOVE}-01"
 CLOCKS_S = 0.005
-"""Between Redis's clock and Python's, of one machine."""
+"""Difference between the clocks of Redis and Python on one machine."""
 
 
 @pytest.fixture
@@ -33,36 +33,36 @@ def collector() -> Iterator[Collector]:
         yield collector
 
 
-async def told(collector: Collector, job_id: str, count: int) -> list[Told]:
-    """That many spans of a job, in the order of their begins."""
+async def spans_of_job(collector: Collector, job_id: str, count: int) -> list[Span]:
+    """Wait for `count` spans of a job, and return them in order of start."""
 
     async def are_there() -> bool:
         return len(collector.of_job(job_id)) >= count
 
     spans.flush()
     await eventually(are_there)
-    found = collector.of_job(job_id)
-    assert len(found) == count
-    assert {(span.trace, span.parent) for span in found} == {(TRACE, ABOVE)}
-    return found
+    result = collector.of_job(job_id)
+    assert len(result) == count
+    assert {(span.trace, span.parent) for span in result} == {(TRACE, ABOVE)}
+    return result
 
 
 async def test_who_takes_a_job_back_tells_of_its_attempt(
     hasty: Queue, collector: Collector
 ) -> None:
-    """By the id that the pool's own span would have had; and of the one that is set aside."""
+    """The reaper records a lost attempt under the id that the worker's own span would have had."""
     job, _ = await hasty.put(a_job(traceparent=PARENT))
     ids = []
     for _ in range(2):
         (claim,) = await hasty.claim("p", job.model, 1)
-        with job_spans.attempt(claim) as own:
-            ids.append(own.names["span_id"])
+        with job_spans.attempt(claim) as context:
+            ids.append(context.names["span_id"])
             await hasty.reap()
-        job_spans.waited(claim)
+        job_spans.report_wait(claim)
     assert (await hasty.get(job.id)).state == "failed"
-    found = await told(collector, job.id, 6)
-    queued = [span for span in found if span.name == "queue"]
-    lost = [span for span in found if span.error == "lost"]
+    recorded = await spans_of_job(collector, job.id, 6)
+    queued = [span for span in recorded if span.name == "queue"]
+    lost = [span for span in recorded if span.error == "lost"]
     assert [span.id for span in lost] == ids and len({*ids}) == 2
     assert [span.attributes["atelier.attempt"] for span in queued] == [1, 2]
     assert [span.attributes["atelier.attempt"] for span in lost] == [1, 2]
@@ -83,13 +83,15 @@ async def test_what_ends_in_the_queue_is_told(connect: Connect, collector: Colle
         return (await queue.get(late.id)).state == "expired"
 
     await eventually(has_expired)
-    (span,) = (one for one in await told(collector, late.id, 2) if one.error)
+    (span,) = (
+        candidate for candidate in await spans_of_job(collector, late.id, 2) if candidate.error
+    )
     assert (span.name, span.error, span.attributes["atelier.outcome"]) == (
         "queue",
         "expired",
         "expired",
     )
-    (span,) = (one for one in collector.of_job(canceled.id) if not one.error)
+    (span,) = (candidate for candidate in collector.of_job(canceled.id) if not candidate.error)
     assert (span.name, span.attributes["atelier.job.id"]) == ("queue", canceled.id)
     assert span.attributes["atelier.outcome"] == "canceled"
 
@@ -97,7 +99,7 @@ async def test_what_ends_in_the_queue_is_told(connect: Connect, collector: Colle
 async def test_what_ends_while_it_runs_is_told(
     queue: Queue, empty_redis: Redis, collector: Collector
 ) -> None:
-    """Its pool says only that it was dropped."""
+    """The worker itself reports only that the job was dropped."""
     for _ in range(2):
         await queue.put(a_job(traceparent=PARENT, deadline_at=time.time() + 1000))
     canceled, late = (claim.job.id for claim in await queue.claim("p", MODEL, 2))
@@ -106,7 +108,7 @@ async def test_what_ends_while_it_runs_is_told(
     await empty_redis.zadd(keys.PREFIX + "deadlines", {late: 1})
     await queue.reap()
     for job_id, state, error in ((canceled, "canceled", None), (late, "expired", "expired")):
-        (span,) = [span for span in await told(collector, job_id, 2) if job_id in str(span)]
+        (span,) = [span for span in await spans_of_job(collector, job_id, 2) if job_id in str(span)]
         assert (span.name, span.attributes["atelier.outcome"]) == ("stop", state)
         assert span.error == error and span.start == span.end
 
@@ -118,17 +120,17 @@ async def test_what_is_canceled_after_it_came_back_waited_since_then(
     (claim,) = await queue.claim("p", job.model, 1)
     await queue.release(claim)
     await queue.cancel(job.id)
-    (span,) = await told(collector, job.id, 1)
+    (span,) = await spans_of_job(collector, job.id, 1)
     assert span.name == "queue" and span.start >= claim.job.started_at
 
 
 async def test_a_job_without_a_trace_leaves_none(hasty: Queue, collector: Collector) -> None:
-    """Of before, or of a front end that does not trace: only what the pool does is told, in a
-    trace of its own."""
+    """The job is older than tracing, or its front end does not trace: only the worker's spans
+    exist, in their own trace."""
     job, _ = await hasty.put(a_job(traceparent="nonsense"))
     (claim,) = await hasty.claim("p", job.model, 1)
-    job_spans.waited(claim)
-    with job_spans.attempt(claim) as own:
+    job_spans.report_wait(claim)
+    with job_spans.attempt(claim) as context:
         pass
     await hasty.reap()
 
@@ -137,4 +139,4 @@ async def test_a_job_without_a_trace_leaves_none(hasty: Queue, collector: Collec
 
     spans.flush()
     await eventually(is_there)
-    assert [(span.id, span.parent) for span in collector.spans] == [(own.names["span_id"], "")]
+    assert [(span.id, span.parent) for span in collector.spans] == [(context.names["span_id"], "")]

@@ -1,4 +1,4 @@
-"""The ledger: one record of each job that ends, whoever ends it, and who pays for what."""
+"""Ledger: one record of each ended job, whichever call ends it, and who pays."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from service.jobs.model.job import JobError, Usage
-from service.jobs.model.ledger import Delivered, LedgerRecord, Origin
-from service.jobs.queue import Claim, Queue, Spent
+from service.jobs.model.ledger import DeliveredOutputs, LedgerRecord, Origin
+from service.jobs.queue import Claim, ClaimUsage, Queue
 from service.jobs.redis import keys
 from tests.service.jobs.examples import FAILURE, MODEL, a_job, a_snapshot, an_output
 
@@ -20,37 +20,37 @@ MILLISECOND = 1e-3
 
 
 async def records(queue: Queue) -> list[LedgerRecord]:
-    found = await queue.redis.xrange(keys.LEDGER)
-    return [LedgerRecord(id=name, **json.loads(entry["record"])) for name, entry in found]
+    entries = await queue.redis.xrange(keys.LEDGER)
+    return [LedgerRecord(id=name, **json.loads(entry["record"])) for name, entry in entries]
 
 
-async def only(queue: Queue) -> LedgerRecord:
+async def only_record(queue: Queue) -> LedgerRecord:
     (record,) = await records(queue)
     return record
 
 
 async def claimed(queue: Queue, **fields: Any) -> Claim:
     await queue.put(a_job(cost=16, **fields))
-    return await again(queue)
+    return await claim_again(queue)
 
 
-async def again(queue: Queue) -> Claim:
+async def claim_again(queue: Queue) -> Claim:
     (claim,) = await queue.claim("pool", MODEL, 1, origin=ORIGIN)
     return claim
 
 
-async def late(queue: Queue, claim: Claim) -> None:
+async def expire(queue: Queue, claim: Claim) -> None:
     await queue.redis.hset(keys.job(claim.job.id), "deadline_at", 1)
     assert await queue.renew([claim]) == [claim]
 
 
 async def test_a_record_says_whose_it_was_what_it_made_and_where(queue: Queue) -> None:
-    whose = {"tenant": "acme", "tenant_class": "paid", "key_id": "0123"}
-    claim = await claimed(queue, **whose, request={"prompt": PROMPT, "model": "variant"})
+    owner_fields = {"tenant": "acme", "tenant_class": "paid", "key_id": "0123"}
+    claim = await claimed(queue, **owner_fields, request={"prompt": PROMPT, "model": "variant"})
     await queue.finish(claim, [an_output(claim.job)], OWN)
     job = await queue.get(claim.job.id)
     assert job is not None
-    record = await only(queue)
+    record = await only_record(queue)
     assert record.ended_at == pytest.approx(job.finished_at, abs=MILLISECOND)
     assert record.created_at == pytest.approx(job.created_at, abs=MILLISECOND)
     assert record == LedgerRecord(
@@ -94,16 +94,16 @@ async def test_each_end_is_one_record_however_often_it_is_told(queue: Queue, how
             case "delete":
                 await queue.delete(claim.job.id)
             case _:
-                await late(queue, claim) if not await records(queue) else await queue.reap()
+                await expire(queue, claim) if not await records(queue) else await queue.reap()
     ends = {"finish": "succeeded", "fail": "failed", "cancel": "canceled", "delete": "canceled"}
-    assert (await only(queue)).outcome == ends.get(how, "expired")
+    assert (await only_record(queue)).outcome == ends.get(how, "expired")
     assert PROMPT not in str(await queue.redis.xrange(keys.LEDGER))
 
 
 async def test_a_job_that_never_ran_has_a_record_without_a_worker(queue: Queue) -> None:
     job, _ = await queue.put(a_job())
     await queue.cancel(job.id)
-    record = await only(queue)
+    record = await only_record(queue)
     assert (record.outcome, record.device_seconds, record.pool) == ("canceled", 0, None)
     assert (record.chip, record.checkpoint) == (None, None)
 
@@ -113,7 +113,7 @@ async def test_a_job_leaves_and_its_record_stays(queue: Queue, hasty: Queue) -> 
     await queue.finish(claim, [], OWN)
     await hasty.reap()
     assert await queue.get(claim.job.id) is None
-    assert (await only(queue)).job == claim.job.id
+    assert (await only_record(queue)).job == claim.job.id
 
 
 @pytest.mark.parametrize(
@@ -132,17 +132,17 @@ async def test_a_job_leaves_and_its_record_stays(queue: Queue, hasty: Queue) -> 
 async def test_who_is_at_fault_pays_for_a_failure(queue: Queue, code: str, payer: str) -> None:
     claim = await claimed(queue)
     error = JobError.model_validate({"code": code, "message": "it failed"})
-    await queue.fail(claim, error, spent=Spent(3, 0))
-    record = await only(queue)
+    await queue.fail(claim, error, spent=ClaimUsage(3, 0))
+    record = await only_record(queue)
     assert record.error == code
     assert (record.device_seconds, getattr(record, f"{payer}_seconds")) == (3, 3)
     assert record.tenant_seconds + record.house_seconds == 3
 
 
 async def test_a_cancel_pays_and_an_expiry_does_not(queue: Queue) -> None:
-    for stop in (lambda claim: queue.cancel(claim.job.id), lambda claim: late(queue, claim)):
+    for stop in (lambda claim: queue.cancel(claim.job.id), lambda claim: expire(queue, claim)):
         claim = await claimed(queue)
-        await queue.renew([claim], [Spent(3, 1)])
+        await queue.renew([claim], [ClaimUsage(3, 1)])
         await stop(claim)
     canceled, expired = await records(queue)
     assert (canceled.tenant_seconds, canceled.house_seconds) == (3, 0)
@@ -151,10 +151,10 @@ async def test_a_cancel_pays_and_an_expiry_does_not(queue: Queue) -> None:
 
 async def test_the_house_pays_for_what_a_dead_pool_had_done(queue: Queue, hasty: Queue) -> None:
     first = await claimed(hasty)
-    assert await queue.progress(first, 5, 28, spent=Spent(3, 1))
+    assert await queue.progress(first, 5, 28, spent=ClaimUsage(3, 1))
     await hasty.reap()
-    await queue.finish(await again(queue), [], OWN)
-    record = await only(queue)
+    await queue.finish(await claim_again(queue), [], OWN)
+    record = await only_record(queue)
     assert (record.device_seconds, record.tenant_seconds) == (7, 4)
     assert (record.house_seconds, record.lost_seconds, record.attempts) == (3, 3, 2)
     assert record.compile_seconds == 2
@@ -162,31 +162,31 @@ async def test_the_house_pays_for_what_a_dead_pool_had_done(queue: Queue, hasty:
 
 async def test_what_a_snapshot_carried_on_is_not_lost(queue: Queue) -> None:
     first = await claimed(queue)
-    kept = a_snapshot(first, step=5).model_copy(update={"device_seconds": 2.0})
-    await queue.snapshot(first, [kept])
-    await queue.release(first, spent=Spent(3, 0))
-    await queue.finish(await again(queue), [], OWN)
-    record = await only(queue)
+    snapshot = a_snapshot(first, step=5).model_copy(update={"device_seconds": 2.0})
+    await queue.snapshot(first, [snapshot])
+    await queue.release(first, spent=ClaimUsage(3, 0))
+    await queue.finish(await claim_again(queue), [], OWN)
+    record = await only_record(queue)
     assert (record.device_seconds, record.tenant_seconds, record.lost_seconds) == (7, 6, 1)
 
 
 async def test_what_waits_with_a_snapshot_is_paid_for_by_who_cancels(queue: Queue) -> None:
     claim = await claimed(queue)
-    kept = a_snapshot(claim, step=5).model_copy(update={"device_seconds": 2.0})
-    await queue.snapshot(claim, [kept])
-    await queue.release(claim, preempted=True, spent=Spent(3, 0))
+    snapshot = a_snapshot(claim, step=5).model_copy(update={"device_seconds": 2.0})
+    await queue.snapshot(claim, [snapshot])
+    await queue.release(claim, preempted=True, spent=ClaimUsage(3, 0))
     await queue.cancel(claim.job.id)
-    record = await only(queue)
+    record = await only_record(queue)
     assert (record.device_seconds, record.tenant_seconds, record.lost_seconds) == (3, 2, 1)
 
 
 async def test_a_job_that_kills_its_pools_costs_the_house(queue: Queue, hasty: Queue) -> None:
     claim = await claimed(hasty)
     for _ in range(hasty._settings.max_deaths):
-        assert await queue.progress(claim, 5, 28, spent=Spent(3, 0))
+        assert await queue.progress(claim, 5, 28, spent=ClaimUsage(3, 0))
         await hasty.reap()
         claim = (await hasty.claim("pool", MODEL, 1) or [claim])[0]
-    record = await only(queue)
+    record = await only_record(queue)
     assert (record.outcome, record.error) == ("failed", "poisonous")
     assert (record.tenant_seconds, record.house_seconds) == (0, 3 * hasty._settings.max_deaths)
 
@@ -194,10 +194,10 @@ async def test_a_job_that_kills_its_pools_costs_the_house(queue: Queue, hasty: Q
 @pytest.mark.parametrize("is_deleted", [False, True])
 async def test_what_is_told_late_is_a_correction(queue: Queue, is_deleted: bool) -> None:
     claim = await claimed(queue, tenant="acme", key_id="0123")
-    await queue.renew([claim], [Spent(1, 1)])
+    await queue.renew([claim], [ClaimUsage(1, 1)])
     await (queue.delete if is_deleted else queue.cancel)(claim.job.id)
     for _ in range(2):
-        assert await queue.spent(claim, Spent(9, 9))
+        assert await queue.spent(claim, ClaimUsage(9, 9))
     end, more = await records(queue)
     assert (end.tenant_seconds, end.is_correction) == (1, False)
     assert (more.job, more.tenant_seconds, more.is_correction) == (claim.job.id, 8, True)
@@ -207,9 +207,9 @@ async def test_what_is_told_late_is_a_correction(queue: Queue, is_deleted: bool)
 
 async def test_what_an_attempt_tells_late_that_had_no_part_in_the_end_is_lost(queue: Queue) -> None:
     first = await claimed(queue)
-    await queue.release(first, spent=Spent(1, 1))
-    await queue.finish(await again(queue), [], OWN)
-    await queue.spent(first, Spent(3, 3))
+    await queue.release(first, spent=ClaimUsage(1, 1))
+    await queue.finish(await claim_again(queue), [], OWN)
+    await queue.spent(first, ClaimUsage(3, 3))
     end, more = await records(queue)
     assert (end.tenant_seconds, end.lost_seconds) == (4, 1)
     assert (more.tenant_seconds, more.house_seconds, more.lost_seconds) == (0, 2, 2)
@@ -219,8 +219,8 @@ async def test_the_sums_are_those_of_the_records(queue: Queue) -> None:
     done = await claimed(queue, tenant_class="paid")
     await queue.finish(done, [an_output(done.job)], OWN)
     gone = await claimed(queue, tenant_class="paid")
-    await queue.release(gone, spent=Spent(1, 0))
-    await queue.cancel((await again(queue)).job.id)
+    await queue.release(gone, spent=ClaimUsage(1, 0))
+    await queue.cancel((await claim_again(queue)).job.id)
     totals = await queue.totals()
     assert totals.pending == 2
     assert totals.sums == {
@@ -236,9 +236,15 @@ async def test_the_sums_are_those_of_the_records(queue: Queue) -> None:
 def test_what_is_made_is_counted_by_what_was_asked_for() -> None:
     image = an_output(a_job())
     clip = image.model_copy(update={"num_frames": 5})
-    assert Delivered.of({}, [image, image]) == Delivered(images=2, pixels=2 * 96 * 96)
-    assert Delivered.of({"num_frames": 1}, [image]) == Delivered(images=1, pixels=96 * 96)
-    asked = {"num_frames": 5}
-    assert Delivered.of(asked, [clip] * 2) == Delivered(videos=2, frames=10, pixels=10 * 96 * 96)
-    assert Delivered.of(asked, [image] * 10) == Delivered(videos=2, frames=10, pixels=10 * 96 * 96)
-    assert Delivered.of({}, []) == Delivered()
+    assert DeliveredOutputs.of({}, [image, image]) == DeliveredOutputs(images=2, pixels=2 * 96 * 96)
+    assert DeliveredOutputs.of({"num_frames": 1}, [image]) == DeliveredOutputs(
+        images=1, pixels=96 * 96
+    )
+    request = {"num_frames": 5}
+    assert DeliveredOutputs.of(request, [clip] * 2) == DeliveredOutputs(
+        videos=2, frames=10, pixels=10 * 96 * 96
+    )
+    assert DeliveredOutputs.of(request, [image] * 10) == DeliveredOutputs(
+        videos=2, frames=10, pixels=10 * 96 * 96
+    )
+    assert DeliveredOutputs.of({}, []) == DeliveredOutputs()

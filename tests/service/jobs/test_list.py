@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from service.jobs.model.job import JobState
 from service.jobs.model.job_filter import JobFilter
-from service.jobs.producer import LISTED
+from service.jobs.producer import LIST_SCAN_LIMIT
 from service.jobs.queue import Queue, UnknownCursor
 from tests.service.jobs.examples import MODEL, a_job
 
@@ -20,13 +20,13 @@ async def put(queue: Queue, n: int) -> list[str]:
 
 
 async def walk(queue: Queue, limit: int, state: JobState | None = None) -> list[str]:
-    found: list[str] = []
+    ids: list[str] = []
     while page := await queue.list(
-        limit=limit, after=found[-1] if found else None, only=JobFilter(state=state)
+        limit=limit, after=ids[-1] if ids else None, only=JobFilter(state=state)
     ):
         assert len(page) <= limit
-        found += [job.id for job in page]
-    return found
+        ids += [job.id for job in page]
+    return ids
 
 
 @pytest.mark.parametrize("limit", [1, 3, 7, 100])
@@ -65,12 +65,12 @@ async def test_tenants_list_their_own(queue: Queue) -> None:
     for i in range(9):
         await queue.put(a_job(tenant=f"t{i % 2}", metadata={"i": str(i)}))
     await queue.claim("pool", MODEL, 4)
-    for tenant, mine in (("t0", [8, 6, 4, 2, 0]), ("t1", [7, 5, 3, 1]), ("t", [])):
+    for tenant, expected in (("t0", [8, 6, 4, 2, 0]), ("t1", [7, 5, 3, 1]), ("t", [])):
         jobs = await queue.list(tenant=tenant, limit=10)
-        assert [int(job.metadata["i"]) for job in jobs] == mine
-    (theirs,) = await queue.list(tenant="t1", limit=1)
-    with pytest.raises(UnknownCursor, match=theirs.id):
-        await queue.list(tenant="t0", limit=1, after=theirs.id)
+        assert [int(job.metadata["i"]) for job in jobs] == expected
+    (foreign,) = await queue.list(tenant="t1", limit=1)
+    with pytest.raises(UnknownCursor, match=foreign.id):
+        await queue.list(tenant="t0", limit=1, after=foreign.id)
 
 
 async def test_nothing_is_left_of_a_tenant_that_has_gone(queue: Queue, empty_redis: Redis) -> None:
@@ -88,14 +88,14 @@ async def test_an_unknown_cursor_is_refused(queue: Queue) -> None:
 
 
 async def all_pages(queue: Queue, only: JobFilter, limit: int = 2) -> list[str]:
-    """Ids on all pages, each asked for where the one before said."""
-    found: list[str] = []
+    """Ids on all pages, following the cursors."""
+    ids: list[str] = []
     page = await queue.list(limit=limit, only=only)
     while page.next:
         assert len(page) <= limit
-        found += [job.id for job in page]
+        ids += [job.id for job in page]
         page = await queue.list(limit=limit, only=only, after=page.next)
-    return found + [job.id for job in page]
+    return ids + [job.id for job in page]
 
 
 MIXED: list[dict[str, Any]] = [
@@ -126,7 +126,7 @@ async def test_filters(queue: Queue, only: JobFilter, places: list[int]) -> None
 
 
 async def test_a_model_is_known_by_its_name_in_the_request(queue: Queue) -> None:
-    """Not by that of the base whose workers serve it."""
+    """The filter ignores the base model whose workers run the job."""
     job, _ = await queue.put(a_job(request={"model": "lightning"}))
     plain, _ = await queue.put(a_job())
     assert await all_pages(queue, JobFilter(model="lightning")) == [job.id]
@@ -135,23 +135,23 @@ async def test_a_model_is_known_by_its_name_in_the_request(queue: Queue) -> None
 
 async def test_by_time(queue: Queue) -> None:
     jobs = [(await queue.put(a_job(metadata={"i": str(i)})))[0] for i in range(6)]
-    at = [round(job.created_at * 1e6) for job in jobs]
+    times_us = [round(job.created_at * 1e6) for job in jobs]
     ids = [job.id for job in jobs]
-    whole = JobFilter(created_from_us=at[1], created_before_us=at[4])
-    assert await all_pages(queue, whole) == ids[3:0:-1]
-    assert await all_pages(queue, replace(whole, metadata_key="i")) == ids[3:0:-1]
-    assert await all_pages(queue, JobFilter(created_from_us=at[5] + 1)) == []
-    assert await all_pages(queue, JobFilter(created_before_us=at[0])) == []
-    page = await queue.list(limit=9, after=ids[5], only=JobFilter(created_before_us=at[2]))
+    window = JobFilter(created_from_us=times_us[1], created_before_us=times_us[4])
+    assert await all_pages(queue, window) == ids[3:0:-1]
+    assert await all_pages(queue, replace(window, metadata_key="i")) == ids[3:0:-1]
+    assert await all_pages(queue, JobFilter(created_from_us=times_us[5] + 1)) == []
+    assert await all_pages(queue, JobFilter(created_before_us=times_us[0])) == []
+    page = await queue.list(limit=9, after=ids[5], only=JobFilter(created_before_us=times_us[2]))
     assert [job.id for job in page] == ids[1::-1], "the earlier bound counts"
-    page = await queue.list(limit=9, after=ids[1], only=JobFilter(created_before_us=at[5]))
+    page = await queue.list(limit=9, after=ids[1], only=JobFilter(created_before_us=times_us[5]))
     assert [job.id for job in page] == ids[:1], "the earlier bound counts"
 
 
 async def test_a_rare_one_among_many_is_found_in_bounded_steps(queue: Queue) -> None:
-    """Pages may be empty, each looks at so many jobs, and the last one says that it is."""
+    """Each page examines a bounded number of jobs and may be empty; the last page has no cursor."""
     rare, _ = await queue.put(a_job(metadata={"rare": "1"}))
-    await put(queue, LISTED + 50)
+    await put(queue, LIST_SCAN_LIMIT + 50)
     newest, _ = await queue.put(a_job(metadata={"rare": "2"}))
     only = JobFilter(metadata_key="rare")
     first = await queue.list(limit=10, only=only)

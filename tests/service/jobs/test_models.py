@@ -1,4 +1,4 @@
-"""What pools announce, and how long it holds."""
+"""Registration of models by workers, and its expiry."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ async def test_the_spec_stays_when_the_pool_leaves(queue: Queue, a_spec: ModelSp
 
 
 def with_more(value: Any) -> Any:
-    """The same JSON with one more member in each object that has fields."""
+    """Copy of a JSON value with an additional member in each object."""
     if isinstance(value, list):
-        return [with_more(one) for one in value]
+        return [with_more(member) for member in value]
     if not isinstance(value, dict):
         return value
-    return {name: with_more(one) for name, one in value.items()} | {"newest": None}
+    return {name: with_more(member) for name, member in value.items()} | {"newest": None}
 
 
 async def test_what_a_newer_pool_says_beside_is_left_out(
@@ -54,10 +54,10 @@ async def test_what_a_newer_pool_says_beside_is_left_out(
     preset = Quality(guidance=GuidanceInterval(stop=0.5), step_cache=cache)
     spec = a_spec.model_copy(update={"qualities": {"fast": preset}})
     await queue.register("a", spec, ready=True)
-    said = json.loads(await empty_redis.hget(keys.MODELS, spec.name))
-    said |= {name: with_more(said[name]) for name in ("limits", "batching", "sizes", "aim")}
-    said |= {"qualities": {"fast": with_more(said["qualities"]["fast"])}, "newest": {"a": 1}}
-    await empty_redis.hset(keys.MODELS, spec.name, json.dumps(said))
+    record = json.loads(await empty_redis.hget(keys.MODELS, spec.name))
+    record |= {name: with_more(record[name]) for name in ("limits", "batching", "sizes", "aim")}
+    record |= {"qualities": {"fast": with_more(record["qualities"]["fast"])}, "newest": {"a": 1}}
+    await empty_redis.hset(keys.MODELS, spec.name, json.dumps(record))
     assert (await queue.models())[spec.name].spec == spec
 
 
@@ -84,10 +84,10 @@ async def test_a_model_without_pools_is_forgotten_after_its_time(
     row = CostRow(step_s=1, encode_s=0, decode_s=0)
     await queue.measured(a_spec.name, {CostKey("bucket", "layout", 1): row})
     await forgetful.reap()
-    assert list(await queue.models()) == [a_spec.name], "a pool serves it"
+    assert list(await queue.models()) == [a_spec.name], "a worker serves it"
     await queue.unregister("a", a_spec.name)
     await queue.reap()
-    assert list(await queue.models()) == [a_spec.name], "its time has not come"
+    assert list(await queue.models()) == [a_spec.name], "too early"
     await forgetful.reap()
     assert await queue.models() == {}
     assert await empty_redis.keys() == ["{atelier}:reaped"]
@@ -120,7 +120,7 @@ async def test_depths(queue: Queue, a_spec: ModelSpec) -> None:
     claims = await queue.claim("a", a_spec.name, 3)
     await queue.cancel(claims[0].job.id)
     depths = await queue.depths()
-    assert {name: (one.queued, one.running) for name, one in depths.items()} == {
+    assert {name: (depth.queued, depth.running) for name, depth in depths.items()} == {
         a_spec.name: (2, 2),
         "idle": (0, 0),
     }

@@ -1,4 +1,4 @@
-"""The store over S3 and GCS, by their own clients against a server on this machine."""
+"""Object store over S3 and GCS, by the real clients against a local server."""
 
 from __future__ import annotations
 
@@ -64,23 +64,23 @@ async def test_what_lies_below_a_folder(store: Store) -> None:
 
 
 async def test_a_job_leaves_whole(store: Store) -> None:
-    mine = [output_key("job_1", 1, index, "image/png") for index in range(3)]
+    own_keys = [output_key("job_1", 1, index, "image/png") for index in range(3)]
     other = output_key("job_10", 1, 0, "image/png")
-    for key in (*mine, other):
+    for key in (*own_keys, other):
         await store.put(key, b"x", "image/png")
     await store.delete(["outputs/job_1/", "inputs/never/", "never"])
-    assert [await store.exists(key) for key in (*mine, other)] == [False, False, False, True]
-    with pytest.raises(NotStored, match=mine[0]):
-        await store.get(mine[0])
-    with pytest.raises(NotStored, match=mine[0]):
-        await store.get_range(mine[0], 0, 1)
+    assert [await store.exists(key) for key in (*own_keys, other)] == [False, False, False, True]
+    with pytest.raises(NotStored, match=own_keys[0]):
+        await store.get(own_keys[0])
+    with pytest.raises(NotStored, match=own_keys[0]):
+        await store.get_range(own_keys[0], 0, 1)
 
 
 async def test_a_bucket_that_is_missing_is_no_missing_file(store: Store, kind: str) -> None:
-    """What is not there could be given up; a wrong address is to be mended and tried again."""
+    """A missing file may be given up; a wrong address must be corrected and retried."""
     missing = Store(f"{kind}://missing/atelier")
     for call in (missing.put(KEY, b"x", "image/png"), missing.get(KEY), missing.exists(KEY)):
-        with pytest.raises(StoreError, match=r"bucket is not there.*store\.url") as refused:
+        with pytest.raises(StoreError, match=r"bucket does not exist.*store\.url") as refused:
             await call
         assert not isinstance(refused.value, NotStored)
 
@@ -89,8 +89,12 @@ async def test_wrong_credentials_are_told(
     kind: str, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     KINDS[kind](monkeypatch, server, "wrong")
-    stranger = Store(f"{kind}://{BUCKET}/atelier")
-    for call in (stranger.put(KEY, b"x", "image/png"), stranger.get(KEY), stranger.stat(KEY)):
+    unauthorized = Store(f"{kind}://{BUCKET}/atelier")
+    for call in (
+        unauthorized.put(KEY, b"x", "image/png"),
+        unauthorized.get(KEY),
+        unauthorized.stat(KEY),
+    ):
         with pytest.raises(StoreError, match=r"cannot .* 403 .*grants this") as refused:
             await call
         assert not isinstance(refused.value, NotStored)
@@ -118,9 +122,9 @@ async def test_what_s3_signs_can_be_fetched_without_a_key(
     url = await store.redirect_url(KEY)
     assert url is not None
     async with httpx.AsyncClient(trust_env=False) as http:
-        whole = await http.get(url)
+        response = await http.get(url)
         part = await http.get(url, headers={"Range": "bytes=10-19"})
-    assert (whole.content, whole.headers["content-type"]) == (DATA, "image/png")
+    assert (response.content, response.headers["content-type"]) == (DATA, "image/png")
     assert (part.status_code, part.content) == (206, DATA[10:20])
 
 

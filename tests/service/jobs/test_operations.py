@@ -1,4 +1,4 @@
-"""What operators do and see: pauses, jobs of all tenants, and jobs that are taken back."""
+"""Operators' calls: pauses, jobs of all tenants, and jobs that are requeued."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from service.jobs.model.job import Job, JobState
-from service.jobs.operations import AnyJob, Pause, Waiting
+from service.jobs.operations import AllJobsFilter, Pause, TenantBacklog
 from service.jobs.queue import Queue, UnknownCursor
 from tests.service.jobs.examples import FAILURE, MODEL, USAGE, a_job, an_output
 
@@ -57,7 +57,7 @@ async def test_a_claim_that_waits_goes_on_when_it_may(queue: Queue) -> None:
     done, _ = await asyncio.wait([claim], timeout=0.2)
     assert not done
     await queue.resume("pool", "pool")
-    assert [one.job.id for one in await asyncio.wait_for(claim, 30)] == [job.id]
+    assert [claimed.job.id for claimed in await asyncio.wait_for(claim, 30)] == [job.id]
 
 
 def _spec() -> object:
@@ -71,16 +71,16 @@ async def test_a_job_is_taken_back(queue: Queue) -> None:
     assert await queue.take_back(job.id) is JobState.QUEUED
     (claim,) = await queue.claim("pool", MODEL, 1)
     assert await queue.take_back(job.id) is JobState.RUNNING
-    found = await queue.get(job.id)
-    assert found is not None and (found.state, found.attempts) == (JobState.QUEUED, 0)
-    assert not await queue.progress(claim, 1, 28), "its pool hears that it is not its own"
+    current = await queue.get(job.id)
+    assert current is not None and (current.state, current.attempts) == (JobState.QUEUED, 0)
+    assert not await queue.progress(claim, 1, 28), "the worker's claim is over"
     assert not await queue.finish(claim, [], USAGE)
     (other,) = await queue.claim("other", MODEL, 1)
     assert other.job.id == job.id and other.fence == claim.fence + 1
     assert await queue.finish(other, [an_output(job)], USAGE)
-    assert await queue.take_back(job.id) is JobState.SUCCEEDED, "what has ended has ended"
-    found = await queue.get(job.id)
-    assert found is not None and found.state is JobState.SUCCEEDED
+    assert await queue.take_back(job.id) is JobState.SUCCEEDED, "an ended job stays ended"
+    current = await queue.get(job.id)
+    assert current is not None and current.state is JobState.SUCCEEDED
     assert await queue.take_back("job_none") is None
 
 
@@ -88,37 +88,37 @@ async def test_jobs_of_all_tenants(queue: Queue) -> None:
     jobs = [await put(queue, tenant=f"t{number % 2}") for number in range(7)]
     ids = [job.id for job in jobs][::-1]
     await queue.claim("pool", MODEL, 1)
-    found: list[str] = []
+    listed: list[str] = []
     after = None
     while True:
-        page = await queue.any_jobs(AnyJob(), 3, after)
-        found += [job.id for job in page]
+        page = await queue.any_jobs(AllJobsFilter(), 3, after)
+        listed += [job.id for job in page]
         if (after := page.next) is None:
             break
-    assert found == ids
-    of_one = await queue.any_jobs(AnyJob(tenant="t1"), 10)
+    assert listed == ids
+    of_one = await queue.any_jobs(AllJobsFilter(tenant="t1"), 10)
     assert {job.tenant for job in of_one} == {"t1"} and len(of_one) == 3
-    (running,) = await queue.any_jobs(AnyJob(state=JobState.RUNNING), 10)
+    (running,) = await queue.any_jobs(AllJobsFilter(state=JobState.RUNNING), 10)
     assert [job.id for job in await queue.running()] == [running.id]
-    assert not await queue.any_jobs(AnyJob(model="other"), 10)
+    assert not await queue.any_jobs(AllJobsFilter(model="other"), 10)
     with pytest.raises(UnknownCursor):
-        await queue.any_jobs(AnyJob(), 3, "job_none")
+        await queue.any_jobs(AllJobsFilter(), 3, "job_none")
 
 
 async def test_a_page_looks_at_so_many(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The only one that fits is the oldest of all."""
-    monkeypatch.setattr("service.jobs.operations.LOOKED_AT", 3)
+    """Only the oldest job matches."""
+    monkeypatch.setattr("service.jobs.operations.SCAN_LIMIT", 3)
     oldest = await put(queue, tenant="rare")
     for _ in range(7):
         await put(queue)
-    found, after, pages = [], None, 0
+    ids, after, pages = [], None, 0
     while True:
-        page = await queue.any_jobs(AnyJob(tenant="rare"), 5, after)
-        found += [job.id for job in page]
+        page = await queue.any_jobs(AllJobsFilter(tenant="rare"), 5, after)
+        ids += [job.id for job in page]
         pages += 1
         if (after := page.next) is None:
             break
-    assert found == [oldest.id] and pages == 3
+    assert ids == [oldest.id] and pages == 3
 
 
 async def test_failures_and_who_waits(queue: Queue) -> None:
@@ -132,6 +132,6 @@ async def test_failures_and_who_waits(queue: Queue) -> None:
     await put(queue, tenant="b", cost=1.0)
     await put(queue, tenant="b", cost=1.0)
     assert await queue.backlog([MODEL, "none"]) == [
-        Waiting(MODEL, "b", 2, 2.0),
-        Waiting(MODEL, "a", 1, 1.5),
+        TenantBacklog(MODEL, "b", 2, 2.0),
+        TenantBacklog(MODEL, "a", 1, 1.5),
     ]

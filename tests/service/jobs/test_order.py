@@ -1,4 +1,4 @@
-"""Who is served when: shares by weight, priorities within bounds, deadlines, warm buckets."""
+"""Order of jobs: shares by weight, bounded priorities, deadlines, warm buckets."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tests.service.jobs.examples import MODEL, a_job, a_snapshot
 from tests.service.standin import SPEC
 
 MANY = 300
-"""Tenants with jobs of one bucket: more than a look takes in (`HEAD` of order.lua)."""
+"""Number of tenants with jobs of one bucket: more than one claim examines (`HEAD` of order.lua)."""
 FAIR = 0.05
-"""How far a share may be from its weight's: one job of the largest cost over what was served."""
+"""Maximum deviation of a share from its weight: the largest cost of a job over the total served."""
 
 
 async def put(queue: Queue, tenant: str, count: int = 1, **fields: object) -> list[str]:
@@ -31,7 +31,7 @@ async def put(queue: Queue, tenant: str, count: int = 1, **fields: object) -> li
 
 
 async def serve(queue: Queue, slots: int = 1, **how: object) -> list[Claim]:
-    """One claim, each job of it done in the time that was predicted."""
+    """Claim once; each job takes exactly its predicted time."""
     claims = await queue.claim("pool", MODEL, slots, **how)
     for claim in claims:
         await queue.finish(claim, [], Usage(device_seconds=claim.job.cost))
@@ -39,23 +39,24 @@ async def serve(queue: Queue, slots: int = 1, **how: object) -> list[Claim]:
 
 
 async def served(queue: Queue, device_seconds: float, slots: int = 1) -> Counter[str]:
-    """Device-seconds by tenant."""
-    got: Counter[str] = Counter()
-    while got.total() < device_seconds:
+    """Device-seconds served by tenant."""
+    seconds: Counter[str] = Counter()
+    while seconds.total() < device_seconds:
         for claim in await serve(queue, slots):
-            got[claim.job.tenant] += claim.job.cost
-    return got
+            seconds[claim.job.tenant] += claim.job.cost
+    return seconds
 
 
-def assert_shares(got: Mapping[str, float], weights: Mapping[str, float]) -> None:
-    total, whole = sum(got.values()), sum(weights.values())
+def assert_shares(seconds: Mapping[str, float], weights: Mapping[str, float]) -> None:
+    total, total_weight = sum(seconds.values()), sum(weights.values())
     for tenant, weight in weights.items():
-        assert got[tenant] / total == pytest.approx(weight / whole, rel=FAIR)
+        assert seconds[tenant] / total == pytest.approx(weight / total_weight, rel=FAIR)
 
 
 @pytest.mark.parametrize("slots", [1, 4])
 async def test_shares_are_by_weight_in_device_seconds(queue: Queue, slots: int) -> None:
-    """Not in jobs: their costs differ by a factor of twenty. Who is first in line is all one."""
+    """Shares count device-seconds, not jobs, whose costs differ by a factor of twenty. The first
+    tenant does not matter."""
     weights, costs = {"a": 1.0, "b": 2.0, "c": 4.0}, {"a": 0.5, "b": 10.0, "c": 2.0}
     for tenant, weight in weights.items():
         cost = costs[tenant]
@@ -80,7 +81,7 @@ async def test_nobody_saves_up_turns(queue: Queue) -> None:
 
 
 async def test_equals_go_in_the_order_of_coming(queue: Queue) -> None:
-    """Whatever their names are; or of ever new ones, the first might never come to its turn."""
+    """Equals go in order of arrival, whatever their names. New tenants cannot starve the first."""
     names = ["m", "z", "a", "y", "b"]
     for name in names:
         await put(queue, name)
@@ -92,30 +93,32 @@ async def test_equals_go_in_the_order_of_coming(queue: Queue) -> None:
 
 
 async def test_what_was_not_used_is_given_back(queue: Queue) -> None:
-    """A tenant whose jobs were predicted to take ten times as long as they do has its share."""
+    """A tenant whose predictions are ten times too long still gets its share."""
     await put(queue, "over", 400, cost=10.0)
     await put(queue, "right", 400, cost=1.0)
-    got: Counter[str] = Counter()
-    while got.total() < 300:
+    seconds: Counter[str] = Counter()
+    while seconds.total() < 300:
         (claim,) = await queue.claim("pool", MODEL, 1)
         await queue.finish(claim, [], Usage(device_seconds=1.0))
-        got[claim.job.tenant] += 1
-    assert_shares(got, {"over": 1, "right": 1})
+        seconds[claim.job.tenant] += 1
+    assert_shares(seconds, {"over": 1, "right": 1})
 
 
 async def test_what_was_not_used_is_given_back_to_who_has_no_job_left(queue: Queue) -> None:
-    """All of it, even where that leaves the tenant no longer ahead of the others."""
+    """The refund is complete, even if the tenant is then no longer ahead of the others."""
     await put(queue, "first", cost=4.0)
     await put(queue, "other", 9, cost=1.0)
     (claim,) = await queue.claim("pool", MODEL, 1)
     assert await served(queue, 2) == {"other": 2}
     await queue.finish(claim, [], Usage(device_seconds=0.5))
     await put(queue, "first", 9, cost=1.0)
-    assert await served(queue, 4) == {"first": 3, "other": 1}, "one behind, and first of equals"
+    assert await served(queue, 4) == {"first": 3, "other": 1}, (
+        "one second behind, and first of equals"
+    )
 
 
 async def test_what_was_forgotten_is_not_given_back(queue: Queue) -> None:
-    """A job that nobody had to wait for was free: who stops it gains nothing by that."""
+    """A job for which no other waited was free, so canceling it gives no credit."""
     (clip,) = await put(queue, "sly", cost=1000.0)
     await queue.claim("pool", MODEL, 1)
     for tenant in ("sly", "plain"):
@@ -133,7 +136,7 @@ async def test_a_lost_job_costs_its_tenant_nothing(queue: Queue, hasty: Queue) -
 
 
 async def test_a_batch_is_shared_too(queue: Queue) -> None:
-    """All of one bucket: the riders of a batch go by turns, not by age."""
+    """Within one bucket too, the jobs that fill a batch go by turns, not by age."""
     await put(queue, "first", 300, cost=1.0)
     await put(queue, "second", 300, cost=1.0)
     assert_shares(await served(queue, 200, slots=4), {"first": 1, "second": 1})
@@ -142,15 +145,15 @@ async def test_a_batch_is_shared_too(queue: Queue) -> None:
 async def test_riders_go_by_turns_where_many_tenants_have_jobs_of_the_bucket(queue: Queue) -> None:
     await put_each("t", queue, jobs=2, cost=1.0)
     for _ in range(2):
-        riders = Counter(claim.job.tenant for claim in await serve(queue, slots=MANY))
-        assert len(riders) == MANY, "each once before any a second time"
+        jobs_by_tenant = Counter(claim.job.tenant for claim in await serve(queue, slots=MANY))
+        assert len(jobs_by_tenant) == MANY, "a job of each tenant before a second of any"
 
 
 async def test_riders_are_found_behind_many_tenants_without_jobs_of_the_bucket(
     connect: Connect,
 ) -> None:
     queue = await connect(affinity_s=60)
-    await put(queue, "keeper", bucket="other")  # or their charges would be forgotten
+    await put(queue, "keeper", bucket="other")  # otherwise charges are forgotten
     await put_each("late", queue, bucket="rare", cost=9.0)
     assert len(await serve(queue, slots=MANY, warm=["rare"])) == MANY
     await put_each("early", queue, bucket="other", cost=9.0)
@@ -161,14 +164,15 @@ async def test_riders_are_found_behind_many_tenants_without_jobs_of_the_bucket(
 
 
 async def put_each(name: str, queue: Queue, jobs: int = 1, **fields: object) -> None:
-    """So many jobs of each of `MANY` tenants."""
+    """Submit `jobs` jobs for each of `MANY` tenants."""
     await asyncio.gather(*(put(queue, f"{name}-{n}", jobs, **fields) for n in range(MANY)))
 
 
 async def test_priority_goes_first_but_not_for_ever(connect: Connect) -> None:
     queue = await connect(priority_s=0.05)
     (low,) = await put(queue, "a", priority=PRIORITIES["low"])
-    await asyncio.sleep(0.06)  # what a level is worth: by Redis's clock, which nobody can turn
+    # Longer than a level is worth, by Redis's clock, which a test cannot set.
+    await asyncio.sleep(0.06)
     (high,) = await put(queue, "a", priority=PRIORITIES["high"])
     (normal,) = await put(queue, "a")
     order = [claim.job.id for _ in range(3) for claim in await serve(queue)]
@@ -178,12 +182,12 @@ async def test_priority_goes_first_but_not_for_ever(connect: Connect) -> None:
 
 
 async def test_priority_brings_a_tenant_ahead_by_so_much(connect: Connect) -> None:
-    """Ten device-seconds of one before the other's turn, and from then on equal shares."""
+    """The urgent tenant gets ten device-seconds first, and equal shares afterwards."""
     queue = await connect(priority_advance_s=10)
     await put(queue, "plain", 100, cost=1.0)
     await put(queue, "urgent", 100, cost=1.0, priority=PRIORITIES["high"])
-    got = await served(queue, 30)
-    assert got["urgent"] - got["plain"] == pytest.approx(10, abs=1)
+    seconds = await served(queue, 30)
+    assert seconds["urgent"] - seconds["plain"] == pytest.approx(10, abs=1)
     assert_shares(await served(queue, 60), {"plain": 1, "urgent": 1})
 
 
@@ -209,8 +213,8 @@ async def test_deadlines_do_not_buy_more_than_a_credit(connect: Connect) -> None
     soon = {"deadline_at": time.time() + 1000, "run_s": 1.0}
     await put(queue, "hurried", 300, cost=1.0, **soon)
     await put(queue, "patient", 300, cost=1.0)
-    got = await served(queue, 40)
-    assert got["hurried"] - got["patient"] == pytest.approx(20, abs=2)
+    seconds = await served(queue, 40)
+    assert seconds["hurried"] - seconds["patient"] == pytest.approx(20, abs=2)
     assert_shares(await served(queue, 100), {"hurried": 1, "patient": 1})
 
 
@@ -221,27 +225,27 @@ async def test_credit_is_for_each_pool_that_is_there(connect: Connect) -> None:
     soon = {"deadline_at": time.time() + 1000, "run_s": 1.0}
     await put(queue, "hurried", 100, cost=1.0, **soon)
     await put(queue, "patient", 100, cost=1.0)
-    got = await served(queue, 50)
-    assert got["hurried"] - got["patient"] == pytest.approx(30, abs=2)
+    seconds = await served(queue, 50)
+    assert seconds["hurried"] - seconds["patient"] == pytest.approx(30, abs=2)
 
 
 async def test_a_credited_deadline_outlives_its_tenants_credit(connect: Connect) -> None:
-    """Accepted for its deadline, it is not late because its tenant has had others since."""
+    """A job accepted for its deadline is not late because its tenant has used its credit since."""
     queue = await connect(deadline_credit_s=10)
     await put(queue, "patient", 5, cost=1.0)
     await put(queue, "hurried", 3, cost=6.0, deadline_at=time.time() + 50, run_s=1.0)
-    (kept,) = await put(
+    (credited,) = await put(
         queue, "hurried", cost=6.0, deadline_at=time.time() + 60, run_s=1.0, credited=True
     )
     order = [claim.job for _ in range(4) for claim in await serve(queue)]
     assert [job.tenant for job in order] == ["hurried", "hurried", "hurried", "patient"]
-    assert order[2].id == kept, "before one of an earlier deadline that has no credit any more"
+    assert order[2].id == credited, "before an earlier deadline without credit"
 
 
 async def test_a_guaranteed_deadline_waits_for_none_but_those_that_came_before(
     connect: Connect,
 ) -> None:
-    """Its tenant is ahead by more than its credit: by turns it would be the last."""
+    """The tenant is ahead by more than its credit: by turns its job would be last."""
     queue = await connect(deadline_credit_s=10)
     soon = {"deadline_at": time.time() + 60, "run_s": 1.0}
     (before,) = await put(queue, "patient", cost=1.0)
@@ -256,7 +260,8 @@ async def test_a_guaranteed_deadline_waits_for_none_but_those_that_came_before(
 async def test_a_job_that_the_pool_may_not_take_holds_up_no_guaranteed_deadline(
     connect: Connect,
 ) -> None:
-    """Its turn it is, and it waits to be compiled for; those that came later go by theirs."""
+    """The first job in turn waits to be compiled for; later jobs do not overtake the guaranteed
+    one."""
     queue = await connect(deadline_credit_s=10)
     soon = {"deadline_at": time.time() + 60, "run_s": 1.0}
     (cold,) = await put(queue, "patient", cost=1.0, bucket="cold")
@@ -291,18 +296,18 @@ async def test_a_pool_may_be_slow_at_some_things_alone(queue: Queue) -> None:
 
 
 async def test_a_slow_pool_finds_work_behind_many_that_it_leaves(queue: Queue) -> None:
-    """Of the same tenant, and of others: what it could do does not wait for what it cannot."""
+    """Jobs that the slow worker can run do not wait for those that it cannot, of any tenant."""
     for tenant in "abc":
         await put(queue, tenant, 40, deadline_at=time.time() + 60, run_s=40.0)
     (easy,) = await put(queue, "a", priority=PRIORITIES["low"])
     (loose,) = await put(queue, "d", deadline_at=time.time() + 1000, run_s=40.0)
-    found = [claim.job.id for _ in range(2) for claim in await serve(queue, slowness=2.0)]
-    assert found == [loose, easy]
+    claimed = [claim.job.id for _ in range(2) for claim in await serve(queue, slowness=2.0)]
+    assert claimed == [loose, easy]
     assert await serve(queue, slowness=2.0) == []
 
 
 async def test_a_slow_pool_takes_what_it_can_still_end_in_time(queue: Queue) -> None:
-    """Of ten seconds' work five are left: twice that fits into fifteen."""
+    """Five of ten seconds' work remain: at half the speed they fit into fifteen."""
     await put(queue, "a", deadline_at=time.time() + 15, run_s=10.0, steps=4)
     (claim,) = await queue.claim("pool", MODEL, 1)
     await queue.snapshot(claim, [a_snapshot(claim, step=2)])
@@ -324,7 +329,7 @@ async def test_who_is_beyond_its_credit_hides_no_deadline_of_others(connect: Con
 
 
 async def has_waited(queue: Queue, job_id: str) -> None:
-    """Let a job be in the queue for longer than any affinity lasts."""
+    """Make a job look as if it had waited longer than any affinity lasts."""
     await queue.redis.hset(keys.job(job_id), "queued_at", 0)
 
 
@@ -348,8 +353,10 @@ def adapted(*digests: str) -> dict[str, object]:
     """Fields of a job with these adapters."""
     return {
         "loras": [
-            RequestedLora(name=one, digest=one, pages=1, networks=("unet",), scales=always(1.0))
-            for one in digests
+            RequestedLora(
+                name=digest, digest=digest, pages=1, networks=("unet",), scales=always(1.0)
+            )
+            for digest in digests
         ]
     }
 
@@ -359,17 +366,18 @@ async def test_jobs_whose_adapters_are_loaded_go_first_but_not_for_long(connect:
     (cold,) = await put(queue, "a", **adapted("ink", "rare"))
     (warm,) = await put(queue, "a", **adapted("ink"))
     (plain,) = await put(queue, "a")
-    here = {"adapters": ["ink"]}
-    assert [claim.job.id for claim in await serve(queue, **here)] == [warm]
-    assert [claim.job.id for claim in await serve(queue, **here)] == [plain]
+    offer = {"adapters": ["ink"]}
+    assert [claim.job.id for claim in await serve(queue, **offer)] == [warm]
+    assert [claim.job.id for claim in await serve(queue, **offer)] == [plain]
     (warm,) = await put(queue, "a", **adapted("ink"))
     await has_waited(queue, cold)
-    order = [claim.job.id for _ in range(2) for claim in await serve(queue, **here)]
+    order = [claim.job.id for _ in range(2) for claim in await serve(queue, **offer)]
     assert order == [cold, warm]
 
 
 async def test_loaded_adapters_bring_no_tenant_before_another(connect: Connect) -> None:
-    """Nor a job of another bucket: only who is next of those of one tenant and bucket changes."""
+    """Adapters do not change the order of tenants or buckets, only that of a tenant's jobs in one
+    bucket."""
     queue = await connect(affinity_s=60)
     (first,) = await put(queue, "a", **adapted("rare"))
     await put(queue, "b", **adapted("ink"))

@@ -1,5 +1,5 @@
-"""Which running job a full pool is told to put aside, and that its next claim takes the one that it
-was put aside for."""
+"""Preemption: which running job a full worker must release, and that its next claim takes the
+intended job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from redis.asyncio import Redis
 
 from service.jobs.model.job import PRIORITIES, Job
-from service.jobs.model.preemption import FullPool, Held
+from service.jobs.model.preemption import FullPool, Preemptible
 from service.jobs.queue import Claim, Queue
 from service.jobs.redis import keys
 from tests.service.jobs.conftest import Connect
@@ -33,16 +33,17 @@ async def put(queue: Queue, kind: dict[str, Any], **fields: Any) -> Job:
 
 
 async def running(queue: Queue, kind: dict[str, Any], pool: str = "pool", **fields: Any) -> Claim:
-    """A job that a pool of one slot has."""
+    """Submit a job, and claim it for a worker with one slot."""
     job = await put(queue, kind, **fields)
     (claim,) = await queue.claim(pool, MODEL, 1)
     assert claim.job.id == job.id
     return claim
 
 
-async def asked(queue: Queue, *claims: Claim, **fields: Any) -> tuple[str, str] | None:
-    """By a pool whose slots these claims take, each with a minute to go, and warm for images."""
-    held = [Held(c.job.id, c.fence, LEFT_S, c.job.images) for c in claims]
+async def preempt(queue: Queue, *claims: Claim, **fields: Any) -> tuple[str, str] | None:
+    """Preempt for a worker whose slots these claims fill, each with a minute left; it is warm for
+    images."""
+    held = [Preemptible(c.job.id, c.fence, LEFT_S, c.job.images) for c in claims]
     slots = sum(claim.job.images for claim in claims)
     full = {"pool": "pool", "model": MODEL, "slots": slots, "free": 0, "soonest_s": LEFT_S}
     full |= {"held": held, "warm": ["clip", "picture"]} | fields
@@ -51,9 +52,9 @@ async def asked(queue: Queue, *claims: Claim, **fields: Any) -> tuple[str, str] 
 
 async def test_a_long_one_of_low_priority_makes_room_for_a_short_one(queue: Queue) -> None:
     clip = await running(queue, CLIP)
-    assert await asked(queue, clip) is None
+    assert await preempt(queue, clip) is None
     picture = await put(queue, PICTURE)
-    assert await asked(queue, clip) == (clip.job.id, picture.id)
+    assert await preempt(queue, clip) == (clip.job.id, picture.id)
     assert await queue.release(clip, preempted=True)
     (first,) = await queue.claim("pool", MODEL, 1, warm=["clip", "picture"])
     assert first.job.id == picture.id
@@ -79,33 +80,33 @@ async def test_a_long_one_of_low_priority_makes_room_for_a_short_one(queue: Queu
 async def test_for_these_nothing_is_put_aside(queue: Queue, picture: dict[str, Any]) -> None:
     clip = await running(queue, CLIP)
     await put(queue, PICTURE, **picture)
-    assert await asked(queue, clip) is None
-    # It was not for another reason:
+    assert await preempt(queue, clip) is None
+    # The same worker does preempt for another job:
     good = await put(queue, PICTURE, priority=HIGH)
-    assert await asked(queue, clip) == (clip.job.id, good.id)
+    assert await preempt(queue, clip) == (clip.job.id, good.id)
 
 
 @pytest.mark.parametrize(
     "full",
-    [{"soonest_s": 3.9}, {"held": []}, {"held": [Held("job", 1, LEFT_S, 1)]}, {"free": -1}],
+    [{"soonest_s": 3.9}, {"held": []}, {"held": [Preemptible("job", 1, LEFT_S, 1)]}, {"free": -1}],
     ids=["a slot is free soon", "nothing has run for long", "held no more", "more than its slots"],
 )
 async def test_these_pools_put_nothing_aside(queue: Queue, full: dict[str, Any]) -> None:
     clip = await running(queue, CLIP)
     await put(queue, PICTURE)
-    assert await asked(queue, clip, **full) is None
-    assert await asked(queue, clip) is not None
+    assert await preempt(queue, clip, **full) is None
+    assert await preempt(queue, clip) is not None
 
 
 async def test_a_deadline_that_would_be_missed(queue: Queue) -> None:
     clip = await running(queue, CLIP, priority=HIGH)
     patient = await put(queue, PICTURE, **soon(LEFT_S + 30))
-    assert await asked(queue, clip) is None, "a slot is free before that"
+    assert await preempt(queue, clip) is None, "a slot is free before that"
     await queue.cancel(patient.id)
     await put(queue, PICTURE, **soon(5), run_s=4.0)
-    assert await asked(queue, clip, slowness=2.0) is None, "this pool is too slow for it"
+    assert await preempt(queue, clip, slowness=2.0) is None, "this pool is too slow for it"
     urgent = await put(queue, PICTURE, **soon(20))
-    assert await asked(queue, clip, slowness=2.0) == (clip.job.id, urgent.id)
+    assert await preempt(queue, clip, slowness=2.0) == (clip.job.id, urgent.id)
     await queue.release(clip, preempted=True)
     (first,) = await queue.claim("pool", MODEL, 1, slowness=2.0)
     assert first.job.id == urgent.id
@@ -114,30 +115,30 @@ async def test_a_deadline_that_would_be_missed(queue: Queue) -> None:
 async def test_a_deadline_of_the_held_one_is_not_broken(queue: Queue) -> None:
     tight = await running(queue, CLIP, **soon(LEFT_S + 50), run_s=LEFT_S)
     await put(queue, PICTURE, priority=HIGH)
-    assert await asked(queue, tight) is None, "it would be the next claim itself"
+    assert await preempt(queue, tight) is None, "the released job would be claimed first"
     urgent = await put(queue, PICTURE, **soon(20))
-    assert await asked(queue, tight) == (tight.job.id, urgent.id)
+    assert await preempt(queue, tight) == (tight.job.id, urgent.id)
     await queue.cancel(urgent.id)
     await put(queue, PICTURE, **soon(40), run_s=13.0)
-    assert await asked(queue, tight) is None, "four times that, and it is too late"
+    assert await preempt(queue, tight) is None, "four times that is too late"
 
 
 async def test_one_pool_makes_room_for_each(queue: Queue) -> None:
     first, second = [await running(queue, CLIP, pool) for pool in ("one", "two")]
     picture = await put(queue, PICTURE)
-    assert await asked(queue, first, pool="one") == (first.job.id, picture.id)
-    assert await asked(queue, second, pool="two") is None
-    assert await asked(queue, first, pool="one") == (first.job.id, picture.id), "sent again"
+    assert await preempt(queue, first, pool="one") == (first.job.id, picture.id)
+    assert await preempt(queue, second, pool="two") is None
+    assert await preempt(queue, first, pool="one") == (first.job.id, picture.id), "sent again"
     another = await put(queue, PICTURE)
-    assert await asked(queue, second, pool="two") == (second.job.id, another.id)
+    assert await preempt(queue, second, pool="two") == (second.job.id, another.id)
 
 
 async def test_of_several_the_lowest_priority_and_the_longest_to_go(queue: Queue) -> None:
     claims = [await running(queue, CLIP, priority=level) for level in (NORMAL, LOW, LOW)]
     picture = await put(queue, PICTURE, priority=HIGH)
     pairs = zip(claims, (90, 60, 70), strict=True)
-    held = [Held(c.job.id, c.fence, left_s, 1) for c, left_s in pairs]
-    assert await asked(queue, *claims, held=held) == (claims[2].job.id, picture.id)
+    held = [Preemptible(c.job.id, c.fence, left_s, 1) for c, left_s in pairs]
+    assert await preempt(queue, *claims, held=held) == (claims[2].job.id, picture.id)
 
 
 async def test_a_place_ages_while_its_job_waits_and_not_while_it_runs(
@@ -161,25 +162,25 @@ async def test_a_place_ages_while_its_job_waits_and_not_while_it_runs(
 async def test_what_has_waited_for_as_long_as_priority_lets_it_is_put_aside_no_more(
     connect: Connect, empty_redis: Redis, waited_s: float, ran_s: float, is_put_aside: bool
 ) -> None:
-    """As if it had been claimed and accepted that long before."""
+    """Age the job in Redis by that time of waiting and running."""
     queue = await connect(priority_s=600)
     clip = await running(queue, CLIP)
     name = keys.job(clip.job.id)
     await empty_redis.hset(name, "started_at", str(clip.job.started_at - ran_s))
     await empty_redis.hincrby(name, "place", round(-(waited_s + ran_s) * 1e6))
     await put(queue, PICTURE)
-    assert (await asked(queue, clip) is not None) == is_put_aside
+    assert (await preempt(queue, clip) is not None) == is_put_aside
 
 
 async def test_low_priority_never_starves(connect: Connect) -> None:
-    """An image of higher priority comes whenever the video runs; they all overtake it until it has
-    waited for as long as priority may make it, and then none does."""
+    """An image of higher priority arrives whenever the video runs. Images overtake it until it has
+    waited as long as priority allows."""
     queue = await connect(priority_s=0.2)
     clip = await running(queue, CLIP)
     waited_s = (clip.job.started_at or 0) - clip.job.created_at
     while True:
         await put(queue, PICTURE)
-        if await asked(queue, clip) is None:
+        if await preempt(queue, clip) is None:
             break
         began = time.monotonic()
         await queue.release(clip, preempted=True)
@@ -188,19 +189,19 @@ async def test_low_priority_never_starves(connect: Connect) -> None:
         await queue.finish(picture, [], USAGE)
         (clip,) = await queue.claim("pool", MODEL, 1)
         waited_s += time.monotonic() - began
-    assert waited_s >= 0.2 - 0.01  # of two clocks
+    assert waited_s >= 0.2 - 0.01  # the clocks differ
     assert (clip.job.attempts, clip.job.deaths) == (1, [])
 
 
 async def test_between_tenants_shares_go_before_priority(queue: Queue) -> None:
-    """For who has had more than its share, and than priority is worth, nobody is put aside."""
+    """A tenant that is ahead by more than priority is worth preempts no other tenant's job."""
     await put(queue, PICTURE, tenant="waits", priority=LOW)  # so that shares are remembered
     await running(queue, PICTURE, tenant="greedy", cost=200.0, priority=HIGH)
     clip = await running(queue, CLIP, tenant="modest", priority=NORMAL)
     await put(queue, PICTURE, tenant="greedy", priority=HIGH)
-    assert await asked(queue, clip) is None
+    assert await preempt(queue, clip) is None
     light = await put(queue, PICTURE, tenant="light", priority=HIGH)
-    assert await asked(queue, clip) == (clip.job.id, light.id)
+    assert await preempt(queue, clip) == (clip.job.id, light.id)
 
 
 async def test_what_is_kept_of_a_job_with_a_deadline_may_start_later(
@@ -210,15 +211,15 @@ async def test_what_is_kept_of_a_job_with_a_deadline_may_start_later(
     await queue.snapshot(clip, [a_snapshot(clip, step=3)])
     await queue.release(clip, preempted=True)
     latest = await empty_redis.zscore(keys.PREFIX + "latest:" + MODEL, clip.job.id)
-    assert latest == pytest.approx(clip.job.deadline_at - 25, abs=1e-3)  # of 100 s, a quarter
+    assert latest == pytest.approx(clip.job.deadline_at - 25, abs=1e-3)  # a quarter of 100 s
 
 
 @pytest.mark.parametrize("credit_s", [0, 20, 300])
 async def test_the_next_claim_takes_what_room_was_made_for(
     connect: Connect, empty_redis: Redis, credit_s: float
 ) -> None:
-    """Of a queue that is anyhow: tenants that have had more or less, deadlines, warm and cold
-    buckets, several images, jobs that others have put aside."""
+    """Random queues: tenants ahead or behind, deadlines, warm and cold buckets, several images,
+    jobs released by other preemptions."""
     queue = await connect(deadline_credit_s=credit_s)
     made = 0
     for seed in range(60):
@@ -226,18 +227,18 @@ async def test_the_next_claim_takes_what_room_was_made_for(
         chance = Chance(seed)
         of_pool = {"warm": chance.sample(["clip", "picture", "other"], 2)}
         of_pool |= {"slowness": chance.choice([1.0, 3.0]), "slowness_in": {"other": 2.0}}
-        held = await anything_held(queue, chance)
+        held = await random_running_jobs(queue, chance)
         for _ in range(chance.randint(0, 10)):
             await put(queue, PICTURE, **chance.fields() | {"priority": HIGH})
-        mine = chance.sample(held, min(2, len(held)))
-        pair = await asked(queue, *mine, slots=2, free=0, **of_pool)
+        chosen = chance.sample(held, min(2, len(held)))
+        pair = await preempt(queue, *chosen, slots=2, free=0, **of_pool)
         if pair is not None:
             made += 1
-            (put_aside,) = [claim for claim in mine if claim.job.id == pair[0]]
+            (put_aside,) = [claim for claim in chosen if claim.job.id == pair[0]]
             await queue.release(put_aside, preempted=True)
             first, *_ = await queue.claim("pool", MODEL, 1, **of_pool)
             assert first.job.id == pair[1], seed
-    assert made >= 6, "this proves little"
+    assert made >= 6, "too few preemptions"
 
 
 async def test_room_is_made_for_a_warm_job_behind_hundreds_that_may_not_be_compiled_for(
@@ -249,14 +250,14 @@ async def test_room_is_made_for_a_warm_job_behind_hundreds_that_may_not_be_compi
     for _ in range(520):
         await put(queue, PICTURE, bucket="cold", **bound)
     warm = await put(queue, PICTURE, **bound)
-    assert await asked(queue, clip) == (clip.job.id, warm.id)
+    assert await preempt(queue, clip) == (clip.job.id, warm.id)
     await queue.release(clip, preempted=True)
     (first,) = await queue.claim("pool", MODEL, 1, warm=["clip", "picture"])
     assert first.job.id == warm.id
 
 
-async def anything_held(queue: Queue, chance: Chance) -> list[Claim]:
-    """Jobs that run somewhere, after many others."""
+async def random_running_jobs(queue: Queue, chance: Chance) -> list[Claim]:
+    """Random running jobs, after many others."""
     held: list[Claim] = []
     for _ in range(chance.randint(5, 40)):
         await put(queue, chance.choice([CLIP, PICTURE]), **chance.fields())
@@ -278,7 +279,7 @@ class Chance(random.Random):
         self._hurry = self.choice([0.0, 0.1, 0.5])
 
     def fields(self) -> dict[str, Any]:
-        """Of a job."""
+        """Random fields of a job."""
         fields: dict[str, Any] = {
             "tenant": self.choice("abc"),
             "weight": self.choice([1.0, 4.0]),

@@ -1,4 +1,4 @@
-"""Accepting a job: what is stored, what is refused, what is recognised."""
+"""Submission of jobs: stored fields, rejections, and idempotency keys."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_position_counts_jobs_of_the_model_ahead(queue: Queue) -> None:
 
 async def test_a_clock_that_steps_back_reorders_nothing(queue: Queue, empty_redis: Redis) -> None:
     first, _ = await queue.put(a_job())
-    ahead_us = (first.created_at + 3600) * 1_000_000  # as if accepted before the clock was set
+    ahead_us = (first.created_at + 3600) * 1_000_000  # as if accepted before the clock was set back
     await empty_redis.zadd(f"{PREFIX}jobs", {first.id: ahead_us})
     later = [(await queue.put(a_job()))[0] for _ in range(3)]
     times = [job.created_at for job in later]
@@ -147,7 +147,7 @@ async def test_a_job_that_goes_leaves_a_newer_jobs_key(connect: Connect, queue: 
     brief = await connect(idempotency_s=0.001)
     old, _ = await brief.put(a_job(), idempotency_key="k", digest="d")
     new = False
-    while not new:  # the old key lives a millisecond
+    while not new:  # the old key lasts a millisecond
         young, new = await queue.put(a_job(), idempotency_key="k", digest="d")
     await queue.delete(old.id)
     assert await queue.put(a_job(), idempotency_key="k", digest="d") == (young, False)

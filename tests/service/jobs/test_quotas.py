@@ -1,4 +1,4 @@
-"""What a tenant may have waiting and use in an hour, held by the scripts."""
+"""Quotas of a tenant, enforced by scripts: queued jobs, device-seconds per hour, stored bytes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEN_SECONDS = TenantSettings(device_seconds_per_hour=10)
 WIDE = TenantSettings(device_seconds_per_hour=1e9)
 HOUR_S, MINUTE_S = 3600, 60
 ROUNDED_S = 300 * 0.5e-6
-"""Three hundred amounts at most, each rounded to a millionth."""
+"""Rounding of at most three hundred amounts to millionths."""
 
 
 async def put(queue: Queue, limits: TenantSettings, **fields: object) -> Job:
@@ -37,7 +37,7 @@ async def refused(queue: Queue, limits: TenantSettings, **fields: object) -> Quo
 
 
 async def used(queue: Queue) -> float:
-    return (await queue.standing(TENANT, TEN_SECONDS)).device_seconds
+    return (await queue.quota_usage(TENANT, TEN_SECONDS)).device_seconds
 
 
 async def finish(queue: Queue, claim: Claim, device_seconds: float) -> None:
@@ -50,7 +50,7 @@ async def test_waiting_jobs_are_counted_over_all_models(queue: Queue) -> None:
     await put(queue, two, model="other")
     assert (await refused(queue, two, model="third")).quota == "queued"
     await put(queue, two, tenant="zoo")
-    assert (await queue.standing(TENANT, two)).queued == 2
+    assert (await queue.quota_usage(TENANT, two)).queued == 2
     await queue.claim("pool", MODEL, 1)
     await put(queue, two)
     assert (await refused(queue, two)).quota == "queued"
@@ -61,7 +61,7 @@ async def test_the_bound_holds_for_puts_at_once(queue: Queue) -> None:
     puts = (put(queue, five) for _ in range(20))
     answers = await asyncio.gather(*puts, return_exceptions=True)
     assert sum(isinstance(answer, QuotaExceeded) for answer in answers) == 15
-    assert (await queue.standing(TENANT, five)).queued == 5
+    assert (await queue.quota_usage(TENANT, five)).queued == 5
 
 
 async def test_a_refusal_tells_what_is_taken(queue: Queue) -> None:
@@ -71,18 +71,18 @@ async def test_a_refusal_tells_what_is_taken(queue: Queue) -> None:
     error = await refused(queue, limits)
     assert (error.quota, error.oldest) == ("queued", oldest.id)
     assert (
-        error.standing
-        == await queue.standing(TENANT, limits)
+        error.usage
+        == await queue.quota_usage(TENANT, limits)
         == QuotaUsage(2, 8.0, HOUR_S, 0, 24 * HOUR_S)
     )
 
 
 async def test_an_hour_holds_what_is_promised_and_what_was_used(queue: Queue) -> None:
     first = await put(queue, TEN_SECONDS, cost=6)
-    second = await put(queue, TEN_SECONDS, cost=6)  # while anything is left
+    second = await put(queue, TEN_SECONDS, cost=6)  # accepted while any quota is left
     error = await refused(queue, TEN_SECONDS, cost=0.1)
-    # Both have to be done, and then to be an hour ago.
-    assert (error.quota, error.standing.next_s) == ("device-seconds", HOUR_S + MINUTE_S)
+    # Both jobs must end, and then leave the hour.
+    assert (error.quota, error.usage.next_s) == ("device-seconds", HOUR_S + MINUTE_S)
     await put(queue, TEN_SECONDS, tenant="zoo")
     await queue.cancel(second.id)
     assert await used(queue) == 6
@@ -101,21 +101,21 @@ async def test_when_there_is_room_again(queue: Queue, empty_redis: Redis) -> Non
     for claim in await queue.claim("pool", MODEL, 3):
         await finish(queue, claim, 4)
     error = await refused(queue, TEN_SECONDS)
-    assert HOUR_S - 1 < error.standing.next_s <= HOUR_S + MINUTE_S
-    # As if they had ended 50, 40 and 30 minutes ago, and one 62 minutes ago: one has to leave.
+    assert HOUR_S - 1 < error.usage.next_s <= HOUR_S + MINUTE_S
+    # Jobs ended 50, 40, 30 and 62 minutes ago; one more must leave the hour.
     minute = int(time.time()) // MINUTE_S
     ended = {minute - ago: 4_000_000 for ago in (50, 40, 30, 62)}
     await empty_redis.delete(USED)
     await empty_redis.hset(USED, mapping=ended)
-    standing = await queue.standing(TENANT, TEN_SECONDS)
+    standing = await queue.quota_usage(TENANT, TEN_SECONDS)
     until_s = (minute - 50 + 1) * MINUTE_S + HOUR_S - time.time()
     assert standing.device_seconds == 12
-    assert standing.next_s == pytest.approx(until_s, abs=2)  # seconds between two looks at a clock
-    assert (await refused(queue, TEN_SECONDS)).standing.next_s == pytest.approx(until_s, abs=2)
-    assert len(await empty_redis.hkeys(USED)) == 3, "what is out of the hour has left"
-    small = TenantSettings(device_seconds_per_hour=4)  # now two more have to leave, or all three
+    assert standing.next_s == pytest.approx(until_s, abs=2)  # two readings of a clock
+    assert (await refused(queue, TEN_SECONDS)).usage.next_s == pytest.approx(until_s, abs=2)
+    assert len(await empty_redis.hkeys(USED)) == 3, "usage older than an hour is deleted"
+    small = TenantSettings(device_seconds_per_hour=4)  # now two or three more must leave
     until_s += 20 * MINUTE_S
-    assert (await refused(queue, small)).standing.next_s == pytest.approx(until_s, abs=2)
+    assert (await refused(queue, small)).usage.next_s == pytest.approx(until_s, abs=2)
     await empty_redis.hdel(USED, minute - 50)
     await put(queue, TEN_SECONDS)
 
@@ -152,15 +152,16 @@ async def test_what_is_sent_twice_counts_once(queue: Queue) -> None:
 
 
 async def test_a_known_idempotency_key_needs_no_quota(queue: Queue) -> None:
-    one = TenantSettings(max_queued=1, device_seconds_per_hour=1)
-    first, _ = await queue.put(a_job(tenant=TENANT), idempotency_key="k", digest="d", limits=one)
-    await refused(queue, one)
-    again = await queue.put(a_job(tenant=TENANT), idempotency_key="k", digest="d", limits=one)
+    limits = TenantSettings(max_queued=1, device_seconds_per_hour=1)
+    first, _ = await queue.put(a_job(tenant=TENANT), idempotency_key="k", digest="d", limits=limits)
+    await refused(queue, limits)
+    again = await queue.put(a_job(tenant=TENANT), idempotency_key="k", digest="d", limits=limits)
     assert again == (first, False)
 
 
 class History:
-    """Random calls for the jobs of one tenant; `took_s` is what they used by their own account."""
+    """Random calls for the jobs of one tenant; `took_s` is the sum of their reported
+    device-seconds."""
 
     def __init__(self, queue: Queue, hasty: Queue) -> None:
         self.queue = queue
@@ -173,12 +174,12 @@ class History:
         await put(self.queue, WIDE, cost=self.rng.uniform(0.001, 9))
 
     async def claim(self) -> None:
-        """Some of the leases lapse at once."""
+        """Claim jobs; some of the leases lapse at once."""
         queue = self.rng.choice([self.queue, self.hasty])
         self.claims += await queue.claim("pool", MODEL, 2)
 
     async def end(self) -> None:
-        """The claim may have lapsed, or be another's by now."""
+        """End a claim, which may have lapsed or been superseded."""
         if not self.claims:
             return
         claim = self.claims.pop(self.rng.randrange(len(self.claims)))
@@ -209,7 +210,8 @@ class History:
 
 
 async def test_any_history_adds_up(queue: Queue, connect: Connect, empty_redis: Redis) -> None:
-    """Predicted until it ends, then what it took; and in the end nothing is left."""
+    """An unended job counts its prediction, an ended one its usage; all promises are gone in the
+    end."""
     history = History(queue, await connect(lease_s=1e-6))
     acts = [history.put, history.put, history.claim, history.end, history.stop, history.reap]
     for _ in range(300):
@@ -217,7 +219,9 @@ async def test_any_history_adds_up(queue: Queue, connect: Connect, empty_redis: 
         expected = history.took_s + await history.unended_s()
         assert await used(queue) == pytest.approx(expected, abs=ROUNDED_S)
     ended = {job.state for job in await history.jobs()}
-    assert ended >= set(JobState) - {JobState.EXPIRED, JobState.PAUSED}, "the history was too dull"
+    assert ended >= set(JobState) - {JobState.EXPIRED, JobState.PAUSED}, (
+        "an end state did not occur"
+    )
     for job in await history.jobs():
         await queue.cancel(job.id)
     assert not await empty_redis.exists(PROMISED)
@@ -238,7 +242,7 @@ OUTPUT_BYTES = an_output(a_job()).bytes
 
 
 async def stored(queue: Queue) -> int:
-    return (await queue.standing(TENANT, FEW_BYTES)).stored_bytes
+    return (await queue.quota_usage(TENANT, FEW_BYTES)).stored_bytes
 
 
 async def keep(queue: Queue, input_bytes: int, limits: TenantSettings = FEW_BYTES) -> Job:
@@ -252,13 +256,13 @@ async def test_bytes_count_from_acceptance_until_the_job_leaves(
     job = await keep(queue, 1000)
     (claim,) = await queue.claim("pool", MODEL, 1)
     assert await stored(queue) == 1000
-    for _ in range(2):  # its answer may get lost
+    for _ in range(2):  # a repeat after a lost response
         assert await queue.finish(claim, [an_output(job)], USAGE)
     assert await stored(queue) == 1000 + OUTPUT_BYTES
     with pytest.raises(QuotaExceeded) as error:
         await keep(queue, 1000)
     assert error.value.quota == "stored-bytes"
-    assert 24 * HOUR_S - 60 < error.value.standing.leaves_s <= 24 * HOUR_S
+    assert 24 * HOUR_S - 60 < error.value.usage.leaves_s <= 24 * HOUR_S
     other = await keep(queue, 500)
     await queue.delete(job.id)
     assert await stored(queue) == 500
@@ -282,7 +286,7 @@ async def test_bytes_of_puts_at_once_hold_the_bound(queue: Queue) -> None:
 
 
 async def test_finished_pictures_of_a_job_that_fails_leave_the_store(queue: Queue) -> None:
-    """They would count for nobody, and nobody could fetch them."""
+    """Otherwise no quota would count them, and no client could fetch them."""
     job = await keep(queue, 0)
     (claim,) = await queue.claim("pool", MODEL, 1)
     output = an_output(job)

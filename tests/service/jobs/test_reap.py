@@ -1,4 +1,4 @@
-"""What the reaper takes back, ends and forgets; nothing leaks."""
+"""Reaper: lapsed leases, expired and forgotten jobs, and no leaked keys or files."""
 
 from __future__ import annotations
 
@@ -67,29 +67,29 @@ async def test_drains_and_failures_are_no_deaths(hasty: Queue) -> None:
 
 
 async def test_a_job_that_gets_further_is_not_to_blame(hasty: Queue) -> None:
-    """Pools on machines that come and go: each dies with it, and each gets past the one before."""
+    """Each worker on a preemptible machine crashes with the job, but later than the one before."""
     job, _ = await hasty.put(a_job())
     for step in range(5, 25, 5):
         (claim,) = await hasty.claim("spot", MODEL, 1)
         assert await hasty.snapshot(claim, [a_snapshot(claim, step=step - 1)])
         await hasty.progress(claim, step, 28)
         await hasty.reap()
-        found = await hasty.get(job.id)
-        assert (found.state, len(found.deaths)) == (JobState.QUEUED, 1)
+        current = await hasty.get(job.id)
+        assert (current.state, len(current.deaths)) == (JobState.QUEUED, 1)
     (claim,) = await hasty.claim("spot", MODEL, 1)
     await hasty.snapshot(claim, [a_snapshot(claim, step=20)])
     await hasty.reap()
-    assert (await hasty.get(job.id)).state is JobState.FAILED, "it stood still where it died"
+    assert (await hasty.get(job.id)).state is JobState.FAILED, "no progress since the last crash"
 
 
 async def test_who_was_beside_a_death_goes_alone(queue: Queue, hasty: Queue) -> None:
-    """A job that kills its pools takes nobody with it for good."""
+    """A job that crashes its workers does not take other jobs with it repeatedly."""
     jobs = [(await queue.put(a_job()))[0] for _ in range(2)]
     await hasty.claim("dead", MODEL, 2)
     await hasty.reap()
     jobs += [(await queue.put(a_job()))[0] for _ in range(2)]
     claims = [await queue.claim("pool", MODEL, 4) for _ in range(3)]
-    assert [[claim.job.id for claim in taken] for taken in claims] == [
+    assert [[claim.job.id for claim in batch] for batch in claims] == [
         [jobs[0].id],
         [jobs[1].id],
         [jobs[2].id, jobs[3].id],
@@ -103,7 +103,7 @@ async def test_a_suspect_is_not_taken_beside_another(queue: Queue, hasty: Queue)
     await hasty.reap()
     first, _ = await queue.put(a_job(priority=PRIORITIES["high"]))
     claims = [await queue.claim("pool", MODEL, 4) for _ in range(2)]
-    assert [[claim.job.id for claim in taken] for taken in claims] == [[first.id], [suspect.id]]
+    assert [[claim.job.id for claim in batch] for batch in claims] == [[first.id], [suspect.id]]
 
 
 def busy() -> bool:
@@ -111,7 +111,7 @@ def busy() -> bool:
 
 
 async def test_a_suspect_is_not_taken_beside_what_runs(connect: Connect, hasty: Queue) -> None:
-    """Not even where it would be the first, while another pool may be free; nor is it a bar."""
+    """Even first in order it waits, since another worker may be free. It blocks no other job."""
     queue = await connect(affinity_s=1000)
     suspect, _ = await queue.put(a_job())
     await hasty.claim("dead", MODEL, 1)
@@ -122,14 +122,14 @@ async def test_a_suspect_is_not_taken_beside_what_runs(connect: Connect, hasty: 
         await queue.claim("busy", MODEL, 4, busy=busy),
         await queue.claim("free", MODEL, 4),
     ]
-    assert [[claim.job.id for claim in taken] for taken in claims] == [[other.id], [], [suspect.id]]
+    assert [[claim.job.id for claim in batch] for batch in claims] == [[other.id], [], [suspect.id]]
 
 
 @pytest.mark.parametrize("deadline_s", [None, 1000])
 async def test_one_busy_pool_makes_room_for_a_suspect_that_has_waited(
     hasty: Queue, connect: Connect, deadline_s: float | None
 ) -> None:
-    """It takes nothing more until it has nothing else; the others go on."""
+    """The busy worker claims nothing until it is idle; other workers continue."""
     queue = await connect(affinity_s=0)
     deadline_at = deadline_s and time.time() + deadline_s
     suspect, _ = await queue.put(a_job(deadline_at=deadline_at, run_s=deadline_s and 1))
@@ -143,12 +143,12 @@ async def test_one_busy_pool_makes_room_for_a_suspect_that_has_waited(
         await queue.claim("one", MODEL, 4),
         await queue.claim("one", MODEL, 4),
     ]
-    ids = [[claim.job.id for claim in taken] for taken in claims]
+    ids = [[claim.job.id for claim in batch] for batch in claims]
     assert ids == [[], [others[0].id], [], [suspect.id], [others[1].id]]
 
 
 async def test_the_innocent_are_not_set_aside(connect: Connect) -> None:
-    """Two poisonous jobs with neighbours: who was beside the one never meets the other."""
+    """Two jobs crash their worker. A job that ran with the first never runs with the second."""
     queue = await connect(lease_s=1e-6, reap_every_s=1000)
     jobs = [(await queue.put(a_job()))[0] for _ in range(6)]
     poisonous, innocent = [jobs[0], jobs[3]], [jobs[1], jobs[2], *jobs[4:]]
@@ -157,21 +157,21 @@ async def test_the_innocent_are_not_set_aside(connect: Connect) -> None:
         held = await queue.claim("pool", MODEL, 2)
         held += await queue.claim("pool", MODEL, 2, busy=busy)
         if bad & {claim.job.id for claim in held}:
-            await queue.reap()  # the pool has died, with all that it had
+            await queue.reap()  # the worker has crashed, with all its jobs
         else:
             for claim in held:
                 assert await queue.finish(claim, [], USAGE)
     assert {(await queue.get(job.id)).state for job in innocent} == {JobState.SUCCEEDED}
     for job in poisonous:
-        found = await queue.get(job.id)
-        assert (found.state, len(found.error.deaths)) == (JobState.FAILED, 2)
+        current = await queue.get(job.id)
+        assert (current.state, len(current.error.deaths)) == (JobState.FAILED, 2)
 
 
 BRIEF = QueueSettings(lease_s=2, reap_every_s=0.1)
 
 
 async def claimed(url: str) -> Job:
-    """A job that a pool has, from before a silence."""
+    """A job that a worker claimed before the outage."""
     queue = await Queue.connect(url, BRIEF)
     await queue.put(a_job())
     await queue.reap()
@@ -188,18 +188,18 @@ async def lapses(job: Job) -> None:
 
 
 async def check_waits_for_its_pools(url: str, job: Job) -> None:
-    """Those that are alive may renew first; whatever became of the others, it was no death."""
+    """Running workers may renew first; other jobs are queued again and count no crash."""
     queue = await Queue.connect(url, BRIEF)
     await queue.reap()
     assert (await queue.get(job.id)).state is JobState.RUNNING
-    while (found := await queue.get(job.id)).state is JobState.RUNNING:
-        await queue.reap()  # nobody renews it
-    assert (found.state, found.deaths, found.attempts) == (JobState.QUEUED, [], 0)
+    while (current := await queue.get(job.id)).state is JobState.RUNNING:
+        await queue.reap()  # no worker renews it
+    assert (current.state, current.deaths, current.attempts) == (JobState.QUEUED, [], 0)
     await queue.close()
 
 
 async def test_a_server_that_comes_back_waits_for_its_pools(tmp_path: Path) -> None:
-    """It was away for longer than the leases last."""
+    """The server was down for longer than the leases last."""
     with embedded(tmp_path) as url:
         job = await claimed(url)
     await lapses(job)
@@ -208,7 +208,7 @@ async def test_a_server_that_comes_back_waits_for_its_pools(tmp_path: Path) -> N
 
 
 async def test_a_server_that_stood_still_waits_for_its_pools(tmp_path: Path) -> None:
-    """It has been up all the time, and heard nobody for longer than the leases last."""
+    """The server was stopped for longer than the leases last, and received no renewals."""
     with embedded(tmp_path) as url:
         job = await claimed(url)
         async with Redis.from_url(url) as redis:
@@ -222,7 +222,7 @@ async def test_a_server_that_stood_still_waits_for_its_pools(tmp_path: Path) -> 
 
 
 async def test_who_is_heard_after_a_silence_may_die(hasty: Queue, connect: Connect) -> None:
-    """A silence excuses nobody who came after it."""
+    """An outage excuses only jobs claimed before it."""
     easily_alarmed = await connect(lease_s=1e-6, reap_every_s=1e-6)
     await hasty.put(a_job())
     await easily_alarmed.reap()
@@ -234,7 +234,7 @@ async def test_who_is_heard_after_a_silence_may_die(hasty: Queue, connect: Conne
             await hasty.reap()
         return len(job.deaths) == 1
 
-    await eventually(has_died)  # from a second after the silence on
+    await eventually(has_died)  # from a second after the outage
 
 
 async def test_late_jobs_expire(queue: Queue) -> None:
@@ -269,7 +269,7 @@ async def test_store_keys_are_given_until_they_are_deleted(queue: Queue, connect
         f"{kind}/{claim.job.id}/" for kind in ("inputs", "outputs", "snapshots")
     }
     assert set(await dies.reap()) == files
-    assert set(await lives.reap()) == files  # the first never said that it had deleted them
+    assert set(await lives.reap()) == files  # the first never reported their deletion
     assert await lives.reap(files) == []
     assert await queue.get(claim.job.id) is None
 
@@ -277,7 +277,7 @@ async def test_store_keys_are_given_until_they_are_deleted(queue: Queue, connect
 async def test_files_of_a_job_that_is_never_put_are_given_to_delete(
     queue: Queue, connect: Connect, empty_redis: Redis
 ) -> None:
-    """Its front end died between the store and the queue."""
+    """A front end crashed after it stored files and before it submitted the job."""
     impatient = await connect(deposit_s=1e-6)
     lost, put, refused = a_job(), a_job(), a_job()
     for job in (lost, put, refused):
@@ -294,7 +294,7 @@ async def test_files_of_a_job_that_is_never_put_are_given_to_delete(
 async def test_nothing_leaks(
     queue: Queue, hasty: Queue, empty_redis: Redis, a_spec: ModelSpec
 ) -> None:
-    """After every kind of life and the retention, only the models are left."""
+    """After jobs with every kind of end, and their retention, only the models are left."""
     await queue.register("pool", a_spec, ready=True)
     for i in range(9):
         await queue.put(

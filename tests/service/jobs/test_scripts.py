@@ -1,5 +1,5 @@
-"""Each script's header, its Lua text and its dataclass name the same arguments and texts. Scripts
-reach a server that does not know them."""
+"""Agreement of each script's header, its Lua text and its dataclass on arguments and texts; and
+scripts that the server does not have cached."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from service.jobs.queue import Queue
 from service.jobs.scripts import runner
 from service.jobs.scripts.composition import composed
-from service.jobs.scripts.script import TEXT, Common, Script, Silent
+from service.jobs.scripts.script import TEXT, Common, Script, ScriptWithoutAnswer
 from tests.service.jobs.examples import a_job
 
 TEXTS = {path.stem: path.read_text() for path in Path(runner.__file__).parent.glob("*.lua")}
@@ -24,41 +24,41 @@ LIST = re.compile(rf"{ENTRY}(?:, {ENTRY})*")
 
 def leaves(base: type[Any]) -> set[type[Any]]:
     below = base.__subclasses__()
-    return {leaf for one in below for leaf in leaves(one)} if below else {base}
+    return {leaf for subclass in below for leaf in leaves(subclass)} if below else {base}
 
 
 CLASSES = {
     leaf.name(): leaf for leaf in leaves(Script) if leaf.__module__.startswith(runner.__package__)
 }
-"""The dataclass of each script."""
+"""Dataclass of each script, by name."""
 
 
 def declared(text: str, label: str) -> dict[str, bool]:
-    """What a header names behind a label: `name (what it is; or absent)`, and whether it may be
-    absent."""
-    found = re.search(rf"^-- {label}: +(.*(?:\n--  +.*)*)", text, re.M)
-    if not found:
+    """Names that a header lists after a label, as `name (meaning; or absent)`, and whether each may
+    be absent."""
+    line = re.search(rf"^-- {label}: +(.*(?:\n--  +.*)*)", text, re.M)
+    if not line:
         return {}
-    said = re.sub(r"\n-- +", " ", found[1])
-    assert LIST.fullmatch(said), f"not names with something in parentheses: {said}"
-    entries = re.findall(r"(\w+)(?: \(([^()]+)\))?", said)
+    names = re.sub(r"\n-- +", " ", line[1])
+    assert LIST.fullmatch(names), f"not names with something in parentheses: {names}"
+    entries = re.findall(r"(\w+)(?: \(([^()]+)\))?", names)
     return {name: prose.endswith("or absent") for name, prose in entries}
 
 
 def typed(script: type[Any], is_text: bool) -> dict[str, bool]:
-    """Fields of a dataclass, and whether they may be None."""
+    """Fields of a dataclass, and whether each may be None."""
     hints = get_type_hints(script)
-    mine = (one.name for one in fields(script) if bool(one.metadata) == is_text)
-    return {name: type(None) in getattr(hints[name], "__args__", ()) for name in mine}
+    selected = (item.name for item in fields(script) if bool(item.metadata) == is_text)
+    return {name: type(None) in getattr(hints[name], "__args__", ()) for name in selected}
 
 
 def functions(text: str) -> dict[str, str]:
-    """Those at the top of a Lua text."""
+    """Top-level functions of a Lua text."""
     return dict(re.findall(r"^local function (\w+)(.*?^end)", text, re.M | re.S))
 
 
 def used(text: str, shared: dict[str, str]) -> set[str]:
-    """Arguments that a Lua text uses, by itself or in functions that it calls."""
+    """Arguments that a Lua text uses, directly or in functions that it calls."""
     code, seen = re.sub(r"--.*", "", text), set[str]()
     while more := set(re.findall(r"(?<![.\w'])\w+", code)) & shared.keys() - seen:
         seen |= more
@@ -67,15 +67,15 @@ def used(text: str, shared: dict[str, str]) -> set[str]:
 
 
 def texts_used(text: str) -> int:
-    """How many texts a Lua text reads."""
+    """Number of texts that a Lua text reads."""
     return max(map(int, re.findall(r"ARGV(?:\[|, )(\d+)", text)), default=1) - 1
 
 
 def check(script: type[Any], text: str) -> None:
-    """Header, code and dataclass of a script agree."""
+    """Assert that header, code and dataclass of a script agree."""
     name = script.name() if issubclass(script, Script) else "common"
     before = [TEXTS[part] for part in runner.parts(name)[:-1]]
-    shared = {key: body for one in before for key, body in functions(one).items()}
+    shared = {key: body for source in before for key, body in functions(source).items()}
     args, texts = declared(text, "args"), declared(text, "texts")
     assert args == typed(script, is_text=False)
     assert texts == typed(script, is_text=True)
@@ -99,7 +99,7 @@ def test_every_script_is_given_the_common_arguments() -> None:
 
 
 @dataclass(frozen=True)
-class Example(Silent):
+class Example(ScriptWithoutAnswer):
     fence: int
     spent: float | None
     reason: str = field(metadata=TEXT)

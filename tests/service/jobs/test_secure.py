@@ -1,4 +1,4 @@
-"""Redis by TLS, as a user that may do no more than docs/operations/redis.md says."""
+"""Redis over TLS, as a user with only the rights in docs/operations/redis.md."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ PASSWORD = "correct horse/battery?staple"
 
 
 def rules() -> list[str]:
-    """What the documentation tells the operator to allow."""
-    found = re.search(
+    """ACL rules from the documentation."""
+    line = re.search(
         r"^user atelier on >PASSWORD (.*)$", (ROOT / "docs/operations/redis.md").read_text(), re.M
     )
-    assert found
-    return found[1].split()
+    assert line
+    return line[1].split()
 
 
 @pytest.fixture(scope="module")
@@ -89,22 +89,22 @@ async def test_a_whole_life_by_tls_with_the_least_rights(
 ) -> None:
     expected = await life(queue, hasty, a_spec)
     await empty_redis.flushall()
-    ours = await opened(secure)
+    secure_queue = await opened(secure)
     brief = await opened(secure, lease_s=1e-6, retention_s=1e-6)
-    assert await life(ours, brief, a_spec) == expected
-    waiting = asyncio.create_task(ours.claim("pool", MODEL, 1, wait_s=20))  # woken by a message
+    assert await life(secure_queue, brief, a_spec) == expected
+    waiting = asyncio.create_task(secure_queue.claim("pool", MODEL, 1, wait_s=20))
     await eventually(lambda: has_subscriber(empty_redis))
     await queue.put(a_job())
     assert len(await waiting) == 1
     keys = ApiKeys(connection.client(secure))
     key, text = await keys.create("acme")
     assert await keys.any() and await keys.find(text) == key and await keys.revoke(key.id)
-    assert await ours.announced(lease_s=1, most=1, each=1, busy={}) == []
-    secrets = WebhookSecrets(ours.redis)
+    assert await secure_queue.announced(lease_s=1, most=1, each=1, busy={}) == []
+    secrets = WebhookSecrets(secure_queue.redis)
     secret = await secrets.create("acme")
     assert await secrets.all() == await secrets.of("acme") == [secret]
     assert await secrets.revoke(secret.id)
-    for owner in (ours, brief, keys):
+    for owner in (secure_queue, brief, keys):
         await owner.close()
 
 
@@ -142,13 +142,13 @@ async def test_a_password_that_changes_in_its_file(
 ) -> None:
     file = tmp_path / "password"
     file.write_text(PASSWORD + "\n")
-    ours = await opened(changed(secure, password=None, password_file=file))
-    await ours.put(a_job())
+    queue = await opened(changed(secure, password=None, password_file=file))
+    await queue.put(a_job())
     await empty_redis.execute_command("ACL", "SETUSER", "atelier", "resetpass", ">new")
     file.write_text("new\n")
     await empty_redis.client_kill_filter(_type="normal", skipme=True)
-    assert len(await ours.list(limit=9)) == 1
-    await ours.close()
+    assert len(await queue.list(limit=9)) == 1
+    await queue.close()
 
 
 async def acl(redis: Redis, *rules: str) -> None:
@@ -158,7 +158,7 @@ async def acl(redis: Redis, *rules: str) -> None:
 async def test_a_password_is_rotated_while_clients_work(
     secure: RedisSettings, empty_redis: Redis, tmp_path: Path
 ) -> None:
-    """Both in the file, both at the server, the old one away there, and then in the file."""
+    """Both passwords in the file, both at the server, the old one removed there, then here."""
     file = tmp_path / "password"
     file.write_text(PASSWORD)
     settings = changed(secure, password=None, password_file=file)
@@ -177,11 +177,11 @@ async def test_a_password_is_rotated_while_clients_work(
         return len(accepted) >= number
 
     async def step() -> None:
-        """Everybody logs in again, several times, and goes on."""
+        """Make all clients log in again several times, and wait for their progress."""
         for _ in range(5):
             await empty_redis.client_kill_filter(_type="normal", skipme=True)
-            until = len(accepted) + 10
-            await eventually(lambda: goes_on(until))  # noqa: B023 - awaited here
+            target = len(accepted) + 10
+            await eventually(lambda: goes_on(target))  # noqa: B023 - awaited here
 
     file.write_text(f"{PASSWORD}\n\nnew\n")
     await step()
@@ -206,18 +206,18 @@ async def test_the_next_password_is_tried_where_the_first_one_is_refused(
         await (await opened(both)).close()
         await acl(empty_redis, *rules)
     await (await opened(both)).close()
-    with pytest.raises(ConfigError, match="does not let us in"):
+    with pytest.raises(ConfigError, match="denies access"):
         await opened(secure)
     await acl(empty_redis, "<new", ">other")
-    with pytest.raises(ConfigError, match="does not let us in"):
+    with pytest.raises(ConfigError, match="denies access"):
         await opened(both)
 
 
 async def test_acceptance_waits_for_replicas_with_the_least_rights(secure: RedisSettings) -> None:
-    ours = await opened(secure, wait_replicas=1, wait_replicas_s=0.1)
+    queue = await opened(secure, wait_replicas=1, wait_replicas_s=0.1)
     with pytest.raises(Unconfirmed, match="0 of 1 replicas confirmed put"):
-        await ours.put(a_job())
-    await ours.close()
+        await queue.put(a_job())
+    await queue.close()
 
 
 async def test_a_file_that_is_away_is_no_more_than_a_redis_that_is_away(
@@ -240,15 +240,15 @@ async def test_a_file_that_is_away_is_no_more_than_a_redis_that_is_away(
 async def test_a_server_that_wants_a_certificate(
     redis_url: str, secure: RedisSettings, certificates: Certificates
 ) -> None:
-    own = {"cert_file": certificates.file("client"), "key_file": certificates.key("client")}
+    client_cert = {"cert_file": certificates.file("client"), "key_file": certificates.key("client")}
     context = certificates.context()
     context.verify_mode = ssl.CERT_REQUIRED
     async with behind_tls(redis_url, context) as port:
-        there = changed(secure, url=f"rediss://localhost:{port}")
-        known = await opened(changed(there, **own))
-        await known.close()
+        settings = changed(secure, url=f"rediss://localhost:{port}")
+        authenticated = await opened(changed(settings, **client_cert))
+        await authenticated.close()
         with pytest.raises(ConfigError, match=r"redis\.url: (TLS with|no Redis answers)"):
-            await opened(there)
+            await opened(settings)
 
 
 async def test_a_server_that_nobody_vouches_for(secure: RedisSettings, tmp_path: Path) -> None:
@@ -273,15 +273,17 @@ async def test_a_server_whose_certificate_has_expired(
     certificates = Certificates(tmp_path)
     certificates.expire("server")
     async with behind_tls(redis_url, certificates.context()) as port:
-        there = changed(secure, url=f"rediss://127.0.0.1:{port}", ca_file=certificates.file("ca"))
+        settings = changed(
+            secure, url=f"rediss://127.0.0.1:{port}", ca_file=certificates.file("ca")
+        )
         with pytest.raises(ConfigError, match=r"TLS with .* certificate has expired"):
-            await opened(there)
+            await opened(settings)
 
 
 async def test_plain_text_to_a_server_that_wants_tls_is_told_apart(port: int) -> None:
     plain = RedisSettings(url=f"redis://127.0.0.1:{port}")
     async with connection.client(plain) as redis:
-        with pytest.raises(connection.RedisUnreachable, match="rediss:// if it wants TLS"):
+        with pytest.raises(connection.RedisUnreachable, match="rediss:// if it requires TLS"):
             await connection.check(redis, plain)
 
 
@@ -289,19 +291,19 @@ async def test_tls_to_a_server_that_speaks_none_is_told_apart(redis_url: str) ->
     async with behind_tls(redis_url, None) as port:
         settings = RedisSettings(url=f"rediss://127.0.0.1:{port}")
         async with connection.client(settings) as redis:
-            with pytest.raises(ConfigError, match=r"redis:// (if|where) it speaks no TLS"):
+            with pytest.raises(ConfigError, match=r"redis:// if (it|the server) uses no TLS"):
                 await connection.check(redis, settings)
 
 
 async def test_an_authority_that_vouches_for_one_server_needs_no_name(
     secure: RedisSettings, certificates: Certificates, redis_url: str, tmp_path: Path
 ) -> None:
-    """As of a Memorystore, which is reached by its address and has none in its certificate."""
+    """Example: Memorystore, whose certificate does not contain the IP that clients connect to."""
     async with behind_tls(redis_url, certificates.context("client")) as port:
-        there = changed(secure, url=f"rediss://127.0.0.1:{port}")
+        settings = changed(secure, url=f"rediss://127.0.0.1:{port}")
         with pytest.raises(ConfigError, match="certificate verify failed"):
-            await opened(there)
-        nameless = changed(there, check_name=False)
+            await opened(settings)
+        nameless = changed(settings, check_name=False)
         await (await opened(nameless)).close()
         with pytest.raises(ConfigError, match="certificate verify failed"):
             await opened(changed(nameless, ca_file=Certificates(tmp_path).file("ca")))
@@ -320,14 +322,14 @@ async def test_a_user_with_too_few_rights_is_told_so(
     secure: RedisSettings, empty_redis: Redis
 ) -> None:
     await empty_redis.execute_command("ACL", "SETUSER", "atelier", "-info")
-    with pytest.raises(ConfigError, match="what its ACL grants"):
+    with pytest.raises(ConfigError, match="the rights in its ACL"):
         await opened(secure)
 
 
 async def test_a_process_takes_it_from_its_supervisor_and_tells_nobody(
     secure: RedisSettings, queue: Queue, a_spec: ModelSpec, tmp_path: Path
 ) -> None:
-    """A front end with keys and webhooks, so with every client there is."""
+    """Start a front end with API keys and webhooks, so that every Redis client is in use."""
     await queue.register("cold", a_spec, ready=False)
     settings = Settings(
         redis=secure,
@@ -343,20 +345,20 @@ async def test_a_process_takes_it_from_its_supervisor_and_tells_nobody(
         stderr=asyncio.subprocess.PIPE,
     )
     assert process.stderr is not None
-    said = ""
-    while not (found := re.search(r"running on (http://\S+)", said)):
+    log = ""
+    while not (match := re.search(r"running on (http://\S+)", log)):
         line = (await process.stderr.readline()).decode()
-        assert line, said
-        said += line
+        assert line, log
+        log += line
     keys = ApiKeys(connection.client(secure))
     _, key = await keys.create("acme")
     await keys.close()
-    async with httpx.AsyncClient(base_url=found[1], trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=match[1], trust_env=False) as http:
         assert (await http.get("/v1/models")).status_code == 401
         answer = await http.get("/v1/models", headers={"Authorization": f"Bearer {key}"})
         assert answer.status_code == 200 and answer.json()["data"]
     process.terminate()
-    said += (await process.communicate())[1].decode()
+    log += (await process.communicate())[1].decode()
     assert process.returncode == 0
-    assert "Traceback" not in said
-    assert PASSWORD not in said and key not in said
+    assert "Traceback" not in log
+    assert PASSWORD not in log and key not in log

@@ -1,4 +1,5 @@
-"""What is kept of a running job: by its holder alone, and no longer than the job needs it."""
+"""Snapshots of a running job: only its current claim records them, and they are deleted with its
+end."""
 
 from __future__ import annotations
 
@@ -23,13 +24,13 @@ async def test_a_later_claim_finds_it(queue: Queue) -> None:
     finished = a_snapshot(claim, 0, 14).model_copy(
         update={"key": None, "outputs": (an_output(claim.job),), "device_seconds": 1.5}
     )
-    kept = [finished, a_snapshot(claim, 1, 6)]
+    snapshots = [finished, a_snapshot(claim, 1, 6)]
     await queue.progress(claim, 21, 28)
-    assert await queue.snapshot(claim, kept)
+    assert await queue.snapshot(claim, snapshots)
     await queue.release(claim)
     (again,) = await queue.claim("other", MODEL, 2)
-    assert again.job.snapshots == kept
-    assert again.job.step == 14 + 6, "as far as is kept"
+    assert again.job.snapshots == snapshots
+    assert again.job.step == 14 + 6, "the steps in snapshots"
 
 
 async def test_what_it_replaces_leaves_the_store(queue: Queue) -> None:
@@ -49,10 +50,10 @@ async def test_a_stale_pool_keeps_nothing(queue: Queue, hasty: Queue) -> None:
     (stale,) = await hasty.claim("stopped", MODEL, 1)
     await hasty.reap()
     (claim,) = await queue.claim("pool", MODEL, 1)
-    mine = [a_snapshot(claim, step=9)]
-    assert await queue.snapshot(claim, mine)
+    snapshots = [a_snapshot(claim, step=9)]
+    assert await queue.snapshot(claim, snapshots)
     assert not await queue.snapshot(stale, [a_snapshot(stale, step=20)])
-    assert (await queue.get(claim.job.id)).snapshots == mine
+    assert (await queue.get(claim.job.id)).snapshots == snapshots
     assert await queue.reap() == []
 
 
@@ -84,13 +85,13 @@ async def test_nothing_is_kept_of_an_ended_job(queue: Queue, how: str) -> None:
             files = await queue.reap()
             assert (await queue.get(job.id)).state is JobState.EXPIRED
     assert f"snapshots/{job.id}/" in files + await queue.reap()
-    found = await queue.get(job.id)
-    assert found is None if how == "delete" else found.snapshots == []
+    current = await queue.get(job.id)
+    assert current is None if how == "delete" else current.snapshots == []
     assert not await queue.snapshot(claim, [a_snapshot(claim)])
 
 
 async def test_a_tenant_pays_once_for_what_is_kept(queue: Queue, empty_redis: object) -> None:
-    """A quarter is kept, the rest done again: as for a job that was never disturbed."""
+    """A quarter is resumed and the rest repeated: the charge equals that of an undisturbed job."""
 
     async def tag() -> float:
         return float(await empty_redis.hget("{atelier}:tags:" + MODEL, "a"))
@@ -102,7 +103,7 @@ async def test_a_tenant_pays_once_for_what_is_kept(queue: Queue, empty_redis: ob
     await queue.snapshot(claim, [a_snapshot(claim, step=7)])
     await queue.progress(claim, 20, 28)
     await queue.release(claim)
-    assert await tag() == 2.5, "what was not kept was not of use"
+    assert await tag() == 2.5, "steps without a snapshot are not charged"
     (claim,) = await queue.claim("pool", MODEL, 1)
     assert await tag() == 10
     await queue.finish(claim, [], USAGE.model_copy(update={"device_seconds": 12}))

@@ -1,4 +1,4 @@
-"""What the holder of a claim, and the client, may do to a job; and who is refused."""
+"""Calls of a claim's holder and of clients, and calls that are rejected."""
 
 from __future__ import annotations
 
@@ -87,12 +87,12 @@ async def test_progress_past_the_deadline_expires(queue: Queue) -> None:
 
 
 async def test_renew_tells_what_is_lost(queue: Queue) -> None:
-    kept = await claimed(queue)
+    current = await claimed(queue)
     stopped = await claimed(queue)
     late = await claimed(queue)
     await queue.cancel(stopped.job.id)
     await let_expire(queue, late.job.id)
-    assert await queue.renew([kept, stopped, late]) == [stopped, late]
+    assert await queue.renew([current, stopped, late]) == [stopped, late]
     assert (await queue.get(late.job.id)).state is JobState.EXPIRED
     assert await queue.renew([]) == []
 
@@ -143,7 +143,7 @@ CALLS: dict[str, Callable[[Queue, Claim], Awaitable[object]]] = {
     "snapshot": lambda queue, claim: queue.snapshot(claim, [a_snapshot(claim)]),
 }
 REPEATS = {("finish", "finish"), ("fail", "fail"), ("release", "release"), ("retry", "fail")}
-"""(how it ended, the call): the same claim's own repeat, which is told what it was told before."""
+"""(end, call) of the same claim's own repeat, which gets the same response again."""
 
 
 @pytest.mark.parametrize("how", ENDINGS)
@@ -159,9 +159,9 @@ async def test_a_stale_claim_changes_nothing(queue: Queue, how: str, call: str) 
 
 
 async def state(queue: Queue, job: Job) -> JobState:
-    found = await queue.get(job.id)
-    assert found is not None
-    return found.state
+    current = await queue.get(job.id)
+    assert current is not None
+    return current.state
 
 
 async def test_cancel_a_queued_job(queue: Queue) -> None:
@@ -205,7 +205,7 @@ async def test_delete_leaves_nothing(queue: Queue, empty_redis: object, how: str
     assert await queue.delete(job.id) is None
     assert await queue.list(limit=10) == []
     assert await queue.claim("pool", MODEL, 1) == []
-    await queue.reap(await queue.reap())  # reports deleted what the store held
+    await queue.reap(await queue.reap())  # reports the returned store keys as deleted
     left = {key for key in await empty_redis.keys("*") if key.split(":")[1] not in ("call", "left")}
     stays = {"reaped", "ledger", "totals", "history"}
-    assert left <= {f"{{atelier}}:{name}" for name in stays}, "which are of no single job"
+    assert left <= {f"{{atelier}}:{name}" for name in stays}, "keys that belong to no job"

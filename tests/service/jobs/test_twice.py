@@ -1,5 +1,5 @@
-"""Every script is safe to be sent twice: a life over a network that loses each first answer is the
-same life."""
+"""Idempotence of scripts: a scenario over a network that loses each first response equals the
+undisturbed one."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from redis.exceptions import ConnectionError
 from models.spec.lora import Lora
 from models.spec.model_spec import ModelSpec
 from service.jobs.model.batch import Batch, BatchState, StoredFile
-from service.jobs.model.job import Job, Warned
-from service.jobs.model.preemption import FullPool, Held
-from service.jobs.queue import Depth, Queue, Spent
+from service.jobs.model.job import FieldWarning, Job
+from service.jobs.model.preemption import FullPool, Preemptible
+from service.jobs.queue import ClaimUsage, Depth, Queue
 from service.jobs.redis.keys import LEDGER
 from service.jobs.scheduling.cost_model import CostKey, CostRow
 from service.jobs.scripts import runner
@@ -33,7 +33,7 @@ LIMITS = TenantSettings(max_queued=100, device_seconds_per_hour=1000)
 COSTS = CostRow(step_s=0.5, encode_s=0.1, decode_s=0.2)
 NO_LEASE_S = 0.0
 ONE_LORA = TenantSettings(max_loras=1)
-"""Lease of a batch until it is renewed: one that is taken twice is the same one."""
+"""Lease of a batch until it is renewed: taken twice, it is the same batch."""
 TIMES = {"id": "", "created_at": 0.0, "started_at": None, "finished_at": None, "outputs": []}
 
 
@@ -42,7 +42,7 @@ def counts(depths: dict[str, Depth]) -> dict[str, tuple[int, int]]:
 
 
 async def life(queue: Queue, hasty: Queue, spec: ModelSpec) -> list[object]:
-    """Uses every script; what it answers and leaves, without ids and times."""
+    """Call every script; return all responses and final states, without ids and times."""
     jobs = [
         (await queue.put(a_job(metadata={"n": str(i)}), idempotency_key=f"key {i}", limits=LIMITS))
         for i in range(8)
@@ -50,79 +50,85 @@ async def life(queue: Queue, hasty: Queue, spec: ModelSpec) -> list[object]:
     ids = {job.id: job.metadata["n"] for job, _ in jobs}
     await queue.deposit(jobs[0][0].id)
     await queue.register("pool", spec, ready=True)
-    said: list[object] = [new for _, new in jobs]
-    said.append((await queue.put(a_job(), idempotency_key="key 3"))[1])
-    one, two, three, four, five = await queue.claim("pool", MODEL, 5)
+    responses: list[object] = [new for _, new in jobs]
+    responses.append((await queue.put(a_job(), idempotency_key="key 3"))[1])
+    first, second, third, fourth, fifth = await queue.claim("pool", MODEL, 5)
     await queue.measured(MODEL, {CostKey("96x96", "layout", 1): COSTS})
-    said += [(await queue.costs(MODEL)).predict("96x96", 4, 1)]
+    responses += [(await queue.costs(MODEL)).predict("96x96", 4, 1)]
     look = await queue.queue_snapshot(MODEL)
-    said += [look.tenants, look.idle, look.running, look.seen]
-    said += [await queue.progress(one, 3, 28, "data:,x"), await queue.progress(one, 4, 28)]
-    said += [await queue.snapshot(one, [a_snapshot(one, step=n)]) for n in (3, 4)]
-    said += [await queue.warn(one, [Warned(field="eta", message="has no effect")])]
-    said += [await queue.finish(one, [an_output(one.job)], USAGE)]
-    said += [await queue.spent(one, Spent(USAGE.device_seconds + 1, 0.5))]
-    said += [await queue.fail(two, FAILURE), await queue.fail(three, FAILURE, retry=True)]
-    held = [Held(four.job.id, four.fence, left_s=60, pictures=1)]
+    responses += [look.tenants, look.idle, look.running, look.coverage]
+    responses += [await queue.progress(first, 3, 28, "data:,x"), await queue.progress(first, 4, 28)]
+    responses += [await queue.snapshot(first, [a_snapshot(first, step=n)]) for n in (3, 4)]
+    responses += [await queue.warn(first, [FieldWarning(field="eta", message="has no effect")])]
+    responses += [await queue.finish(first, [an_output(first.job)], USAGE)]
+    responses += [await queue.spent(first, ClaimUsage(USAGE.device_seconds + 1, 0.5))]
+    responses += [await queue.fail(second, FAILURE), await queue.fail(third, FAILURE, retry=True)]
+    held = [Preemptible(fourth.job.id, fourth.fence, left_s=60, pictures=1)]
     full = FullPool("pool", MODEL, slots=5, free=0, soonest_s=60, held=held)
-    said += [await queue.preempt(full, ratio=4, room_s=60)]
-    said += [await queue.release(four, preempted=True), await queue.renew([one, five]) == [one]]
-    said += [(await queue.cancel(five.job.id)).state, await queue.renew([five]) == [five]]
-    said += [await queue.switch_model(jobs[6][0], spec.model_copy(update={"name": "other"}))]
-    said += [await queue.switch_model(one.job, spec)]
-    said += [(await queue.delete(jobs[7][0].id)).state]
-    (six,) = await queue.claim("pool", MODEL, 1)
-    said += [await queue.take_back(six.job.id), await queue.take_back(six.job.id)]
+    responses += [await queue.preempt(full, ratio=4, room_s=60)]
+    responses += [
+        await queue.release(fourth, preempted=True),
+        await queue.renew([first, fifth]) == [first],
+    ]
+    responses += [(await queue.cancel(fifth.job.id)).state, await queue.renew([fifth]) == [fifth]]
+    responses += [await queue.switch_model(jobs[6][0], spec.model_copy(update={"name": "other"}))]
+    responses += [await queue.switch_model(first.job, spec)]
+    responses += [(await queue.delete(jobs[7][0].id)).state]
+    (sixth,) = await queue.claim("pool", MODEL, 1)
+    responses += [await queue.take_back(sixth.job.id), await queue.take_back(sixth.job.id)]
     (lost,) = await hasty.claim("dead", MODEL, 1)
-    said += [ids[lost.job.id]]
+    responses += [ids[lost.job.id]]
     await queue.reap()
-    said += [await queue.get(job) and plain(await queue.get(job)) for job in ids]
-    said += [plain(job) for job in await queue.list(limit=100)]
-    said += [[(e.id, e.name, e.data) async for e in queue.events(one.job.id)]]
-    said += [await queue.models(), counts(await queue.depths())]
-    standing = await queue.standing("default", LIMITS)
-    said += [standing.queued, standing.device_seconds]
+    responses += [await queue.get(job) and plain(await queue.get(job)) for job in ids]
+    responses += [plain(job) for job in await queue.list(limit=100)]
+    responses += [[(e.id, e.name, e.data) async for e in queue.events(first.job.id)]]
+    responses += [await queue.models(), counts(await queue.depths())]
+    standing = await queue.quota_usage("default", LIMITS)
+    responses += [standing.queued, standing.device_seconds]
     await queue.unregister("pool", spec.name)
-    said += [await queue.models()]
-    said += await announce(queue)
-    said += await adapt(queue)
-    said += await batch(queue, hasty)
-    said += await account(queue)
+    responses += [await queue.models()]
+    responses += await announce(queue)
+    responses += await adapt(queue)
+    responses += await batch(queue, hasty)
+    responses += await account(queue)
     files = sorted(await hasty.reap())
-    said += [
+    responses += [
         sorted(file.replace(job, n) for job, n in ids.items() for file in files if job in file)
     ]
-    said += [counted(queue, hasty)]
-    return said
+    responses += [counted(queue, hasty)]
+    return responses
 
 
 async def announce(queue: Queue) -> list[object]:
-    """An end that somebody wants to be told of, who has to be asked three times."""
+    """Announce an ended job with a webhook, which fails three times."""
     job, _ = await queue.put(a_job(request={"webhook": {}}))
     await queue.cancel(job.id)
-    said: list[object] = []
+    responses: list[object] = []
     for failed in range(3):
-        (one,) = await queue.announced(lease_s=60, most=5, each=5, busy={"other": 1})
-        said += [one.failed, await queue.announced(lease_s=60, most=5, each=5, busy={})]
-        await queue.announce_later(replace(one, failed=failed + 1), 0)
-    await queue.announce_no_more(one)
-    return [*said, await queue.announced(lease_s=60, most=5, each=5, busy={})]
+        (announcement,) = await queue.announced(lease_s=60, most=5, each=5, busy={"other": 1})
+        responses += [
+            announcement.failed,
+            await queue.announced(lease_s=60, most=5, each=5, busy={}),
+        ]
+        await queue.announce_later(replace(announcement, failed=failed + 1), 0)
+    await queue.announce_no_more(announcement)
+    return [*responses, await queue.announced(lease_s=60, most=5, each=5, busy={})]
 
 
 async def adapt(queue: Queue) -> list[object]:
-    """An adapter comes, and another one of its name, and one too many; then it goes."""
+    """Add an adapter, replace it under the same name, exceed the limit, and remove it."""
     ink = Lora(name="ink", model=MODEL, digest="01", origin="upload")
-    others = [ink.model_copy(update=one) for one in ({"digest": "02"}, {"name": "oil"})]
-    said: list[object] = []
+    others = [ink.model_copy(update=item) for item in ({"digest": "02"}, {"name": "oil"})]
+    responses: list[object] = []
     async with queue.lora_lock("acme", ink.digest):
-        said += [await queue.record_lora("acme", one, ONE_LORA) for one in (ink, *others)]
-        said += [await queue.loras("acme"), await queue.remove_lora("acme", others[0])]
-    said += [await queue.remove_lora("acme", ink), await queue.loras("acme")]
-    return said
+        responses += [await queue.record_lora("acme", item, ONE_LORA) for item in (ink, *others)]
+        responses += [await queue.loras("acme"), await queue.remove_lora("acme", others[0])]
+    responses += [await queue.remove_lora("acme", ink), await queue.loras("acme")]
+    return responses
 
 
 async def batch(queue: Queue, hasty: Queue) -> list[object]:
-    """A file comes; one batch is taken over, worked off and forgotten, another is cancelled."""
+    """Upload a file; run one batch under two holders and forget it; cancel another."""
     file = StoredFile(
         id="file-1",
         tenant="acme",
@@ -132,45 +138,48 @@ async def batch(queue: Queue, hasty: Queue) -> list[object]:
         created_at=0,
         expires_at=2**40,
     )
-    said: list[object] = [await queue.record_file(file, max_files=1)]
-    said += [await queue.record_file(file.model_copy(update={"id": "file-2"}), max_files=1)]
-    asked = {"tenant": "acme", "endpoint": "/v1/generate", "completion_window": "24h"}
-    one, two = (Batch(id=f"batch_{n}", input_file_id=file.id, **asked) for n in (1, 2))
-    said += [await queue.record_batch(one, window_s=60, max_open=1, max_files=4)]
-    said += [await queue.record_batch(two, window_s=60, max_open=1, max_files=4)]
+    responses: list[object] = [await queue.record_file(file, max_files=1)]
+    responses += [await queue.record_file(file.model_copy(update={"id": "file-2"}), max_files=1)]
+    fields = {"tenant": "acme", "endpoint": "/v1/generate", "completion_window": "24h"}
+    first, second = (Batch(id=f"batch_{n}", input_file_id=file.id, **fields) for n in (1, 2))
+    responses += [await queue.record_batch(first, window_s=60, max_open=1, max_files=4)]
+    responses += [await queue.record_batch(second, window_s=60, max_open=1, max_files=4)]
     for holder in ("first", "second"):
-        taken = await queue.take_batch(holder, NO_LEASE_S)
-        said += [taken and taken.id, await queue.keep_batch(one.id, holder, lease_s=60)]
-        said += [await queue.move_batch(one.id, holder, BatchState.IN_PROGRESS, total=2)]
+        claimed = await queue.take_batch(holder, NO_LEASE_S)
+        responses += [claimed and claimed.id, await queue.keep_batch(first.id, holder, lease_s=60)]
+        responses += [await queue.move_batch(first.id, holder, BatchState.IN_PROGRESS, total=2)]
         for outcome in ("job_1", "completed", "failed"):
-            said += [await queue.record_line(one.id, holder, 0, outcome)]
-        said += [await queue.lines(one.id)]
-        await queue.release_batch(one.id, holder)
+            responses += [await queue.record_line(first.id, holder, 0, outcome)]
+        responses += [await queue.lines(first.id)]
+        await queue.release_batch(first.id, holder)
     for state in (BatchState.FINALIZING, BatchState.COMPLETED):
-        said += [await queue.move_batch(one.id, "second", state)]
-    done = await queue.batch(one.id, "acme")
-    said += [done and (done.state, done.total, done.completed, done.failed)]
-    said += [await queue.record_batch(two, window_s=60, max_open=1, max_files=4)]
-    said += [await queue.cancel_batch(two.id, "acme")]
-    taken = await queue.take_batch("third", NO_LEASE_S)
-    said += [taken and taken.state, await queue.move_batch(two.id, "third", BatchState.CANCELLED)]
-    said += [await queue.batches("acme"), len(await queue.files("acme"))]
-    await queue.remove_file(file.id, "acme")  # sent twice, it finds none the second time
+        responses += [await queue.move_batch(first.id, "second", state)]
+    done = await queue.batch(first.id, "acme")
+    responses += [done and (done.state, done.total, done.completed, done.failed)]
+    responses += [await queue.record_batch(second, window_s=60, max_open=1, max_files=4)]
+    responses += [await queue.cancel_batch(second.id, "acme")]
+    claimed = await queue.take_batch("third", NO_LEASE_S)
+    responses += [
+        claimed and claimed.state,
+        await queue.move_batch(second.id, "third", BatchState.CANCELLED),
+    ]
+    responses += [await queue.batches("acme"), len(await queue.files("acme"))]
+    await queue.remove_file(file.id, "acme")  # the repeat finds none
     await hasty.forget_batches(0)
-    return [*said, await queue.batches("acme"), await queue.files("acme")]
+    return [*responses, await queue.batches("acme"), await queue.files("acme")]
 
 
 async def account(queue: Queue) -> list[object]:
-    """The ledger's sums, and one file of what it has, of an hour that is long over."""
+    """Read the ledger's totals, and write one file of its old records."""
     totals = await queue.totals()
     await queue.redis.delete(LEDGER)
     await queue.redis.xadd(LEDGER, {"record": "{}"}, "1-0")
     usage = UsageSettings()
     file = await queue.take_ledger("me", 60, usage)
     assert file is not None
-    said = [dict(totals.sums), totals.pending, file, await queue.ledger_lines(file)]
-    await queue.trim_ledger(file)  # sent twice, it finds none the second time
-    return [*said, await queue.take_ledger("me", 60, usage)]
+    responses = [dict(totals.sums), totals.pending, file, await queue.ledger_lines(file)]
+    await queue.trim_ledger(file)  # the repeat finds none
+    return [*responses, await queue.take_ledger("me", 60, usage)]
 
 
 def plain(job: Job) -> dict[str, object]:
@@ -218,7 +227,7 @@ async def test_what_a_reap_without_an_answer_took_is_counted_by_the_next_one(
 async def test_a_claim_without_an_answer_is_what_the_next_one_gives(
     queue: Queue, connect: Connect, redis_url: str, tmp_path: Path
 ) -> None:
-    """Redis went away when it had carried it out, for longer than anybody tries."""
+    """Redis was unreachable after the claim, for longer than clients retry."""
     first, _ = await queue.put(a_job())
     async with flaky(redis_url, tmp_path) as (url, relay):
         shaky = await connect(url)
@@ -230,5 +239,5 @@ async def test_a_claim_without_an_answer_is_what_the_next_one_gives(
         second, _ = await queue.put(a_job())
         claims = [await shaky.claim("pool", MODEL, 1) for _ in range(2)]
         await shaky.close()
-    assert [[one.job.id for one in taken] for taken in claims] == [[first.id], [second.id]]
+    assert [[claim.job.id for claim in batch] for batch in claims] == [[first.id], [second.id]]
     assert claims[0][0].job.attempts == 1

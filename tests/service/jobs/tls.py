@@ -1,4 +1,4 @@
-"""A Redis behind TLS: certificates by the `openssl` program, and a relay that speaks TLS for it."""
+"""Redis behind TLS: certificates made by `openssl`, and a relay that terminates TLS."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ commonName = supplied
 
 
 class Certificates:
-    """An authority, and what it vouches for: `server` (127.0.0.1, localhost), one that is
-    `elsewhere`, and a `client`."""
+    """A certificate authority, and its certificates: `server` (127.0.0.1, localhost), `elsewhere`
+    (another host) and `client`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -60,7 +60,8 @@ class Certificates:
         subprocess.run([*command, *curve, *files, *options], check=True, capture_output=True)
 
     def expire(self, name: str) -> None:
-        """Make that one anew, with an end in the past: `openssl req` makes none of these."""
+        """Reissue a certificate with an end in the past by `openssl ca`, since `openssl req`
+        cannot."""
         (self._folder / "index").write_text("")
         config = self._folder / "ca.conf"
         config.write_text(EXPIRED.format(folder=self._folder, extension=NAMES[name]))
@@ -75,7 +76,7 @@ class Certificates:
             subprocess.run(["openssl", *command], check=True, capture_output=True)
 
     def context(self, name: str = "server") -> ssl.SSLContext:
-        """That server's side; it takes everybody."""
+        """TLS context of a server, which accepts every client."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.file(name), self.key(name))
         context.load_verify_locations(self.file("ca"))
@@ -84,7 +85,8 @@ class Certificates:
 
 @asynccontextmanager
 async def behind_tls(redis_url: str, context: ssl.SSLContext | None) -> AsyncIterator[int]:
-    """The port on 127.0.0.1 where that Redis is reached by TLS; without a context in plain."""
+    """Run a relay that terminates TLS for Redis; yield its port on 127.0.0.1. Args: context: None:
+    plain TCP."""
     path = unquote(urlsplit(redis_url).path)
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""Pages of metrics in both formats: the same numbers, and traces as exemplars in one of them."""
+"""Metrics pages in both text formats: the same series, and traces as exemplars in OpenMetrics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 from prometheus_client.samples import Sample
 
 from service.jobs.model.job import JobState
-from service.jobs.model.metrics import End, JobMetrics
+from service.jobs.model.metrics import JobEnd, JobMetrics
 from service.metrics.exposition import PROTOBUF, page
 from service.settings.settings import Settings
 from service.settings.tracing import TracingSettings
@@ -35,12 +35,12 @@ TRACED = (
     "gen_ai_server_request_duration_seconds",
 )
 LIMIT = 128
-"""Characters of an exemplar's labels, by OpenMetrics."""
+"""Maximum length of an exemplar's labels in OpenMetrics."""
 
 
 @pytest.fixture
 def settings(settings: Settings) -> Iterator[Settings]:
-    """Traces are on."""
+    """Settings with tracing on."""
     with collecting() as collector:
         tracing = TracingSettings(endpoint=collector.url)
         with spans.exporting(tracing, "atelier-test"):
@@ -48,7 +48,7 @@ def settings(settings: Settings) -> Iterator[Settings]:
 
 
 def exemplars(samples: list[Sample], name: str) -> list[str]:
-    """The traces that they name."""
+    """Trace ids of the exemplars in a histogram's buckets."""
     return [
         sample.exemplar.labels["trace_id"]
         for sample in samples
@@ -63,7 +63,7 @@ async def scraped(http: httpx.AsyncClient, accept: str = PROMETHEUS) -> list[Sam
     return [sample for family in read_openmetrics(answer.text) for sample in family.samples]
 
 
-async def made(http: httpx.AsyncClient, trace: str, flags: str = "01") -> None:
+async def generate(http: httpx.AsyncClient, trace: str, flags: str = "01") -> None:
     headers = {"traceparent": f"00-{trace}-{'1' * 16}-{flags}", "Prefer": "wait"}
     answer = await http.post("/v1/generate", json=CAT, headers=headers)
     assert answer.json()["state"] == "succeeded"
@@ -71,22 +71,24 @@ async def made(http: httpx.AsyncClient, trace: str, flags: str = "01") -> None:
 
 async def test_latencies_have_traces_as_exemplars(http: httpx.AsyncClient, pool: StandIn) -> None:
     trace = secrets.token_hex(16)
-    await made(http, trace)
-    found = await scraped(http)
+    await generate(http, trace)
+    samples = await scraped(http)
     for name in TRACED:
-        assert trace in exemplars(found, name), name
-    labels = [dict(one.exemplar.labels) for one in found if one.exemplar]
-    assert all(sum(len(name) + len(text) for name, text in one.items()) <= LIMIT for one in labels)
+        assert trace in exemplars(samples, name), name
+    labels = [dict(item.exemplar.labels) for item in samples if item.exemplar]
+    assert all(
+        sum(len(name) + len(text) for name, text in item.items()) <= LIMIT for item in labels
+    )
 
 
 async def test_a_trace_that_is_not_recorded_is_none(http: httpx.AsyncClient, pool: StandIn) -> None:
-    await made(http, secrets.token_hex(16), "00")
-    assert not [one for one in await scraped(http) if one.exemplar]
+    await generate(http, secrets.token_hex(16), "00")
+    assert not [sample for sample in await scraped(http) if sample.exemplar]
 
 
 async def test_both_formats_have_the_same_series(http: httpx.AsyncClient, pool: StandIn) -> None:
-    await made(http, secrets.token_hex(16))
-    await scraped(http)  # a scrape is a request, too
+    await generate(http, secrets.token_hex(16))
+    await scraped(http)  # a scrape is a request too
     text = await http.get("/metrics", headers={"Accept": "text/plain"})
     assert text.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert " # {" not in text.text
@@ -158,8 +160,8 @@ def test_ends_that_a_script_makes_have_exemplars_too() -> None:
     metrics, trace = JobMetrics(registry), "c" * 32
     parent = {"parent": f"00-{trace}-{'b' * 16}-01"}
     times = {"created_at": "1", "finished_at": "2"}
-    metrics.hear({"event": "expired", "model": MODEL, "trace": parent, **times})
-    metrics.hear({"event": "expired", "model": MODEL, **times})
-    metrics.ended(End(MODEL, JobState.CANCELED, 1.0, 2.0))
-    samples = [one for family in registry.collect() for one in family.samples]
+    metrics.count_note({"event": "expired", "model": MODEL, "trace": parent, **times})
+    metrics.count_note({"event": "expired", "model": MODEL, **times})
+    metrics.ended(JobEnd(MODEL, JobState.CANCELED, 1.0, 2.0))
+    samples = [sample for family in registry.collect() for sample in family.samples]
     assert exemplars(samples, "atelier_job_duration_seconds") == [trace]

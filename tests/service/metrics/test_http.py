@@ -1,4 +1,4 @@
-"""The front end's metrics: few series whatever clients send, told from the start, and in time."""
+"""Front-end metrics: series exist from the start, and clients' input adds none."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from models.spec.model_spec import Aim
 from service.app import create_app
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
-from service.routing import ASK_FOR_WORK
+from service.routing import JOB_OPERATIONS
 from service.settings.settings import Settings
 from service.settings.tenants import TenantSettings
 from tests.service.eventually import eventually
@@ -28,7 +28,7 @@ NAMES = [f"tenant-{number}" for number in range(12)]
 
 
 async def samples(http: httpx.AsyncClient) -> dict[tuple[str, ...], float]:
-    """By name and label values, these by the names of their labels."""
+    """Values by sample name and label values; labels are ordered by name."""
     page = (await http.get("/metrics")).text
     return {
         (sample.name, *sample.labels.values()): sample.value
@@ -40,10 +40,10 @@ async def samples(http: httpx.AsyncClient) -> dict[tuple[str, ...], float]:
 async def test_what_may_happen_is_told_before_it_does(
     http: httpx.AsyncClient, queue: Queue
 ) -> None:
-    """A registered model has its counts from the first scrape on, without pools and jobs, too."""
+    """A registered model's counters exist from the first scrape, even without workers and jobs."""
     await queue.register("pool", SPEC, ready=True)
     await queue.unregister("pool", MODEL)
-    told = await samples(http)
+    metrics = await samples(http)
     for sample in (
         ("atelier_jobs_accepted_total", MODEL, "default"),
         ("atelier_jobs_ended_total", MODEL, "expired", "default"),
@@ -59,19 +59,19 @@ async def test_what_may_happen_is_told_before_it_does(
         (REFUSALS, MODEL, "store_unreachable", "default"),
         (REFUSALS, "", "invalid_request", "default"),
     ):
-        assert told[sample] == 0, sample
+        assert metrics[sample] == 0, sample
 
 
 async def test_what_a_model_is_held_against_is_told(http: httpx.AsyncClient, queue: Queue) -> None:
-    """As pools have it of their settings, and else by default."""
+    """Objectives come from the workers' settings, or from defaults."""
     aim = Aim(objective_s=25, cold_start_s=2700)
     for spec in (SPEC.model_copy(update={"aim": aim}), VIDEO):
         await queue.register("pool", spec, ready=True)
-    told = await samples(http)
-    assert told["atelier_objective_seconds", MODEL] == 25
-    assert told["atelier_cold_start_seconds", MODEL] == 2700
-    assert told["atelier_objective_seconds", VIDEO.name] == 300
-    assert told["atelier_cold_start_seconds", VIDEO.name] == 900
+    metrics = await samples(http)
+    assert metrics["atelier_objective_seconds", MODEL] == 25
+    assert metrics["atelier_cold_start_seconds", MODEL] == 2700
+    assert metrics["atelier_objective_seconds", VIDEO.name] == 300
+    assert metrics["atelier_cold_start_seconds", VIDEO.name] == 900
 
 
 async def test_a_life_is_counted_by_its_end(
@@ -81,40 +81,40 @@ async def test_a_life_is_counted_by_its_end(
     job = (await http.post("/v1/generate", json=CAT)).json()
     await pool.has_claimed.wait()
     waiting = (await http.post("/v1/generate", json=CAT | {"deadline_s": 900})).json()
-    told = await samples(http)
-    assert told["atelier_queue_jobs", MODEL, "queued"] == 1
-    assert told["atelier_queue_jobs", MODEL, "running"] == 1
-    assert told["atelier_queue_backlog_device_seconds", MODEL] == pytest.approx(1, abs=1)
+    metrics = await samples(http)
+    assert metrics["atelier_queue_jobs", MODEL, "queued"] == 1
+    assert metrics["atelier_queue_jobs", MODEL, "running"] == 1
+    assert metrics["atelier_queue_backlog_device_seconds", MODEL] == pytest.approx(1, abs=1)
     for _ in range(2):
         await http.post(f"/v1/jobs/{waiting['id']}/cancel")
     await http.delete(f"/v1/jobs/{waiting['id']}")
     await http.delete(f"/v1/jobs/{job['id']}")
     pool.may_finish.set()
-    told = await samples(http)
-    assert told["atelier_jobs_ended_total", MODEL, "canceled", "default"] == 2
-    assert told["atelier_job_duration_seconds_count", MODEL, "canceled"] == 2
-    assert told["atelier_job_deadlines_total", MODEL, "missed", "default"] == 0
+    metrics = await samples(http)
+    assert metrics["atelier_jobs_ended_total", MODEL, "canceled", "default"] == 2
+    assert metrics["atelier_job_duration_seconds_count", MODEL, "canceled"] == 2
+    assert metrics["atelier_job_deadlines_total", MODEL, "missed", "default"] == 0
 
 
 async def test_each_class_of_requests_has_its_errors_from_the_start(
     app: FastAPI, http: httpx.AsyncClient, pool: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Polls do not dilute what goes wrong with requests for work; probes and pages are neither."""
-    told = await samples(http)
+    """Polls do not dilute the error rate of generation; probes and pages are in neither class."""
+    metrics = await samples(http)
     for name in ("generate", "read"):
         for outcome in ("answered", "failed"):
-            assert told["atelier_api_requests_total", name, outcome] == 0
+            assert metrics["atelier_api_requests_total", name, outcome] == 0
     job = (await http.post("/v1/generate", json=CAT)).json()["id"]
     for path in (f"/v1/jobs/{job}", "/v1/jobs", "/v1/jobs/nobodys", "/readyz", "/", "/nowhere"):
         await http.get(path)
-    monkeypatch.setattr(app.state.front.costs, "accepted", None)
+    monkeypatch.setattr(app.state.front.costs, "add_accepted", None)
     assert (await http.post("/v1/generate", json=CAT)).status_code == 500
     assert (await http.post("/sdapi/v1/txt2img", json={"prompt": "a cat"})).status_code == 500
-    told = await samples(http)
-    assert told["atelier_api_requests_total", "generate", "answered"] == 1
-    assert told["atelier_api_requests_total", "generate", "failed"] == 2
-    assert told["atelier_api_requests_total", "read", "answered"] == 3
-    assert told["atelier_api_requests_total", "read", "failed"] == 0
+    metrics = await samples(http)
+    assert metrics["atelier_api_requests_total", "generate", "answered"] == 1
+    assert metrics["atelier_api_requests_total", "generate", "failed"] == 2
+    assert metrics["atelier_api_requests_total", "read", "answered"] == 3
+    assert metrics["atelier_api_requests_total", "read", "failed"] == 0
 
 
 ASK_FOR_NOTHING = {
@@ -124,7 +124,7 @@ ASK_FOR_NOTHING = {
     *("sdapi_refresh_models", "sdapi_refresh_loras"),
     *("cancel_any_job", "requeue_job", "pause_things", "resume_things"),
 }
-"""Operations by POST that lead to no job."""
+"""POST operations that create no job."""
 
 
 def test_every_post_is_in_one_class(app: FastAPI) -> None:
@@ -134,8 +134,8 @@ def test_every_post_is_in_one_class(app: FastAPI) -> None:
         for method, operation in path.items()
         if method == "post"
     }
-    assert posts == ASK_FOR_WORK | ASK_FOR_NOTHING
-    assert not ASK_FOR_WORK & ASK_FOR_NOTHING
+    assert posts == JOB_OPERATIONS | ASK_FOR_NOTHING
+    assert not JOB_OPERATIONS & ASK_FOR_NOTHING
 
 
 WRONG = {"prompt": "a cat", "width": "wide"}
@@ -152,7 +152,7 @@ REFUSED: dict[str, tuple[str, dict[str, object]]] = {
         {"prompt": 7, "override_settings": {"sd_model_checkpoint": MODEL}},
     ),
 }
-"""Bodies that cannot be read, which name a model."""
+"""Invalid bodies that name a model."""
 
 
 @pytest.mark.parametrize("door", REFUSED)
@@ -163,8 +163,8 @@ async def test_refused_bodies_are_counted_under_the_model_that_they_name(
         await queue.register("pool", spec, ready=True)
     path, body = REFUSED[door]
     assert (await http.post(path, json=body)).is_client_error
-    told = await samples(http)
-    counts = {key[1]: value for key, value in told.items() if key[0] == REFUSALS and value}
+    metrics = await samples(http)
+    counts = {key[1]: value for key, value in metrics.items() if key[0] == REFUSALS and value}
     assert counts == {MODEL: 1}
 
 
@@ -176,13 +176,13 @@ async def test_refused_bodies_that_name_no_model_of_ours_are_of_none(
     for named in ({}, {"model": "nobody's"}, {"model": 7}):
         assert (await http.post("/v1/generate", json=WRONG | named)).status_code == 422
     assert (await http.post("/v1/generate", content=b"[")).status_code == 415
-    told = await samples(http)
-    counts = [(key[1], value) for key, value in told.items() if key[0] == REFUSALS and value]
-    assert sorted(counts) == [("", 1), ("", 3)], "of two reasons"
+    metrics = await samples(http)
+    counts = [(key[1], value) for key, value in metrics.items() if key[0] == REFUSALS and value]
+    assert sorted(counts) == [("", 1), ("", 3)], "rejected for two reasons"
 
 
 async def hostile(http: httpx.AsyncClient, salt: str) -> None:
-    """Everything that a client may choose, chosen anew."""
+    """Send requests with `salt` in every value that a client may choose."""
     calls = [
         ("GET", f"/{salt}/nowhere", {}),
         (f"X{salt.upper()}", "/v1/jobs", {}),
@@ -206,7 +206,7 @@ async def hostile(http: httpx.AsyncClient, salt: str) -> None:
 
 async def test_a_hostile_client_adds_no_series(http: httpx.AsyncClient, pool: StandIn) -> None:
     await hostile(http, "first")
-    await samples(http)  # a scrape has series of its own
+    await samples(http)  # a scrape adds series of its own
     before = await samples(http)
     for number in range(20):
         await hostile(http, "s" * number + f"alt{number}")
@@ -226,8 +226,8 @@ async def test_tenants_are_told_by_the_classes_of_the_settings(
         "tenant-0": TenantSettings(metrics_class="gold"),
         "tenant-1": TenantSettings(metrics_class="gold", max_queued=1),
     }
-    own = with_keys(settings, redis_url).model_copy(update={"tenants": named})
-    app = create_app(own, queue, Store(own.store_url))
+    configured = with_keys(settings, redis_url).model_copy(update={"tenants": named})
+    app = create_app(configured, queue, Store(configured.store_url))
     transport = httpx.ASGITransport(app)
     async with (
         app.router.lifespan_context(app),
@@ -243,12 +243,12 @@ async def test_tenants_are_told_by_the_classes_of_the_settings(
             return not (await queue.depths())[MODEL].queued
 
         await eventually(all_ended)
-        told = await samples(http)
-    classes = {key[2] for key in told if key[0] == "atelier_jobs_accepted_total"}
+        metrics = await samples(http)
+    classes = {key[2] for key in metrics if key[0] == "atelier_jobs_accepted_total"}
     assert classes == {"default", "gold"}
-    assert told["atelier_jobs_accepted_total", MODEL, "gold"] == 2
-    assert told["atelier_jobs_accepted_total", MODEL, "default"] == len(NAMES) - 2
-    assert not [sample for sample in told if "tenant-" in "".join(sample)]
+    assert metrics["atelier_jobs_accepted_total", MODEL, "gold"] == 2
+    assert metrics["atelier_jobs_accepted_total", MODEL, "default"] == len(NAMES) - 2
+    assert not [sample for sample in metrics if "tenant-" in "".join(sample)]
     assert {job.tenant_class for job in pool.seen if job.tenant in named} == {"gold"}
 
 

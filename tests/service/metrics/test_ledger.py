@@ -1,4 +1,4 @@
-"""The ledger's counters: told with 0, as Redis has them, and not at all while it is away."""
+"""Counters from the ledger: 0 at first, equal to Redis, and absent while Redis is unreachable."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.service.standin import MODEL, SPEC
 BY_CLASS = {"model": MODEL, "tenant_class": "default"}
 
 
-async def told(http: httpx.AsyncClient, metric: str, **labels: str) -> float | None:
+async def metric_value(http: httpx.AsyncClient, metric: str, **labels: str) -> float | None:
     page = (await http.get("/metrics")).text
     named = dict(sorted((BY_CLASS | labels).items()))
-    wanted = f"{metric}{{" + ",".join(f'{name}="{value}"' for name, value in named.items()) + "}"
-    found = [line.rpartition(" ")[2] for line in page.splitlines() if line.startswith(wanted)]
-    return float(found[0]) if found else None
+    prefix = f"{metric}{{" + ",".join(f'{name}="{value}"' for name, value in named.items()) + "}"
+    values = [line.rpartition(" ")[2] for line in page.splitlines() if line.startswith(prefix)]
+    return float(values[0]) if values else None
 
 
 async def succeed(queue: Queue, http: httpx.AsyncClient) -> None:
@@ -32,10 +32,10 @@ async def test_what_a_job_delivered_and_used(queue: Queue, http: httpx.AsyncClie
     await queue.register("pool", SPEC, ready=True)
     paid = {"outcome": "succeeded", "payer": "tenant"}
     for count in range(3):
-        assert await told(http, "atelier_images_total") == count
-        assert await told(http, "atelier_ledger_jobs_total", outcome="succeeded") == count
-        assert await told(http, "atelier_job_device_seconds_total", **paid) == 2.5 * count
-        assert await told(http, "atelier_frames_total") == 0
+        assert await metric_value(http, "atelier_images_total") == count
+        assert await metric_value(http, "atelier_ledger_jobs_total", outcome="succeeded") == count
+        assert await metric_value(http, "atelier_job_device_seconds_total", **paid) == 2.5 * count
+        assert await metric_value(http, "atelier_frames_total") == 0
         assert f"atelier_ledger_pending_records {float(count)}" in (await http.get("/metrics")).text
         await succeed(queue, http)
 
@@ -45,8 +45,8 @@ async def test_a_front_end_that_comes_later_tells_the_same(
 ) -> None:
     await queue.register("pool", SPEC, ready=True)
     await succeed(queue, http)
-    app.state.front.telemetry.ledger.away()
-    assert await told(http, "atelier_images_total") == 1
+    app.state.front.telemetry.ledger.clear()
+    assert await metric_value(http, "atelier_images_total") == 1
 
 
 async def test_nothing_is_told_while_redis_is_away(
@@ -59,4 +59,4 @@ async def test_nothing_is_told_while_redis_is_away(
         raise OSError
 
     monkeypatch.setattr(queue, "totals", away)
-    assert await told(http, "atelier_images_total") is None
+    assert await metric_value(http, "atelier_images_total") is None

@@ -1,4 +1,4 @@
-"""Pages in protobuf: byte by byte, and the same series as the text pages have."""
+"""Metrics pages in protobuf: exact bytes, and the same series as the text pages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from service.jobs.model.native_buckets import MAX_BUCKETS, ZERO_THRESHOLD
 from service.metrics.exposition import PROTOBUF, page
 from service.metrics.http import Telemetry
 from service.metrics.protobuf import HISTOGRAM, MetricFamily
-from tests.service.metrics.test_exposition import OPENMETRICS, made, settings  # noqa: F401
+from tests.service.metrics.test_exposition import OPENMETRICS, generate, settings  # noqa: F401
 from tests.service.standin import MODEL, StandIn
 
 Series = tuple[str, tuple[tuple[str, str], ...]]
@@ -33,11 +33,11 @@ TRACE = {"trace_id": "a" * 32, "span_id": "b" * 16}
 
 
 def read(body: bytes) -> list[Any]:
-    """The families, by protobuf's own parser."""
-    stream, found = io.BytesIO(body), []
+    """Parse metric families with protobuf's own parser."""
+    stream, families = io.BytesIO(body), []
     while (family := proto.parse_length_prefixed(MetricFamily, stream)) is not None:
-        found.append(family)
-    return found
+        families.append(family)
+    return families
 
 
 def in_protobuf(registry: CollectorRegistry) -> list[Any]:
@@ -47,16 +47,18 @@ def in_protobuf(registry: CollectorRegistry) -> list[Any]:
 
 
 def labels_of(message: Any, **more: str) -> tuple[tuple[str, str], ...]:
-    own = {pair.name: pair.value for pair in message.label}
-    return tuple(sorted((own | more).items()))
+    labels = {pair.name: pair.value for pair in message.label}
+    return tuple(sorted((labels | more).items()))
 
 
 def series(families: list[Any]) -> Iterator[tuple[Series, float]]:
-    """The classic series, as Prometheus makes them of protobuf."""
+    """Yield the classic series that Prometheus derives from protobuf."""
     for family in families:
         for metric in family.metric:
             if family.type != HISTOGRAM:
-                (value,) = (one for field, one in metric.ListFields() if field.name != "label")
+                (value,) = (
+                    content for field, content in metric.ListFields() if field.name != "label"
+                )
                 yield (family.name, labels_of(metric)), value.value
                 continue
             histogram = metric.histogram
@@ -77,7 +79,7 @@ def in_text(registry: CollectorRegistry) -> dict[Series, float]:
 
 
 def native(histogram: Any) -> dict[int, int]:
-    """Counts by bucket, out of spans and deltas."""
+    """Counts by native bucket, decoded from spans and deltas."""
     indices, end = [], 0
     for span in histogram.positive_span:
         end += span.offset
@@ -87,8 +89,8 @@ def native(histogram: Any) -> dict[int, int]:
 
 
 def test_the_bytes() -> None:
-    """Reckoned by hand: observations 0, 1 (bucket 0 of schema 3), 1.0625 twice (bucket 1) and 4
-    (bucket 16), of which the classic bucket to 2 has four."""
+    """Compare bytes computed by hand. Observations: 0, 1 (bucket 0 of schema 3), 1.0625 twice
+    (bucket 1) and 4 (bucket 16); the classic bucket up to 2 has four."""
     registry = CollectorRegistry()
     histogram = Histogram("h", "H.", ("m",), buckets=(2,), registry=registry).labels("x")
     for value in (0, 1, 1.0625, 1.0625, 4):
@@ -120,7 +122,7 @@ def test_whatever_was_observed_is_written(values: tuple[float, ...]) -> None:
         histogram.observe(value)
     ((metric,),) = (family.metric for family in in_protobuf(registry))
     assert metric.histogram.sample_count == len(values)
-    assert metric.histogram.zero_threshold == ZERO_THRESHOLD  # by which it is known as native
+    assert metric.histogram.zero_threshold == ZERO_THRESHOLD  # marks the histogram as native
     spans = [(span.offset, span.length) for span in metric.histogram.negative_span]
     assert (spans == [(0, 1), (23, 1)]) == (-8 in values)
 
@@ -133,11 +135,11 @@ def test_spans_and_deltas_are_the_buckets(counts: dict[int, int]) -> None:
     ordered = dict(sorted(counts.items()))
     _add_buckets(histogram.positive_span, histogram.positive_delta, ordered)
     assert native(histogram) == ordered
-    assert all(span.offset for span in histogram.positive_span[1:]), "neighbours are one run"
+    assert all(span.offset for span in histogram.positive_span[1:]), "adjacent buckets share a span"
 
 
 class Others(Collector):
-    """A collector of its own, whose histogram is classic."""
+    """Custom collector with a classic histogram."""
 
     def collect(self) -> Iterator[client.Metric]:
         yield HistogramMetricFamily("own", "Own.", buckets=[("1.0", 1), ("+Inf", 3)], sum_value=7)
@@ -145,55 +147,59 @@ class Others(Collector):
 
 @pytest.fixture
 def registry() -> CollectorRegistry:
-    """All kinds of metrics that the client has."""
-    found = CollectorRegistry()
-    client.Counter("counted_total", "C.", ("who",), registry=found).labels('quoted "\\\n é').inc(3)
-    client.Gauge("gauged", "G.", registry=found).set(-2.5)
-    client.Summary("summed", "S.", registry=found).observe(3)
-    client.Info("known", "I.", registry=found).info({"version": "1"})
-    client.Enum("state", "E.", states=["on", "off"], registry=found)
-    client.Histogram("classic", "H.", registry=found).observe(3)
-    Histogram("both", "H.", ("who",), registry=found).labels("me").observe(0.3, TRACE)
-    Histogram("empty", "H.", ("who",), registry=found)
-    found.register(Others())
-    return found
+    """Registry with every kind of metric in the client library."""
+    registry = CollectorRegistry()
+    client.Counter("counted_total", "C.", ("who",), registry=registry).labels('quoted "\\\n é').inc(
+        3
+    )
+    client.Gauge("gauged", "G.", registry=registry).set(-2.5)
+    client.Summary("summed", "S.", registry=registry).observe(3)
+    client.Info("known", "I.", registry=registry).info({"version": "1"})
+    client.Enum("state", "E.", states=["on", "off"], registry=registry)
+    client.Histogram("classic", "H.", registry=registry).observe(3)
+    Histogram("both", "H.", ("who",), registry=registry).labels("me").observe(0.3, TRACE)
+    Histogram("empty", "H.", ("who",), registry=registry)
+    registry.register(Others())
+    return registry
 
 
 def test_every_kind_has_the_series_of_the_text_page(registry: CollectorRegistry) -> None:
-    found = in_protobuf(registry)
-    assert dict(series(found)) == in_text(registry)
-    assert {family.name for family in found if not family.metric} == set()
+    families = in_protobuf(registry)
+    assert dict(series(families)) == in_text(registry)
+    assert {family.name for family in families if not family.metric} == set()
     natives = {
         family.name
-        for family in found
+        for family in families
         if family.type == HISTOGRAM and family.metric[0].histogram.zero_threshold
     }
     assert natives == {"both"}
 
 
 def test_exemplars_are_those_of_the_text_page(registry: CollectorRegistry) -> None:
-    (found,) = (
+    (filled,) = (
         bucket
         for family in in_protobuf(registry)
         for metric in family.metric
         for bucket in metric.histogram.bucket
         if bucket.HasField("exemplar")
     )
-    (told,) = (
+    (exemplar,) = (
         sample.exemplar
         for family in read_openmetrics(page(registry, OPENMETRICS)[0].decode())
         for sample in family.samples
         if sample.exemplar
     )
-    assert labels_of(found.exemplar) == tuple(sorted(told.labels.items()))
-    assert found.upper_bound == 0.5 and found.exemplar.value == told.value
-    at = found.exemplar.timestamp
-    assert at.seconds + at.nanos / 1e9 == pytest.approx(float(told.timestamp), abs=1e-6)
+    assert labels_of(filled.exemplar) == tuple(sorted(exemplar.labels.items()))
+    assert filled.upper_bound == 0.5 and filled.exemplar.value == exemplar.value
+    timestamp = filled.exemplar.timestamp
+    assert timestamp.seconds + timestamp.nanos / 1e9 == pytest.approx(
+        float(exemplar.timestamp), abs=1e-6
+    )
 
 
 @pytest.mark.parametrize("accept", [None, OPENMETRICS])
 def test_text_pages_are_the_clients_own(accept: str | None) -> None:
-    """To the last byte: native buckets leave no trace in them."""
+    """Equal to the last byte: text pages contain no native buckets."""
     pages = []
     for kind in (client.Histogram, Histogram):
         registry = CollectorRegistry()
@@ -207,9 +213,9 @@ def test_text_pages_are_the_clients_own(accept: str | None) -> None:
     "registry", [Telemetry().registry, workers.pool.metrics.REGISTRY], ids=["front end", "pool"]
 )
 def test_every_histogram_of_ours_has_both_kinds(registry: CollectorRegistry) -> None:
-    families = [one for one in registry.collect() if one.type == "histogram"]
+    families = [metric for metric in registry.collect() if metric.type == "histogram"]
     assert len(families) >= 6
-    assert [one.name for one in families if not isinstance(one, NativeFamily)] == []
+    assert [metric.name for metric in families if not isinstance(metric, NativeFamily)] == []
 
 
 def test_labels_that_went_take_their_native_buckets_along() -> None:
@@ -224,7 +230,7 @@ def test_labels_that_went_take_their_native_buckets_along() -> None:
 
 
 async def test_a_front_ends_page(http: httpx.AsyncClient, pool: StandIn) -> None:
-    await made(http, "c" * 32)
+    await generate(http, "c" * 32)
     answer = await http.get("/metrics", headers={"Accept": PROTOBUF})
     assert answer.headers["content-type"] == PROTOBUF and answer.headers["vary"] == "Accept"
     families: Mapping[str, Any] = {family.name: family for family in read(answer.content)}

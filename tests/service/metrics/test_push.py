@@ -1,4 +1,4 @@
-"""What registries hold is pushed to a real collector, and nobody waits for one that is away."""
+"""Push of metrics to a real OTLP collector; an unreachable collector delays no exit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from service.jobs.model.gen_ai import Durations
 from service.jobs.scripts.ledger import Totals
 from service.metrics.ledger import SUMS, LedgerMetrics
-from service.metrics.push import LAST_WORDS_S, pushing
+from service.metrics.push import SHUTDOWN_TIMEOUT_S, pushing
 from service.settings.metrics import MetricsSettings
 from service.settings.section import ConfigError
 from tests.collector import Collector, Point, collecting
@@ -63,9 +63,9 @@ def test_all_kinds_arrive_with_their_last_values(registry: CollectorRegistry) ->
             pass
         (process,) = collector.pushed.values()
     assert process.times == 1, "the last push"
-    told = process.resource
-    assert (told["service.name"], told["service.namespace"]) == ("atelier-test", "atelier")
-    assert told["service.version"] and told["atelier.model"] == "tiny"
+    resource = process.resource
+    assert (resource["service.name"], resource["service.namespace"]) == ("atelier-test", "atelier")
+    assert resource["service.version"] and resource["atelier.model"] == "tiny"
     points = process.points
     assert points[series("made_total", model="tiny")] == Point("", 3)
     assert points[series("held_bytes")] == Point("By", 5)
@@ -86,7 +86,7 @@ def test_all_kinds_arrive_with_their_last_values(registry: CollectorRegistry) ->
 
 def test_what_redis_keeps_did_not_begin_with_the_process(registry: CollectorRegistry) -> None:
     ledger = LedgerMetrics(registry)
-    ledger.look(Totals({("images", "tiny", "default"): 7}, 0, 0.0), ["tiny"], ["default"])
+    ledger.update(Totals({("images", "tiny", "default"): 7}, 0, 0.0), ["tiny"], ["default"])
     with collecting() as collector, pushing(settings(collector), registry, "atelier-test"):
         pass
     request = ExportMetricsServiceRequest.FromString(collector.raw)
@@ -100,12 +100,12 @@ def test_what_redis_keeps_did_not_begin_with_the_process(registry: CollectorRegi
 
 
 def test_it_comes_again_and_is_fresh(registry: CollectorRegistry) -> None:
-    """What is only to be had by asking is asked for before each push."""
-    asked = Gauge("asked", "Asked.", registry=registry)
+    """Gauges that need a refresh are refreshed before each push."""
+    gauge = Gauge("asked", "Asked.", registry=registry)
 
     def refresh() -> Future[Any]:
         done: Future[Any] = Future()
-        threading.Thread(target=lambda: (asked.inc(), done.set_result(None))).start()
+        threading.Thread(target=lambda: (gauge.inc(), done.set_result(None))).start()
         return done
 
     with (
@@ -135,26 +135,27 @@ def test_a_registry_that_fails_once_is_pushed_again(registry: CollectorRegistry)
 
 
 def test_a_collector_that_hangs_keeps_nobody(registry: CollectorRegistry) -> None:
-    """It takes connections and never answers: who leaves does not wait for the push's timeout."""
+    """The collector accepts connections and never responds. The exit does not wait for the push's
+    timeout."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"http://127.0.0.1:{server.getsockname()[1]}"
         hanging = MetricsSettings(otlp_endpoint=address, push_every_s=RARELY_S)
         with pushing(hanging, registry, "atelier-test"):
             pass
-        (left,) = (one for one in threading.enumerate() if one.name == "metrics")
-        assert left.daemon and LAST_WORDS_S < 10
+        (left,) = (thread for thread in threading.enumerate() if thread.name == "metrics")
+        assert left.daemon and SHUTDOWN_TIMEOUT_S < 10
 
 
 def test_a_refresh_that_hangs_does_not_keep_the_last_push(registry: CollectorRegistry) -> None:
-    asked = threading.Event()
+    requested = threading.Event()
 
     def refresh() -> Future[Any]:
-        asked.set()
+        requested.set()
         return Future()
 
     with collecting() as collector:
         with pushing(settings(collector, 0.01), registry, "atelier-test", refresh=refresh):
-            assert asked.wait(30)
+            assert requested.wait(30)
         assert series("held_bytes") in received(collector)
 
 
@@ -187,11 +188,11 @@ with pushing(MetricsSettings(otlp_endpoint={endpoint!r}), CollectorRegistry(), "
 
 
 def test_while_off_nothing_of_it_is_loaded() -> None:
-    there = loaded_after(PUSH.format(endpoint=None))
-    assert there.startswith("[") and "opentelemetry.sdk" not in there
+    modules = loaded_after(PUSH.format(endpoint=None))
+    assert modules.startswith("[") and "opentelemetry.sdk" not in modules
 
 
 def test_what_is_missing_is_named_at_the_start() -> None:
-    said = loaded_after(PUSH.format(endpoint="http://127.0.0.1:9"), "opentelemetry.sdk")
-    assert said.startswith(f"{ConfigError.__module__}.{ConfigError.__name__}")
-    assert "metrics.otlp_endpoint" in said and "pip install -e '.[otel]'" in said
+    message = loaded_after(PUSH.format(endpoint="http://127.0.0.1:9"), "opentelemetry.sdk")
+    assert message.startswith(f"{ConfigError.__module__}.{ConfigError.__name__}")
+    assert "metrics.otlp_endpoint" in message and "pip install -e '.[otel]'" in message

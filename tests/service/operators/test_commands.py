@@ -1,4 +1,4 @@
-"""Acts of commands on their way to the audit log: none is lost, replaced, or made up."""
+"""Audit records of admin commands, from Redis to the store: none is lost, replaced or forged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from service.jobs.storage.object_store import Store
 from service.operators.audit import FOLDER, AuditLog
 from service.operators.commands import (
     COMMAND_LINE,
-    LONGEST,
+    CRASH_TIMEOUT,
     CommandActs,
     acts_of_day,
     move_acts,
@@ -28,14 +28,14 @@ from service.operators.commands import (
 from service.schemas.audit import AuditRecord
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
-"""Longer ago than any command takes."""
+"""A time before any running command."""
 
 
 def a_record(**fields: Any) -> AuditRecord:
     operator = operator_of_process()
-    given = {"id": "0123456789ab", "at": NOW, "key_id": "", "act": "revoke key", "target": "k"}
+    defaults = {"id": "0123456789ab", "at": NOW, "key_id": "", "act": "revoke key", "target": "k"}
     by = {"name": operator.name, "address": operator.address, "outcome": "done"}
-    return AuditRecord(**{**given, **by, **fields})
+    return AuditRecord(**{**defaults, **by, **fields})
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_who_acts_is_whom_the_system_knows(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_user_without_a_name_has_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a container."""
+    """Example: a container."""
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000_001)
     assert operator_of_process().name.startswith("uid 4000000001@")
 
@@ -77,7 +77,7 @@ async def test_what_is_done_goes_to_the_store(
 async def test_a_command_that_died_stays_begun(
     acts: CommandActs, empty_redis: Redis, store: Store
 ) -> None:
-    young = a_record(id="a" * 12, outcome="begun", at=datetime.now(UTC) - LONGEST / 2)
+    young = a_record(id="a" * 12, outcome="begun", at=datetime.now(UTC) - CRASH_TIMEOUT / 2)
     died = a_record(outcome="begun")
     for record in (young, died):
         await acts.add(record)
@@ -94,7 +94,7 @@ async def test_a_command_that_died_stays_begun(
 async def test_an_end_that_is_stored_is_never_replaced(
     acts: CommandActs, empty_redis: Redis, store: Store, outcome: str
 ) -> None:
-    """By a backup's older record, or by whoever can write to Redis alone."""
+    """Neither an older record from a backup nor a forged one in Redis replaces it."""
     done = a_record()
     await AuditLog(store).add(done)
     await acts.add(a_record(outcome=outcome))
@@ -136,7 +136,7 @@ async def test_records_wait_for_a_store_that_is_away(
 async def test_what_no_command_has_left_is_dropped(
     acts: CommandActs, empty_redis: Redis, store: Store, made_up: str
 ) -> None:
-    """Nobody speaks for a key by Redis alone, and nothing stops those that come after it."""
+    """A forged record in Redis cannot name a key, and does not block later records."""
     await empty_redis.hset(keys.AUDIT, f"{a_record().id} done", made_up)
     real = a_record(id="f" * 12, at=NOW + timedelta(seconds=1))
     await acts.add(real)

@@ -1,4 +1,4 @@
-"""A recipe of many fields, and files without one."""
+"""Examples: a recipe with many fields, and files without a recipe."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ LORA = RequestedLora(
 
 
 def recipe(**fields: Any) -> Recipe:
-    """Of the second of three images."""
+    """Recipe of the second of three images."""
     return recipe_of({**REQUEST, **fields}, 6, SPEC, [LORA], {"image": "cd" * 32})
 
 
 def bare(content_type: str, quality: int | None = None) -> bytes:
-    """A file that says nothing."""
+    """A file without metadata."""
     if content_type in ("video/mp4", "image/gif"):
         return encode_video(np.stack([PIXELS] * 5), FILES[content_type], 8)
     return encode(PIXELS, FILES.get(content_type, "png"), quality)

@@ -23,7 +23,7 @@ TYPES = [*FILES]
 
 
 def shown(data: bytes) -> list[np.ndarray]:
-    """Frames as a program that knows nothing of us decodes them."""
+    """Decode a file's frames by Pillow or PyAV."""
     if data[4:8] == b"ftyp":
         with av.open(io.BytesIO(data)) as file:
             return [frame.to_ndarray(format="rgb24") for frame in file.decode(video=0)]
@@ -42,8 +42,8 @@ def test_a_recipe_is_read_as_it_was_written_and_moves_no_pixel(content_type: str
     assert read_recipe(written) == recipe()
     before, after = shown(data), shown(written)
     assert len(before) == len(after) == (5 if len(before) > 1 else 1)
-    assert all((one == other).all() for one, other in zip(before, after, strict=True))
-    assert embed(data, content_type, recipe()) == written, "the same bytes again"
+    assert all((frame == other).all() for frame, other in zip(before, after, strict=True))
+    assert embed(data, content_type, recipe()) == written, "embedding is deterministic"
 
 
 @pytest.mark.parametrize(("content_type", "prompt"), [*product(TYPES, ["a fox", "狐 é 😀 & <b>"])])
@@ -83,15 +83,15 @@ def test_webp_lossy_and_lossless_keep_their_size(quality: int) -> None:
 def test_the_mark_is_where_others_look_for_it(content_type: str) -> None:
     image = Image.open(io.BytesIO(embed(bare(content_type), content_type, PLAIN)))
     root = ElementTree.fromstring(image.info["xmp"].decode().split("?>", 1)[1])
-    found = {node.tag: node.text for node in root.iter()}
-    assert found[f"{{{xmp.IPTC}}}DigitalSourceType"] == xmp.MADE
-    assert found["{http://ns.adobe.com/xap/1.0/}CreatorTool"] == PLAIN.generator
+    tags = {node.tag: node.text for node in root.iter()}
+    assert tags[f"{{{xmp.IPTC}}}DigitalSourceType"] == xmp.MADE
+    assert tags["{http://ns.adobe.com/xap/1.0/}CreatorTool"] == PLAIN.generator
 
 
 def test_a_redrawn_image_is_marked_as_a_composite() -> None:
     masked = PLAIN.model_copy(update={"images": {"image": "ab", "mask_image": "cd"}})
     assert xmp.source_of(PLAIN) == xmp.MADE
-    assert xmp.REDRAWN in embed(bare("image/png"), "image/png", masked).decode("latin-1")
+    assert xmp.EDITED in embed(bare("image/png"), "image/png", masked).decode("latin-1")
 
 
 def test_a_jpeg_keeps_the_mark_of_a_recipe_that_does_not_fit() -> None:
@@ -124,12 +124,12 @@ def test_parameters_of_another_program_are_read() -> None:
 
 @pytest.mark.parametrize("order", ["be", "le"])
 def test_a_comment_is_read_in_either_byte_order(order: str) -> None:
-    said = "狐, é\nSteps: 20, Seed: 1, Size: 8x8"
+    text = "狐, é\nSteps: 20, Seed: 1, Size: 8x8"
     exif = Image.Exif()
-    exif[EXIF_IFD] = {USER_COMMENT: b"UNICODE\0" + said.encode(f"utf-16-{order}")}
+    exif[EXIF_IFD] = {USER_COMMENT: b"UNICODE\0" + text.encode(f"utf-16-{order}")}
     file = io.BytesIO()
     Image.fromarray(PIXELS).save(file, "jpeg", exif=exif)
-    assert read_parameters(file.getvalue()) == said
+    assert read_parameters(file.getvalue()) == text
 
 
 def test_a_damaged_recipe_says_so() -> None:
@@ -139,11 +139,11 @@ def test_a_damaged_recipe_says_so() -> None:
             read_recipe(written.replace(broken, b"-" * len(broken)))
 
 
-@settings(deadline=None, derandomize=True)  # a busy machine takes longer than 200 ms for some
+@settings(deadline=None, derandomize=True)  # on a busy machine some take longer than 200 ms
 @given(st.binary(), st.integers(0, 2000), st.sampled_from(TYPES))
-def test_hostile_files_do_no_harm(noise: bytes, at: int, content_type: str) -> None:
+def test_hostile_files_do_no_harm(noise: bytes, position: int, content_type: str) -> None:
     written = embed(bare(content_type), content_type, PLAIN)
-    for data in (noise, written[:at], written[:at] + noise + written[at:]):
+    for data in (noise, written[:position], written[:position] + noise + written[position:]):
         read_parameters(data)
         with suppress(BrokenRecipe):
             read_recipe(data)

@@ -14,7 +14,7 @@ from service.recipes.recipe import generator, recipe_of
 from tests.service.recipes.examples import recipe
 from tests.service.standin import SPEC
 
-# A file of AUTOMATIC1111 1.10, as its documentation shows one.
+# A file of AUTOMATIC1111 1.10, as in its documentation.
 THEIRS = """close-up photo of a fox, <lora:ink:0.8>
 in snow
 Negative prompt: grey,
@@ -35,7 +35,7 @@ def test_what_we_write_is_what_it_would_have_written() -> None:
 
 
 def test_prompts_are_written_as_it_reads_the_same() -> None:
-    """Brackets of a plain prompt are text, which there they are behind a backslash."""
+    """Brackets of a plain prompt are text, which AUTOMATIC1111 writes with a backslash."""
     prompts = {"prompt": "a fox (35 mm)", "negative_prompt": "[grey]"}
     plain = parse_parameters(parameters_of(recipe(**prompts)))
     weighted = parse_parameters(parameters_of(recipe(**prompts, prompt_syntax="weighted")))
@@ -48,26 +48,26 @@ def test_prompts_are_written_as_it_reads_the_same() -> None:
 def test_numbers_are_written_as_they_are() -> None:
     loras = [{"name": "ink", "scale": 0.1234567}]
     exact = recipe(prompt="a", guidance_scale=7.1234567, strength=1.0, loras=loras)
-    found = parse_parameters(parameters_of(exact))
-    assert found["Prompt"] == "a <lora:ink:0.1234567>"
-    assert (found["CFG scale"], found["Denoising strength"]) == ("7.1234567", "1")
+    parsed = parse_parameters(parameters_of(exact))
+    assert parsed["Prompt"] == "a <lora:ink:0.1234567>"
+    assert (parsed["CFG scale"], parsed["Denoising strength"]) == ("7.1234567", "1")
 
 
 def test_steps_of_a_models_own_upscaler_are_its_own() -> None:
-    own = Enlarger(scale=2, second={"num_inference_steps": 3})
-    spec = SPEC.model_copy(update={"enlargers": {"own": own}})
+    enlarger = Enlarger(scale=2, second={"num_inference_steps": 3})
+    spec = SPEC.model_copy(update={"enlargers": {"own": enlarger}})
     hires = {"width": 80, "height": 48, "upscaler": "own"}
     request = {"width": 40, "height": 24, "num_inference_steps": 9, "hires": hires}
     assert recipe_of(request, 7, spec).hires_steps == 3
 
 
 def test_steps_of_hires_fix_are_those_that_run() -> None:
-    """There, its strength leaves none of them out."""
+    """AUTOMATIC1111's strength of hires fix skips no steps."""
     hires = {"width": 80, "height": 48, "upscaler": "latent"}
-    asked = {**hires, "strength": 0.7, "num_inference_steps": 10}
-    found = parse_parameters(parameters_of(recipe(hires=asked)))
-    assert (found["Hires steps"], found["Denoising strength"]) == ("7", "0.7")
-    assert (found["Hires resize-1"], found["Hires upscaler"]) == ("80", "Latent")
+    fields = {**hires, "strength": 0.7, "num_inference_steps": 10}
+    parsed = parse_parameters(parameters_of(recipe(hires=fields)))
+    assert (parsed["Hires steps"], parsed["Denoising strength"]) == ("7", "0.7")
+    assert (parsed["Hires resize-1"], parsed["Hires upscaler"]) == ("80", "Latent")
     assert "Hires steps" not in parse_parameters(parameters_of(recipe()))
 
 
@@ -83,8 +83,8 @@ def test_steps_of_hires_fix_are_those_that_run() -> None:
 )
 def test_the_schedule_is_told_by_its_name_there(options: dict[str, Any], name: str | None) -> None:
     scheduler = {"name": "euler", **options}
-    found = parse_parameters(parameters_of(recipe(scheduler=scheduler)))
-    assert found.get("Schedule type") == name
+    parsed = parse_parameters(parameters_of(recipe(scheduler=scheduler)))
+    assert parsed.get("Schedule type") == name
 
 
 def test_what_it_writes_is_read() -> None:
@@ -108,32 +108,32 @@ def test_what_it_writes_is_read() -> None:
 
 def test_its_own_pattern_finds_every_pair() -> None:
     # Source: AUTOMATIC1111, modules/infotext_utils.py, re_param_code.
-    theirs = re.compile(r'\s*(\w[\w \-/]+):\s*("(?:\\.|[^\\"])+"|[^,]*)(?:,|$)')
+    pattern = re.compile(r'\s*(\w[\w \-/]+):\s*("(?:\\.|[^\\"])+"|[^,]*)(?:,|$)')
     last = parameters_of(recipe(model='a, "b": c')).splitlines()[-1]
-    found = dict(theirs.findall(last))
-    assert found["Model"] == r'"a, \"b\": c"'
-    assert (found["Steps"], found["Size"], found["Seed"]) == ("4", "40x24", "6")
-    assert len(found) == len(parse_parameters(last)) - 3  # two are prompts, and a size is two
+    pairs = dict(pattern.findall(last))
+    assert pairs["Model"] == r'"a, \"b\": c"'
+    assert (pairs["Steps"], pairs["Size"], pairs["Seed"]) == ("4", "40x24", "6")
+    assert len(pairs) == len(parse_parameters(last)) - 3  # two are prompts, and a size is two
 
 
 @pytest.mark.parametrize("text", ["", "a fox", "a: b, c: d", "Negative prompt: grey"])
 def test_a_text_without_settings_is_a_prompt(text: str) -> None:
-    found = parse_parameters(text)
-    assert found.keys() == {"Prompt", "Negative prompt"}
-    assert text.endswith(found["Prompt"] + found["Negative prompt"])
+    parsed = parse_parameters(text)
+    assert parsed.keys() == {"Prompt", "Negative prompt"}
+    assert text.endswith(parsed["Prompt"] + parsed["Negative prompt"])
 
 
 LINE = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1)
 
 
-@settings(deadline=None, derandomize=True)  # a busy machine takes longer than 200 ms for some
+@settings(deadline=None, derandomize=True)  # on a busy machine some take longer than 200 ms
 @given(prompt=LINE, model=st.text(), seed=st.integers(0, 2**63))
 def test_settings_survive_any_prompt_and_name(prompt: str, model: str, seed: int) -> None:
     made = recipe(prompt=prompt, negative_prompt=None, loras=[], model=model)
-    found = parse_parameters(parameters_of(made.model_copy(update={"fingerprint": ""})))
-    assert (found["Steps"], found["Size-1"], found["Seed"]) == ("4", "40", "6")
+    parsed = parse_parameters(parameters_of(made.model_copy(update={"fingerprint": ""})))
+    assert (parsed["Steps"], parsed["Size-1"], parsed["Seed"]) == ("4", "40", "6")
     if not prompt.startswith("Negative prompt:"):
-        assert found["Prompt"] == escaped(prompt)
+        assert parsed["Prompt"] == escaped(prompt)
 
 
 @pytest.mark.timeout(60)  # by backtracking it would take hours

@@ -10,13 +10,13 @@ from tests.service.standin import SPEC
 
 
 def test_the_request_of_a_recipe_makes_that_image_again() -> None:
-    found = recipe()
-    body = {name: value for name, value in found.request.items() if name != "scheduler"}
+    made = recipe()
+    body = {name: value for name, value in made.request.items() if name != "scheduler"}
     again = GenerateRequest.model_validate({**body, "loras": REQUEST["loras"]})
     assert (again.seed, again.num_images, again.prompt) == (6, None, REQUEST["prompt"])
-    assert found.request["scheduler"] == REQUEST["scheduler"]
-    assert (found.fingerprint, found.scheduler) == (SPEC.fingerprint, "dpmpp_2m")
-    assert (found.loras, found.images) == ({"ink": "ab" * 32}, {"image": "cd" * 32})
+    assert made.request["scheduler"] == REQUEST["scheduler"]
+    assert (made.fingerprint, made.scheduler) == (SPEC.fingerprint, "dpmpp_2m")
+    assert (made.loras, made.images) == ({"ink": "ab" * 32}, {"image": "cd" * 32})
 
 
 def test_it_holds_nothing_of_the_client_and_no_image() -> None:
@@ -26,9 +26,9 @@ def test_it_holds_nothing_of_the_client_and_no_image() -> None:
 
 
 def test_every_field_of_the_service_is_decided_upon() -> None:
-    """A new one that is not PRIVATE is written into every file: see that it may be."""
-    kept = SERVICE_FIELDS - PRIVATE
-    assert kept == {"model", "prompt", "seed", "output", "stop_at_step"}
+    """A new field that is not PRIVATE is written into every file: decide whether it may be."""
+    written = SERVICE_FIELDS - PRIVATE
+    assert written == {"model", "prompt", "seed", "output", "stop_at_step"}
     assert set(OF_FILES) < set(
         GenerateRequest.model_fields["output"].annotation.__args__[0].model_fields
     )
@@ -51,16 +51,16 @@ def test_prompts_of_a_branch_can_be_left_out() -> None:
 
 
 def test_json_and_back() -> None:
-    found = recipe()
-    assert "\uffff" not in found.to_json()
-    assert Recipe.model_validate_json(found.to_json()) == found
-    newer = {**json.loads(found.to_json()), "added_later": 1}
-    assert Recipe.model_validate(newer) == found
+    original = recipe()
+    assert "\uffff" not in original.to_json()
+    assert Recipe.model_validate_json(original.to_json()) == original
+    newer = {**json.loads(original.to_json()), "added_later": 1}
+    assert Recipe.model_validate(newer) == original
 
 
 def test_what_is_switched_off_stays_so() -> None:
-    """Left out, a model's default would come back with the request of the recipe."""
-    found = Recipe.model_validate_json(recipe(hires=None).to_json())
-    assert found.request["hires"] is None
-    assert "sigmas" not in found.request and found.hires_steps is None
-    assert "Hires" not in parameters_of(found)
+    """Omission would apply the model's default to the recipe's request."""
+    restored = Recipe.model_validate_json(recipe(hires=None).to_json())
+    assert restored.request["hires"] is None
+    assert "sigmas" not in restored.request and restored.hires_steps is None
+    assert "Hires" not in parameters_of(restored)

@@ -1,4 +1,4 @@
-"""Waiting beside time and a wish to stop."""
+"""Iteration with ticks in between, until a stop event."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from service.jobs.redis.tasks import cancel
-from service.responses.wait import ticking
+from service.responses.wait import with_keep_alives
 
 LONG_S = 60.0
 
@@ -20,13 +20,13 @@ async def slowly(gates: list[asyncio.Event]) -> AsyncIterator[int]:
 async def test_items_come_with_ticks_between_them() -> None:
     gates = [asyncio.Event(), asyncio.Event()]
     gates[0].set()
-    seen = []
-    async for item in ticking(slowly(gates), 0.01, asyncio.Event()):
-        seen.append(item)
-        if seen.count(None) == 2:
+    received = []
+    async for item in with_keep_alives(slowly(gates), 0.01, asyncio.Event()):
+        received.append(item)
+        if received.count(None) == 2:
             gates[1].set()
-    assert [item for item in seen if item is not None] == [0, 1]
-    assert seen[:3] == [0, None, None]
+    assert [item for item in received if item is not None] == [0, 1]
+    assert received[:3] == [0, None, None]
 
 
 async def test_a_wish_to_stop_ends_it_at_once() -> None:
@@ -34,7 +34,7 @@ async def test_a_wish_to_stop_ends_it_at_once() -> None:
     never = slowly([asyncio.Event()])
     asyncio.get_running_loop().call_later(0.01, stop.set)
     async with asyncio.timeout(LONG_S / 2):
-        assert [item async for item in ticking(never, LONG_S, stop)] == []
+        assert [item async for item in with_keep_alives(never, LONG_S, stop)] == []
 
 
 async def test_an_error_of_the_items_comes_through() -> None:
@@ -42,13 +42,13 @@ async def test_an_error_of_the_items_comes_through() -> None:
         yield 1
         raise ValueError("broken")
 
-    seen = []
+    received = []
     try:
-        async for item in ticking(failing(), LONG_S, asyncio.Event()):
-            seen.append(item)
+        async for item in with_keep_alives(failing(), LONG_S, asyncio.Event()):
+            received.append(item)
     except ValueError as error:
-        seen.append(str(error))
-    assert seen == [1, "broken"]
+        received.append(str(error))
+    assert received == [1, "broken"]
 
 
 async def test_a_task_that_loses_a_cancellation_is_cancelled_again() -> None:

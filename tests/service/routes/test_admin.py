@@ -1,4 +1,4 @@
-"""/v1/admin: who may, what operators see and do, and that each act is written down."""
+"""/v1/admin: authorization, operators' views and actions, and the audit log."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def keys(empty_redis: Redis) -> ApiKeys:
 async def admin(
     settings: Settings, queue: Queue, store: Store, redis_url: str, keys: ApiKeys
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """A server that wants keys, and an operator's client."""
+    """Operator's client of a server that requires API keys."""
     _, key = await keys.create_operator("alice")
     app = create_app(with_keys(settings, redis_url), queue, store)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
@@ -65,10 +65,12 @@ async def admin(
 
 
 async def acts(http: httpx.AsyncClient) -> list[tuple[str, str, str]]:
-    """Act, target, outcome of each of today's; midnight may be in between."""
+    """(act, target, outcome) of today's audit records; a test may run across midnight."""
     answer = await http.get("/v1/admin/audit")
     assert answer.status_code == 200, answer.text
-    return [(one["act"], one["target"], one["outcome"]) for one in answer.json()["data"]]
+    return [
+        (record["act"], record["target"], record["outcome"]) for record in answer.json()["data"]
+    ]
 
 
 async def put(queue: Queue, **fields: Any) -> str:
@@ -91,12 +93,14 @@ async def test_only_operators_may(
 
 
 def test_no_route_is_left_out(app: FastAPI) -> None:
-    """Of those that only operators may call."""
-    there = {route for route in routes(app) if route[1].startswith(OPERATORS)}
-    patterns = [(method, re.sub(r"\{\w+\}", r"[^/]+", path)) for method, path in there]
+    """Every operator-only route is in the tables of this test."""
+    admin_routes = {route for route in routes(app) if route[1].startswith(OPERATORS)}
+    patterns = [(method, re.sub(r"\{\w+\}", r"[^/]+", path)) for method, path in admin_routes]
     for method, path in ACTS + READS:
-        assert any(method == one and re.fullmatch(like, path) for one, like in patterns)
-    assert len(there) == len(ACTS + READS)
+        assert any(
+            method == allowed and re.fullmatch(pattern, path) for allowed, pattern in patterns
+        )
+    assert len(admin_routes) == len(ACTS + READS)
 
 
 async def test_an_operators_key_is_no_tenants(admin: httpx.AsyncClient) -> None:
@@ -113,7 +117,7 @@ async def test_on_this_machine_everybody_is_one(http: httpx.AsyncClient) -> None
 async def test_whoever_lets_everybody_in_lets_no_operator_in(
     settings: Settings, queue: Queue, store: Store, redis_url: str, host: str, needs: bool
 ) -> None:
-    """`--no-keys` at an address that others reach."""
+    """`--no-keys` at an address that others can reach."""
     app = create_app(with_keys(settings, redis_url, keys=False, host=host), queue, store)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
@@ -150,9 +154,9 @@ async def test_jobs_of_all_tenants_without_what_they_draw(
 
 
 async def test_jobs_by_the_version_that_draws_them(http: httpx.AsyncClient, queue: Queue) -> None:
-    """Also after another version took them over."""
+    """Also after another version has taken a job over."""
 
-    async def found(**query: str) -> list[tuple[str, str, str]]:
+    async def listed(**query: str) -> list[tuple[str, str, str]]:
         answer = await http.get("/v1/admin/jobs", params=query)
         jobs = answer.json()["data"]
         return [(job["id"], job["model"], job["served_by"]) for job in jobs]
@@ -164,15 +168,15 @@ async def test_jobs_by_the_version_that_draws_them(http: httpx.AsyncClient, queu
         await set_alias(queue, {name: 1})
         of_version[name] = (await generate(http))["id"]
     plain = (await generate(http, MODEL))["id"]
-    one, two = of_version[R1], of_version[R2]
-    assert await found(served_by=R2) == [(two, ALIAS, R2)]
-    assert await found(served_by=MODEL) == [(plain, MODEL, MODEL)]
-    assert await found(model=ALIAS) == [(two, ALIAS, R2), (one, ALIAS, R1)]
-    assert await found(model=ALIAS, served_by=R1) == [(one, ALIAS, R1)]
-    job = await queue.get(one)
+    first, second = of_version[R1], of_version[R2]
+    assert await listed(served_by=R2) == [(second, ALIAS, R2)]
+    assert await listed(served_by=MODEL) == [(plain, MODEL, MODEL)]
+    assert await listed(model=ALIAS) == [(second, ALIAS, R2), (first, ALIAS, R1)]
+    assert await listed(model=ALIAS, served_by=R1) == [(first, ALIAS, R1)]
+    job = await queue.get(first)
     assert job is not None and await queue.switch_model(job, version(R2))
-    assert await found(served_by=R1) == []
-    assert [job for job, *_ in await found(served_by=R2)] == [two, one]
+    assert await listed(served_by=R1) == []
+    assert [job for job, *_ in await listed(served_by=R2)] == [second, first]
 
 
 async def test_a_job_is_canceled_and_requeued(
@@ -215,10 +219,10 @@ async def test_pause_and_resume(
     assert (pause["reason"], pause["drains"]) == ("a driver", True)
     assert not await queue.claim("pool-1", MODEL, 1)
     assert (await admin.get("/v1/admin/overview")).json()["paused"] == [pause]
-    told = f'atelier_paused{{kind="{things[:-1]}",name="{name}"}} 1.0'
-    assert told in (await admin.get("/metrics")).text
+    sample = f'atelier_paused{{kind="{things[:-1]}",name="{name}"}} 1.0'
+    assert sample in (await admin.get("/metrics")).text
     assert (await admin.post(f"{path}/resume", json={})).json()["data"] == []
-    assert told not in (await admin.get("/metrics")).text
+    assert sample not in (await admin.get("/metrics")).text
     assert (await admin.post(f"{path}/resume", json={})).status_code == 404
     assert [claim.job.id for claim in await queue.claim("pool-1", MODEL, 1)] == [job]
 
@@ -227,11 +231,11 @@ async def test_pause_and_resume(
 async def test_what_is_not_there_is_paused_when_it_comes(
     admin: httpx.AsyncClient, queue: Queue, things: str, name: str
 ) -> None:
-    """A pool between two lives, or at zero."""
+    """A pool that is restarting or scaled to zero."""
     answer = await admin.post(f"/v1/admin/{things}/{name}/pause", json={})
     kind = things.removesuffix("s")
-    assert answer.status_code == 200 and [one["name"] for one in answer.json()["data"]] == [name]
-    assert f"there is no {kind} '{name}' now; there is none" in answer.json()["warning"]
+    assert answer.status_code == 200 and [item["name"] for item in answer.json()["data"]] == [name]
+    assert f"there is no {kind} '{name}' now; available: none" in answer.json()["warning"]
     await queue.register("pool-1", SPEC, ready=True)
     await put(queue)
     assert not await queue.claim("pool-1", MODEL, 1)
@@ -247,8 +251,8 @@ async def test_names_have_slashes(admin: httpx.AsyncClient, queue: Queue, name: 
             path = f"/v1/admin/{things}/{quote(name, safe='')}/{act}"
             answer = await admin.post(path, json={})
             assert (answer.status_code, answer.json()["warning"]) == (200, None)
-            told = [one["name"] for one in answer.json()["data"]]
-            assert act == "resume" or set(told) == {name}
+            names = [item["name"] for item in answer.json()["data"]]
+            assert act == "resume" or set(names) == {name}
     path = f"/v1/admin/pools/{name}"
     (sleep,) = (await admin.post(f"{path}/sleep", json={})).json()["data"]
     assert sleep["name"] == name
@@ -271,11 +275,11 @@ async def test_sleep_and_wake(admin: httpx.AsyncClient, queue: Queue) -> None:
     path = "/v1/admin/pools/pool"
     (sleep,) = (await admin.post(f"{path}/sleep", json={"reason": "training"})).json()["data"]
     assert (sleep["name"], sleep["by"], sleep["reason"]) == ("pool", "alice", "training")
-    heard = await queue.sleep_of("pool-1")
-    assert heard is not None and heard.by == "alice" and await queue.sleep_of("others-1") is None
-    assert [one["asleep"] for one in (await admin.get("/v1/admin/overview")).json()["workers"]] == [
-        True
-    ]
+    asleep = await queue.sleep_of("pool-1")
+    assert asleep is not None and asleep.by == "alice" and await queue.sleep_of("others-1") is None
+    assert [
+        worker["asleep"] for worker in (await admin.get("/v1/admin/overview")).json()["workers"]
+    ] == [True]
     assert (await admin.post(f"{path}/wake", json={})).json() == {"data": []}
     assert await queue.sleep_of("pool-1") is None
     assert (await admin.post(f"{path}/wake", json={})).status_code == 404
@@ -289,17 +293,19 @@ async def test_the_overview(admin: httpx.AsyncClient, queue: Queue) -> None:
     (claim,) = await queue.claim("pool-1", MODEL, 1)
     await queue.fail(claim, FAILURE, retry=False)
     await queue.claim("pool-1", MODEL, 1)
-    seen = (await admin.get("/v1/admin/overview")).json()
-    assert seen["waiting"] == [{"model": MODEL, "tenant": "acme", "jobs": 1, "device_seconds": 2.0}]
-    told = ("name", "pool", "ready", "running")
-    assert [[one[name] for name in told] for one in seen["workers"]] == [
+    overview = (await admin.get("/v1/admin/overview")).json()
+    assert overview["waiting"] == [
+        {"model": MODEL, "tenant": "acme", "jobs": 1, "device_seconds": 2.0}
+    ]
+    columns = ("name", "pool", "ready", "running")
+    assert [[worker[name] for name in columns] for worker in overview["workers"]] == [
         ["pool-1", "pool", True, 1],
         ["pool-2", "pool", False, 0],
     ]
-    assert [job["id"] for job in seen["running"]] == [running]
-    (job,) = seen["failed"]
+    assert [job["id"] for job in overview["running"]] == [running]
+    (job,) = overview["failed"]
     assert (job["id"], job["error"]["code"]) == (failed, FAILURE.code)
-    assert waiting not in str(seen)
+    assert waiting not in str(overview)
 
 
 async def test_an_adapter_is_evicted(admin: httpx.AsyncClient, queue: Queue) -> None:
@@ -324,8 +330,8 @@ async def test_what_cannot_be_written_down_does_not_happen(
     outputs.write_text("no folder")
     answer = await admin.post(f"/v1/admin/jobs/{job}/cancel", json={})
     assert answer.status_code == 503, answer.text
-    found = await queue.get(job)
-    assert found is not None and found.state == "queued"
+    current = await queue.get(job)
+    assert current is not None and current.state == "queued"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""Videos of poses, faces and backgrounds over HTTP: kept as they were sent, or refused by field."""
+"""Videos of poses, faces and backgrounds over HTTP: stored unchanged, or rejected with the field's
+name."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ async def pool(queue: Queue, store: Store) -> AsyncIterator[StandIn]:
 
 
 async def generate(http: httpx.AsyncClient, headers: Any = None, **body: Any) -> httpx.Response:
-    asked = {"prompt": "a cat", "model": VIDEO.name, **body}
-    return await http.post("/v1/generate", json=asked, headers=headers)
+    fields = {"prompt": "a cat", "model": VIDEO.name, **body}
+    return await http.post("/v1/generate", json=fields, headers=headers)
 
 
 async def test_videos_are_kept_as_they_were_sent(

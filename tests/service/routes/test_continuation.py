@@ -1,4 +1,4 @@
-"""POST /v1/jobs/{id}/continue: which drafts, with which fields, and what is refused."""
+"""POST /v1/jobs/{id}/continue: chosen drafts, changed fields, and errors."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.service.standin import MODEL, SPEC, StandIn, picture
 
 CAT = {"prompt": "a cat", "model": MODEL, "seed": 10, "num_images": 4, "stop_at_step": 2}
 SIZE = 100
-"""Bytes of a draft."""
+"""Size of a draft in bytes."""
 
 
 async def paused(
     http: httpx.AsyncClient, queue: Queue, store: Store, spec: ModelSpec = SPEC, **body: Any
 ) -> Job:
-    """An audition whose images have come to their step."""
+    """Create a paused audition, whose images have reached their step."""
     await queue.register("pool", spec, ready=True)
     answer = await http.post("/v1/generate", json={**CAT, **body})
     assert answer.status_code == 202, answer.text
@@ -52,12 +52,12 @@ async def paused(
         )  # fmt: skip
     assert await queue.snapshot(claim, drafts)
     assert await queue.finish(claim, outputs, Usage(steps=8, device_seconds=4.0))
-    found = await queue.get(job.id)
-    assert found
-    return found
+    current = await queue.get(job.id)
+    assert current
+    return current
 
 
-async def asked(http: httpx.AsyncClient, job: Job, **body: Any) -> httpx.Response:
+async def continue_job(http: httpx.AsyncClient, job: Job, **body: Any) -> httpx.Response:
     return await http.post(f"/v1/jobs/{job.id}/continue", json=body)
 
 
@@ -65,51 +65,51 @@ async def test_a_paused_job_shows_its_previews_and_when_they_leave(
     http: httpx.AsyncClient, queue: Queue, store: Store
 ) -> None:
     job = await paused(http, queue, store)
-    shown = (await http.get(f"/v1/jobs/{job.id}")).json()
-    assert (shown["state"], shown["progress"]) == ("paused", {"step": 0, "steps": 8})
-    assert [output["seed"] for output in shown["outputs"]] == [10, 11, 12, 13]
-    assert shown["expires_at"] > shown["finished_at"]
-    file = await http.get(shown["outputs"][3]["url"])
+    view = (await http.get(f"/v1/jobs/{job.id}")).json()
+    assert (view["state"], view["progress"]) == ("paused", {"step": 0, "steps": 8})
+    assert [output["seed"] for output in view["outputs"]] == [10, 11, 12, 13]
+    assert view["expires_at"] > view["finished_at"]
+    file = await http.get(view["outputs"][3]["url"])
     assert file.content == picture()
     events = await http.get(f"/v1/jobs/{job.id}/events")
     assert events.text.rstrip().splitlines()[-2] == "event: paused"
     listed = (await http.get("/v1/jobs", params={"state": "paused"})).json()["data"]
-    assert [one["id"] for one in listed] == [job.id]
+    assert [item["id"] for item in listed] == [job.id]
 
 
 async def test_chosen_images_become_a_job_with_their_seeds_and_drafts(
     http: httpx.AsyncClient, queue: Queue, store: Store
 ) -> None:
     parent = await paused(http, queue, store)
-    answer = await asked(http, parent, images=[3, 1], metadata={"take": "2"})
+    answer = await continue_job(http, parent, images=[3, 1], metadata={"take": "2"})
     assert answer.status_code == 202, answer.text
-    shown = answer.json()
-    assert shown["continues"] == parent.id and shown["metadata"] == {"take": "2"}
-    assert shown["progress"] == {"step": 4, "steps": 8}
-    assert "stop_at_step" not in shown["request"] and shown["request"]["prompt"] == "a cat"
-    assert not shown["warnings"]
-    job = await queue.get(shown["id"])
+    view = answer.json()
+    assert view["continues"] == parent.id and view["metadata"] == {"take": "2"}
+    assert view["progress"] == {"step": 4, "steps": 8}
+    assert "stop_at_step" not in view["request"] and view["request"]["prompt"] == "a cat"
+    assert not view["warnings"]
+    job = await queue.get(view["id"])
     assert job and job.seeds == [13, 11] and job.drafted is None
     for draft, number in zip(job.snapshots, (3, 1), strict=True):
         assert await store.get(str(draft.key)) == b"%d" % number * SIZE
     await http.delete(f"/v1/jobs/{parent.id}")
-    assert await store.exists(str(job.snapshots[0].key)), "they are the job's own"
+    assert await store.exists(str(job.snapshots[0].key)), "copies that belong to the new job"
 
 
 async def test_without_a_choice_all_images_are_finished(
     http: httpx.AsyncClient, queue: Queue, store: Store
 ) -> None:
     parent = await paused(http, queue, store)
-    assert (await asked(http, parent)).json()["request"]["num_images"] == 4
+    assert (await continue_job(http, parent)).json()["request"]["num_images"] == 4
 
 
 async def test_what_is_drawn_can_change_from_the_step_on(
     http: httpx.AsyncClient, queue: Queue, store: Store
 ) -> None:
     parent = await paused(http, queue, store)
-    answer = await asked(http, parent, images=[0], prompt="a dog", guidance_scale=2.5)
+    answer = await continue_job(http, parent, images=[0], prompt="a dog", guidance_scale=2.5)
     assert answer.status_code == 202, answer.text
-    warned = {one["field"]: one["message"] for one in answer.json()["warnings"]}
+    warned = {warning["field"]: warning["message"] for warning in answer.json()["warnings"]}
     assert warned.keys() == {"prompt", "guidance_scale"}
     assert "branches of their drafts" in warned["prompt"]
     job = await queue.get(answer.json()["id"])
@@ -122,9 +122,9 @@ async def test_later_noise_can_have_another_seed(
     http: httpx.AsyncClient, queue: Queue, store: Store
 ) -> None:
     parent = await paused(http, queue, store)
-    answer = await asked(http, parent, images=[3, 1], seed=50)
+    answer = await continue_job(http, parent, images=[3, 1], seed=50)
     assert answer.status_code == 202, answer.text
-    assert [one["field"] for one in answer.json()["warnings"]] == ["seed"]
+    assert [warning["field"] for warning in answer.json()["warnings"]] == ["seed"]
     assert answer.json()["request"]["seed"] == 50
     job = await queue.get(answer.json()["id"])
     assert job and job.seeds == [50, 51]
@@ -134,7 +134,7 @@ async def test_later_noise_can_have_another_seed(
 @pytest.mark.parametrize(
     ("body", "field", "said"),
     [
-        ({"images": [4]}, "images", "there is no 4"),
+        ({"images": [4]}, "images", "number 4 does not exist"),
         ({"images": [1, 1]}, "images", "twice"),
         ({"images": []}, "images", "at least 1"),
         ({"images": [-1]}, "images.0", "greater"),
@@ -146,7 +146,7 @@ async def test_later_noise_can_have_another_seed(
 async def test_what_is_wrong_is_named(
     http: httpx.AsyncClient, queue: Queue, store: Store, body: dict[str, Any], field: str, said: str
 ) -> None:
-    answer = await asked(http, await paused(http, queue, store), **body)
+    answer = await continue_job(http, await paused(http, queue, store), **body)
     assert answer.status_code == 422
     [error] = answer.json()["errors"]
     assert error["field"] == field and said in error["message"]
@@ -176,7 +176,7 @@ async def test_other_weights_cannot_finish_a_draft(
 ) -> None:
     parent = await paused(http, queue, store)
     await queue.redis.hset(keys.job(parent.id), "fingerprint", "older")
-    answer = await asked(http, parent)
+    answer = await continue_job(http, parent)
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "draft_stale")
 
 
@@ -200,8 +200,8 @@ async def test_the_format_is_the_auditions_unless_it_is_named(
         ({"inline": True}, {"format": "webp", "quality": 60, "inline": True}),
         ({"format": "png"}, {"format": "png"}),
     ):
-        shown = (await asked(http, parent, output=output)).json()["request"]["output"]
-        assert expected.items() <= shown.items()
+        resolved = (await continue_job(http, parent, output=output)).json()["request"]["output"]
+        assert expected.items() <= resolved.items()
     address = f"/v1/jobs/{parent.id}/continue"
     headers = {"Accept": "image/jpeg", "Prefer": "wait=0"}
     answer = await http.post(address, json={"images": [0]}, headers=headers)
@@ -214,33 +214,37 @@ async def test_drafts_count_while_they_are_there(
     http: httpx.AsyncClient, queue: Queue, store: Store
 ) -> None:
     parent = await paused(http, queue, store)
-    before = (await queue.standing(parent.tenant, TenantSettings())).stored_bytes
-    job = (await asked(http, parent, images=[0, 1])).json()["id"]
-    assert (await queue.standing(parent.tenant, TenantSettings())).stored_bytes == before + 2 * SIZE
+    before = (await queue.quota_usage(parent.tenant, TenantSettings())).stored_bytes
+    job = (await continue_job(http, parent, images=[0, 1])).json()["id"]
+    assert (
+        await queue.quota_usage(parent.tenant, TenantSettings())
+    ).stored_bytes == before + 2 * SIZE
     await http.post(f"/v1/jobs/{job}/cancel")
-    assert (await queue.standing(parent.tenant, TenantSettings())).stored_bytes == before
+    assert (await queue.quota_usage(parent.tenant, TenantSettings())).stored_bytes == before
 
 
 async def test_a_branch_needs_a_state_and_a_run_without_a_stop_does_not(
     http: httpx.AsyncClient, queue: Queue, store: Store
 ) -> None:
-    """On several hosts none may be kept."""
+    """States may be missing if there are several hosts."""
     parent = await paused(http, queue, store)
     bare = [draft.model_copy(update={"key": None, "bytes": 0}) for draft in parent.snapshots]
     await queue.redis.hset(keys.job(parent.id), "snapshots", snapshots_json(bare))
-    answer = await asked(http, parent, prompt="a dog")
+    answer = await continue_job(http, parent, prompt="a dog")
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "draft_unfit")
-    shown = (await asked(http, parent)).json()
-    assert shown["progress"] == {"step": 0, "steps": 16}
+    view = (await continue_job(http, parent)).json()
+    assert view["progress"] == {"step": 0, "steps": 16}
 
 
 async def test_a_deadline_is_held_against_the_steps_that_are_missing(
     http: httpx.AsyncClient, queue: Queue, store: Store
 ) -> None:
     parent = await paused(http, queue, store)
-    first = (await asked(http, parent, images=[0])).json()
+    first = (await continue_job(http, parent, images=[0])).json()
     job = await queue.get(first["id"])
-    assert job and job.undone == 0.5 and job.draft_steps == 2 and job.own_cost == job.cost / 2
+    assert (
+        job and job.remaining_share == 0.5 and job.draft_steps == 2 and job.own_cost == job.cost / 2
+    )
 
 
 async def test_adapters_can_be_added_and_left_out(
@@ -249,16 +253,16 @@ async def test_adapters_can_be_added_and_left_out(
     ink = [{"name": "ink", "scale": 0.5}]
     for before, after in (({}, ink), ({"loras": ink}, []), ({"loras": ink}, [{"name": "oil"}])):
         parent = await paused(http, queue, store, TAKING, **before)
-        answer = await asked(http, parent, images=[0], loras=after)
+        answer = await continue_job(http, parent, images=[0], loras=after)
         assert answer.status_code == 202, answer.text
         job = await queue.get(answer.json()["id"])
-        assert job and [lora.name for lora in job.loras] == [one["name"] for one in after]
+        assert job and [lora.name for lora in job.loras] == [item["name"] for item in after]
         assert job.drafted and job.drafted.fields.keys() == {"loras"}
         assert bool(job.drafted.fields["loras"]) == bool(before)
-        same = await asked(http, parent, images=[1])
-        assert not same.json()["warnings"], "with the audition's it is no branch"
-        for one in (job.id, same.json()["id"]):
-            await http.delete(f"/v1/jobs/{one}")
+        same = await continue_job(http, parent, images=[1])
+        assert not same.json()["warnings"], "the audition's own adapters make no branch"
+        for item in (job.id, same.json()["id"]):
+            await http.delete(f"/v1/jobs/{item}")
 
 
 async def test_input_images_are_copied(http: httpx.AsyncClient, queue: Queue, store: Store) -> None:
@@ -266,7 +270,7 @@ async def test_input_images_are_copied(http: httpx.AsyncClient, queue: Queue, st
     parent = await paused(
         http, queue, store, image=image, strength=0.9, num_inference_steps=10, num_images=1
     )
-    answer = await asked(http, parent)
+    answer = await continue_job(http, parent)
     assert answer.status_code == 202, answer.text
     job = await queue.get(answer.json()["id"])
     assert job and job.drafted is None and job.request["image"].startswith(f"inputs/{job.id}/")

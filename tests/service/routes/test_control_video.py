@@ -1,4 +1,4 @@
-"""Control videos over HTTP: kept as they were sent, or refused by field."""
+"""Control videos over HTTP: stored unchanged, or rejected with the field's name."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ async def pool(queue: Queue, store: Store) -> AsyncIterator[StandIn]:
 
 
 async def generate(http: httpx.AsyncClient, headers: Any = None, **body: Any) -> httpx.Response:
-    asked = {"prompt": "a cat", "model": VIDEO.name, **body}
-    return await http.post("/v1/generate", json=asked, headers=headers)
+    fields = {"prompt": "a cat", "model": VIDEO.name, **body}
+    return await http.post("/v1/generate", json=fields, headers=headers)
 
 
 @pytest.mark.parametrize("mask", [encoded(clip("webm", 5)), IMAGE])
@@ -90,8 +90,8 @@ async def test_a_list_of_frames_is_kept_frame_by_frame(
         ({"control_video": [IMAGE] * 6}, "control_video", "has 6 frames; num_frames is 5"),
         ({"control_video": [IMAGE, FIVE]}, "control_video.1", "no PNG, JPEG or WebP"),
         ({"control_video": encoded(b"#EXTM3U\n")}, "control_video", "no video in MP4 or WebM"),
-        ({"control_video": "http://a.example/a.mp4"}, "control_video", "does not fetch"),
-        ({"mask_video": FIVE}, "control_video", "send the video that mask_video masks too"),
+        ({"control_video": "http://a.example/a.mp4"}, "control_video", "fetches no URLs"),
+        ({"mask_video": FIVE}, "control_video", "also send the video that mask_video masks"),
         (
             {"control_video": FIVE, "mask_video": encoded(clip("mp4", 3))},
             "mask_video",
@@ -100,9 +100,9 @@ async def test_a_list_of_frames_is_kept_frame_by_frame(
         ({"control_video": [IMAGE] * 3, "mask_video": [IMAGE] * 2}, "mask_video", "has 2 frames"),
         ({"control_video": FIVE, "image": IMAGE}, "image", "as a frame of control_video"),
         ({"conditioning_scale": [1.0, 1.0]}, "conditioning_scale", "2 numbers; send one, or 3"),
-        ({"reference_images": [IMAGE] * 3}, "reference_images", "takes 2 at most"),
+        ({"reference_images": [IMAGE] * 3}, "reference_images", "accepts 2 at most"),
         ({"reference_images": [IMAGE, NARROW]}, "reference_images.1", "8 pixels wide and high"),
-        ({"reference_images": [LONG]}, "reference_images.0", "at most 4 times as long as wide"),
+        ({"reference_images": [LONG]}, "reference_images.0", "an aspect ratio of at most 4:1"),
     ],
 )
 async def test_what_cannot_be_served_is_refused_by_field(
@@ -116,7 +116,7 @@ async def test_what_cannot_be_served_is_refused_by_field(
 
 
 async def test_frames_are_bounded_together(http: httpx.AsyncClient, pool: StandIn) -> None:
-    """As those of a video in one file are."""
+    """A video file's limit applies to a list of frames."""
     large = encoded(picture(size=(100, 100)))
     answer = await generate(http, control_video=[large] * 4, mask_video=[large] * 3)
     (error,) = answer.json()["errors"]
@@ -136,7 +136,7 @@ async def test_a_model_that_reads_no_videos_refuses_them_by_name(
 
 @pytest.fixture
 def slow_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every file takes a quarter of a second of processor time to decode."""
+    """Make each file's decoding take a quarter of a second of processor time."""
 
     def slowly(check: Callable[..., Awaitable[ImageFile]]) -> Callable[..., Awaitable[ImageFile]]:
         async def checked(*arguments: Any) -> ImageFile:
@@ -151,7 +151,7 @@ def slow_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_reading_a_video_is_priced(
     http: httpx.AsyncClient, queue: Queue, pool: StandIn, slow_decoding: None
 ) -> None:
-    """By the processor time that the check took, also in what deadlines are held against."""
+    """The price and the check of deadlines include the processor time of decoding."""
     await queue.register("other", CONTROLLED, ready=True, facts=PoolFacts("here", slots=1))
     row = CostRow(step_s=0.1, encode_s=0.1, decode_s=0.3)
     bucket = CONTROLLED.bucket(CONTROLLED.defaults)

@@ -1,4 +1,4 @@
-"""Deadlines at the door, and what a job is told of its wait."""
+"""Admission of jobs with deadlines, and wait estimates in responses."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 
 from service.app import create_app
 from service.jobs.model.job import Job, Usage
-from service.jobs.model.preemption import FullPool, Held
+from service.jobs.model.preemption import FullPool, Preemptible
 from service.jobs.queue import Queue
 from service.jobs.redis.keys import PREFIX
-from service.jobs.redis.keys import tried as tried_key
-from service.jobs.scheduling.cost_model import STANDS_S, CostKey, CostRow, PoolFacts
+from service.jobs.redis.keys import cost_trial as tried_key
+from service.jobs.scheduling.cost_model import MIN_VALID_S, CostKey, CostRow, PoolFacts
 from service.jobs.storage.object_store import Store
 from service.settings.queue import QueueSettings
 from service.settings.settings import Settings
@@ -30,7 +30,7 @@ POOL = "cold"
 
 @pytest.fixture
 async def queue(redis_url: str, empty_redis: Any) -> AsyncIterator[Queue]:
-    """A queue whose leases do not end: its pool is registered once."""
+    """Queue whose leases do not end, so that its worker registers once."""
     queue = await Queue.connect(redis_url, QueueSettings(lease_s=1e6))
     yield queue
     await queue.close()
@@ -38,15 +38,15 @@ async def queue(redis_url: str, empty_redis: Any) -> AsyncIterator[Queue]:
 
 @pytest.fixture(autouse=True)
 async def known_costs(queue: Queue) -> None:
-    """A ready pool of one slot that takes two seconds for a cat: a tenth for the text, three for
-    the image. It serves nothing."""
+    """Register a ready worker with one slot and two seconds per image: 0.1 for the text, 0.3 for
+    decoding. It runs no jobs."""
     facts = PoolFacts("here", slots=1)
     await queue.register(POOL, SPEC, ready=True, facts=facts)
     row = CostRow(step_s=(RUN_S - 0.4) / STEPS, encode_s=0.1, decode_s=0.3)
     await queue.measured(MODEL, {CostKey(SPEC.bucket(SPEC.defaults), "here", 1): row})
 
 
-async def ask(http: httpx.AsyncClient, key: str | None = None, **body: Any) -> httpx.Response:
+async def submit(http: httpx.AsyncClient, key: str | None = None, **body: Any) -> httpx.Response:
     headers = {"Idempotency-Key": key} if key else {}
     return await http.post("/v1/generate", json=CAT | body, headers=headers)
 
@@ -60,9 +60,9 @@ async def stored(queue: Queue, answer: httpx.Response) -> Job:
 async def test_a_job_carries_what_it_is_predicted_to_cost(
     http: httpx.AsyncClient, queue: Queue
 ) -> None:
-    one, two = [await stored(queue, await ask(http, num_images=n)) for n in (1, 2)]
-    assert (one.cost, one.run_s) == (pytest.approx(RUN_S), pytest.approx(RUN_S))
-    assert two.cost == pytest.approx(2 * RUN_S)
+    single, double = [await stored(queue, await submit(http, num_images=n)) for n in (1, 2)]
+    assert (single.cost, single.run_s) == (pytest.approx(RUN_S), pytest.approx(RUN_S))
+    assert double.cost == pytest.approx(2 * RUN_S)
 
 
 async def test_without_costs_nothing_is_said_and_nothing_refused(
@@ -70,7 +70,7 @@ async def test_without_costs_nothing_is_said_and_nothing_refused(
 ) -> None:
     await empty_redis.flushall()
     await queue.register(POOL, SPEC, ready=True)
-    answer = await ask(http, deadline_s=0.5)
+    answer = await submit(http, deadline_s=0.5)
     assert answer.status_code == 202
     assert answer.json()["queue"] == {"position": 0, "eta_s": None}
     job = await stored(queue, answer)
@@ -78,18 +78,18 @@ async def test_without_costs_nothing_is_said_and_nothing_refused(
 
 
 async def test_waits_add_up(http: httpx.AsyncClient, queue: Queue) -> None:
-    ids = [(await ask(http)).json()["id"] for _ in range(3)]
+    ids = [(await submit(http)).json()["id"] for _ in range(3)]
 
     async def are_told() -> bool:
-        places = [(await http.get(f"/v1/jobs/{one}")).json()["queue"] for one in ids]
-        told = [(place["position"], round(place["eta_s"], 3)) for place in places]
-        return told == [(0, 2.0), (1, 4.0), (2, 6.0)]
+        places = [(await http.get(f"/v1/jobs/{job_id}")).json()["queue"] for job_id in ids]
+        estimates = [(place["position"], round(place["eta_s"], 3)) for place in places]
+        return estimates == [(0, 2.0), (1, 4.0), (2, 6.0)]
 
     await eventually(are_told)
 
 
 async def test_a_running_job_tells_what_is_left(http: httpx.AsyncClient, queue: Queue) -> None:
-    job_id = (await ask(http)).json()["id"]
+    job_id = (await submit(http)).json()["id"]
     (claim,) = await queue.claim(POOL, MODEL, 1)
 
     async def left_s() -> float:
@@ -105,22 +105,22 @@ async def test_a_running_job_tells_what_is_left(http: httpx.AsyncClient, queue: 
 async def test_what_cannot_be_met_is_refused_until_it_can(
     http: httpx.AsyncClient, queue: Queue
 ) -> None:
-    """Fifteen of two seconds each fit into thirty; for the sixteenth one has to go."""
+    """Fifteen jobs of two seconds fit into thirty; the sixteenth must wait for one to end."""
     soon = {"deadline_s": 30.5}  # half a second for this test's own time
     for _ in range(15):
-        assert (await ask(http, **soon)).status_code == 202
-    refused = await ask(http, **soon)
+        assert (await submit(http, **soon)).status_code == 202
+    refused = await submit(http, **soon)
     assert refused.status_code == 429
     assert refused.headers["Retry-After"] == "2"
     body = refused.json()
     assert body["type"].endswith("deadline_too_soon")
     assert "32.0 s" in body["detail"]
-    assert (await ask(http, deadline_s=40)).status_code == 202, "a later one is met"
+    assert (await submit(http, deadline_s=40)).status_code == 202, "a later one is met"
     (claim,) = await queue.claim(POOL, MODEL, 1)
     await queue.finish(claim, [], Usage(device_seconds=RUN_S))
 
     async def is_taken() -> bool:
-        return (await ask(http, **soon)).status_code == 202
+        return (await submit(http, **soon)).status_code == 202
 
     await eventually(is_taken)
 
@@ -128,8 +128,8 @@ async def test_what_cannot_be_met_is_refused_until_it_can(
 async def test_what_is_accepted_for_its_deadline_says_so(
     http: httpx.AsyncClient, queue: Queue
 ) -> None:
-    assert (await stored(queue, await ask(http, deadline_s=30))).credited
-    assert (await stored(queue, await ask(http))).credited is None
+    assert (await stored(queue, await submit(http, deadline_s=30))).credited
+    assert (await stored(queue, await submit(http))).credited is None
 
 
 async def test_a_full_queue_has_room_when_a_slot_is_free(
@@ -141,13 +141,13 @@ async def test_a_full_queue_has_room_when_a_slot_is_free(
     await queue.measured(MODEL, {CostKey(SPEC.bucket(SPEC.defaults), "here", 1): row})
     transport = httpx.ASGITransport(create_app(bound, queue, store))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
-        assert (await ask(http)).status_code == 202
+        assert (await submit(http)).status_code == 202
         (claim,) = await queue.claim(POOL, MODEL, 1)
         for _ in range(2):
-            assert (await ask(http)).status_code == 202
+            assert (await submit(http)).status_code == 202
 
         async def is_told(seconds: int) -> bool:
-            answer = await ask(http)
+            answer = await submit(http)
             assert (answer.status_code, answer.json()["error"]["code"]) == (429, "queue_full")
             return int(answer.headers["Retry-After"]) == seconds
 
@@ -159,25 +159,25 @@ async def test_a_full_queue_has_room_when_a_slot_is_free(
 
 async def test_who_waits_without_a_deadline_is_overtaken(http: httpx.AsyncClient) -> None:
     for _ in range(20):
-        assert (await ask(http)).status_code == 202
-    assert (await ask(http, deadline_s=5)).status_code == 202
+        assert (await submit(http)).status_code == 202
+    assert (await submit(http, deadline_s=5)).status_code == 202
 
 
 async def test_what_a_clip_is_put_aside_for_is_taken(http: httpx.AsyncClient, queue: Queue) -> None:
-    """The only slot has a minute to go. Once its pool says that it may put that aside for what
-    takes a quarter of it, an image waits for a second, a step of the video, and itself."""
+    """The only slot is busy for a minute. The worker may preempt its video for a job of a quarter
+    of that time. An image then waits for a second and one step of the video."""
     bucket, steps = SPEC.bucket(SPEC.defaults), 120
     clip = Job(id="job_clip", model=MODEL, bucket=bucket, steps=steps, cost=60, run_s=60)
     await queue.put(clip)
     (claim,) = await queue.claim(POOL, MODEL, 1)
-    refused = await ask(http, deadline_s=20)
+    refused = await submit(http, deadline_s=20)
     assert (refused.status_code, refused.headers["Retry-After"]) == (429, "42")
-    held = [Held(clip.id, claim.fence, left_s=60, pictures=1)]
+    held = [Preemptible(clip.id, claim.fence, left_s=60, pictures=1)]
     full = FullPool(POOL, MODEL, slots=1, free=0, soonest_s=60, held=held)
 
     async def is_taken() -> bool:
         assert await queue.preempt(full, ratio=4, room_s=30) is None
-        return (await ask(http, deadline_s=20)).status_code == 202
+        return (await submit(http, deadline_s=20)).status_code == 202
 
     await eventually(is_taken)
     (picture,) = await queue.list(limit=1)
@@ -189,61 +189,66 @@ async def test_what_a_clip_is_put_aside_for_is_taken(http: httpx.AsyncClient, qu
 
     await eventually(is_told)
     long = {"num_inference_steps": 50, "deadline_s": 30}
-    assert (await ask(http, **long)).status_code == 429, "twenty seconds are more than a quarter"
+    assert (await submit(http, **long)).status_code == 429, (
+        "more than a quarter of the remaining minute"
+    )
 
 
 async def measured(queue: Queue, run_s: float, age_s: float = 0.0) -> None:
-    """A pool has told what a cat takes, so long ago."""
+    """Report costs of an image that were measured `age_s` ago."""
     key = CostKey(SPEC.bucket(SPEC.defaults), "here", 1)
     row = CostRow(step_s=(run_s - 0.4) / STEPS, encode_s=0.1, decode_s=0.3)
     await queue.measured(MODEL, {key: row})
     at = (await queue.costs(MODEL)).at - age_s
     old = row.model_copy(update={"at": at}).model_dump_json()
-    await queue._redis.hset(f"{PREFIX}costs:{MODEL}", key.wire(), old)  # Redis's clock is its own
+    # Redis's clock cannot be set
+    await queue._redis.hset(f"{PREFIX}costs:{MODEL}", key.wire(), old)
 
 
-async def comes_to(http: httpx.AsyncClient, status: int, **body: Any) -> httpx.Response:
-    """The first answer of that status: the front end has a look at the costs a second later."""
-    found: list[httpx.Response] = []
+async def submit_until(http: httpx.AsyncClient, status: int, **body: Any) -> httpx.Response:
+    """Submit until the response has that status: the front end refreshes costs every second."""
+    answers: list[httpx.Response] = []
 
     async def is_given() -> bool:
-        found.append(await ask(http, **body))
-        return found[-1].status_code == status
+        answers.append(await submit(http, **body))
+        return answers[-1].status_code == status
 
     await eventually(is_given)
-    return found[-1]
+    return answers[-1]
 
 
 async def test_of_costs_that_nobody_has_measured_for_long_one_is_tried(
     http: httpx.AsyncClient, queue: Queue
 ) -> None:
-    """Two seconds, after a slowdown that is over. Deadlines alone would never show it: one job in
-    a while is taken, waits until its deadline, and says by its times what the others may have."""
+    """The measured two seconds are outdated. Deadlines would reject every job and never measure
+    again. Now and then one job is accepted, waits until its deadline, and yields new costs."""
     soon = {"deadline_s": RUN_S / 2}
-    assert (await ask(http, **soon)).status_code == 422, "just measured"
-    await measured(queue, RUN_S, age_s=STANDS_S + 1)
-    tried = await comes_to(http, 202, **soon)
+    assert (await submit(http, **soon)).status_code == 422, "just measured"
+    await measured(queue, RUN_S, age_s=MIN_VALID_S + 1)
+    tried = await submit_until(http, 202, **soon)
     assert tried.json()["queue"] == {"position": 0, "eta_s": pytest.approx(RUN_S)}, (
-        "as far as known"
+        "by the known costs"
     )
     for _ in range(3):
-        assert (await ask(http, **soon)).status_code == 422, "one at a time"
+        assert (await submit(http, **soon)).status_code == 422, "one at a time"
     (claim,) = await queue.claim(POOL, MODEL, 1)
-    assert claim.job.id == tried.json()["id"], "it did not expire at once"
+    assert claim.job.id == tried.json()["id"], "the job has not expired"
     await measured(queue, RUN_S / 4)
-    await comes_to(http, 202, **soon)
-    assert (await ask(http, deadline_s=RUN_S / 8)).status_code == 422, "that is not doubtful"
+    await submit_until(http, 202, **soon)
+    assert (await submit(http, deadline_s=RUN_S / 8)).status_code == 422, (
+        "that limit is not doubtful"
+    )
 
 
 async def test_a_try_that_was_slow_again_is_believed(http: httpx.AsyncClient, queue: Queue) -> None:
     soon = {"deadline_s": RUN_S / 2}
-    await measured(queue, RUN_S, age_s=STANDS_S + 1)
-    await comes_to(http, 202, **soon)
+    await measured(queue, RUN_S, age_s=MIN_VALID_S + 1)
+    await submit_until(http, 202, **soon)
     await measured(queue, RUN_S)
     await queue._redis.delete(tried_key(MODEL, SPEC.bucket(SPEC.defaults)))  # as after a while
-    await comes_to(http, 422, **soon)
+    await submit_until(http, 422, **soon)
     for _ in range(3):
-        assert (await ask(http, **soon)).status_code == 422
+        assert (await submit(http, **soon)).status_code == 422
 
 
 async def test_nothing_is_tried_where_no_pool_is_ready(
@@ -251,24 +256,24 @@ async def test_nothing_is_tried_where_no_pool_is_ready(
 ) -> None:
     await measured(queue, RUN_S, age_s=1e6)
     await queue.unregister(POOL, MODEL)
-    await comes_to(http, 422, deadline_s=RUN_S / 2)
+    await submit_until(http, 422, deadline_s=RUN_S / 2)
 
 
 async def test_a_repeat_is_given_its_job_even_when_it_is_late(http: httpx.AsyncClient) -> None:
-    first = await ask(http, key="once", deadline_s=4)
+    first = await submit(http, key="once", deadline_s=4)
     assert first.status_code == 202
-    assert (await ask(http, key="other", deadline_s=3)).status_code == 429, (
-        "it would make that late"
+    assert (await submit(http, key="other", deadline_s=3)).status_code == 429, (
+        "the first job would be late"
     )
-    assert (await ask(http, key="other", deadline_s=4.5)).status_code == 202
-    assert (await ask(http, key="third", deadline_s=4)).status_code == 429
-    again = await ask(http, key="once", deadline_s=4)
+    assert (await submit(http, key="other", deadline_s=4.5)).status_code == 202
+    assert (await submit(http, key="third", deadline_s=4)).status_code == 429
+    again = await submit(http, key="once", deadline_s=4)
     assert again.json()["id"] == first.json()["id"]
-    assert (await ask(http, key="once", deadline_s=3.5)).status_code == 409
+    assert (await submit(http, key="once", deadline_s=3.5)).status_code == 409
 
 
 async def test_refusals_are_counted(http: httpx.AsyncClient) -> None:
-    await ask(http, deadline_s=RUN_S / 2)
+    await submit(http, deadline_s=RUN_S / 2)
     page = (await http.get("/metrics")).text
     labels = f'model="{MODEL}",reason="deadline_too_soon",tenant_class="default"'
     assert f"atelier_jobs_refused_total{{{labels}}} 1.0" in page
@@ -277,8 +282,8 @@ async def test_refusals_are_counted(http: httpx.AsyncClient) -> None:
 async def test_a_deadline_that_could_never_be_met_is_no_matter_of_waiting(
     http: httpx.AsyncClient, queue: Queue
 ) -> None:
-    """A client that tries again after a 429, as libraries do, would try for ever."""
-    refused = await ask(http, deadline_s=1.5)
+    """A client that retries after a 429, as libraries do, would retry for ever."""
+    refused = await submit(http, deadline_s=1.5)
     assert refused.status_code == 422
     assert "retry-after" not in refused.headers
     body = refused.json()
@@ -286,7 +291,9 @@ async def test_a_deadline_that_could_never_be_met_is_no_matter_of_waiting(
         "urn:atelier:problem:deadline_too_soon",
         "deadline_s",
     )
-    assert body["errors"][0]["message"].startswith("must be 2 or more: alone on the fastest pool")
+    assert body["errors"][0]["message"].startswith(
+        "must be 2 or more: alone on the fastest available"
+    )
 
 
 async def test_deadlines_count_what_has_to_be_compiled(
@@ -298,11 +305,11 @@ async def test_deadlines_count_what_has_to_be_compiled(
     await queue.measured(MODEL, {CostKey(SPEC.bucket(SPEC.defaults), "here", 1): row})
 
     async def is_told() -> bool:
-        answer = await ask(http)
+        answer = await submit(http)
         return answer.json()["queue"]["eta_s"] == pytest.approx(40.0)
 
     await eventually(is_told)
-    refused = await ask(http, deadline_s=30)
+    refused = await submit(http, deadline_s=30)
     assert refused.status_code == 422
     assert "must be 40 or more" in refused.json()["detail"]
     assert "38.0 s of it for compiling" in refused.json()["detail"]
@@ -315,13 +322,13 @@ async def test_a_job_is_charged_for_the_loading_of_its_adapters(
 ) -> None:
     await queue.register(POOL, TAKING, ready=True, facts=PoolFacts("here", 1, adapter_s=0.5))
     loras = [{"name": "ink"}]
-    first = await stored(queue, await ask(http, loras=loras))
+    first = await stored(queue, await submit(http, loras=loras))
     row = CostRow(step_s=(RUN_S - 0.4) / STEPS, encode_s=0.1, decode_s=0.3)
     await queue.measured(MODEL, {CostKey(first.bucket, "here", 1): row})
 
     async def costs_are_known() -> bool:
-        return (await stored(queue, await ask(http, loras=loras))).run_s is not None
+        return (await stored(queue, await submit(http, loras=loras))).run_s is not None
 
     await eventually(costs_are_known)
-    job = await stored(queue, await ask(http, loras=loras))
+    job = await stored(queue, await submit(http, loras=loras))
     assert (job.cost, job.run_s) == (pytest.approx(RUN_S + 0.5), pytest.approx(RUN_S + 0.5))

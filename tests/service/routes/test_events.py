@@ -1,4 +1,4 @@
-"""Event streams, over real sockets."""
+"""Event streams over real sockets."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ async def test_a_request_can_be_answered_with_its_events(
     async with wire.stream("POST", "/v1/generate", json=CAT, headers=STREAM) as response:
         assert response.status_code == 200
         assert response.headers["content-type"].startswith("text/event-stream")
-        seen = await events(response)
-    names = [event.name for event in seen]
+        received = await events(response)
+    names = [event.name for event in received]
     assert names[:2] == ["queued", "running"] and names[-1] == "succeeded"
     assert names.count("progress") == 4 and "preview" not in names[-1:]
-    assert [int(event.id) for event in seen] == sorted({int(event.id) for event in seen})
+    assert [int(event.id) for event in received] == sorted({int(event.id) for event in received})
     job_id = response.headers["x-job-id"]
-    assert {event.data["id"] for event in seen} == {job_id}
-    steps = [event.data["step"] for event in seen if event.name == "progress"]
+    assert {event.data["id"] for event in received} == {job_id}
+    steps = [event.data["step"] for event in received if event.name == "progress"]
     assert steps == [1, 2, 3, 4]
-    assert seen[-1].data["outputs"][0]["url"] == f"/v1/jobs/{job_id}/outputs/0"
+    assert received[-1].data["outputs"][0]["url"] == f"/v1/jobs/{job_id}/outputs/0"
 
 
 async def test_previews_come_while_it_runs(wire: httpx.AsyncClient, pool: StandIn) -> None:
@@ -72,12 +72,12 @@ async def test_after_the_last_event_there_is_none(wire: httpx.AsyncClient, pool:
 async def test_a_quiet_stream_is_kept_alive(wire: httpx.AsyncClient, queue: Queue) -> None:
     await queue.register("cold", SPEC, ready=False)
     async with wire.stream("POST", "/v1/generate", json=CAT, headers=STREAM) as response:
-        seen: list[str] = []
+        received: list[str] = []
         async for message in messages(response):
-            seen.append(message.name)
-            if len(seen) == 3:
+            received.append(message.name)
+            if len(received) == 3:
                 break
-    assert seen == ["queued", ":", ":"]
+    assert received == ["queued", ":", ":"]
 
 
 async def test_a_stream_of_no_job_is_a_problem(wire: httpx.AsyncClient) -> None:

@@ -1,4 +1,4 @@
-"""POST /v1/generate in its four ways of answering."""
+"""POST /v1/generate: its four kinds of response, defaults, and errors."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ async def test_a_likeness_is_resolved_to_a_preset_whose_figures_are_told(
     await queue.register("cold", SPEC.model_copy(update=update), ready=False)
     job = (await generate(http, quality={"min_psnr_db": 28})).json()
     assert job["request"]["quality"] == "mine"
-    told = (await http.get(f"/v1/models/{MODEL}")).json()["qualities"]["mine"]
-    assert told["psnr_db"] == 33.0 and told["measured"] == measured.model_dump()
+    view = (await http.get(f"/v1/models/{MODEL}")).json()["qualities"]["mine"]
+    assert view["psnr_db"] == 33.0 and view["measured"] == measured.model_dump()
     nearer = (await generate(http, quality={"min_psnr_db": 35})).json()
     assert nearer["request"]["quality"] == "exact"
     for wrong in ({"min_psnr_db": "28"}, {"min_psnr_db": 0}, {"min_db": 28}, 28):
@@ -105,7 +105,7 @@ async def test_an_unknown_model_is_told_what_there_is(
     answer = await generate(http, model="dall-e")
     assert answer.status_code == 404
     assert answer.json()["error"]["code"] == "model_not_found"
-    assert answer.json()["errors"] == [{"field": "model", "message": "there is flux-demo"}]
+    assert answer.json()["errors"] == [{"field": "model", "message": "available: flux-demo"}]
 
 
 async def test_without_any_model_the_client_is_told_to_come_back(http: httpx.AsyncClient) -> None:
@@ -256,16 +256,16 @@ async def test_a_repeat_leaves_no_second_picture_behind(
     image = base64.b64encode(picture()).decode()
     for _ in range(2):
         job = (await generate(http, {"Idempotency-Key": "k"}, image=image)).json()
-    kept = list((settings.state_dir / "outputs" / "inputs").rglob("image"))
-    assert [path.parent.name for path in kept] == [job["id"]]
-    # The broom takes that of the accepted one away.
+    stored = list((settings.state_dir / "outputs" / "inputs").rglob("image"))
+    assert [path.parent.name for path in stored] == [job["id"]]
+    # The reaper removes the accepted job's deposit.
     assert set(await empty_redis.zrange("{atelier}:deposits", 0, -1)) <= {job["id"]}
 
 
 async def test_a_picture_is_known_to_the_queue_before_it_is_stored(
     http: httpx.AsyncClient, pool: StandIn, settings: Any, empty_redis: Redis
 ) -> None:
-    """So that it does not stay for ever if the front end dies before the job is put."""
+    """Otherwise the image would remain if the front end crashed before it submits the job."""
     wall = settings.state_dir / "outputs" / "inputs"
     wall.write_text("a file where a folder should be")
     answer = await generate(http, image=base64.b64encode(picture()).decode())
@@ -293,7 +293,7 @@ async def test_a_full_queue_says_when_to_come_back(
         page = (await http.get("/metrics")).text
     await queue.close()
     assert answer.status_code == 429
-    assert answer.headers["retry-after"] == "30", "no pool is ready: who knows"
+    assert answer.headers["retry-after"] == "30", "no worker is ready"
     assert "try again in 30 s" in answer.json()["detail"]
     assert answer.json()["error"]["type"] == "rate_limit_error"
     assert not list((settings.state_dir / "outputs" / "inputs").rglob("image"))
@@ -306,9 +306,9 @@ async def test_a_full_queue_says_when_to_come_back(
 async def test_what_has_no_effect_is_told_and_kept(http: httpx.AsyncClient, pool: StandIn) -> None:
     body = {"prompt": "a cat", "seed": 2**32 + 7}
     job = (await http.post("/v1/generate", json=body)).json()
-    ((field, message),) = [(one["field"], one["message"]) for one in job["warnings"]]
-    assert field == "seed" and "what 7 draws" in message
-    kept = (await http.get(f"/v1/jobs/{job['id']}")).json()
-    assert kept["warnings"] == job["warnings"]
+    ((field, message),) = [(warning["field"], warning["message"]) for warning in job["warnings"]]
+    assert field == "seed" and "the result is that of 7" in message
+    view = (await http.get(f"/v1/jobs/{job['id']}")).json()
+    assert view["warnings"] == job["warnings"]
     plain = (await http.post("/v1/generate", json={"prompt": "a cat"})).json()
     assert plain["warnings"] == []

@@ -1,4 +1,4 @@
-"""Alive, ready, metrics; and what happens without Redis or store."""
+"""Liveness, readiness and metrics, also without Redis or a store."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_ready_with_a_ready_pool(http: httpx.AsyncClient, queue: Queue) ->
 
 
 async def test_redis_alone_is_asked_for(http: httpx.AsyncClient) -> None:
-    """Where no pool is there, whom only a request for its model would bring."""
+    """Readiness without workers, which only a request for their model would start."""
     assert checks(await http.get("/readyz")) == ["models"]
     assert (await http.get("/readyz?only=redis")).json() == {"status": "ok"}
 
@@ -60,13 +60,13 @@ async def test_another_check_is_refused(http: httpx.AsyncClient) -> None:
 async def test_a_redis_that_takes_no_writes_is_away(
     http: httpx.AsyncClient, queue: Queue, empty_redis: Redis, setting: tuple[str, int, int]
 ) -> None:
-    name, unfit, fit = setting
+    name, bad_value, good_value = setting
     await queue.register("pool", SPEC, ready=True)
-    await empty_redis.config_set(name, unfit)
+    await empty_redis.config_set(name, bad_value)
     try:
         refused = await http.post("/v1/generate", json=CAT)
     finally:
-        await empty_redis.config_set(name, fit)
+        await empty_redis.config_set(name, good_value)
     assert (refused.status_code, int(refused.headers["retry-after"]) > 0) == (503, True)
     assert refused.json()["error"]["code"] == "queue_unreachable"
     assert (await http.post("/v1/generate", json=CAT)).status_code == 202
@@ -110,11 +110,12 @@ async def test_not_ready_without_a_store_to_write(
 
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
-"""One pixel."""
+"""A PNG of one pixel."""
 
 
 WAIT_S = 60
-"""Time in which a test takes a client's job and kills Redis, on a busy machine too."""
+"""Time in which a worker claims the client's job and the test kills Redis, on a busy machine
+too."""
 
 Send = Callable[[signal.Signals], None]
 Mortal = tuple[httpx.AsyncClient, Queue, Send, asyncio.Event]
@@ -122,7 +123,8 @@ Mortal = tuple[httpx.AsyncClient, Queue, Send, asyncio.Event]
 
 @pytest.fixture
 async def mortal(settings: Settings, tmp_path: Path) -> AsyncIterator[Mortal]:
-    """A client of a front end, its Redis to send signals to, and the event that ends its waits."""
+    """Client of a front end, its queue, a function that signals its Redis, and the event that ends
+    waits."""
     patient = settings.limits.model_copy(update={"max_wait_s": WAIT_S})
     settings = settings.model_copy(update={"limits": patient})
     with embedded(tmp_path / "own") as url:
@@ -148,14 +150,14 @@ async def test_a_job_whose_redis_goes_away_is_told_by_name(
     waiting = asyncio.create_task(http.post("/v1/generate", json=CAT, headers=wait))
     (claim,) = await queue.claim("pool", MODEL, 1, wait_s=WAIT_S)
 
-    async def heard() -> bool:
-        """Whether the front end knows by now that its job was taken: Redis may be quicker."""
+    async def is_counted() -> bool:
+        """Return whether the front end has counted the acceptance, which Redis precedes."""
         return (
             f'accepted_total{{model="{MODEL}",tenant_class="default"}} 1.0'
             in (await http.get("/metrics")).text
         )
 
-    await eventually(heard)
+    await eventually(is_counted)
     send(signal.SIGKILL)
     stopping.set()
     answer = await waiting
@@ -193,11 +195,11 @@ async def test_without_redis_everything_says_so(mortal: Mortal) -> None:
 
 
 async def test_a_redis_that_stands_still_is_told_soon(mortal: Mortal) -> None:
-    """It takes connections and answers nothing: one try is enough to know."""
+    """The server accepts connections and does not respond: a single attempt decides."""
     http, _, send, _ = mortal
     send(signal.SIGSTOP)
     try:
-        async with asyncio.timeout(4 * COMMAND_TIMEOUT_S):  # all tries would take six times that
+        async with asyncio.timeout(4 * COMMAND_TIMEOUT_S):  # all attempts would take six times that
             answer = await http.post("/v1/generate", json=CAT)
     finally:
         send(signal.SIGCONT)
@@ -226,17 +228,19 @@ async def test_metrics_are_told_by_route_model_and_reason(
         labels = {"route": route, "method": method, "status": status}
         return samples["atelier_http_requests_total", *sorted(labels.items())]
 
-    anybody = ("tenant_class", "default")
+    default_class = ("tenant_class", "default")
 
     def refused(model: str, reason: str) -> float:
-        return samples["atelier_jobs_refused_total", ("model", model), ("reason", reason), anybody]
+        return samples[
+            "atelier_jobs_refused_total", ("model", model), ("reason", reason), default_class
+        ]
 
     assert requests("/v1/generate", "POST", "200") == 1
     assert requests("/v1/generate", "POST", "422") == 1
     assert requests("/v1/jobs/{job_id}", "GET", "404") == 1
     assert requests("none", "GET", "404") == 1
-    assert samples["atelier_jobs_accepted_total", ("model", MODEL), anybody] == 1
-    assert refused(MODEL, "invalid_request") == 1, "the only one that there is"
+    assert samples["atelier_jobs_accepted_total", ("model", MODEL), default_class] == 1
+    assert refused(MODEL, "invalid_request") == 1, "the only model"
     assert refused("", "invalid_request") == 0
     assert refused("", "model_not_found") == 1
     assert samples["atelier_queue_jobs", ("model", MODEL), ("state", "queued")] == 0

@@ -1,4 +1,5 @@
-"""A model whose default is hires fix: what a request gets that leaves it out, and that is off."""
+"""A model whose default includes hires fix: requests that omit `hires`, and requests that switch it
+off."""
 
 from __future__ import annotations
 
@@ -30,18 +31,20 @@ async def twice(queue: Queue, store: Store) -> AsyncIterator[StandIn]:
         yield pool
 
 
-async def drawn(http: httpx.AsyncClient, path: str = "/v1/generate", **body: Any) -> dict[str, Any]:
+async def generate(
+    http: httpx.AsyncClient, path: str = "/v1/generate", **body: Any
+) -> dict[str, Any]:
     answer = await http.post(path, json=CAT | body, headers={"prefer": "wait=20"})
     assert answer.status_code in (200, 201), answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    job: dict[str, Any] = answer.json()
+    return job
 
 
 async def test_null_is_one_pass(http: httpx.AsyncClient, twice: StandIn) -> None:
-    left_out = await drawn(http)
+    left_out = await generate(http)
     assert left_out["request"]["hires"]["width"] == 96
     assert twice.seen[0].second_pass is not None and twice.seen[0].steps == 4 + 3
-    off = await drawn(http, hires=None)
+    off = await generate(http, hires=None)
     assert off["request"]["hires"] is None
     assert twice.seen[1].second_pass is None and twice.seen[1].steps == 4
     assert not off["warnings"]
@@ -50,15 +53,15 @@ async def test_null_is_one_pass(http: httpx.AsyncClient, twice: StandIn) -> None
 async def test_a_job_that_is_sent_again_is_the_same(
     http: httpx.AsyncClient, twice: StandIn
 ) -> None:
-    off = await drawn(http, hires=None)
-    again = await drawn(http, **off["request"])
+    off = await generate(http, hires=None)
+    again = await generate(http, **off["request"])
     assert again["request"] == off["request"]
     assert [job.steps for job in twice.seen] == [4, 4]
 
 
 async def test_null_of_a_derived_model(http: httpx.AsyncClient, twice: StandIn) -> None:
-    await drawn(http, model="fast")
-    await drawn(http, model="fast", hires=None)
+    await generate(http, model="fast")
+    await generate(http, model="fast", hires=None)
     assert [job.second_pass is None for job in twice.seen] == [False, True]
 
 
@@ -67,7 +70,7 @@ async def test_null_is_nothing_where_there_is_nothing_to_switch_off(
     http: httpx.AsyncClient, queue: Queue, store: Store, spec: Any
 ) -> None:
     async with StandIn(queue, store, spec):
-        job = await drawn(http, model=spec.name, hires=None)
+        job = await generate(http, model=spec.name, hires=None)
         assert "hires" not in job["request"]
 
 
@@ -75,11 +78,11 @@ async def test_null_is_nothing_where_there_is_nothing_to_switch_off(
 async def test_null_of_other_fields_is_as_if_left_out(
     http: httpx.AsyncClient, twice: StandIn, field: str
 ) -> None:
-    assert (await drawn(http, **{field: None}))["request"] == (await drawn(http))["request"]
+    assert (await generate(http, **{field: None}))["request"] == (await generate(http))["request"]
 
 
 async def test_a_key_is_of_one_of_them(http: httpx.AsyncClient, twice: StandIn) -> None:
-    """Both bodies under one Idempotency-Key do not mean the same."""
+    """Under one Idempotency-Key these two bodies differ."""
     key = {"idempotency-key": "a"}
     first = await http.post("/v1/generate", json=CAT, headers=key)
     assert first.status_code == 202
@@ -101,14 +104,14 @@ async def test_doors_that_take_our_fields_take_its_null(
     http: httpx.AsyncClient, twice: StandIn, path: str, body: dict[str, Any]
 ) -> None:
     for is_off in (False, True):
-        asked = {name: dict(value) if name == "input" else value for name, value in body.items()}
-        asked.get("input", asked).update({"hires": None} if is_off else {})
-        answer = await http.post(path, json=asked, headers={"prefer": "wait=20"})
+        request = {name: dict(value) if name == "input" else value for name, value in body.items()}
+        request.get("input", request).update({"hires": None} if is_off else {})
+        answer = await http.post(path, json=request, headers={"prefer": "wait=20"})
         assert answer.is_success, answer.text
     assert [job.second_pass is None for job in twice.seen] == [False, True]
 
 
 async def test_the_schema_does_not_call_null_the_default(http: httpx.AsyncClient) -> None:
-    """A generated client that fills in defaults would switch it off."""
+    """Otherwise a generated client that fills in defaults would switch hires fix off."""
     schemas = (await http.get("/openapi.json")).json()["components"]["schemas"]
     assert "default" not in schemas["GenerateRequest"]["properties"]["hires"]

@@ -1,4 +1,4 @@
-"""Image to image at the image's own size, for models that are specified so."""
+"""Models whose image-to-image requests have the image's own size."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ async def pool(queue: Queue, store: Store) -> AsyncIterator[StandIn]:
 
 async def generate(http: httpx.AsyncClient, size: tuple[int, int], **body: Any) -> httpx.Response:
     image = base64.b64encode(picture("PNG", size)).decode()
-    said = {"prompt": "a cat", "model": SIZED.name, "image": image}
-    return await http.post("/v1/generate", json=said | body)
+    fields = {"prompt": "a cat", "model": SIZED.name, "image": image}
+    return await http.post("/v1/generate", json=fields | body)
 
 
 def size_of(answer: httpx.Response) -> tuple[int, int]:
@@ -45,7 +45,7 @@ async def test_down_to_whole_multiples(http: httpx.AsyncClient, pool: StandIn) -
 async def test_a_size_in_the_request_goes_before(
     http: httpx.AsyncClient, pool: StandIn, given: dict[str, int]
 ) -> None:
-    """What it leaves open is the image's."""
+    """An omitted side is the image's."""
     expected = given.get("width", 64), given.get("height", 48)
     assert size_of(await generate(http, (64, 48), **given)) == expected
 
@@ -68,7 +68,7 @@ async def test_without_a_picture_the_default_stays(http: httpx.AsyncClient, pool
 async def test_a_large_pictures_size_is_scaled_down(
     http: httpx.AsyncClient, queue: Queue, store: Store
 ) -> None:
-    """To so many pixels, then to whole multiples."""
+    """The size is scaled to that many pixels, and rounded down to multiples."""
     small = SIZED.model_copy(update={"name": "klein-demo", "sized_within_px": 64 * 48})
     async with StandIn(queue, store, small):
         answer = await generate(http, (130, 98), model=small.name)
@@ -112,5 +112,5 @@ async def test_strength_needs_a_mask_where_images_are_edited(
     async with StandIn(queue, store, SIZED.model_copy(update={"strength_needs": "mask_image"})):
         answer = await generate(http, (64, 64), strength=0.5)
         [error] = answer.json()["errors"]
-        assert error == {"field": "strength", "message": "has no meaning without mask_image"}
+        assert error == {"field": "strength", "message": "has no effect without mask_image"}
         assert "strength" not in (await generate(http, (64, 64))).json()["request"]

@@ -1,4 +1,5 @@
-"""Files inside of jobs and events: counted while they are sent, left out where they do not fit."""
+"""Inline files in jobs and events: they count while they are sent, and are omitted beyond the
+limit."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def front(app: FastAPI) -> FrontEnd:
 
 @pytest.fixture
 async def job(http: httpx.AsyncClient, pool: StandIn) -> Any:
-    """A finished one."""
+    """A finished job."""
     return (await http.post("/v1/generate", json=CAT, headers=WAIT)).json()
 
 
@@ -44,7 +45,10 @@ def all_bytes(front: FrontEnd, client: str) -> Hold:
 
 
 def is_without_file(job: Any) -> bool:
-    warned = [(one["field"], "has its address" in one["message"]) for one in job["warnings"]]
+    warned = [
+        (warning["field"], "fetch each from its `url`" in warning["message"])
+        for warning in job["warnings"]
+    ]
     (output,) = job["outputs"]
     return warned == [("output.inline", True)] and output["base64"] is None and bool(output["url"])
 
@@ -52,17 +56,17 @@ def is_without_file(job: Any) -> bool:
 async def test_a_stream_counts_its_file_until_the_client_has_taken_it(
     front: FrontEnd, queue: Queue, job: Any
 ) -> None:
-    found = await queue.get(job["id"])
-    assert found
+    current = await queue.get(job["id"])
+    assert current
     with front.waits.holding(CLIENT, 1) as waiting:
-        answer = events_answer(front, found, Headers(), waiting)
-    assert front.waits.of(CLIENT) == 1
+        answer = events_answer(front, current, Headers(), waiting)
+    assert front.waits.held_by(CLIENT) == 1
     held = {}
     async for part in answer.body_iterator:
         if part:
-            held[bytes(part).splitlines()[1]] = front.bodies.of(CLIENT)
+            held[bytes(part).splitlines()[1]] = front.bodies.held_by(CLIENT)
         else:
-            assert front.bodies.of(CLIENT) == held.get(b"event: succeeded", 0)
+            assert front.bodies.held_by(CLIENT) == held.get(b"event: succeeded", 0)
     assert held[b"event: queued"] == 0 and held[b"event: succeeded"] == len(FILE)
     assert front.bodies.all == front.waits.all == 0
 
@@ -70,10 +74,10 @@ async def test_a_stream_counts_its_file_until_the_client_has_taken_it(
 async def test_a_stream_that_nobody_reads_holds_nothing(
     front: FrontEnd, queue: Queue, job: Any
 ) -> None:
-    found = await queue.get(job["id"])
-    assert found
+    current = await queue.get(job["id"])
+    assert current
     with front.waits.holding(CLIENT, 1) as waiting:
-        answer = events_answer(front, found, Headers(), waiting)
+        answer = events_answer(front, current, Headers(), waiting)
     del answer
     assert front.waits.all == 0
 

@@ -1,4 +1,4 @@
-"""/v1/jobs: look, list, fetch, cancel, delete."""
+"""/v1/jobs: get, list, download, cancel, delete."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WAIT = {"Prefer": "wait"}
 
 
 async def make(http: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
-    """A job that has ended."""
+    """Run a job to its end."""
     job: dict[str, Any] = (await http.post("/v1/generate", json=CAT | body, headers=WAIT)).json()
     assert job["state"] == "succeeded"
     return job
@@ -141,10 +141,10 @@ async def test_deleting_takes_the_outputs_along(
     http: httpx.AsyncClient, pool: StandIn, store: Store, queue: Queue
 ) -> None:
     job = await make(http)
-    kept = await queue.get(job["id"])
-    assert kept is not None and await store.exists(kept.outputs[0].key)
+    stored = await queue.get(job["id"])
+    assert stored is not None and await store.exists(stored.outputs[0].key)
     assert (await http.delete(f"/v1/jobs/{job['id']}")).status_code == 204
-    assert not await store.exists(kept.outputs[0].key)
+    assert not await store.exists(stored.outputs[0].key)
     for call in (http.get, http.delete):
         assert (await call(f"/v1/jobs/{job['id']}")).status_code == 404
     assert (await http.get(job["outputs"][0]["url"])).status_code == 404
@@ -208,15 +208,15 @@ async def test_an_output_that_there_is_not(
     job = await make(http)
     assert (await http.get(f"/v1/jobs/{job['id']}/outputs/1")).status_code == 404
     assert (await http.get(f"/v1/jobs/{job['id']}/outputs/cat")).status_code == 422
-    kept = await queue.get(job["id"])
-    assert kept is not None
-    await store.delete([kept.outputs[0].key])
+    stored = await queue.get(job["id"])
+    assert stored is not None
+    await store.delete([stored.outputs[0].key])
     gone = await http.get(job["outputs"][0]["url"])
     assert gone.status_code == 410 and gone.json()["error"]["code"] == "output_gone"
 
 
 def flip(file: Path) -> None:
-    """One bit of a file, whose size and neighbours stay."""
+    """Flip one bit of a file; its size stays."""
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
@@ -236,9 +236,9 @@ async def test_a_damaged_output_is_never_served_as_good(
     job = await make(http)
     (output,) = job["outputs"]
     assert (await http.get(output["url"], headers={"Range": "bytes=0-9"})).status_code == 206
-    kept = await queue.get(job["id"])
-    assert kept is not None
-    damage(Path(store.url) / kept.outputs[0].key)
+    stored = await queue.get(job["id"])
+    assert stored is not None
+    damage(Path(store.url) / stored.outputs[0].key)
     answer = await http.get(output["url"], headers=wanted)
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "output_damaged")
     assert "etag" not in answer.headers and "cache-control" not in answer.headers
@@ -251,15 +251,15 @@ async def test_a_damaged_output_is_not_waited_for_nor_given_inline(
     http: httpx.AsyncClient, queue: Queue, store: Store
 ) -> None:
     async with Careless(queue, store):
-        asked = {"prompt": "a cat", "output": {"inline": True}}
-        for_bytes = await http.post("/v1/generate", json=asked, headers={"Accept": "image/png"})
+        request = {"prompt": "a cat", "output": {"inline": True}}
+        for_bytes = await http.post("/v1/generate", json=request, headers={"Accept": "image/png"})
         assert (for_bytes.status_code, for_bytes.json()["error"]["code"]) == (500, "output_damaged")
         job = (await http.get(for_bytes.headers["location"])).json()
         assert job["state"] == "succeeded" and job["outputs"][0]["base64"] is None
 
 
 class Careless(StandIn):
-    """Records another digest than that of what it has stored."""
+    """Stand-in worker that records a wrong digest of its output."""
 
     async def _output(self, *args: Any, **options: Any) -> Output:
         output = await super()._output(*args, **options)

@@ -1,4 +1,4 @@
-"""Signed links: outputs without a key, for a while."""
+"""Signed links: outputs without a key, for a limited time."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ async def code_of(http: httpx.AsyncClient, link: str) -> tuple[int, str]:
 async def test_a_link_is_the_output_whole_in_part_or_its_headers(
     http: httpx.AsyncClient, link: str
 ) -> None:
-    whole = await http.get(link)
-    assert whole.status_code == 200 and whole.content == picture()
-    assert whole.headers["content-type"] == "image/png"
+    full = await http.get(link)
+    assert full.status_code == 200 and full.content == picture()
+    assert full.headers["content-type"] == "image/png"
     part = await http.get(link, headers={"Range": "bytes=1-3"})
     assert part.status_code == 206 and part.content == picture()[1:4]
     head = await http.head(link)
     assert head.status_code == 200 and not head.content
     assert head.headers["content-length"] == str(len(picture()))
-    same = await http.get(link, headers={"If-None-Match": whole.headers["etag"]})
+    same = await http.get(link, headers={"If-None-Match": full.headers["etag"]})
     assert same.status_code == 304
 
 
@@ -101,8 +101,8 @@ async def published(
     settings: Settings, queue: Queue, store: Store, pool: StandIn
 ) -> AsyncIterator[httpx.AsyncClient]:
     server = {"public_url": "https://atelier.example/up/", "link_s": 5}
-    told = settings.model_copy(update={"server": settings.server.model_copy(update=server)})
-    app: FastAPI = create_app(told, queue, store)
+    configured = settings.model_copy(update={"server": settings.server.model_copy(update=server)})
+    app: FastAPI = create_app(configured, queue, store)
     transport = httpx.ASGITransport(app)
     async with (
         app.router.lifespan_context(app),

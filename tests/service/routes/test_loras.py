@@ -1,4 +1,4 @@
-"""/v1/loras: what a tenant sees, uploads and deletes, and what is refused by which words."""
+"""/v1/loras: listing, upload and deletion by tenants, and errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 
 from service.app import create_app
 from service.auth.api_keys import ApiKeys
-from service.http.upload_places import GRACE_S
+from service.http.upload_slots import GRACE_S
 from service.jobs.queue import Queue
 from service.jobs.storage.errors import StoreError
 from service.jobs.storage.object_store import Store, lora_key
@@ -35,7 +35,7 @@ MAX_BYTES = 50_000
 
 @pytest.fixture
 def settings(settings: Settings, redis_url: str) -> Settings:
-    """Two adapters of a tenant, ranks up to 64, small files; `poor` may have none."""
+    """Settings: two adapters per tenant, ranks up to 64, small files; `poor` may have none."""
     limits = settings.limits.model_copy(update={"max_lora_rank": 64, "max_lora_bytes": MAX_BYTES})
     tenants = {"*": TenantSettings(max_loras=2), "poor": TenantSettings(max_loras=0)}
     return with_keys(settings.model_copy(update={"limits": limits, "tenants": tenants}), redis_url)
@@ -82,19 +82,19 @@ async def upload_slowly(http: httpx.AsyncClient) -> httpx.Response:
 
 
 async def names(http: httpx.AsyncClient) -> list[str]:
-    return [one["name"] for one in (await http.get("/v1/loras")).json()["data"]]
+    return [lora["name"] for lora in (await http.get("/v1/loras")).json()["data"]]
 
 
 def errors(answer: httpx.Response) -> dict[str, str]:
     assert answer.headers["content-type"] == "application/problem+json"
-    return {one["field"]: one["message"] for one in answer.json().get("errors", ())}
+    return {error["field"]: error["message"] for error in answer.json().get("errors", ())}
 
 
 def stored(settings: Settings) -> list[str]:
-    """Every file of adapters in the store."""
+    """Every adapter file in the store."""
     root = Path(settings.store_url)
-    found = (path for path in (root / "loras").rglob("*") if path.is_file())
-    return sorted(str(path.relative_to(root)) for path in found)
+    paths = (path for path in (root / "loras").rglob("*") if path.is_file())
+    return sorted(str(path.relative_to(root)) for path in paths)
 
 
 async def test_what_a_tenant_sees(acme: httpx.AsyncClient, zoo: httpx.AsyncClient) -> None:
@@ -143,17 +143,19 @@ async def test_an_upload_is_listed_used_and_deleted(
     }
     assert (await acme.get("/v1/loras/mine")).json() == view
     assert await store.get(lora_key("acme", DIGEST)) == FILE
-    shown = await acme.get(view["preview"])
-    assert (shown.content, shown.headers["content-type"]) == (image, "image/png")
-    assert shown.headers["vary"] == "Authorization"
-    again = await acme.get(view["preview"], headers={"If-None-Match": shown.headers["etag"]})
+    preview = await acme.get(view["preview"])
+    assert (preview.content, preview.headers["content-type"]) == (image, "image/png")
+    assert preview.headers["vary"] == "Authorization"
+    again = await acme.get(view["preview"], headers={"If-None-Match": preview.headers["etag"]})
     assert again.status_code == 304
     body = {"prompt": "a cat", "loras": [{"name": "mine", "scale": 0.5}]}
     job = (await acme.post("/v1/generate", json=body)).json()
     assert job["request"]["loras"] == [{"name": "mine", "scale": 0.5}]
-    kept = await queue.get(job["id"])
-    assert kept is not None and [(one.name, one.digest) for one in kept.loras] == [("mine", DIGEST)]
-    assert kept.bucket.endswith("lora_pages=1")
+    current = await queue.get(job["id"])
+    assert current is not None and [(lora.name, lora.digest) for lora in current.loras] == [
+        ("mine", DIGEST)
+    ]
+    assert current.bucket.endswith("lora_pages=1")
     assert (await acme.delete("/v1/loras/mine")).status_code == 204
     assert stored(settings) == []
     assert (await acme.post("/v1/generate", json=body)).status_code == 422
@@ -178,23 +180,23 @@ async def test_another_file_by_that_name_is_refused(
     assert answer.status_code == 409 and answer.json()["type"].endswith("lora_exists")
     assert errors(answer)["name"] == (
         "there is another adapter 'mine', for the model 'flux-demo'; delete it first (DELETE"
-        " /v1/loras/mine), or take another name"
+        " /v1/loras/mine), or use another name"
     )
     assert stored(settings) == [lora_key("acme", DIGEST)]
 
 
 async def test_two_at_once_by_one_name(acme: httpx.AsyncClient, settings: Settings) -> None:
-    """One of them is kept, whole; of the other nothing is left."""
+    """One upload is stored completely; nothing is left of the other."""
     answers = await asyncio.gather(*(upload(acme, file=adapter(seed=seed)) for seed in (1, 2)))
-    assert sorted(one.status_code for one in answers) == [201, 409]
-    kept = next(one.json() for one in answers if one.status_code == 201)
-    assert (await acme.get("/v1/loras/mine")).json() == kept
-    assert stored(settings) == [lora_key("acme", kept["digest"])]
+    assert sorted(answer.status_code for answer in answers) == [201, 409]
+    winner = next(answer.json() for answer in answers if answer.status_code == 201)
+    assert (await acme.get("/v1/loras/mine")).json() == winner
+    assert stored(settings) == [lora_key("acme", winner["digest"])]
 
 
 async def test_the_same_file_twice_at_once(acme: httpx.AsyncClient, settings: Settings) -> None:
     answers = await asyncio.gather(upload(acme), upload(acme))
-    assert sorted(one.status_code for one in answers) == [200, 201]
+    assert sorted(answer.status_code for answer in answers) == [200, 201]
     assert stored(settings) == [lora_key("acme", DIGEST)]
 
 
@@ -211,15 +213,15 @@ async def test_the_last_place_is_given_once(acme: httpx.AsyncClient, settings: S
     await upload(acme, "first")
     several = (upload(acme, name, adapter(seed=n)) for n, name in enumerate("ab", 1))
     answers = await asyncio.gather(*several)
-    assert sorted(one.status_code for one in answers) == [201, 409]
-    refused = next(one for one in answers if one.status_code == 409).json()
+    assert sorted(answer.status_code for answer in answers) == [201, 409]
+    refused = next(answer for answer in answers if answer.status_code == 409).json()
     assert refused["type"].endswith("too_many_loras")
     assert refused["detail"] == (
-        "the tenant 'acme' may have 2 adapters, and has as many; delete one (DELETE"
+        "the tenant 'acme' has reached its limit of 2 adapters; delete one (DELETE"
         " /v1/loras/NAME), or ask the operator for more (tenants.acme.max_loras)"
     )
     assert len(stored(settings)) == 2
-    assert (await upload(acme, "first")).status_code == 200, "the same again needs no place"
+    assert (await upload(acme, "first")).status_code == 200, "an identical upload needs no slot"
 
 
 async def test_tenants_see_nothing_of_each_other(
@@ -232,16 +234,18 @@ async def test_tenants_see_nothing_of_each_other(
         ("GET", "/v1/loras/mine/preview"),
         ("DELETE", "/v1/loras/mine"),
     ):
-        theirs = await zoo.request(method, path)
+        foreign = await zoo.request(method, path)
         never = await zoo.request(method, path.replace("mine", "never"))
-        assert theirs.status_code == never.status_code == 404
-        assert theirs.json()["detail"].replace("mine", "never") == never.json()["detail"]
+        assert foreign.status_code == never.status_code == 404
+        assert foreign.json()["detail"].replace("mine", "never") == never.json()["detail"]
     body = {"prompt": "a cat", "loras": [{"name": "mine"}]}
     refused = await zoo.post("/v1/generate", json=body)
     assert errors(refused) == {
-        "loras.0.name": "the model 'flux-demo' has no adapter 'mine'; there is ink, oil"
+        "loras.0.name": "the model 'flux-demo' has no adapter 'mine'; available: ink, oil"
     }
-    assert (await upload(zoo, file=adapter(seed=1))).status_code == 201, "the name is free there"
+    assert (await upload(zoo, file=adapter(seed=1))).status_code == 201, (
+        "another tenant may use the name"
+    )
     await zoo.delete("/v1/loras/mine")
     assert lora_key("acme", DIGEST) in stored(settings)
 
@@ -252,12 +256,12 @@ async def test_the_operator_s_adapters_stay(
     refused = await acme.delete("/v1/loras/ink")
     assert refused.status_code == 403
     assert refused.json()["detail"] == (
-        "the adapter 'ink' is the operator's, who removes it from the settings (loras.ink)"
+        "the adapter 'ink' belongs to the operator, who can remove it from the settings (loras.ink)"
     )
-    taken = await upload(acme, "secret")
-    assert taken.status_code == 409
-    assert errors(taken) == {"name": "'secret' is the operator's: take another name"}
-    assert (await upload(zoo, "secret")).status_code == 201, "zoo cannot see that one"
+    conflict = await upload(acme, "secret")
+    assert conflict.status_code == 409
+    assert errors(conflict) == {"name": "'secret' belongs to the operator; use another name"}
+    assert (await upload(zoo, "secret")).status_code == 201, "zoo has no access to that adapter"
 
 
 async def test_an_upload_whose_name_the_operator_takes_later_can_be_deleted(
@@ -308,9 +312,9 @@ HOSTILE = {
 async def test_a_file_that_is_no_adapter_is_refused_and_not_kept(
     acme: httpx.AsyncClient, settings: Settings, kind: str
 ) -> None:
-    file, said = HOSTILE[kind]
+    file, message = HOSTILE[kind]
     answer = await upload(acme, file=file)
-    assert answer.status_code == 422 and said in errors(answer)["file"], answer.text
+    assert answer.status_code == 422 and message in errors(answer)["file"], answer.text
     assert "/dev" not in answer.text and "Traceback" not in answer.text
     assert (await names(acme), stored(settings)) == (["broken", "ink", "oil", "secret"], [])
 
@@ -318,13 +322,13 @@ async def test_a_file_that_is_no_adapter_is_refused_and_not_kept(
 async def test_a_rank_over_the_limit(acme: httpx.AsyncClient, queue: Queue) -> None:
     answer = await upload(acme, file=adapter(rank=65))
     assert errors(answer) == {
-        "file": "has rank 65, and this server (limits.max_lora_rank) takes 64; resize it to a lower"
-        " rank"
+        "file": "has rank 65, and this server (limits.max_lora_rank) accepts 64; resize it to a"
+        " lower rank"
     }
     await queue.register("pool", TAKING.model_copy(update={"lora_pages": 1}), ready=True)
     answer = await upload(acme, file=adapter(rank=17))
     assert errors(answer) == {
-        "file": "has rank 17, and the model 'flux-demo' takes 16; resize it to a lower rank"
+        "file": "has rank 17, and the model 'flux-demo' accepts 16; resize it to a lower rank"
     }
 
 
@@ -368,10 +372,10 @@ async def test_models_that_are_not_there_or_take_none(
     for spec in (SPEC.model_copy(update={"name": "plain"}), OTHER):
         await queue.register(spec.name, spec, ready=True)
     assert errors(await upload(acme, model="plain")) == {
-        "model": "the model 'plain' takes no adapters; its operator can let it, by"
+        "model": "the model 'plain' accepts no adapters; its operator can enable them in"
         " models.plain.lora_pages"
     }
-    assert errors(await upload(acme)) == {"model": "there is flux-demo, other, plain"}
+    assert errors(await upload(acme)) == {"model": "available: flux-demo, other, plain"}
     assert (await upload(acme, model="other")).json()["model"] == "other"
     body = {"prompt": "a cat", "model": MODEL, "loras": [{"name": "mine"}]}
     assert errors(await acme.post("/v1/generate", json=body)) == {
@@ -392,7 +396,7 @@ async def test_a_store_that_fails_leaves_no_record(
     assert (await upload(acme)).status_code == 503
     assert await queue.loras("acme") == {}
     app.state.front.store = store
-    assert (await upload(acme)).status_code == 201, "the lock was not given back"
+    assert (await upload(acme)).status_code == 201, "the lock was not released"
 
 
 async def test_a_deletion_that_the_store_refuses_can_be_tried_again(
@@ -408,7 +412,7 @@ async def test_a_deletion_that_the_store_refuses_can_be_tried_again(
 
 
 class Failing(Store):
-    """A store that takes and deletes nothing."""
+    """Store that fails to write or delete."""
 
     async def put_file(self, *_: Any) -> None:
         raise StoreError("the disk is full")
@@ -421,11 +425,11 @@ class Failing(Store):
 async def test_another_front_end_sees_it_soon(
     acme: httpx.AsyncClient, settings: Settings, queue: Queue, store: Store
 ) -> None:
-    """As soon as its copy is old, which is at once but for the time that a read takes."""
+    """The copy is outdated at once, except for the time of a read."""
     other = create_app(settings, queue, store)
 
     async def sees_it() -> bool:
-        return "mine" in {one.name for one in await other.state.front.loras.of("acme")}
+        return "mine" in {lora.name for lora in await other.state.front.loras.of("acme")}
 
     async with other.router.lifespan_context(other):
         assert not await sees_it()
@@ -441,15 +445,15 @@ async def test_a_front_end_sees_its_own_changes_however_old_its_copy_may_be(
     app = create_app(settings.model_copy(update={"server": old}), queue, store)
     async with app.router.lifespan_context(app), await client(app, keys, "acme") as http:
         for name in (["mine"], []):
-            listed = [one for one in await names(http) if one == "mine"]
+            listed = [item for item in await names(http) if item == "mine"]
             assert listed != name
             await (upload(http) if name else http.delete("/v1/loras/mine"))
-            assert [one for one in await names(http) if one == "mine"] == name
+            assert [item for item in await names(http) if item == "mine"] == name
 
 
 async def test_uploads_of_a_client_are_bounded(acme: httpx.AsyncClient, app: FastAPI) -> None:
     uploads = app.state.front.uploads
-    with uploads.place("acme"), uploads.place("acme"):
+    with uploads.slot("acme"), uploads.slot("acme"):
         answer = await upload(acme)
     assert answer.status_code == 429 and "retry-after" in answer.headers
     assert answer.json()["type"].endswith("too_many_uploads")
@@ -459,14 +463,14 @@ async def test_uploads_of_a_client_are_bounded(acme: httpx.AsyncClient, app: Fas
 async def test_slow_uploads_of_others_hold_nobody_up(
     app: FastAPI, keys: ApiKeys, acme: httpx.AsyncClient
 ) -> None:
-    """Four that send nothing any more, of two tenants, before one that is quick."""
+    """Four stalled uploads of two tenants, before a fast one."""
     async with await client(app, keys, "zoo") as zoo, await client(app, keys, "bar") as bar:
-        slow = [asyncio.create_task(upload_slowly(one)) for one in (zoo, zoo, bar, bar)]
+        slow = [asyncio.create_task(upload_slowly(item)) for item in (zoo, zoo, bar, bar)]
         while len(app.state.front.uploads.uploads) < len(slow):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         assert (await upload(acme)).status_code == 503
-        for one in app.state.front.uploads.uploads:
-            one.began -= GRACE_S
+        for item in app.state.front.uploads.uploads:
+            item.began -= GRACE_S
         assert (await upload(acme)).status_code == 201
         ended, _ = await asyncio.wait(slow, return_when=asyncio.FIRST_COMPLETED)
         (answer,) = [task.result() for task in ended]

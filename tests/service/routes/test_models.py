@@ -1,4 +1,4 @@
-"""/v1/models."""
+"""/v1/models: models, their limits, and their availability."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ async def test_limits_are_those_that_hold(http: httpx.AsyncClient, queue: Queue)
     loose = {"max_steps": 1000, "max_side_px": 2**16, "max_pixels": 2**32, "max_images": 100}
     limits = SPEC.limits.model_copy(update=loose)
     await queue.register("loose", SPEC.model_copy(update={"limits": limits}), ready=True)
-    shown = (await http.get(f"/v1/models/{MODEL}")).json()["limits"]
-    assert (shown["max_steps"], shown["max_images"], shown["max_side_px"]) == (200, 16, 4096)
-    assert (shown["max_pixels"], shown["max_prompt_chars"]) == (4096**2, 10_000)
-    for steps, status in ((shown["max_steps"], 202), (shown["max_steps"] + 1, 422)):
+    values = (await http.get(f"/v1/models/{MODEL}")).json()["limits"]
+    assert (values["max_steps"], values["max_images"], values["max_side_px"]) == (200, 16, 4096)
+    assert (values["max_pixels"], values["max_prompt_chars"]) == (4096**2, 10_000)
+    for steps, status in ((values["max_steps"], 202), (values["max_steps"] + 1, 422)):
         body = {"prompt": "a cat", "num_inference_steps": steps}
         assert (await http.post("/v1/generate", json=body)).status_code == status
 
@@ -75,7 +75,7 @@ async def test_a_model_that_was_removed_is_refused_by_name(
     await eventually(lambda: is_now(status("old"), 404))
     assert (await http.get("/v1/models/old")).status_code == 404
     refused = await http.post("/v1/generate", json={"prompt": "", "model": "old"})
-    assert "there is new" in refused.json()["detail"]
+    assert "available: new" in refused.json()["detail"]
     await removed("new")
     await eventually(lambda: is_now(status("new"), 503))
     await forgetful.close()

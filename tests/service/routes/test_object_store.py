@@ -1,4 +1,4 @@
-"""The front end with its files in S3: redirects that work, and none to what is not as it was."""
+"""Front end with files in S3: redirects to signed URLs, and none to changed or missing files."""
 
 from __future__ import annotations
 
@@ -46,17 +46,20 @@ async def test_an_output_s_whole_life(
         body = {"prompt": "a cat", "model": MODEL}
         job = (await http.post("/v1/generate", json=body, headers={"Prefer": "wait"})).json()
     url = job["outputs"][0]["url"]
-    kept = await queue.get(job["id"])
-    assert kept is not None
-    key = kept.outputs[0].key
+    stored = await queue.get(job["id"])
+    assert stored is not None
+    key = stored.outputs[0].key
 
     answer = await http.get(url)
     assert answer.status_code == 307 and answer.headers["cache-control"] == "no-store"
     assert (await http.get(answer.headers["location"])).content == picture()
     head = await http.head(url)
     assert head.status_code == 307
-    there = await http.head(head.headers["location"])
-    assert (there.status_code, there.headers["content-length"]) == (200, str(len(picture())))
+    redirected = await http.head(head.headers["location"])
+    assert (redirected.status_code, redirected.headers["content-length"]) == (
+        200,
+        str(len(picture())),
+    )
 
     await store.put(key, picture()[:-1], "image/png")
     answer = await http.get(url)

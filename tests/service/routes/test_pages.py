@@ -1,4 +1,5 @@
-"""Pages for browsers: nothing from elsewhere, and a policy that says so."""
+"""Pages for browsers: they load nothing from other origins, and their Content-Security-Policy
+forbids it."""
 
 from __future__ import annotations
 
@@ -35,8 +36,8 @@ async def test_every_answer_has_a_policy(http: httpx.AsyncClient, path: str) -> 
 async def test_the_reference_runs_no_script_and_loads_nothing(http: httpx.AsyncClient) -> None:
     answer = await http.get("/docs")
     assert answer.status_code == 200
-    shown = re.sub("<pre>.*?</pre>", "", answer.text, flags=re.DOTALL)  # a text, escaped
-    assert re.findall(r"<(?:script|link|img|iframe)|\ssrc=|\son\w+=|https?://", shown) == []
+    html = re.sub("<pre>.*?</pre>", "", answer.text, flags=re.DOTALL)  # escaped text
+    assert re.findall(r"<(?:script|link|img|iframe)|\ssrc=|\son\w+=|https?://", html) == []
     assert "script-src" not in answer.headers["content-security-policy"]
     assert "unsafe" not in answer.headers["content-security-policy"]
 
@@ -57,8 +58,8 @@ async def test_the_reference_shows_what_to_ask_and_what_is_answered(
 ) -> None:
     text = (await http.get("/docs")).text
     texts = [unescape(text) for text in re.findall("<pre>(.*?)</pre>", text, re.DOTALL)]
-    shown = [json.loads(text) for text in texts if text.startswith("{")]
-    assert GENERATE in shown and JOBS in shown
+    examples = [json.loads(text) for text in texts if text.startswith("{")]
+    assert GENERATE in examples and JOBS in examples
 
 
 async def test_there_is_no_other_reference(http: httpx.AsyncClient) -> None:

@@ -1,4 +1,5 @@
-"""Requests that were drawn before: answered with the same files, at no cost, if nobody objects."""
+"""Reuse of earlier results: an identical request gets the same files, at no cost, unless it opts
+out."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ def settings(settings: Settings) -> Settings:
     return settings.model_copy(update={"queue": queue})
 
 
-async def asked(http: httpx.AsyncClient, **body: Any) -> tuple[dict[str, Any], str | None]:
-    """The ended job, and what the answer says of the cache."""
+async def run(http: httpx.AsyncClient, **body: Any) -> tuple[dict[str, Any], str | None]:
+    """Run a request; return the ended job and the response's cache header."""
     answer = await http.post("/v1/generate", json={**CAT, **body}, headers=WAIT)
     assert answer.is_success, answer.text
     job: dict[str, Any] = answer.json()
@@ -37,41 +38,41 @@ async def asked(http: httpx.AsyncClient, **body: Any) -> tuple[dict[str, Any], s
 async def test_the_same_request_is_not_drawn_again(
     http: httpx.AsyncClient, pool: StandIn, queue: Queue
 ) -> None:
-    first, cache = await asked(http)
+    first, cache = await run(http)
     assert cache is None and first["reuses"] is None
-    again, cache = await asked(http, metadata={"take": "2"}, priority="high")
+    again, cache = await run(http, metadata={"take": "2"}, priority="high")
     assert (cache, again["reuses"]) == ("hit", first["id"])
     assert again["id"] != first["id"] and again["metadata"] == {"take": "2"}
     assert again["usage"]["device_seconds"] == 0 and len(pool.seen) == 1
     assert again["outputs"][0]["sha256"] == first["outputs"][0]["sha256"]
     await http.delete(f"/v1/jobs/{first['id']}")
     file = await http.get(again["outputs"][0]["url"])
-    assert file.content == picture(), "it is the job's own"
+    assert file.content == picture(), "a copy that belongs to the job"
     metrics = (await http.get("/metrics")).text
     assert f'atelier_jobs_reused_total{{model="{MODEL}"}} 1.0' in metrics
     assert f'atelier_reused_device_seconds_total{{model="{MODEL}"}} 0.1' in metrics
-    _, cache = await asked(http)
-    assert cache is None and len(pool.seen) == 2, "what it had copies of is gone"
+    _, cache = await run(http)
+    assert cache is None and len(pool.seen) == 2, "the original and its files are deleted"
 
 
 async def test_what_is_counted_of_it_may_fail(
     http: httpx.AsyncClient, pool: StandIn, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Redis that leaves right after the job was accepted takes no answer away."""
-    first, _ = await asked(http)
+    """A failure of Redis right after the job was accepted does not fail the response."""
+    first, _ = await run(http)
 
     async def away(self: Queue, job: Job) -> Job:
         raise RedisError("away")
 
-    monkeypatch.setattr(Queue, "drawer", away)
-    again, cache = await asked(http)
+    monkeypatch.setattr(Queue, "original_job", away)
+    again, cache = await run(http)
     assert (cache, again["reuses"]) == ("hit", first["id"])
 
 
 async def test_a_hit_is_the_file_itself_or_its_events(
     http: httpx.AsyncClient, pool: StandIn
 ) -> None:
-    await asked(http)
+    await run(http)
     file = await http.post("/v1/generate", json=CAT, headers={"Accept": "image/png"})
     assert (file.headers["x-atelier-cache"], file.content) == ("hit", picture())
     events = await http.post("/v1/generate", json=CAT, headers={"Accept": "text/event-stream"})
@@ -96,15 +97,15 @@ async def test_a_hit_is_the_file_itself_or_its_events(
 async def test_another_request_is_drawn(
     http: httpx.AsyncClient, pool: StandIn, other: dict[str, Any]
 ) -> None:
-    await asked(http)
-    _, cache = await asked(http, **other)
+    await run(http)
+    _, cache = await run(http, **other)
     assert cache is None and len(pool.seen) == 2
 
 
 async def test_the_same_image_is_the_same_request(http: httpx.AsyncClient, pool: StandIn) -> None:
     image = {"image": base64.b64encode(picture(size=(96, 64))).decode()}
-    await asked(http, **image)
-    assert (await asked(http, **image))[1] == "hit"
+    await run(http, **image)
+    assert (await run(http, **image))[1] == "hit"
 
 
 async def test_a_seed_that_is_drawn_is_another_request(
@@ -119,10 +120,10 @@ async def test_a_seed_that_is_drawn_is_another_request(
 async def test_other_weights_draw_it_again(
     http: httpx.AsyncClient, pool: StandIn, queue: Queue
 ) -> None:
-    await asked(http)
+    await run(http)
     pool.spec = SPEC.model_copy(update={"fingerprint": "newer"})
     await queue.register("stand-in", pool.spec, ready=True)
-    _, cache = await asked(http)
+    _, cache = await run(http)
     assert cache is None and len(pool.seen) == 2
 
 
@@ -130,11 +131,11 @@ async def test_other_weights_draw_it_again(
 async def test_files_that_are_damaged_are_drawn_again(
     http: httpx.AsyncClient, pool: StandIn, store: Store, queue: Queue
 ) -> None:
-    first, _ = await asked(http)
+    first, _ = await run(http)
     job = await queue.get(first["id"])
     assert job
     await store.put(job.outputs[0].key, b"other bytes", "image/png")
-    _, cache = await asked(http)
+    _, cache = await run(http)
     assert cache is None and len(pool.seen) == 2
 
 
@@ -143,7 +144,7 @@ async def test_what_fails_is_not_given_again(http: httpx.AsyncClient, pool: Stan
     job = (await http.post("/v1/generate", json=CAT)).json()
     await http.post(f"/v1/jobs/{job['id']}/cancel")
     pool.may_finish.set()
-    _, cache = await asked(http)
+    _, cache = await run(http)
     assert cache is None
 
 
@@ -162,9 +163,9 @@ async def test_what_is_in_flight_is_awaited(
     first, *others = [
         (await http.post("/v1/generate", json=body)).json()["id"] for body in asked_for
     ]
-    jobs = [await queue.get(one) for one in others]
+    jobs = [await queue.get(job_id) for job_id in others]
     assert [job and job.awaits for job in jobs] == [first, None, None]
     last = (await http.post("/v1/generate", json=CAT)).json()["id"]
     job = await queue.get(last)
-    assert job and job.awaits == others[1], "the newest of them"
+    assert job and job.awaits == others[1], "the newest identical job"
     pool.may_finish.set()

@@ -1,4 +1,4 @@
-"""Round trips of an accepted request to Redis: one, by the script that queues its job."""
+"""Round trips to Redis of an accepted request: one, for the script that queues its job."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tests.service.round_trips import commands_of, fewest_commands
 from tests.service.standin import MODEL, SPEC
 
 BODY = {"prompt": "a cat", "model": MODEL}
-ASKINGS = 5
-"""Requests of which the one with the fewest commands counts: copies of costs become old meanwhile,
-on a slow machine between any two."""
+REPEATS = 5
+"""Number of requests, of which the cheapest counts: on a slow machine, cached costs may expire
+between any two."""
 LONG_S = 3600
 OF_THE_SCRIPT = ["evalsha"]
 QUOTAS = TenantSettings(
@@ -33,7 +33,7 @@ QUOTAS = TenantSettings(
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Keys, models and tenants are read once."""
+    """Settings that cache keys, models and tenants for the whole test."""
     server = ServerSettings(keys=True, keys_age_s=LONG_S, models_age_s=LONG_S)
     return Settings(state_dir=tmp_path, server=server, tenants={"studio": QUOTAS})
 
@@ -42,7 +42,7 @@ def settings(tmp_path: Path) -> Settings:
 async def http(
     settings: Settings, redis_url: str, queue: Queue, store: Store
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of an app without its chores, whose pool has measured what jobs cost."""
+    """Client of an app without background tasks, with measured costs."""
     await queue.register("pool", SPEC, ready=True, facts=PoolFacts("a", 4))
     row = CostRow(step_s=0.1, encode_s=0.1, decode_s=0.1)
     bucket = SPEC.bucket(SPEC.defaults, ())
@@ -85,25 +85,25 @@ async def test_an_accepted_request_is_one_round_trip(
         named = {name: value.format(len(answers)) for name, value in headers.items()}
         answers.append(await http.post("/v1/generate", json=BODY | fields, headers=key | named))
 
-    await ask()  # reads what is copied
-    commands = await fewest_commands(redis_url, ASKINGS, ask)
+    await ask()  # fills the caches
+    commands = await fewest_commands(redis_url, REPEATS, ask)
     assert commands == OF_THE_SCRIPT
     assert {answer.status_code for answer in answers} == {202}
     queues = [answer.json()["queue"] for answer in answers]
-    assert all(place["eta_s"] > 0 for place in queues), "it is told even so"
-    assert queues[-1]["position"] == ASKINGS, "every request before it is ahead of it"
-    left = [f'"queued";r={1000 - count}' for count in range(1, ASKINGS + 2)]
-    told = [answer.headers.get("RateLimit", "") for answer in answers]
-    assert tenant != "studio" or [text.split(",")[0] for text in told] == left
+    assert all(place["eta_s"] > 0 for place in queues), "the estimate is present"
+    assert queues[-1]["position"] == REPEATS, "all earlier requests are ahead"
+    left = [f'"queued";r={1000 - count}' for count in range(1, REPEATS + 2)]
+    rate_limits = [answer.headers.get("RateLimit", "") for answer in answers]
+    assert tenant != "studio" or [text.split(",")[0] for text in rate_limits] == left
 
 
 async def test_commands_are_counted(redis_url: str, queue: Queue) -> None:
-    """Those that a script calls are none of a client's."""
+    """Commands called by a script are not counted."""
     job = "job_none"
 
     async def ask() -> None:
         await queue.get(job)
         await queue.redis.get("a")
 
-    await queue.get(job)  # after this the server knows the script
+    await queue.get(job)  # afterwards the server has the script cached
     assert await commands_of(redis_url, ask) == ["evalsha", "get"]

@@ -1,4 +1,4 @@
-"""Requests that the safety hook refuses, allows, or does not answer."""
+"""Requests for which the safety hook refuses, allows, or gives no verdict."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.jobs.model.job import CLIENTS_FAULT, JobError
+from service.jobs.model.job import CLIENT_ERRORS, JobError
 from service.jobs.queue import Queue
 from service.settings.safety import SafetySettings
 from service.settings.settings import Settings
@@ -20,8 +20,8 @@ from tests.service.standin import StandIn, picture
 
 @pytest.fixture(scope="module")
 def hook() -> Iterator[HookProcess]:
-    with hook_process() as found:
-        yield found
+    with hook_process() as hook:
+        yield hook
 
 
 @pytest.fixture
@@ -54,12 +54,12 @@ async def test_input_images_are_shown_as_they_were_sent(
     file = picture()
     answer = await generate(http, prompt="a hat", image=base64.b64encode(file).decode())
     assert answer.status_code == 202
-    asked = hook.asked()[-1]
-    assert [(one["field"], one["content_type"]) for one in asked["images"]] == [
+    received = hook.questions()[-1]
+    assert [(image["field"], image["content_type"]) for image in received["images"]] == [
         ("image", "image/png")
     ]
-    assert base64.b64decode(asked["images"][0]["data"]) == file
-    assert "image" not in asked["request"] and asked["request"]["strength"] == 0.6
+    assert base64.b64decode(received["images"][0]["data"]) == file
+    assert "image" not in received["request"] and received["request"]["strength"] == 0.6
 
 
 @pytest.mark.parametrize("timeout_s", [0.5])
@@ -72,7 +72,7 @@ async def test_without_a_verdict_nothing_is_accepted(
     assert await queue.list(limit=10) == []
 
 
-@pytest.mark.parametrize("code", sorted(CLIENTS_FAULT))
+@pytest.mark.parametrize("code", sorted(CLIENT_ERRORS))
 async def test_a_job_that_its_request_fails_is_told_as_the_requests_fault(
     http: httpx.AsyncClient, pool: StandIn, code: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""POST /v1/verify: files and outputs of jobs, drawn again and compared."""
+"""POST /v1/verify: files and outputs of jobs are generated again and compared."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def pool(queue: Queue, store: Store) -> AsyncIterator[Painter]:
         yield pool
 
 
-async def made(http: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
+async def generate(http: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
     answer = await http.post("/v1/generate", json=CAT | body, headers={"Prefer": "wait"})
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -46,8 +46,8 @@ async def file_of(http: httpx.AsyncClient, job: dict[str, Any], index: int = 0) 
     return (await http.get(job["outputs"][index]["url"])).content
 
 
-async def drawn(http: httpx.AsyncClient, index: int = 0, **body: Any) -> bytes:
-    return await file_of(http, await made(http, **body), index)
+async def generated_file(http: httpx.AsyncClient, index: int = 0, **body: Any) -> bytes:
+    return await file_of(http, await generate(http, **body), index)
 
 
 async def verify(
@@ -65,7 +65,7 @@ async def verify_job(http: httpx.AsyncClient, job: str, output: int = 0) -> dict
 
 
 def edited(data: bytes, recipe: Recipe | None = None, off_by: int = 9) -> bytes:
-    """The file with another first pixel, and its recipe."""
+    """The file with a changed first pixel, and a recipe."""
     pixels = np.array(Image.open(io.BytesIO(data)).convert("RGB"))
     pixels[0, 0, 1] += off_by
     return saved(Image.fromarray(pixels), recipe or read_recipe(data))
@@ -74,29 +74,29 @@ def edited(data: bytes, recipe: Recipe | None = None, off_by: int = 9) -> bytes:
 def saved(image: Image.Image, recipe: Recipe) -> bytes:
     file = io.BytesIO()
     image.save(file, "PNG")
-    return file.getvalue() + xmp.packet(recipe)  # found wherever it lies
+    return file.getvalue() + xmp.packet(recipe)  # found at any position
 
 
-def changed(known: Recipe, **fields: Any) -> Recipe:
-    return known.model_copy(update=fields)
+def changed(original: Recipe, **fields: Any) -> Recipe:
+    return original.model_copy(update=fields)
 
 
 async def test_a_file_is_identical(http: httpx.AsyncClient, pool: Painter, queue: Queue) -> None:
-    job = await made(http, seed=5, num_images=3)
+    job = await generate(http, seed=5, num_images=3)
     for index in (0, 2):
-        found = await verify(http, await file_of(http, job, index))
-        assert found["verdict"] == "identical"
-        assert found["message"] == f"{IDENTICAL}: the whole file"
+        report = await verify(http, await file_of(http, job, index))
+        assert report["verdict"] == "identical"
+        assert report["message"] == f"{IDENTICAL}: the whole file"
         output = job["outputs"][index]
         for name in ("sha256", "pixels_sha256"):
-            assert found[name] == {"file": output[name], "drawn": output[name]}
-        assert (found["max_difference"], found["differing_share"]) == (0, 0)
-        assert found["psnr_db"] is found["made_by"] is None
-        assert found["drawn_by"] == CPU.model_dump()
-        again = await queue.get(found["job"])
+            assert report[name] == {"file": output[name], "drawn": output[name]}
+        assert (report["max_difference"], report["differing_share"]) == (0, 0)
+        assert report["psnr_db"] is report["made_by"] is None
+        assert report["drawn_by"] == CPU.model_dump()
+        again = await queue.get(report["job"])
         assert (again.images, again.request["seed"]) == (1, 5 + index)
         assert again.metadata == {"verifies": output["sha256"]}
-        assert again.priority == 1, "a job like any other"
+        assert again.priority == 1, "normal priority"
 
 
 @pytest.mark.parametrize(
@@ -110,205 +110,217 @@ async def test_a_file_is_identical(http: httpx.AsyncClient, pool: Painter, queue
 async def test_formats_and_qualities(
     http: httpx.AsyncClient, pool: Painter, kind: str, format: str, quality: int
 ) -> None:
-    data = await drawn(http, output={"format": format, "quality": quality})
-    found = await verify(http, data, kind)
-    assert (found["verdict"], found["message"]) == ("identical", f"{IDENTICAL}: the whole file")
+    data = await generated_file(http, output={"format": format, "quality": quality})
+    report = await verify(http, data, kind)
+    assert (report["verdict"], report["message"]) == ("identical", f"{IDENTICAL}: the whole file")
 
 
 async def test_other_bytes_of_the_same_pixels(http: httpx.AsyncClient, pool: Painter) -> None:
-    """Saved again without loss; and a lossy file, of which decoded pixels are compared."""
-    data = await drawn(http)
+    """Saved again without loss, or as a lossy file, whose decoded pixels are compared."""
+    data = await generated_file(http)
     again = saved(Image.open(io.BytesIO(data)), read_recipe(data))
     assert again != data
-    found = await verify(http, again)
-    assert found["verdict"] == "identical"
-    assert found["message"] == f"{IDENTICAL} in its pixels; the file has other bytes"
-    jpeg = await drawn(http, output={"format": "jpeg"})
-    found = await verify(http, jpeg + b"\0", "image/jpeg")
-    assert found["verdict"] == "identical" and found["sha256"]["file"] != found["sha256"]["drawn"]
-    assert found["pixels_sha256"]["file"] == found["pixels_sha256"]["drawn"]
+    report = await verify(http, again)
+    assert report["verdict"] == "identical"
+    assert report["message"] == f"{IDENTICAL} in its pixels; the file has other bytes"
+    jpeg = await generated_file(http, output={"format": "jpeg"})
+    report = await verify(http, jpeg + b"\0", "image/jpeg")
+    assert (
+        report["verdict"] == "identical" and report["sha256"]["file"] != report["sha256"]["drawn"]
+    )
+    assert report["pixels_sha256"]["file"] == report["pixels_sha256"]["drawn"]
 
 
 async def test_one_pixel_differs(http: httpx.AsyncClient, pool: Painter) -> None:
-    found = await verify(http, edited(await drawn(http)))
-    assert found["verdict"] == "different"
-    assert found["max_difference"] == 9
-    assert found["differing_share"] == pytest.approx(1 / (96 * 64))
+    report = await verify(http, edited(await generated_file(http)))
+    assert report["verdict"] == "different"
+    assert report["max_difference"] == 9
+    assert report["differing_share"] == pytest.approx(1 / (96 * 64))
     expected_db = 10 * np.log10(255**2 * 3 * 96 * 64 / 9**2)
-    assert found["psnr_db"] == pytest.approx(expected_db)
-    assert "1 of 6144 pixels differ (0.016 %), by at most 9 of 255 levels" in found["message"]
-    assert found["message"].endswith("or version that rounds otherwise may do as much")
-    assert found["tolerance_db"] == ROUNDING_DB
-    assert found["pixels_sha256"]["file"] != found["pixels_sha256"]["drawn"]
+    assert report["psnr_db"] == pytest.approx(expected_db)
+    assert "1 of 6144 pixels differ (0.016 %), by at most 9 of 255 levels" in report["message"]
+    assert report["message"].endswith("or version that rounds differently may cause as much")
+    assert report["tolerance_db"] == ROUNDING_DB
+    assert report["pixels_sha256"]["file"] != report["pixels_sha256"]["drawn"]
 
 
 async def test_another_size_and_hidden_pixels_differ(
     http: httpx.AsyncClient, pool: Painter
 ) -> None:
-    data = await drawn(http)
+    data = await generated_file(http)
     recipe, image = read_recipe(data), Image.open(io.BytesIO(data))
-    found = await verify(http, saved(image.resize((48, 32)), recipe))
-    assert found["verdict"] == "different" and found["max_difference"] is None
-    assert "it has 48 x 32 pixels, and drawn again 96 x 64 pixels" in found["message"]
+    report = await verify(http, saved(image.resize((48, 32)), recipe))
+    assert report["verdict"] == "different" and report["max_difference"] is None
+    assert "it has 48 x 32 pixels, and generated again 96 x 64 pixels" in report["message"]
     image.putalpha(Image.new("L", image.size, 254))
-    found = await verify(http, saved(image, recipe))
-    assert (found["verdict"], found["max_difference"]) == ("different", 1)
+    report = await verify(http, saved(image, recipe))
+    assert (report["verdict"], report["max_difference"]) == ("different", 1)
 
 
 async def test_a_recipe_that_was_edited_differs(http: httpx.AsyncClient, pool: Painter) -> None:
-    data = await drawn(http)
+    data = await generated_file(http)
     recipe = read_recipe(data)
     other = recipe.model_copy(update={"request": {**recipe.request, "prompt": "a dog"}})
-    found = await verify(http, saved(Image.open(io.BytesIO(data)), other))
-    assert found["verdict"] == "different" and found["differing_share"] > 0.9
-    assert "; more than another chip, layout or version, which keeps 40 dB" in found["message"]
+    report = await verify(http, saved(Image.open(io.BytesIO(data)), other))
+    assert report["verdict"] == "different" and report["differing_share"] > 0.9
+    assert (
+        "; more than another chip, layout or version explains, which keeps 40 dB"
+        in report["message"]
+    )
     for frame in (-5, 99):
         wrong = saved(Image.open(io.BytesIO(data)), changed(recipe, frame=frame))
-        found = await verify(http, wrong)
-        assert found["verdict"] == "unknown" and "1 were drawn" in found["message"]
+        report = await verify(http, wrong)
+        assert report["verdict"] == "unknown" and "1 were generated" in report["message"]
 
 
 async def test_a_jobs_output_with_its_input_images(http: httpx.AsyncClient, pool: Painter) -> None:
-    """A file alone does not hold them; without a recipe in it, the job is enough, too."""
+    """The file does not contain the input images; the job suffices, even without a recipe in the
+    file."""
     image = base64.b64encode(picture()).decode()
     plain = {"metadata": False, "format": "png"}
     for output in ({"format": "png"}, plain):
-        job = await made(http, image=image, seed=3, num_images=2, output=output)
-        found = await verify_job(http, job["id"], 1)
-        assert found["verdict"] == "identical"
-        assert found["made_by"] == found["drawn_by"] == CPU.model_dump()
+        job = await generate(http, image=image, seed=3, num_images=2, output=output)
+        report = await verify_job(http, job["id"], 1)
+        assert report["verdict"] == "identical"
+        assert report["made_by"] == report["drawn_by"] == CPU.model_dump()
         again = pool.seen[-1]
         assert again.request["seed"] == 4 and again.request["strength"] == 0.6
         stored = await pool.store.get(again.request["image"])
-        assert stored == picture(), "it is a job of its own, with files of its own"
-        found = await verify(http, await file_of(http, job))
-        assert found["verdict"] == "unknown" and found["job"] is None
-        said = "says nothing of how" if output is plain else "input images that a file does not"
-        assert said in found["message"]
+        assert stored == picture(), "the new job has its own copy"
+        report = await verify(http, await file_of(http, job))
+        assert report["verdict"] == "unknown" and report["job"] is None
+        reason = "contains no recipe" if output is plain else "input images that a file does not"
+        assert reason in report["message"]
 
 
 @pytest.mark.changes_files
 async def test_input_images_that_have_left(http: httpx.AsyncClient, pool: Painter) -> None:
-    job = await made(http, image=base64.b64encode(picture()).decode())
+    job = await generate(http, image=base64.b64encode(picture()).decode())
     await pool.store.delete([pool.seen[-1].request["image"]])
-    found = await verify_job(http, job["id"])
-    assert found["verdict"] == "unknown" and "no longer stored (image)" in found["message"]
+    report = await verify_job(http, job["id"])
+    assert report["verdict"] == "unknown" and "no longer stored (image)" in report["message"]
 
 
 async def test_another_chip_may_round_otherwise(http: httpx.AsyncClient, pool: Painter) -> None:
     pool.brush.made_by = TPU
-    job = await made(http, seed=1)
+    job = await generate(http, seed=1)
     data = await file_of(http, job)
     pool.brush.made_by, pool.brush.off_by = CPU, 2
-    found = await verify_job(http, job["id"])
-    assert found["verdict"] == "unknown" and found["max_difference"] == 2
-    assert found["tolerance_db"] == ROUNDING_DB <= found["psnr_db"]
-    assert "made on v6e (one device, JAX 0.8.0) and drawn on cpu (one dev" in found["message"]
-    found = await verify(http, data)
-    assert found["verdict"] == "different", "of a file nothing speaks for another chip"
+    report = await verify_job(http, job["id"])
+    assert report["verdict"] == "unknown" and report["max_difference"] == 2
+    assert report["tolerance_db"] == ROUNDING_DB <= report["psnr_db"]
+    assert "generated on v6e (one device, JAX 0.8.0) and again on cpu (one dev" in report["message"]
+    report = await verify(http, data)
+    assert report["verdict"] == "different", "a file does not record the chip"
     pool.brush.off_by = 31
-    found = await verify_job(http, job["id"])
-    assert found["verdict"] == "different" and found["psnr_db"] < ROUNDING_DB
+    report = await verify_job(http, job["id"])
+    assert report["verdict"] == "different" and report["psnr_db"] < ROUNDING_DB
     pool.brush.made_by, pool.brush.off_by = TPU, 1
-    found = await verify_job(http, job["id"])
-    assert found["verdict"] == "different" and found["tolerance_db"] is None
+    report = await verify_job(http, job["id"])
+    assert report["verdict"] == "different" and report["tolerance_db"] is None
 
 
 async def test_outputs_of_earlier_versions(http: httpx.AsyncClient, pool: Painter) -> None:
     pool.brush.made_by = None
-    job = await made(http)
+    job = await generate(http)
     assert job["outputs"][0]["made_by"] is None
     assert (await verify_job(http, job["id"]))["verdict"] == "identical"
 
 
 async def test_provenance_is_shown(http: httpx.AsyncClient, pool: Painter) -> None:
-    job = await made(http)
+    job = await generate(http)
     assert job["outputs"][0]["made_by"] == CPU.model_dump()
-    assert CPU.programs.encode() not in await file_of(http, job), "files are the same everywhere"
+    assert CPU.programs.encode() not in await file_of(http, job), (
+        "files do not contain the programs' digest"
+    )
 
 
 async def test_other_weights(http: httpx.AsyncClient, pool: Painter, queue: Queue) -> None:
-    job = await made(http)
-    data, seen = await file_of(http, job), len(pool.seen)
+    job = await generate(http)
+    data, count = await file_of(http, job), len(pool.seen)
     pool.spec = SPEC.model_copy(update={"fingerprint": "other"})
     await queue.register("stand-in", pool.spec, ready=True)
-    for found in (await verify(http, data), await verify_job(http, job["id"])):
-        assert found["verdict"] == "unknown"
-        assert "other weights here" in found["message"]
-        assert "stand-in, and here is other" in found["message"]
-    assert len(pool.seen) == seen, "nothing is drawn for it"
+    for report in (await verify(http, data), await verify_job(http, job["id"])):
+        assert report["verdict"] == "unknown"
+        assert "other weights here" in report["message"]
+        assert "stand-in, and the current one is other" in report["message"]
+    assert len(pool.seen) == count, "no job was created"
 
 
 async def test_what_cannot_be_told(http: httpx.AsyncClient, pool: Painter) -> None:
-    data = await drawn(http)
+    data = await generated_file(http)
     recipe, image = read_recipe(data), Image.open(io.BytesIO(data))
-    request, seen = recipe.request, len(pool.seen)
+    request, count = recipe.request, len(pool.seen)
     cases = {
         "no prompts": recipe.without_prompts(),
-        "is of version 2": changed(recipe, recipe=2),
-        "'gone' that made it is not served": changed(recipe, request={**request, "model": "gone"}),
-        "which weights made it": changed(recipe, fingerprint=""),
+        "has version 2": changed(recipe, recipe=2),
+        "'gone' that generated it is not available": changed(
+            recipe, request={**request, "model": "gone"}
+        ),
+        "its weights are not recorded": changed(recipe, fingerprint=""),
         "it is a branch": changed(recipe, drafted={"prompt": "a dog"}),
         "no seed": changed(recipe, request={k: v for k, v in request.items() if k != "seed"}),
-        "not served here (num_inference_steps": changed(
+        "not accepted here (num_inference_steps": changed(
             recipe, request={**request, "num_inference_steps": 10_000}
         ),
         "(wings": changed(recipe, request={**request, "wings": 2}),
         "(model": changed(recipe, request={**request, "model": ["flux-demo"]}),
-        "adapter 'ink' that it was made with is not": changed(recipe, loras={"ink": "ab" * 32}),
+        "adapter 'ink' that it was generated with is not": changed(
+            recipe, loras={"ink": "ab" * 32}
+        ),
     }
-    for said, other in cases.items():
-        found = await verify(http, saved(image, other))
-        assert found["verdict"] == "unknown" and said in found["message"], found
-    found = await verify(http, data.replace(b'{"fingerprint', b"-" * 13))
-    assert "recipe cannot be read" in found["message"]
-    found = await verify(http, picture())
-    assert "says nothing of how it was made" in found["message"]
-    found = await verify(http, data[: len(data) - 900])
-    assert "is broken and cannot be decoded" in found["message"]
-    assert len(pool.seen) == seen, "nothing is drawn for them"
+    for reason, other in cases.items():
+        report = await verify(http, saved(image, other))
+        assert report["verdict"] == "unknown" and reason in report["message"], report
+    report = await verify(http, data.replace(b'{"fingerprint', b"-" * 13))
+    assert "recipe cannot be read" in report["message"]
+    report = await verify(http, picture())
+    assert "contains no recipe" in report["message"]
+    report = await verify(http, data[: len(data) - 900])
+    assert "is broken and cannot be decoded" in report["message"]
+    assert len(pool.seen) == count, "no job was created"
 
 
 async def test_other_adapters(http: httpx.AsyncClient, pool: Painter, queue: Queue) -> None:
     pool.spec = TAKING
     await queue.register("stand-in", pool.spec, ready=True)
-    job = await made(http, loras=[{"name": "ink", "scale": 0.5}])
+    job = await generate(http, loras=[{"name": "ink", "scale": 0.5}])
     data = await file_of(http, job)
     assert (await verify(http, data))["verdict"] == "identical"
     other = INK.model_copy(update={"digest": "33" * 32})
     pool.spec = TAKING.model_copy(update={"loras": {"ink": other, "oil": OIL}})
     await queue.register("stand-in", pool.spec, ready=True)
-    for found in (await verify(http, data), await verify_job(http, job["id"])):
-        assert found["verdict"] == "unknown"
-        assert "the adapter 'ink' is another file here" in found["message"]
-        assert "111111111111, and here is 333333333333" in found["message"]
+    for report in (await verify(http, data), await verify_job(http, job["id"])):
+        assert report["verdict"] == "unknown"
+        assert "the adapter 'ink' is a different file here" in report["message"]
+        assert "111111111111, and the current one is 333333333333" in report["message"]
 
 
 async def test_a_job_that_fails(http: httpx.AsyncClient, pool: Painter) -> None:
-    data = await drawn(http)
+    data = await generated_file(http)
     pool.failure = JobError(code="out_of_memory", message="too large for the chip")
-    found = await verify(http, data)
-    assert found["verdict"] == "unknown" and found["job"] == pool.seen[-1].id
-    assert "has failed: too large for the chip" in found["message"]
+    report = await verify(http, data)
+    assert report["verdict"] == "unknown" and report["job"] == pool.seen[-1].id
+    assert "has failed: too large for the chip" in report["message"]
 
 
 async def test_an_answer_that_comes_later(http: httpx.AsyncClient, pool: Painter) -> None:
-    """The same key stands for the same job; /v1/generate has keys of its own."""
-    data = await drawn(http)
+    """A repeated key returns the same job; keys of /v1/generate are separate."""
+    data = await generated_file(http)
     pool.may_finish.clear()
     headers = {"Content-Type": "image/png", "Idempotency-Key": "mine", "Prefer": "wait=0"}
     answer = await http.post("/v1/verify", content=data, headers=headers)
     assert answer.status_code == 202
-    found = answer.json()
-    assert found["verdict"] == "pending" and found["sha256"] is None
-    assert answer.headers["location"] == f"/v1/jobs/{found['job']}"
+    report = answer.json()
+    assert report["verdict"] == "pending" and report["sha256"] is None
+    assert answer.headers["location"] == f"/v1/jobs/{report['job']}"
     pool.may_finish.set()
     later = await verify(http, data, **{"Idempotency-Key": "mine"})
-    assert (later["verdict"], later["job"]) == ("identical", found["job"])
+    assert (later["verdict"], later["job"]) == ("identical", report["job"])
     other = await http.post("/v1/verify", content=edited(data), headers=headers)
     assert other.status_code == 409
     fresh = await http.post("/v1/generate", json=CAT, headers={"Idempotency-Key": "mine"})
-    assert fresh.status_code == 202 and fresh.json()["id"] != found["job"]
+    assert fresh.status_code == 202 and fresh.json()["id"] != report["job"]
 
 
 async def test_bodies_that_are_refused(http: httpx.AsyncClient, pool: Painter) -> None:
@@ -321,7 +333,7 @@ async def test_bodies_that_are_refused(http: httpx.AsyncClient, pool: Painter) -
     assert await status(content=b"x" * 200_001, headers=png) == 413
     assert await status(json={"job": "job_0"}) == 404
     assert await status(json={"output": 0}) == 422
-    job = await made(http)
+    job = await generate(http)
     assert await status(json={"job": job["id"], "output": 1}) == 404
     assert await status(json={"job": job["id"], "file": "x"}) == 422
 
@@ -330,12 +342,12 @@ async def test_bodies_that_are_refused(http: httpx.AsyncClient, pool: Painter) -
 async def test_a_client_that_leaves_ends_its_job(
     wire: httpx.AsyncClient, pool: Painter, queue: Queue
 ) -> None:
-    data = await drawn(wire)
+    data = await generated_file(wire)
     pool.may_finish.clear()
     pool.has_claimed.clear()
-    asking = asyncio.create_task(verify(wire, data))
+    verification = asyncio.create_task(verify(wire, data))
     await pool.has_claimed.wait()
-    asking.cancel()
+    verification.cancel()
     job = pool.seen[-1].id
     ended = await asyncio.wait_for(queue.ended(job), 20)
     assert ended.state == "canceled"
@@ -348,28 +360,28 @@ async def test_a_client_that_leaves_ends_its_job(
 async def test_videos(
     http: httpx.AsyncClient, queue: Queue, store: Store, format: str, kind: str
 ) -> None:
-    """Files of a video, and one frame of it in a file of its own."""
+    """Video files, and single frames stored as files."""
     async with Painter(queue, store, VIDEO) as pool:
         video = {"model": VIDEO.name, "output": {"format": format}, "num_images": 2}
-        job = await made(http, **video)
+        job = await generate(http, **video)
         index = 7 if format == "png" else 1
         data = await file_of(http, job, index)
-        for found in (await verify(http, data, kind), await verify_job(http, job["id"], index)):
-            assert found["verdict"] == "identical", found
+        for report in (await verify(http, data, kind), await verify_job(http, job["id"], index)):
+            assert report["verdict"] == "identical", report
         pool.brush.off_by = 3
-        found = await verify_job(http, job["id"], index)
-        assert found["verdict"] == "different"
+        report = await verify_job(http, job["id"], index)
+        assert report["verdict"] == "different"
         if format == "png":  # other formats are lossy
-            assert found["differing_share"] == pytest.approx(1 / 96), "one square of it"
+            assert report["differing_share"] == pytest.approx(1 / 96), "one square of one frame"
 
 
 async def test_webm_has_no_recipe_and_a_job_has(
     http: httpx.AsyncClient, queue: Queue, store: Store
 ) -> None:
     async with Painter(queue, store, VIDEO):
-        job = await made(http, model=VIDEO.name, output={"format": "webm"})
-        found = await verify(http, await file_of(http, job), "video/webm")
-        assert found["verdict"] == "unknown" and "such as WebM" in found["message"]
+        job = await generate(http, model=VIDEO.name, output={"format": "webm"})
+        report = await verify(http, await file_of(http, job), "video/webm")
+        assert report["verdict"] == "unknown" and "such as WebM" in report["message"]
         assert (await verify_job(http, job["id"]))["verdict"] == "identical"
 
 
@@ -379,7 +391,7 @@ async def test_hostile_gifs_are_bounded(settings: Settings) -> None:
         file = io.BytesIO()
         Image.new("P", (400, 300)).save(file, "GIF")
         with pytest.raises(ValueError, match="400 x 300 pixels; 100000 are allowed"):
-            await checks.compared([file.getvalue()], "a")
+            await checks.compare([file.getvalue()], "a")
     finally:
         await checks.close()
 

@@ -1,4 +1,4 @@
-"""Videos over HTTP: asked for, told of, and fetched in parts."""
+"""Videos over HTTP: requests, job views, and downloads in parts."""
 
 from __future__ import annotations
 
@@ -68,28 +68,28 @@ async def test_frames_are_outputs_and_no_answer_in_one_piece(
     job = (await generate(http, {"Prefer": "wait"}, num_images=2, **as_png)).json()
     assert [output["index"] for output in job["outputs"]] == list(range(10))
     assert {output["num_frames"] for output in job["outputs"]} == {None}
-    one = await generate(http, {"Accept": "image/png"}, num_frames=1)
-    assert (one.status_code, one.headers["content-type"]) == (200, "image/png")
+    answer = await generate(http, {"Accept": "image/png"}, num_frames=1)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "image/png")
 
 
 async def test_a_player_fetches_a_clip_in_parts(http: httpx.AsyncClient, pool: StandIn) -> None:
-    """As browsers do: the first bytes, then from where they are."""
+    """Browsers fetch the first bytes, then the rest."""
     job = (await generate(http, {"Prefer": "wait"})).json()
     [output] = job["outputs"]
-    size, whole = output["bytes"], clip("mp4", 5)
-    assert len(whole) == size
+    size, full = output["bytes"], clip("mp4", 5)
+    assert len(full) == size
     parts = [
         f"bytes=0-{size // 3}",
         f"bytes={size // 3 + 1}-{size // 2}",
         f"bytes={size // 2 + 1}-",
     ]
-    got = [await http.get(output["url"], headers={"Range": part}) for part in parts]
-    for answer in got:
+    answers = [await http.get(output["url"], headers={"Range": part}) for part in parts]
+    for answer in answers:
         assert (answer.status_code, answer.headers["content-type"]) == (206, "video/mp4")
         assert answer.headers["accept-ranges"] == "bytes"
-    assert b"".join(answer.content for answer in got) == whole
+    assert b"".join(answer.content for answer in answers) == full
     end = await http.get(output["url"], headers={"Range": "bytes=-7"})
-    assert end.content == whole[-7:]
+    assert end.content == full[-7:]
 
 
 async def test_pictures_that_a_clip_begins_and_ends_with(

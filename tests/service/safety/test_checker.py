@@ -1,4 +1,5 @@
-"""Checks by a real hook in another process: verdicts, absences, turns, the function."""
+"""Safety checks by a real hook process: verdicts, missing verdicts, fairness; and by a Python
+function."""
 
 from __future__ import annotations
 
@@ -14,32 +15,34 @@ from pydantic import ValidationError
 
 from service.jobs.model.safety_metrics import SafetyMetrics
 from service.safety.checker import SafetyChecker
-from service.safety.question import Question, ShownImage
-from service.safety.verdict import SafetyAbsent, SafetyBusy, SafetyRefused
+from service.safety.safety_check import SafetyCheck, ShownImage
+from service.safety.verdict import NoVerdict, SafetyBusy, SafetyRefused
 from service.settings.safety import SafetySettings
 from service.settings.section import ConfigError
 from tests.safety_hook import HookProcess, hook_process
 
 SOON_S = 0.3
-"""Limit of a check whose hook never gives a verdict."""
+"""Time limit of a check whose hook never responds."""
 PATIENT_S = 30.0
-"""Limit of a check whose hook does, on a busy machine."""
+"""Time limit of a check whose hook responds, on a busy machine."""
 
 
 @pytest.fixture(scope="module")
 def hook() -> Iterator[HookProcess]:
-    with hook_process() as found:
-        yield found
+    with hook_process() as hook:
+        yield hook
 
 
-def question(prompt: str, *images: ShownImage) -> Question:
-    return Question("before", "acme", "flux", {"prompt": prompt}, images)
+def question(prompt: str, *images: ShownImage) -> SafetyCheck:
+    return SafetyCheck("before", "acme", "flux", {"prompt": prompt}, images)
 
 
-def checker(place_s: float | None = None, **settings: Any) -> tuple[SafetyChecker, SafetyMetrics]:
+def checker(
+    slot_timeout_s: float | None = None, **settings: Any
+) -> tuple[SafetyChecker, SafetyMetrics]:
     metrics = SafetyMetrics(CollectorRegistry(), "before")
-    wanted = SafetySettings(**{"timeout_s": PATIENT_S, **settings})
-    return SafetyChecker(wanted, metrics, place_s), metrics
+    safety = SafetySettings(**{"timeout_s": PATIENT_S, **settings})
+    return SafetyChecker(safety, metrics, slot_timeout_s), metrics
 
 
 def count(metrics: SafetyMetrics, verdict: str) -> float:
@@ -50,11 +53,11 @@ async def test_an_allowed_request_goes_on_and_the_hook_sees_all_of_it(hook: Hook
     checks, metrics = checker(url=hook.url, token="t0ken")
     image = ShownImage("image", "image/png", b"pixels")
     await checks.check(question("a hat", image), "acme")
-    asked = hook.asked()[-1]
-    assert asked["authorization"] == "Bearer t0ken"
-    assert (asked["when"], asked["tenant"], asked["model"]) == ("before", "acme", "flux")
-    (shown,) = asked["images"]
-    assert (shown["field"], base64.b64decode(shown["data"])) == ("image", b"pixels")
+    received = hook.questions()[-1]
+    assert received["authorization"] == "Bearer t0ken"
+    assert (received["when"], received["tenant"], received["model"]) == ("before", "acme", "flux")
+    (shown_image,) = received["images"]
+    assert (shown_image["field"], base64.b64decode(shown_image["data"])) == ("image", b"pixels")
     assert count(metrics, "allowed") == 1
     await checks.close()
 
@@ -69,16 +72,16 @@ async def test_a_refusal_has_the_hooks_reason_in_one_line(hook: HookProcess) -> 
 
 @pytest.fixture
 def one_try(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a check end when its first try has, not when its time is over."""
+    """End a check after its first attempt instead of its time limit."""
     monkeypatch.setattr(SafetyChecker, "_pauses_s", lambda self: iter([0.0]))
 
 
 @pytest.mark.parametrize(
     ("prompt", "said", "timeout_s"),
     [
-        ("slow", "did not answer", SOON_S),
+        ("slow", "no response", SOON_S),
         ("garbage", "no verdict", PATIENT_S),
-        ("error", "answered 500", PATIENT_S),
+        ("error", "responded with 500", PATIENT_S),
     ],
 )
 @pytest.mark.usefixtures("one_try")
@@ -86,7 +89,7 @@ async def test_without_a_verdict_the_policy_decides(
     hook: HookProcess, prompt: str, said: str, timeout_s: float
 ) -> None:
     refusing, metrics = checker(url=hook.url, timeout_s=timeout_s)
-    with pytest.raises(SafetyAbsent, match=said):
+    with pytest.raises(NoVerdict, match=said):
         await refusing.check(question(prompt), "acme")
     assert count(metrics, "absent") == 1
     allowing, metrics = checker(url=hook.url, timeout_s=timeout_s, when_absent="allow")
@@ -101,11 +104,11 @@ async def test_a_dead_hook_is_absent_and_one_that_returns_is_asked_again() -> No
         checks, _ = checker(url=first.url)
         port = int(first.url.split(":")[2].split("/")[0])
         first.kill()
-    asking = asyncio.create_task(checks.check(question("a hat"), "acme"))
+    check = asyncio.create_task(checks.check(question("a hat"), "acme"))
     with hook_process(port):
-        await asking
+        await check
     hasty, _ = checker(url=first.url, timeout_s=SOON_S)
-    with pytest.raises(SafetyAbsent):
+    with pytest.raises(NoVerdict):
         await hasty.check(question("a hat"), "acme")
     await checks.close()
     await hasty.close()
@@ -119,10 +122,11 @@ async def test_a_verdict_after_an_error_counts(hook: HookProcess) -> None:
 
 
 async def test_slow_checks_of_one_client_leave_places_for_others(hook: HookProcess) -> None:
-    """It waits, and is told so; by a full line nothing gets through unchecked."""
-    checks, _ = checker(url=hook.url, max_checks=4, place_s=SOON_S, when_absent="allow")
+    """The client's next check is rejected as busy; a full queue lets no request through
+    unchecked."""
+    checks, _ = checker(url=hook.url, max_checks=4, slot_timeout_s=SOON_S, when_absent="allow")
     slow = [asyncio.create_task(checks.check(question("slow"), "acme")) for _ in range(2)]
-    await asyncio.sleep(0)  # they have their places
+    await asyncio.sleep(0)  # each has its slot
     with pytest.raises(SafetyBusy):
         await checks.check(question("a hat"), "acme")
     await checks.check(question("a hat"), "another")
@@ -138,7 +142,7 @@ ends = threading.Event()
 
 
 def function(question: dict[str, Any]) -> object:
-    """A hook in Python, of this module."""
+    """Safety hook in Python, which the tests name by this module."""
     match question["request"]["prompt"]:
         case "refuse":
             return {"allow": False, "reason": question["images"][0]["data"].decode()}
@@ -168,16 +172,16 @@ async def test_a_function_is_asked_in_this_process() -> None:
 @pytest.mark.usefixtures("one_try")
 async def test_a_function_without_a_verdict_is_absent(prompt: str, said: str) -> None:
     checks, _ = checker(check=NAME)
-    with pytest.raises(SafetyAbsent, match=said):
+    with pytest.raises(NoVerdict, match=said):
         await checks.check(question(prompt), "acme")
 
 
 async def test_a_function_that_hangs_keeps_its_place_until_it_returns() -> None:
     checks, _ = checker(check=NAME, timeout_s=SOON_S, max_checks=1)
     try:
-        with pytest.raises(SafetyAbsent):
+        with pytest.raises(NoVerdict):
             await checks.check(question("hang"), "acme")
-        with pytest.raises(SafetyAbsent, match="still running"):
+        with pytest.raises(NoVerdict, match="still running"):
             await checks.check(question("a hat"), "acme")
     finally:
         ends.set()
@@ -190,7 +194,7 @@ async def test_a_function_that_hangs_keeps_its_place_until_it_returns() -> None:
     [
         ("no_such_module:f", "a folder of PYTHONPATH"),
         ("json:no_such", "cannot be imported"),
-        ("json:__name__", "is no function"),
+        ("json:__name__", "is not a function"),
         ("asyncio:sleep", "is async"),
     ],
 )

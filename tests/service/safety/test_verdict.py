@@ -1,4 +1,4 @@
-"""Verdicts: what a hook may answer, in Python and in JSON."""
+"""Verdicts: valid responses of a hook, in Python and in JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.safety.verdict import NO_REASON, SafetyAbsent, verdict_of, verdict_of_json
+from service.safety.verdict import NO_REASON, NoVerdict, verdict_of, verdict_of_json
 
 
 @pytest.mark.parametrize("answer", [{"allow": False}, {"allow": False, "reason": None}])
@@ -26,21 +26,22 @@ def test_a_comparison_of_numpy_is_a_verdict(allow: bool) -> None:
 
 
 def test_a_null_reason_is_no_absent_verdict() -> None:
-    """Programs write null where they have none; the policy for absence is another matter."""
+    """Programs write null for a missing reason, so the policy for missing verdicts does not
+    apply."""
     assert verdict_of_json(b'{"allow": true, "reason": null}').allow
 
 
 @pytest.mark.parametrize("answer", [None, "no", 1, {}, {"allow": "true"}, {"allow": 1}])
 def test_what_is_no_verdict_is_an_absent_one(answer: object) -> None:
-    with pytest.raises(SafetyAbsent, match="no verdict"):
+    with pytest.raises(NoVerdict, match="no verdict"):
         verdict_of(answer)
-    with pytest.raises(SafetyAbsent, match="no verdict"):
+    with pytest.raises(NoVerdict, match="no verdict"):
         verdict_of_json(json.dumps(answer).encode())
 
 
 def test_a_reason_is_one_line() -> None:
     assert verdict_of({"allow": False, "reason": " a\nb\x00 "}).reason == "a b"
-    with pytest.raises(SafetyAbsent, match="reason"):
+    with pytest.raises(NoVerdict, match="reason"):
         verdict_of({"allow": False, "reason": 7})
 
 
@@ -55,5 +56,5 @@ def test_a_reason_is_one_line() -> None:
     ],
 )
 def test_an_answer_that_says_two_things_says_nothing(body: bytes, said: str) -> None:
-    with pytest.raises(SafetyAbsent, match=said):
+    with pytest.raises(NoVerdict, match=said):
         verdict_of_json(body)

@@ -1,4 +1,4 @@
-"""Unknown fields of a body, each with the one that was probably meant."""
+"""Errors for unknown fields of a body name the field that was probably meant."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PARTS = {
 }
 
 
-def told(body: dict[str, Any]) -> dict[str, str]:
+def field_errors(body: dict[str, Any]) -> dict[str, str]:
     with pytest.raises(Invalid) as caught:
         parse_body({"prompt": "a cat"} | body)
     return {error.field: error.message for error in caught.value.errors}
@@ -63,7 +63,7 @@ def told(body: dict[str, Any]) -> dict[str, str]:
     ],
 )
 def test_the_field_that_was_meant_is_told(body: dict[str, Any], field: str, meant: str) -> None:
-    assert told(body)[field] == f"there is no such field; did you mean {meant}?"
+    assert field_errors(body)[field] == f"there is no such field; did you mean {meant}?"
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_the_field_that_was_meant_is_told(body: dict[str, Any], field: str, mean
     ],
 )
 def test_what_is_no_object_is_told_its_shape(body: dict[str, Any], field: str, shape: str) -> None:
-    assert told(body)[field] == f"must be an object{shape}"
+    assert field_errors(body)[field] == f"must be an object{shape}"
 
 
 @pytest.mark.parametrize(
@@ -92,16 +92,16 @@ def test_another_api_is_told_fields_of_its_own_alone(
 ) -> None:
     with pytest.raises(Invalid) as caught:
         parse_as(kind, {field: 4})
-    (said,) = [error.message for error in caught.value.errors if error.field == field]
-    assert said == "there is no such field" + (f"; did you mean {meant}?" if meant else "")
+    (message,) = [error.message for error in caught.value.errors if error.field == field]
+    assert message == "there is no such field" + (f"; did you mean {meant}?" if meant else "")
 
 
 def test_nothing_is_guessed_where_nothing_is_near() -> None:
-    assert told({"zzz": 1}) == {"zzz": "there is no such field"}
+    assert field_errors({"zzz": 1}) == {"zzz": "there is no such field"}
 
 
 def test_many_unknown_fields_are_told_alike() -> None:
-    errors = told({"steps": 4} | {f"zzz{i}": 1 for i in range(100)})
+    errors = field_errors({"steps": 4} | {f"zzz{i}": 1 for i in range(100)})
     assert len(errors) == 16
     assert errors["steps"] == "there is no such field; did you mean num_inference_steps?"
 
@@ -109,8 +109,8 @@ def test_many_unknown_fields_are_told_alike() -> None:
 @pytest.mark.parametrize("part", ALIASES)
 def test_an_alias_names_fields_that_there_are(part: str) -> None:
     fields = PARTS[part].model_fields
-    for alias, meant in ALIASES[part].items():
+    for alias, target in ALIASES[part].items():
         assert alias not in fields, f"{alias} is a field now"
-        if not meant.startswith("the header"):
-            first = re.split(r"[., ]", meant)[0]
-            assert first in fields, (alias, meant)
+        if not target.startswith("the header"):
+            first = re.split(r"[., ]", target)[0]
+            assert first in fields, (alias, target)

@@ -1,4 +1,4 @@
-"""One event a line, with what it is about."""
+"""Log lines in JSON and text: one event per line, with its context."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pytest
 
 from service.tracing.log_context import (
     HIDDEN,
-    about,
     context_fields,
-    everywhere,
     hide_prompts,
+    log_fields,
     note,
+    set_process_fields,
 )
 from service.tracing.log_format import JsonFormatter, TextFormatter, rfc3339
 
@@ -26,8 +26,8 @@ log = logging.getLogger("service.test")
 
 @pytest.fixture(autouse=True)
 def of_this_test_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command that a test before ran in this process may have named its pool."""
-    monkeypatch.setattr("service.tracing.log_context._everywhere", {})
+    """Reset the context that a command in an earlier test may have set for the process."""
+    monkeypatch.setattr("service.tracing.log_context._process_fields", {})
 
 
 def said(message: str, **extra: object) -> dict[str, object]:
@@ -42,13 +42,13 @@ def test_a_line_is_an_object() -> None:
     assert line.keys() == {"time", "level", "severity", "logger", "message"}
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", str(line["time"]))
     assert (line["level"], line["logger"]) == ("warning", "service.test")
-    assert line["severity"] == "WARNING"  # as Google's LogSeverity spells it
+    assert line["severity"] == "WARNING"  # spelling of Google's LogSeverity
     assert rfc3339(0.5) == "1970-01-01T00:00:00.500Z"
 
 
 def test_what_it_is_about_is_in_it() -> None:
     ids = {"request_id": "req_1", "key_id": "ab12", "job": "job_1", "tenant": "acme"}
-    with about(**ids), about(trace_id="a" * 32, span_id="b" * 16):
+    with log_fields(**ids), log_fields(trace_id="a" * 32, span_id="b" * 16):
         line = said("x")
     assert {name: line[name] for name in ids} == ids
     assert (line["trace_id"], line["span_id"]) == ("a" * 32, "b" * 16)
@@ -67,11 +67,11 @@ def test_a_line_names_its_trace_as_cloud_logging_reads_it(flags: str, sampled: b
     def special() -> dict[str, object]:
         return {key: value for key, value in line().items() if "googleapis" in key}
 
-    with about(trace_id="a" * 32):  # a webhook's, which has no span
+    with log_fields(trace_id="a" * 32):  # a webhook's context has no span
         assert special() == {
             "logging.googleapis.com/trace": f"projects/my-project/traces/{'a' * 32}"
         }
-        with about(span_id="b" * 16, trace_flags=flags):
+        with log_fields(span_id="b" * 16, trace_flags=flags):
             assert special() == {
                 "logging.googleapis.com/trace": f"projects/my-project/traces/{'a' * 32}",
                 "logging.googleapis.com/spanId": "b" * 16,
@@ -82,7 +82,7 @@ def test_a_line_names_its_trace_as_cloud_logging_reads_it(flags: str, sampled: b
 
 
 def test_without_a_project_a_line_has_no_special_fields() -> None:
-    with about(trace_id="a" * 32, span_id="b" * 16, trace_flags="01"):
+    with log_fields(trace_id="a" * 32, span_id="b" * 16, trace_flags="01"):
         assert [key for key in said("x") if "googleapis" in key] == []
 
 
@@ -91,10 +91,10 @@ def test_lines_for_people_end_with_the_ids_of_request_and_key() -> None:
         arguments = ("s", logging.INFO, "f", 1, "it went %s", ("well",), failure)
         return TextFormatter().format(log.makeRecord(*arguments))
 
-    with about(request_id="req_1", key_id="ab12", job="job_1"):
+    with log_fields(request_id="req_1", key_id="ab12", job="job_1"):
         assert written().endswith(" s: it went well request_id=req_1 key_id=ab12")
         assert "well request_id=req_1" in written((ValueError, ValueError("x"), None))
-        with about(key_id=None):
+        with log_fields(key_id=None):
             assert written().endswith(" s: it went well request_id=req_1")
     assert written().endswith(" s: it went well")
 
@@ -114,12 +114,13 @@ def test_a_prompt_is_no_field() -> None:
     with pytest.raises(TypeError, match="prompt"):
         note(prompt="a cat")
     with pytest.raises(TypeError, match="key"):
-        everywhere(key="atl_1")
+        set_process_fields(key="atl_1")
 
 
 @pytest.mark.parametrize("formatter", [JsonFormatter(), TextFormatter()])
 async def test_a_prompt_that_others_quote_is_not_written(formatter: logging.Formatter) -> None:
-    """Plain, as `repr` and JSON spell it, and line by line, as groups of exceptions indent it."""
+    """Hides prompts in plain text, as `repr` and JSON, and line by line in indented exception
+    groups."""
     prompt = 'a "red" fox\nof 1 \u00e9t\u00e9'
 
     async def fail() -> str:
@@ -136,16 +137,16 @@ async def test_a_prompt_that_others_quote_is_not_written(formatter: logging.Form
     line = await asyncio.create_task(fail())
     assert not [word for word in ("red", "fox", "t\u00e9", "t\\u00e9", "blur") if word in line]
     assert line.count(HIDDEN) >= 5 and "ValueError" in line
-    assert "a cat" in said("a cat")["message"], "of that task alone"
+    assert "a cat" in said("a cat")["message"], "hidden in that task only"
 
 
 def test_exceptions_and_warnings_are_in_the_line() -> None:
     program = """
 import logging, threading, warnings
 from service.tracing.log_format import log_to_stderr
-from service.tracing.log_context import everywhere
+from service.tracing.log_context import set_process_fields
 log_to_stderr("debug", "json")
-everywhere(pool="flux")
+set_process_fields(pool="flux")
 try:
     raise ValueError("broken")
 except ValueError:
@@ -164,8 +165,8 @@ thread.join()
         text=True,
         check=True,
     )
-    failed, warned, small, beside = map(json.loads, done.stderr.splitlines())
+    failed, warned, small, threaded = map(json.loads, done.stderr.splitlines())
     assert failed["exception"].startswith("Traceback") and "broken" in failed["exception"]
     assert "old" in warned["message"] and warned["logger"] == "py.warnings"
     assert small["level"] == "debug"
-    assert {line["pool"] for line in (failed, small, beside)} == {"flux"}
+    assert {line["pool"] for line in (failed, small, threaded)} == {"flux"}

@@ -1,4 +1,4 @@
-"""A request's `hires`: what is filled in, how many steps it makes, and what is refused."""
+"""Validation of a request's `hires` field: defaults, steps of both passes, and errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from models.spec.hires import passes
 from models.spec.model_spec import ModelSpec, Size, Sizes
 from models.spec.upscalers import Upscaler
 from service.settings.limits import LimitSettings
-from service.validation.hires import NOT_ASKED
+from service.validation.hires import DEFAULT_HIRES_NOTE
 from tests.service.standin import SPEC, VIDEO
 from tests.service.validation.test_resolve import INPAINTING, resolved, wrong_fields
 from workers.loading.upscalers import with_upscalers
@@ -26,7 +26,7 @@ SMALL = {"width": 64, "height": 48}
     ("asked", "size"),
     [
         ({}, (128, 96)),
-        ({"scale": 1.5}, (96, 80)),  # 72, between two multiples of 16: the larger one
+        ({"scale": 1.5}, (96, 80)),  # 72 is between two multiples of 16: the larger one
         ({"scale": 1}, (64, 48)),
         ({"width": 128}, (128, 96)),
         ({"height": 96}, (128, 96)),
@@ -35,8 +35,8 @@ SMALL = {"width": 64, "height": 48}
     ],
 )
 def test_the_targets_size(asked: dict[str, Any], size: tuple[int, int]) -> None:
-    found = resolved(SPEC, **SMALL, hires=asked).fields["hires"]
-    assert (found["width"], found["height"]) == size
+    hires = resolved(SPEC, **SMALL, hires=asked).fields["hires"]
+    assert (hires["width"], hires["height"]) == size
 
 
 def test_the_rest_is_filled_in() -> None:
@@ -76,14 +76,14 @@ def test_a_first_pass_may_begin_with_an_image() -> None:
 @pytest.mark.parametrize(
     ("spec", "fields", "field", "said"),
     [
-        (VIDEO, {}, "hires", "does no image to image with a strength"),
+        (VIDEO, {}, "hires", "does not support image to image with a strength"),
         (
             SPEC.model_copy(update={"fields": SPEC.fields - {"strength", "hires"}}),
             {},
             "hires",
-            "does no image to image",
+            "does not support image to image",
         ),
-        (INPAINTING, {"image": "x", "mask_image": "x"}, "hires", "draws all of the image anew"),
+        (INPAINTING, {"image": "x", "mask_image": "x"}, "hires", "regenerates the whole image"),
         (SPEC, {"hires": {"upscaler": "photo"}}, "hires.upscaler", "must be latent or lanczos"),
         (
             WITH_UPSCALER,
@@ -107,7 +107,7 @@ def test_a_first_pass_may_begin_with_an_image() -> None:
             ROUNDED_DOWN,
             {"hires": {"strength": 0.1}},
             "hires.strength",
-            "leaves none of the 4 steps",
+            "leaves no step of 4",
         ),
         (SPEC, {"sigmas": [1.0, 0.5]}, "hires", "leave it out, or sigmas"),
     ],
@@ -115,9 +115,9 @@ def test_a_first_pass_may_begin_with_an_image() -> None:
 def test_what_cannot_be_is_refused_by_name(
     spec: ModelSpec, fields: dict[str, Any], field: str, said: str
 ) -> None:
-    wrong = wrong_fields(spec, **{**SMALL, "hires": {}, **fields})
-    assert wrong.keys() == {field}
-    assert said in wrong[field]
+    errors = wrong_fields(spec, **{**SMALL, "hires": {}, **fields})
+    assert errors.keys() == {field}
+    assert said in errors[field]
 
 
 OWN = Enlarger(scale=2, second={"num_inference_steps": 3, "sigmas": (0.9, 0.5, 0.2)})
@@ -131,7 +131,7 @@ TWO_STAGES = VIDEO.model_validate(
 
 
 def test_an_upscaler_of_the_models_own_latents_is_the_default() -> None:
-    """Its second pass has its own steps, whatever the first one's are."""
+    """The upscaler's second pass has its own steps, independent of the first pass."""
     request = resolved(TWO_STAGES, **SMALL, sigmas=[1.0, 0.5], num_images=2, hires={})
     assert request.fields["hires"] == {"width": 128, "height": 96, "upscaler": "own"}
     assert (request.task, request.steps) == ("text-to-video", 2 * (2 + 3))
@@ -140,45 +140,45 @@ def test_an_upscaler_of_the_models_own_latents_is_the_default() -> None:
     assert (first["sigmas"], second["sigmas"]) == ([1.0, 0.5], (0.9, 0.5, 0.2))
     assert (second["width"], second["num_inference_steps"]) == (128, 3)
     assert not {"strength", "upscaler", "hires", "image"} & second.keys()
-    begun = resolved(TWO_STAGES, **SMALL, image="x", hires={"upscaler": "own", "scale": 2})
-    assert begun.task == "image-to-video"
-    assert passes(begun.fields, TWO_STAGES)[1]["image"] == "x"
+    conditioned = resolved(TWO_STAGES, **SMALL, image="x", hires={"upscaler": "own", "scale": 2})
+    assert conditioned.task == "image-to-video"
+    assert passes(conditioned.fields, TWO_STAGES)[1]["image"] == "x"
 
 
 @pytest.mark.parametrize(
     ("hires", "field", "said"),
     [
         ({"upscaler": "latent"}, "hires.upscaler", "must be own"),
-        ({"scale": 1.5}, "hires.scale", "must make it 128 x 96: the upscaler 'own' draws it 2"),
-        ({"width": 96}, "hires.width", "must make it 128 x 96"),
+        ({"scale": 1.5}, "hires.scale", "must be 128 x 96: the upscaler 'own' makes it 2"),
+        ({"width": 96}, "hires.width", "must be 128 x 96"),
         ({"strength": 0.5}, "hires.strength", "has its own second pass"),
         ({"num_inference_steps": 4}, "hires.num_inference_steps", "has its own second pass"),
     ],
 )
 def test_what_such_an_upscaler_does_not_take(hires: dict[str, Any], field: str, said: str) -> None:
-    wrong = wrong_fields(TWO_STAGES, **SMALL, hires=hires)
-    assert wrong.keys() == {field}
-    assert said in wrong[field]
+    errors = wrong_fields(TWO_STAGES, **SMALL, hires=hires)
+    assert errors.keys() == {field}
+    assert said in errors[field]
 
 
 def test_the_target_of_such_an_upscaler_is_held_to_the_limits() -> None:
-    wrong = wrong_fields(TWO_STAGES, width=128, height=96, hires={})
-    assert "must be 16384 pixels at most" in wrong["hires.scale"]
+    errors = wrong_fields(TWO_STAGES, width=128, height=96, hires={})
+    assert "must be 16384 pixels at most" in errors["hires.scale"]
 
 
 def test_the_second_pass_of_a_video_is_held_to_all_of_its_frames() -> None:
     limits = LimitSettings(max_clip_pixels=128 * 96 * 5)
     fields = {**SMALL, "num_frames": 5, "hires": {}}
     assert resolved(TWO_STAGES, limits, **fields).fields["hires"]["width"] == 128
-    wrong = wrong_fields(TWO_STAGES, limits, **{**fields, "num_frames": 9})
-    assert wrong.keys() == {"num_frames"}
-    assert "the second pass's" in wrong["num_frames"]
+    errors = wrong_fields(TWO_STAGES, limits, **{**fields, "num_frames": 9})
+    assert errors.keys() == {"num_frames"}
+    assert "the second pass's" in errors["num_frames"]
 
 
 def test_a_model_without_hires_fix_refuses_it_beside_an_upscaler() -> None:
     video = with_upscalers(VIDEO, {"photo": Upscaler(scale=4, tile=64)})
-    asked = {"hires": {"scale": 2}, "upscale": {"name": "photo"}}
-    assert "hires" in wrong_fields(video, **SMALL, **asked)
+    fields = {"hires": {"scale": 2}, "upscale": {"name": "photo"}}
+    assert "hires" in wrong_fields(video, **SMALL, **fields)
 
 
 def test_upscalers_of_the_model_are_taken() -> None:
@@ -190,19 +190,19 @@ def test_a_target_has_to_be_listed_where_sizes_are() -> None:
     listed = (Size(**SMALL), Size(width=128, height=96))
     spec = SPEC.model_copy(update={"sizes": Sizes(mode="listed", listed=listed)})
     assert resolved(spec, **SMALL, hires={"scale": 2}).steps == 4 + 3
-    wrong = wrong_fields(spec, **SMALL, hires={"scale": 1.5})
-    assert wrong.keys() == {"hires.scale"}
-    assert "serves these sizes alone" in wrong["hires.scale"]
+    errors = wrong_fields(spec, **SMALL, hires={"scale": 1.5})
+    assert errors.keys() == {"hires.scale"}
+    assert "supports only these sizes" in errors["hires.scale"]
 
 
 def test_limits_count_the_steps_that_run() -> None:
     limits = LimitSettings(max_steps=20)
     fields = {**SMALL, "num_inference_steps": 10}
-    asked = {"strength": 0.5, "num_inference_steps": 40}
-    assert resolved(SPEC, limits, **fields, hires=asked).steps == 10 + 20
-    wrong = wrong_fields(SPEC, limits, **fields, hires={**asked, "num_inference_steps": 42})
-    assert wrong == {
-        "hires.num_inference_steps": "must leave 20 to run at most; lower it, or strength"
+    hires = {"strength": 0.5, "num_inference_steps": 40}
+    assert resolved(SPEC, limits, **fields, hires=hires).steps == 10 + 20
+    errors = wrong_fields(SPEC, limits, **fields, hires={**hires, "num_inference_steps": 42})
+    assert errors == {
+        "hires.num_inference_steps": "must leave at most 20 steps to run; lower it, or strength"
     }
 
 
@@ -210,45 +210,47 @@ def test_a_target_may_be_listed_with_another_length_of_the_text() -> None:
     listed = (Size(**SMALL), Size(width=128, height=96, max_sequence_length=64))
     spec = SPEC.model_copy(update={"sizes": Sizes(mode="listed", listed=listed)})
     assert resolved(spec, **SMALL, max_sequence_length=64, hires={"scale": 2}).steps == 4 + 3
-    wrong = wrong_fields(spec, **SMALL, max_sequence_length=128, hires={"scale": 2})
-    said = "must be 64 with this size, the second pass's"
-    assert wrong == {"max_sequence_length": said}
+    errors = wrong_fields(spec, **SMALL, max_sequence_length=128, hires={"scale": 2})
+    message = "must be 64 with this size, the second pass's"
+    assert errors == {"max_sequence_length": message}
     alone = {"width": 128, "height": 96, "max_sequence_length": 128, "hires": {"scale": 1}}
     assert wrong_fields(spec, **alone) == {"max_sequence_length": "must be 64 with this size"}
 
 
 def test_a_models_default_is_drawn_with_what_it_leaves_open() -> None:
-    everybodys = {**SPEC.defaults, "hires": {"scale": 1.5}}
+    defaults = {**SPEC.defaults, "hires": {"scale": 1.5}}
     spec = SPEC.model_copy(
         update={
-            "defaults": everybodys,
+            "defaults": defaults,
             "tasks": (*SPEC.tasks, "inpainting"),
             "fields": SPEC.fields | {"mask_image"},
         }
     )
-    found = resolved(spec, **SMALL).fields["hires"]
-    assert (found["width"], found["height"], found["upscaler"]) == (96, 80, "latent")
+    hires = resolved(spec, **SMALL).fields["hires"]
+    assert (hires["width"], hires["height"], hires["upscaler"]) == (96, 80, "latent")
     assert resolved(spec, **SMALL, hires={"scale": 1}).fields["hires"]["width"] == 64
-    wrong = wrong_fields(spec, width=128, height=128)
-    said = "width times height must be 16384 pixels at most"
-    assert wrong == {"hires.scale": said + NOT_ASKED}
-    assert wrong_fields(spec, width=128, height=128, hires={"scale": 1.5}) == {"hires.scale": said}
+    errors = wrong_fields(spec, width=128, height=128)
+    message = "width times height must be 16384 pixels at most"
+    assert errors == {"hires.scale": message + DEFAULT_HIRES_NOTE}
+    assert wrong_fields(spec, width=128, height=128, hires={"scale": 1.5}) == {
+        "hires.scale": message
+    }
     assert resolved(spec, width=128, height=128, hires=None).steps == 4
     masked = resolved(spec, **SMALL, image="x", mask_image="x")
-    assert "hires" not in masked.fields, "it draws all of the image anew"
+    assert "hires" not in masked.fields, "inpainting runs in a single pass"
     assert "hires" not in resolved(spec, **SMALL, sigmas=[1.0, 0.5]).fields
 
 
 def test_what_is_upscaled_is_the_second_passs_image() -> None:
     limits = LimitSettings(max_upscaled_pixels=128 * 96 * 4)
     fields = {**SMALL, "hires": {}, "upscale": {"name": "photo", "scale": 2.1}}
-    wrong = wrong_fields(WITH_UPSCALER, limits, **fields)
-    assert wrong == {"upscale.scale": "makes 269 x 202 pixels; 49152 is the most"}
+    errors = wrong_fields(WITH_UPSCALER, limits, **fields)
+    assert errors == {"upscale.scale": "makes 269 x 202 pixels; the maximum is 49152"}
 
 
 def test_the_size_of_an_image_is_waited_for() -> None:
-    """Before it is known, the model's own may be larger than what will be drawn."""
+    """Until the image is read, its size is unknown; the model's default may be larger."""
     spec = SPEC.model_copy(update={"sized_by_image": ("image-to-image",)})
-    asked = {"image": "x", "hires": {"scale": 2.1}}
-    assert resolved(spec, **asked).task == "image-to-image"
-    assert wrong_fields(spec, width=96, height=64, **asked).keys() == {"hires.scale"}
+    fields = {"image": "x", "hires": {"scale": 2.1}}
+    assert resolved(spec, **fields).task == "image-to-image"
+    assert wrong_fields(spec, width=96, height=64, **fields).keys() == {"hires.scale"}

@@ -1,4 +1,4 @@
-"""Warnings of fields that are accepted and have no effect."""
+"""Warnings for accepted fields without effect."""
 
 from __future__ import annotations
 
@@ -39,76 +39,82 @@ PICTURES = SPEC.model_copy(
 WEIGHTED = PICTURES.model_copy(update={"fields": PICTURES.fields | {"prompt_syntax"}})
 
 
-def warned(spec: ModelSpec = PICTURES, **fields: Any) -> dict[str, str]:
+def warnings_of(spec: ModelSpec = PICTURES, **fields: Any) -> dict[str, str]:
     request = GenerateRequest.model_validate({"prompt": "a cat"} | fields)
-    found = resolve(request, spec, LimitSettings()).warnings
-    return {warning.field: warning.message for warning in found}
+    warnings = resolve(request, spec, LimitSettings()).warnings
+    return {warning.field: warning.message for warning in warnings}
 
 
 @pytest.mark.parametrize(
     ("fields", "field", "said"),
     [
-        ({"negative_prompt": "rain", "guidance_scale": 1.0}, "negative_prompt", "scale is 1, and"),
-        ({"negative_prompt_2": "rain"}, "negative_prompt_2", "needs negative_prompt, too"),
+        ({"negative_prompt": "rain", "guidance_scale": 1.0}, "negative_prompt", "scale is 1, but"),
+        ({"negative_prompt_2": "rain"}, "negative_prompt_2", "also requires negative_prompt"),
         ({"eta": 0.5}, "eta", "is EulerDiscreteScheduler, not ddim or DDIMScheduler"),
         ({"eta": 0.5, "scheduler": {"name": "euler"}}, "eta", "is euler, not ddim"),
         ({"clip_skip": 1}, "clip_skip", "the task is text-to-image, not image-to-image"),
         ({"guidance_scale": 0.5}, "guidance_scale", "begins above 1"),
-        ({"seed": 2**32 + 7}, "seed", "draws what 7 draws"),
-        ({"output": {"format": "png", "quality": 50}}, "output.quality", "png has none"),
+        ({"seed": 2**32 + 7}, "seed", "the result is that of 7"),
+        (
+            {"output": {"format": "png", "quality": 50}},
+            "output.quality",
+            "png has no quality setting",
+        ),
         ({"quality": "guidance-interval", "guidance_scale": 0}, "quality", "this request has none"),
     ],
 )
 def test_a_field_without_effect_is_told(fields: dict[str, Any], field: str, said: str) -> None:
-    (message,) = [found for name, found in warned(**fields).items() if name == field]
+    (message,) = [text for name, text in warnings_of(**fields).items() if name == field]
     assert said in message
 
 
 @pytest.mark.parametrize("field", ["prompt", "negative_prompt"])
 def test_weights_and_adapters_of_a_plain_prompt_are_told(field: str) -> None:
-    assert 'with prompt_syntax "weighted" they count' in warned(**{field: "a (cat:1.2)"})[field]
-    told = warned(**{field: "a cat <lora:outline:0.8>"})[field]
-    assert told == "<lora:outline:0.8> is read as text; name adapters in loras"
+    assert (
+        'with prompt_syntax "weighted" they apply' in warnings_of(**{field: "a (cat:1.2)"})[field]
+    )
+    message = warnings_of(**{field: "a cat <lora:outline:0.8>"})[field]
+    assert message == "<lora:outline:0.8> is read as text; name adapters in loras"
 
 
 @pytest.mark.parametrize("prompt", ["a (cat)", "[a] cat", "a cat (1:2", "a < b", ":-)"])
 def test_brackets_that_may_be_meant_as_text_are_not_told(prompt: str) -> None:
-    assert warned(prompt=prompt) == {}
+    assert warnings_of(prompt=prompt) == {}
 
 
 def test_prompt_editing_is_told_to_be_none() -> None:
     editing = {"prompt": "a [cat:dog:0.5]", "negative_prompt": "[rain|snow]"}
-    told = warned(WEIGHTED, prompt_syntax="weighted", **editing)
-    assert told.keys() == editing.keys()
-    assert "no prompt editing here" in told["prompt"]
-    assert warned(WEIGHTED, **editing) == {}
+    warnings = warnings_of(WEIGHTED, prompt_syntax="weighted", **editing)
+    assert warnings.keys() == editing.keys()
+    assert "do not edit the prompt here" in warnings["prompt"]
+    assert warnings_of(WEIGHTED, **editing) == {}
 
 
 def test_weights_without_their_bracket_are_told() -> None:
     lost = {"prompt": "a (cat:1.2", "negative_prompt": "rain:1.2)"}
-    told = warned(WEIGHTED, prompt_syntax="weighted", **lost)
-    assert told.keys() == lost.keys()
-    assert "is not closed or was not opened" in told["prompt"]
-    assert warned(WEIGHTED, **lost) == {}
+    warnings = warnings_of(WEIGHTED, prompt_syntax="weighted", **lost)
+    assert warnings.keys() == lost.keys()
+    assert "is not closed or was not opened" in warnings["prompt"]
+    assert warnings_of(WEIGHTED, **lost) == {}
 
 
 def test_compositions_are_told_to_be_none() -> None:
     composed = {"prompt": "a cat :1.2 AND a dog", "negative_prompt": "rain AND snow"}
-    told = warned(WEIGHTED, prompt_syntax="weighted", **composed)
-    assert told.keys() == {"prompt"}
-    assert "AND is a word here" in told["prompt"]
-    assert warned(WEIGHTED, **composed) == {}
+    warnings = warnings_of(WEIGHTED, prompt_syntax="weighted", **composed)
+    assert warnings.keys() == {"prompt"}
+    assert "AND is an ordinary word here" in warnings["prompt"]
+    assert warnings_of(WEIGHTED, **composed) == {}
 
 
 def test_weights_that_count_are_not_told() -> None:
     weighted = {"prompt_syntax": "weighted", "prompt": "a (cat:1.2)"}
-    assert warned(WEIGHTED, **weighted) == {}
+    assert warnings_of(WEIGHTED, **weighted) == {}
     default = WEIGHTED.model_copy(
         update={"defaults": WEIGHTED.defaults | {"prompt_syntax": "weighted"}}
     )
-    assert warned(default, prompt="a (cat:1.2)") == {}
-    assert warned(default, **weighted | {"prompt_syntax": "plain"}).keys() == {"prompt"}
-    assert warned(WEIGHTED, **weighted | {"prompt": "<lora:outline>"}).keys() == {"prompt"}
+    assert warnings_of(default, prompt="a (cat:1.2)") == {}
+    assert warnings_of(default, **weighted | {"prompt_syntax": "plain"}).keys() == {"prompt"}
+    assert warnings_of(WEIGHTED, **weighted | {"prompt": "<lora:outline>"}).keys() == {"prompt"}
 
 
 @pytest.mark.parametrize(
@@ -127,25 +133,25 @@ def test_weights_that_count_are_not_told() -> None:
     ],
 )
 def test_a_field_with_an_effect_is_not(fields: dict[str, Any]) -> None:
-    assert warned(**fields) == {}
+    assert warnings_of(**fields) == {}
 
 
 def test_a_rate_of_single_frames() -> None:
     frames = {"format": "png"}
-    assert "single frames" in warned(VIDEO, fps=30, output=frames)["fps"]
-    assert warned(VIDEO, fps=VIDEO.defaults["fps"], output=frames) == {}
-    assert warned(VIDEO, fps=30) == {}
+    assert "single frames" in warnings_of(VIDEO, fps=30, output=frames)["fps"]
+    assert warnings_of(VIDEO, fps=VIDEO.defaults["fps"], output=frames) == {}
+    assert warnings_of(VIDEO, fps=30) == {}
 
 
 @pytest.mark.parametrize("format", ["png", "gif", "mp4", "webm"])
 def test_a_format_without_sound_says_so(format: str) -> None:
-    sounding = VIDEO.model_copy(update={"sound_hz": 48000})
-    found = warned(sounding, output={"format": format})
+    with_sound = VIDEO.model_copy(update={"sound_hz": 48000})
+    warnings = warnings_of(with_sound, output={"format": format})
     if format in ("png", "gif"):
-        assert f"{format} carries no sound" in found["output.format"]
+        assert f"{format} has no sound" in warnings["output.format"]
     else:
-        assert found == {}
-    assert "output.format" not in warned(VIDEO, output={"format": format})
+        assert warnings == {}
+    assert "output.format" not in warnings_of(VIDEO, output={"format": format})
 
 
 def test_a_need_of_some_tasks_is_met_in_others() -> None:
@@ -164,17 +170,17 @@ CONTROLLED = SPEC.model_copy(
     ("control", "said"),
     [
         ({"scale": 0}, "its scale is 0"),
-        ({"end": 0.2}, "none of the 4 steps lies between"),
-        ({"start": 0.3, "end": 0.6}, "none of the 4 steps lies between"),
+        ({"end": 0.2}, "none of the 4 steps is between"),
+        ({"start": 0.3, "end": 0.6}, "none of the 4 steps is between"),
         ({"start": 0.25, "end": 0.5}, None),
         ({}, None),
     ],
 )
 def test_controls_that_no_step_reads(control: dict[str, float], said: str | None) -> None:
     entry = {"name": "canny", "image": "x", **control}
-    found = warned(CONTROLLED, num_inference_steps=4, control=[entry])
-    assert list(found) == (["control.0"] if said else [])
-    assert said is None or said in found["control.0"]
+    warnings = warnings_of(CONTROLLED, num_inference_steps=4, control=[entry])
+    assert list(warnings) == (["control.0"] if said else [])
+    assert said is None or said in warnings["control.0"]
 
 
 @pytest.mark.parametrize(
@@ -189,18 +195,18 @@ def test_a_union_is_told_the_modes_of_images_that_it_does_not_see(
     spec = CONTROLLED.model_copy(update={"controls": kinds, "limits": limits})
     entries = [{"name": "pose", "image": "x", "scale": 0}]
     entries += [{"name": name, "image": "x"} for name in others]
-    found = warned(spec, num_inference_steps=4, control=entries)
-    assert found == {"control.0": f"{said}its scale is 0"}
+    warnings = warnings_of(spec, num_inference_steps=4, control=entries)
+    assert warnings == {"control.0": f"{said}its scale is 0"}
 
 
 def test_a_control_that_the_second_pass_alone_reads() -> None:
     entry = {"name": "canny", "image": "x", "end": 0.2}
-    asked = {"num_inference_steps": 4, "control": [entry], "width": 64, "height": 48}
-    assert not warned(CONTROLLED, **asked, hires={"num_inference_steps": 10, "strength": 1})
-    few = warned(CONTROLLED, **asked, hires={"strength": 0.5})
+    fields = {"num_inference_steps": 4, "control": [entry], "width": 64, "height": 48}
+    assert not warnings_of(CONTROLLED, **fields, hires={"num_inference_steps": 10, "strength": 1})
+    few = warnings_of(CONTROLLED, **fields, hires={"strength": 0.5})
     assert "none of the 4 steps" in few["control.0"]
 
 
 def test_a_refiner_without_steps() -> None:
-    assert "no steps" in warned(CONTROLLED, refiner={"switch": 1})["refiner"]
-    assert not warned(CONTROLLED, refiner={"switch": 0.5})
+    assert "no steps" in warnings_of(CONTROLLED, refiner={"switch": 1})["refiner"]
+    assert not warnings_of(CONTROLLED, refiner={"switch": 0.5})

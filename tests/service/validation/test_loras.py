@@ -1,4 +1,4 @@
-"""A request's adapters: what is refused, by which words, and what the job gets."""
+"""Validation of a request's LoRA adapters: errors, and the adapters of the job."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from models.spec.model_spec import ModelSpec
 from service.admission.parse import parse_body
 from service.errors.problems import Invalid
 from service.settings.limits import LimitSettings
-from service.validation.resolve import Resolved, resolve
+from service.validation.resolve import ResolvedFields, resolve
 from tests.service.adapters import BROKEN, INK, OIL, OTHER, SPECS_LORAS, TAKING
 from tests.service.standin import SPEC
 
 OFFERED = [lora for lora in (*SPECS_LORAS.values(), *OTHER.loras.values()) if not lora.tenants]
-"""What a tenant sees for whom `secret` is not."""
+"""Adapters offered to a tenant without access to `secret`."""
 
 
 def resolved(
     *loras: dict[str, Any], spec: ModelSpec = TAKING, offered: list[Lora] = OFFERED, **limits: int
-) -> Resolved:
+) -> ResolvedFields:
     body = parse_body({"prompt": "a cat", "loras": [*loras]})
     return resolve(body, spec, LimitSettings(**limits), loras=offered)
 
@@ -29,40 +29,42 @@ def resolved(
 def refused(*loras: Any, **rest: Any) -> dict[str, str]:
     with pytest.raises(Invalid) as error:
         resolved(*loras, **rest)
-    return {one.field: one.message for one in error.value.errors}
+    return {problem.field: problem.message for problem in error.value.errors}
 
 
 def test_a_number_is_one_interval() -> None:
-    (one,) = resolved({"name": "ink", "scale": -0.8}).loras
-    assert (one.name, one.digest, one.pages, one.networks) == (
+    (lora,) = resolved({"name": "ink", "scale": -0.8}).loras
+    assert (lora.name, lora.digest, lora.pages, lora.networks) == (
         "ink",
         INK.digest,
         1,
         ("transformer",),
     )
-    assert one.scales == (ScaleInterval(start=0, stop=1, scale=-0.8),)
+    assert lora.scales == (ScaleInterval(start=0, stop=1, scale=-0.8),)
 
 
 def test_a_scale_that_is_left_out_is_one() -> None:
-    found = resolved({"name": "ink"})
-    assert found.loras[0].scales[0].scale == 1
-    assert found.fields["loras"] == [{"name": "ink", "scale": 1.0}]
+    result = resolved({"name": "ink"})
+    assert result.loras[0].scales[0].scale == 1
+    assert result.fields["loras"] == [{"name": "ink", "scale": 1.0}]
 
 
 def test_intervals_are_sorted_and_empty_ones_left_out() -> None:
-    asked = [
+    intervals = [
         {"from": 0.5, "to": 1, "scale": 2},
         {"from": 0.2, "to": 0.5, "scale": 0},
         {"from": 0, "to": 0.2, "scale": 1},
     ]
-    found = resolved({"name": "ink", "scale": asked})
-    assert found.loras[0].scales == (
+    result = resolved({"name": "ink", "scale": intervals})
+    assert result.loras[0].scales == (
         ScaleInterval(start=0, stop=0.2, scale=1),
         ScaleInterval(start=0.5, stop=1, scale=2),
     )
-    assert found.fields["loras"] == [{"name": "ink", "scale": asked}], "not as the client wrote it"
-    again = resolved(*found.fields["loras"])
-    assert again.loras == found.loras
+    assert result.fields["loras"] == [{"name": "ink", "scale": intervals}], (
+        "the request keeps the client's order"
+    )
+    again = resolved(*result.fields["loras"])
+    assert again.loras == result.loras
 
 
 @pytest.mark.parametrize(
@@ -124,18 +126,18 @@ def test_a_scale_is_finite(scale: float) -> None:
 
 def test_an_unknown_name_is_told_what_there_is_the_nearest_first() -> None:
     assert refused({"name": "onk"}) == {
-        "loras.0.name": "the model 'flux-demo' has no adapter 'onk'; there is ink, oil"
+        "loras.0.name": "the model 'flux-demo' has no adapter 'onk'; available: ink, oil"
     }
     assert refused({"name": "oyl"}, {"name": "nik"}) == {
-        "loras.0.name": "the model 'flux-demo' has no adapter 'oyl'; there is oil, ink",
-        "loras.1.name": "the model 'flux-demo' has no adapter 'nik'; there is ink, oil",
+        "loras.0.name": "the model 'flux-demo' has no adapter 'oyl'; available: oil, ink",
+        "loras.1.name": "the model 'flux-demo' has no adapter 'nik'; available: ink, oil",
     }
 
 
 def test_many_names_are_not_all_told() -> None:
     many = [INK.model_copy(update={"name": f"ink-{number:02}"}) for number in range(20)]
-    said = refused({"name": "ink-07b"}, offered=many)["loras.0.name"]
-    assert "; there is ink-07, " in said and said.endswith(" and 12 more")
+    message = refused({"name": "ink-07b"}, offered=many)["loras.0.name"]
+    assert "; available: ink-07, " in message and message.endswith(" and 12 more")
 
 
 def test_an_adapter_that_only_another_tenant_sees_is_told_like_one_that_never_was() -> None:
@@ -148,8 +150,8 @@ def test_an_adapter_that_only_another_tenant_sees_is_told_like_one_that_never_wa
 
 
 def test_where_a_model_has_none_yet_an_upload_is_proposed() -> None:
-    said = refused({"name": "ink"}, offered=[])["loras.0.name"]
-    assert said == (
+    message = refused({"name": "ink"}, offered=[])["loras.0.name"]
+    assert message == (
         "there is no adapter 'ink': the model 'flux-demo' has none yet; upload one by POST"
         " /v1/loras"
     )
@@ -162,9 +164,9 @@ def test_an_adapter_of_another_model_is_told_so() -> None:
 
 
 def test_models_may_share_a_name() -> None:
-    theirs = INK.model_copy(update={"model": "other", "digest": "33" * 32})
-    (one,) = resolved({"name": "ink"}, offered=[theirs, INK]).loras
-    assert one.digest == INK.digest
+    foreign = INK.model_copy(update={"model": "other", "digest": "33" * 32})
+    (lora,) = resolved({"name": "ink"}, offered=[foreign, INK]).loras
+    assert lora.digest == INK.digest
 
 
 def test_an_adapter_that_cannot_be_used_says_why() -> None:
@@ -190,28 +192,28 @@ def test_their_number_is_bounded() -> None:
 
 def test_a_name_twice_is_refused() -> None:
     assert refused({"name": "ink"}, {"name": "ink"}) == {
-        "loras.1.name": "'ink' is there twice; name it once, with the sum of its scales"
+        "loras.1.name": "'ink' occurs twice; name it once, with the sum of its scales"
     }
 
 
 def test_a_model_without_adapters_says_who_can_change_that() -> None:
     assert refused({"name": "ink"}, spec=SPEC) == {
-        "loras": "the model 'flux-demo' takes no adapters; its operator can let it, by"
+        "loras": "the model 'flux-demo' accepts no adapters; its operator can enable them in"
         " models.flux-demo.lora_pages"
     }
 
 
 @pytest.mark.parametrize("spec", [SPEC, TAKING])
 def test_an_empty_list_is_none(spec: ModelSpec) -> None:
-    found = resolved(spec=spec)
-    assert found.loras == () and "loras" not in found.fields
+    result = resolved(spec=spec)
+    assert result.loras == () and "loras" not in result.fields
 
 
 @pytest.mark.parametrize("scale", [0, -0.0, [{"from": 0, "to": 1, "scale": 0}]])
 def test_an_adapter_without_effect_is_dropped_with_a_warning(scale: Any) -> None:
-    found = resolved({"name": "oil"}, {"name": "ink", "scale": scale})
-    assert [one.name for one in found.loras] == ["oil"]
-    (warned,) = found.warnings
+    result = resolved({"name": "oil"}, {"name": "ink", "scale": scale})
+    assert [lora.name for lora in result.loras] == ["oil"]
+    (warned,) = result.warnings
     assert (warned.field, warned.message) == (
         "loras.1",
         "ink has no effect: its scale is 0 in every step",

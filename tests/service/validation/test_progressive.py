@@ -1,4 +1,4 @@
-"""Requests whose preset draws the first steps smaller."""
+"""Validation of presets that run the first steps at a smaller size."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ GROWING = SPEC.model_copy(
 
 
 def test_its_steps_are_those_of_one_image() -> None:
-    found = resolved(GROWING, quality="grows", num_inference_steps=7, num_images=2)
-    assert (found.steps, found.warnings) == (14, [])
+    result = resolved(GROWING, quality="grows", num_inference_steps=7, num_images=2)
+    assert (result.steps, result.warnings) == (14, [])
 
 
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
         ({"image": "x"}, "has no effect: this request has images"),
-        ({"width": 64, "height": 64, "hires": {}}, "has no effect: hires fix has sizes"),
+        ({"width": 64, "height": 64, "hires": {}}, "has no effect: hires fix sets the sizes"),
         ({"num_inference_steps": 1}, "has no effect: its share of the steps"),
         ({"quality": "guided", "image": "x"}, "has no smaller steps: this request has images"),
     ],
@@ -42,6 +42,6 @@ def test_a_request_that_it_does_nothing_for_is_told(fields: dict[str, Any], said
 
 
 def test_nobody_is_told_of_a_default() -> None:
-    """The client has not asked for it."""
+    """The client did not request the preset."""
     spec = GROWING.model_copy(update={"defaults": {**SPEC.defaults, "quality": "grows"}})
     assert resolved(spec, image="x").warnings == []

@@ -1,4 +1,5 @@
-"""A likeness in place of a preset's name: the fastest preset that kept it, or what there is."""
+"""A minimum PSNR instead of a preset's name selects the fastest preset that reached it, else
+`exact`."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ def resolved(model: ModelSpec, min_psnr_db: float, **more: Any) -> Any:
     [(20, "faster"), (24, "faster"), (24.1, "fast"), (31, "slow"), (50, "exact"), (90, "exact")],
 )
 def test_the_fastest_preset_that_kept_it_is_taken(wanted_db: float, chosen: str) -> None:
-    """And exact, where what keeps it is no faster, or none is known to."""
+    """`exact` is chosen if a sufficient preset is no faster, or none is known."""
     assert resolved(MEASURED, wanted_db) == chosen
 
 
@@ -67,7 +68,7 @@ ELSEWHERE: list[tuple[ModelSpec, dict[str, Any]]] = [
     (UNMEASURED, {}),
     (spec(), {}),
 ]
-"""Requests of which no preset was measured."""
+"""Requests for which no preset was measured."""
 
 
 @pytest.mark.parametrize(("model", "more"), ELSEWHERE)
@@ -78,10 +79,10 @@ def test_exact_keeps_what_nobody_has_measured(model: ModelSpec, more: dict[str, 
 @pytest.mark.parametrize(
     ("model", "more", "said"),
     [
-        (MEASURED, {"quality": {"min_psnr_db": 90}}, "the nearest is 'slower', with 70 dB"),
-        (MEASURED, {"num_inference_steps": 7}, f"at {STEPS}, {STEPS + 1} steps alone"),
+        (MEASURED, {"quality": {"min_psnr_db": 90}}, "the closest is 'slower', with 70 dB"),
+        (MEASURED, {"num_inference_steps": 7}, f"one pass of {STEPS}, {STEPS + 1} steps"),
         (MEASURED, {"image": "eA=="}, "text-to-image in one pass"),
-        (UNMEASURED, {}, "nobody has measured the presets"),
+        (UNMEASURED, {}, "have not been measured"),
     ],
 )
 def test_a_model_without_exact_refuses_it_with_what_there_is(

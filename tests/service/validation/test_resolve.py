@@ -1,4 +1,4 @@
-"""Defaults, tasks and steps of a request against a model."""
+"""Validation of a request against its model: defaults, task, steps, schedulers and sizes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from models.spec.strength import denoising_steps
 from service.errors.problems import Invalid, NotAcceptable
 from service.schemas.request import GenerateRequest
 from service.settings.limits import LimitSettings
-from service.validation.resolve import DRAWN_SEEDS, Resolved, resolve, with_size_of
+from service.validation.resolve import MAX_RANDOM_SEED, ResolvedFields, resolve, with_size_of
 from tests.service.standin import SPEC, VIDEO
 
 LIMITS = LimitSettings()
@@ -36,7 +36,7 @@ NOISY = SPEC.model_copy(
         },
     }
 )
-"""As SDXL has it."""
+"""Fields as in SDXL."""
 
 
 READS_IMAGES = SPEC.model_copy(
@@ -51,14 +51,16 @@ READS_IMAGES = SPEC.model_copy(
 )
 
 
-def resolved(spec: ModelSpec = SPEC, limits: LimitSettings = LIMITS, **fields: object) -> Resolved:
+def resolved(
+    spec: ModelSpec = SPEC, limits: LimitSettings = LIMITS, **fields: object
+) -> ResolvedFields:
     return resolve(GenerateRequest.model_validate({"prompt": "a cat"} | fields), spec, limits)
 
 
 def wrong_fields(
     spec: ModelSpec, limits: LimitSettings = LIMITS, **fields: object
 ) -> dict[str, str]:
-    """What is said of each field of a request that is refused."""
+    """Error messages by field of a rejected request."""
     request = GenerateRequest.model_validate({"prompt": "a cat"} | fields)
     with pytest.raises(Invalid) as refused:
         resolve(request, spec, limits)
@@ -70,7 +72,7 @@ def wrong_fields(
     [(20, 1.0, 20), (20, 0.6, 12), (4, 0.6, 3), (10, 0.05, 1), (50, 0.3, 15), (10, 1e-30, 0)],
 )
 def test_steps_that_run(steps: int, strength: float, run: int) -> None:
-    """As diffusers' get_timesteps has it: steps minus the whole part of what is skipped."""
+    """Same as diffusers' get_timesteps: steps minus the integer part of the skipped share."""
     assert denoising_steps(steps, strength) == run
 
 
@@ -80,9 +82,7 @@ def test_steps_that_run_where_their_share_is_cut_off(steps: int, strength: float
 
 
 def test_a_strength_that_leaves_no_step_of_this_family_is_refused() -> None:
-    assert (
-        "none of the 3 steps" in wrong_fields(NOISY, image="x", num_inference_steps=3)["strength"]
-    )
+    assert "no step of 3" in wrong_fields(NOISY, image="x", num_inference_steps=3)["strength"]
     assert resolved(NOISY, image="x", num_inference_steps=4).steps == 1
 
 
@@ -93,7 +93,7 @@ def test_steps_count_over_all_pictures() -> None:
 
 def test_a_drawn_seed_is_one_that_every_reader_can_hold() -> None:
     seeds = {resolved().fields["seed"] for _ in range(20)}
-    assert len(seeds) > 1 and max(seeds) < DRAWN_SEEDS
+    assert len(seeds) > 1 and max(seeds) < MAX_RANDOM_SEED
 
 
 def test_strength_is_there_only_with_a_picture() -> None:
@@ -105,9 +105,9 @@ def test_strength_is_there_only_with_a_picture() -> None:
 def test_sigmas_decide_the_steps() -> None:
     assert resolved(sigmas=[1.0, 0.5, 0.25]).fields["num_inference_steps"] == 3
     euler = {"name": "euler"}
-    for last in (0, 0.25):  # where the last step leads
-        found = resolved(NOISY, sigmas=[14.6, 0.5, last], scheduler=euler)
-        assert found.fields["num_inference_steps"] == found.steps == 2
+    for last in (0, 0.25):  # target of the last step
+        result = resolved(NOISY, sigmas=[14.6, 0.5, last], scheduler=euler)
+        assert result.fields["num_inference_steps"] == result.steps == 2
     assert resolved(NOISY, sigmas=[9, 0], num_inference_steps=1, scheduler=euler).steps == 1
 
 
@@ -116,7 +116,7 @@ def test_sigmas_decide_the_steps() -> None:
     [
         (SPEC, [14.6, 0.5], "at most 1"),
         (SPEC, [1.0, 0], "above 0"),
-        (NOISY, [14.6], "a last one to end at"),
+        (NOISY, [14.6], "a final one"),
         (NOISY, [0.5, 14.6], "must fall"),
     ],
 )
@@ -132,20 +132,20 @@ def test_sigmas_are_what_the_family_means_by_them(
 )
 def test_steps_that_the_scheduler_does_not_take_are_refused(name: str | None, field: str) -> None:
     fields = {"scheduler": {"name": name}} if name else {}
-    said = wrong_fields(NOISY, **{field: [900.0, 100.0]}, **fields)[field]
-    assert f"the scheduler {name or 'ddim'} takes none" in said
+    message = wrong_fields(NOISY, **{field: [900.0, 100.0]}, **fields)[field]
+    assert f"the scheduler {name or 'ddim'} does not accept them" in message
 
 
 def test_timesteps_decide_the_steps_too() -> None:
-    asked = {"image": "x", "mask_image": "x", "strength": 1.0}
-    assert resolved(INPAINTING, timesteps=[900, 500.5, 0], **asked).steps == 3
+    images = {"image": "x", "mask_image": "x", "strength": 1.0}
+    assert resolved(INPAINTING, timesteps=[900, 500.5, 0], **images).steps == 3
     for wrong, named in (
         ({"timesteps": [500, 900]}, "timesteps"),
         ({"timesteps": [900, 500], "num_inference_steps": 3}, "timesteps"),
         ({"timesteps": [900, 500], "sigmas": [1.0, 0.5]}, "timesteps"),
         ({"sigmas": [0]}, "sigmas"),
     ):
-        assert named in wrong_fields(INPAINTING, **asked, **wrong)
+        assert named in wrong_fields(INPAINTING, **images, **wrong)
 
 
 def test_a_video_model_makes_videos() -> None:
@@ -158,10 +158,14 @@ def test_a_video_model_makes_videos() -> None:
 @pytest.mark.parametrize(
     ("spec", "fields", "named"),
     [
-        (TO_VIDEO, {}, {"image": "image-to-video: send the image to begin with"}),
-        (TO_VIDEO, {"last_image": "x"}, {"image": "send", "last_image": "begins with too"}),
-        (VIDEO, {"last_image": "x"}, {"last_image": "begins with too"}),
-        (VIDEO, {"image": "x", "mask_image": "x"}, {"mask_image": "does not serve"}),
+        (TO_VIDEO, {}, {"image": "image-to-video: send the input image"}),
+        (
+            TO_VIDEO,
+            {"last_image": "x"},
+            {"image": "send", "last_image": "also send the first image"},
+        ),
+        (VIDEO, {"last_image": "x"}, {"last_image": "also send the first image"}),
+        (VIDEO, {"image": "x", "mask_image": "x"}, {"mask_image": "does not support"}),
         (TO_LAST, {"image": "x"}, {"last_image": "ends with, as last_image"}),
         (
             VIDEO,
@@ -170,9 +174,9 @@ def test_a_video_model_makes_videos() -> None:
         ),
         (INPAINTING, {"image": "x"}, {"mask_image": "white where"}),
         (INPAINTING, {}, {"image": "send", "mask_image": "send"}),
-        (INPAINTING, {"mask_image": "x"}, {"mask_image": "masks too, as image"}),
-        (SPEC, {"image": "x", "mask_image": "x"}, {"mask_image": "does not serve"}),
-        (SPEC, {"last_image": "x", "image": "x"}, {"last_image": "does not serve"}),
+        (INPAINTING, {"mask_image": "x"}, {"mask_image": "also send the image that it masks"}),
+        (SPEC, {"image": "x", "mask_image": "x"}, {"mask_image": "does not support"}),
+        (SPEC, {"last_image": "x", "image": "x"}, {"last_image": "does not support"}),
     ],
 )
 def test_the_pictures_that_a_task_needs_are_named(
@@ -217,9 +221,9 @@ def test_frames_that_a_model_has(frames: int) -> None:
 @pytest.mark.parametrize(
     ("scheduler", "field", "said"),
     [
-        ({"name": "ddim"}, "scheduler.name", "no scheduler 'ddim'; there is unipc, euler"),
-        ({"name": "unipc", "shift": 3}, "scheduler.shift", "unipc takes flow_shift, lower_order"),
-        ({"name": "euler", "shift": 3}, "scheduler.shift", "euler takes no options"),
+        ({"name": "ddim"}, "scheduler.name", "no scheduler 'ddim'; available: unipc, euler"),
+        ({"name": "unipc", "shift": 3}, "scheduler.shift", "unipc accepts flow_shift, lower_order"),
+        ({"name": "euler", "shift": 3}, "scheduler.shift", "euler accepts no options"),
         ({"name": "unipc", "flow_shift": "3"}, "scheduler.flow_shift", "must be a number"),
         ({"name": "unipc", "flow_shift": True}, "scheduler.flow_shift", "must be a number"),
         ({"name": "unipc", "flow_shift": -1}, "scheduler.flow_shift", "at least 0"),
@@ -230,7 +234,7 @@ def test_frames_that_a_model_has(frames: int) -> None:
         (
             {"name": "unipc", "use_karras_sigmas": True, "use_beta_sigmas": True},
             "scheduler.use_beta_sigmas",
-            "cannot be true beside use_karras_sigmas",
+            "cannot be true together with use_karras_sigmas",
         ),
     ],
 )
@@ -243,13 +247,13 @@ def test_a_scheduler_and_its_options_are_kept() -> None:
     chosen |= {"lower_order_final": False, "use_karras_sigmas": True, "use_beta_sigmas": False}
     assert resolved(VIDEO, scheduler=chosen).fields["scheduler"] == chosen
     bare = VIDEO.model_copy(update={"schedulers": {}})
-    said = wrong_fields(bare, scheduler={"name": "unipc"})["scheduler.name"]
-    assert "none but the checkpoint's own" in said
+    message = wrong_fields(bare, scheduler={"name": "unipc"})["scheduler.name"]
+    assert "none but the checkpoint's own" in message
 
 
 def test_the_format_of_a_clip() -> None:
-    """What Accept says decides where the request does not; frames are several files."""
-    asked = GenerateRequest.model_validate({"prompt": "a cat"})
+    """The Accept header selects the format if the request does not. Frames are several files."""
+    default_request = GenerateRequest.model_validate({"prompt": "a cat"})
 
     def chosen(*media_types: str, **fields: object) -> str:
         request = GenerateRequest.model_validate({"prompt": "a cat"} | fields)
@@ -258,12 +262,12 @@ def test_the_format_of_a_clip() -> None:
     assert chosen("video/webm") == "webm"
     assert chosen("image/png", "image/gif") == "gif", "one file rather than five"
     assert chosen("image/png", num_frames=1) == "png"
-    with pytest.raises(Invalid, match="one file a frame"):
-        resolve(asked, VIDEO, LIMITS, ("image/png",))
+    with pytest.raises(Invalid, match="one file per frame"):
+        resolve(default_request, VIDEO, LIMITS, ("image/png",))
     with pytest.raises(NotAcceptable):
-        resolve(asked, VIDEO, LIMITS, ("image/webp",))
+        resolve(default_request, VIDEO, LIMITS, ("image/webp",))
     with pytest.raises(NotAcceptable):
-        resolve(asked, SPEC, LIMITS, ("video/mp4",))
+        resolve(default_request, SPEC, LIMITS, ("video/mp4",))
 
 
 def test_no_more_layers_can_be_skipped_than_there_are() -> None:
@@ -284,12 +288,12 @@ def test_settings_tighten_a_model_s_limits() -> None:
 
 def test_a_task_that_the_model_does_not_do_is_named() -> None:
     only_text = SPEC.model_copy(update={"tasks": ("text-to-image",)})
-    with pytest.raises(Invalid, match="does text-to-image, not image-to-image"):
+    with pytest.raises(Invalid, match="supports text-to-image, not image-to-image"):
         resolved(only_text, image="x")
 
 
 def test_a_preset_of_quality_is_one_of_the_model() -> None:
-    """That of the file is another field, below `output`."""
+    """A file's quality is another field, below `output`."""
     spec = SPEC.model_copy(
         update={
             "fields": SPEC.fields | {"quality"},
@@ -300,38 +304,40 @@ def test_a_preset_of_quality_is_one_of_the_model() -> None:
     assert resolved(spec).fields["quality"] == "exact"
     chosen = resolved(spec, quality="fast", output={"format": "jpeg", "quality": 80})
     assert (chosen.fields["quality"], chosen.output["quality"]) == ("fast", 80)
-    assert "there is exact, fast" in wrong_fields(spec, quality="slow")["quality"]
+    assert "available: exact, fast" in wrong_fields(spec, quality="slow")["quality"]
     narrow = spec.model_copy(update={"has_exact": False})
-    assert "there is fast" in wrong_fields(narrow, quality="exact")["quality"]
-    assert "does not serve" in wrong_fields(SPEC, quality="fast")["quality"]
+    assert "available: fast" in wrong_fields(narrow, quality="exact")["quality"]
+    assert "does not support" in wrong_fields(SPEC, quality="fast")["quality"]
 
 
 def test_sizes_that_are_not_listed_are_refused_with_those_that_are() -> None:
     listed = (Size(width=96, height=64, num_frames=5), Size(width=64, height=64))
     spec = VIDEO.model_copy(update={"sizes": Sizes(mode="listed", listed=listed)})
     assert resolved(spec).fields["width"] == 96
-    assert resolved(spec, width=64, num_frames=13).fields["num_frames"] == 13, "of any number"
-    said = "the model 'wan-demo' serves these sizes alone: 96 x 64 x 5 frames, 64 x 64"
-    assert wrong_fields(spec, width=128) == {"width": said}
-    assert wrong_fields(spec, num_frames=9) == {"num_frames": said}
+    assert resolved(spec, width=64, num_frames=13).fields["num_frames"] == 13, (
+        "any number of frames"
+    )
+    message = "the model 'wan-demo' supports only these sizes: 96 x 64 x 5 frames, 64 x 64"
+    assert wrong_fields(spec, width=128) == {"width": message}
+    assert wrong_fields(spec, num_frames=9) == {"num_frames": message}
 
 
 def test_a_listed_size_has_a_listed_length_of_text() -> None:
-    """Each other one would be compiled, too."""
+    """Any other length would have to be compiled too."""
     sides = {"width": 96, "height": 64}
     listed = tuple(Size(**sides, max_sequence_length=length) for length in (64, 32))
     spec = SPEC.model_copy(update={"sizes": Sizes(mode="listed", listed=listed)})
     assert resolved(spec, max_sequence_length=32).fields["max_sequence_length"] == 32
-    said = {"max_sequence_length": "must be 32 or 64 with this size"}
-    assert wrong_fields(spec, max_sequence_length=33) == said
+    errors = {"max_sequence_length": "must be 32 or 64 with this size"}
+    assert wrong_fields(spec, max_sequence_length=33) == errors
 
 
 def test_a_text_has_a_multiple_of_tokens() -> None:
     limits = SPEC.limits.model_copy(update={"sequence_length_multiple": 32})
     spec = SPEC.model_copy(update={"limits": limits})
     assert resolved(spec, max_sequence_length=96).fields["max_sequence_length"] == 96
-    said = {"max_sequence_length": "must be a multiple of 32"}
-    assert wrong_fields(spec, max_sequence_length=80) == said
+    errors = {"max_sequence_length": "must be a multiple of 32"}
+    assert wrong_fields(spec, max_sequence_length=80) == errors
 
 
 WEIGHTED = SPEC.model_copy(
@@ -351,9 +357,9 @@ def test_weights_out_of_range_are_refused_by_their_prompt(
 
 
 def test_weights_are_not_looked_for_beyond_the_longest_prompt() -> None:
-    """A megabyte of brackets would take a second of the event loop."""
-    said = wrong_fields(WEIGHTED, prompt_syntax="weighted", prompt="a" * 10_000 + "(a:101)")
-    assert said == {"prompt": "must have 10000 characters at most"}
+    """Parsing a megabyte of brackets would block the event loop for a second."""
+    errors = wrong_fields(WEIGHTED, prompt_syntax="weighted", prompt="a" * 10_000 + "(a:101)")
+    assert errors == {"prompt": "must have 10000 characters at most"}
 
 
 def test_a_syntax_that_a_model_does_not_read_is_refused() -> None:
@@ -363,7 +369,7 @@ def test_a_syntax_that_a_model_does_not_read_is_refused() -> None:
 @pytest.mark.parametrize(
     ("names", "field", "said"),
     [
-        (["redux", "face", "face"], "image_prompts", "has 3 images; the model takes 2 at most"),
+        (["redux", "face", "face"], "image_prompts", "has 3 images; the model accepts 2 at most"),
         (["face", "style"], "image_prompts.1.name", "must be face or redux"),
         ([None], "image_prompts.0.name", "must be face or redux"),
     ],
@@ -372,9 +378,9 @@ def test_image_prompts_that_the_model_cannot_read_are_refused(
     names: list[str | None], field: str, said: str
 ) -> None:
     entries = [{"image": "x", "name": name} for name in names]
-    found = wrong_fields(READS_IMAGES, image_prompts=entries)
-    assert list(found) == [field]
-    assert said in found[field]
+    errors = wrong_fields(READS_IMAGES, image_prompts=entries)
+    assert list(errors) == [field]
+    assert said in errors[field]
 
 
 def test_image_prompts_that_the_model_reads_are_served() -> None:
@@ -397,6 +403,6 @@ def test_a_model_may_need_more_than_one_step() -> None:
 def test_what_a_request_leaves_open_of_its_size_is_its_images(
     given: dict[str, int], size: tuple[int, int]
 ) -> None:
-    asked = GenerateRequest.model_validate({"prompt": "a cat", "image": "x", **given})
-    sized = with_size_of(asked, ImageFile("image/png", 513, 399), SPEC)
+    request = GenerateRequest.model_validate({"prompt": "a cat", "image": "x", **given})
+    sized = with_size_of(request, ImageFile("image/png", 513, 399), SPEC)
     assert (sized.width, sized.height) == size

@@ -1,4 +1,4 @@
-"""A request's `upscale` against its model's upscalers and the limits."""
+"""Validation of a request's `upscale` against its model's upscalers and the limits."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_none_is_asked_for_by_itself() -> None:
     ("spec", "asked", "field", "said"),
     [
         (SPEC, {"name": "photo"}, "upscale", "has no upscaler; its operator can add one"),
-        (VIDEO, {"name": "photo"}, "upscale", "makes videos, which are not upscaled"),
+        (VIDEO, {"name": "photo"}, "upscale", "generates videos, which are not upscaled"),
         (TWO, {}, "upscale.name", "must be anime or photo"),
         (ONE, {"name": "other"}, "upscale.name", "must be photo"),
         (TWO, {"name": "anime", "scale": 2.5}, "upscale.scale", "must be 2 at most"),
@@ -49,27 +49,27 @@ def test_none_is_asked_for_by_itself() -> None:
 def test_what_cannot_be_is_refused_by_name(
     spec: ModelSpec, asked: dict[str, object], field: str, said: str
 ) -> None:
-    wrong = wrong_fields(spec, upscale=asked)
-    assert wrong.keys() == {field}
-    assert said in wrong[field]
+    errors = wrong_fields(spec, upscale=asked)
+    assert errors.keys() == {field}
+    assert said in errors[field]
 
 
 def test_outputs_have_a_size_limit() -> None:
     limits = LimitSettings(max_upscaled_pixels=96 * 64 * 4)
-    wrong = wrong_fields(ONE, limits, upscale={"scale": 2.1})
-    assert wrong == {"upscale.scale": "makes 202 x 134 pixels; 24576 is the most"}
+    errors = wrong_fields(ONE, limits, upscale={"scale": 2.1})
+    assert errors == {"upscale.scale": "makes 202 x 134 pixels; the maximum is 24576"}
     spec = with_upscalers(SPEC, {"photo": Upscaler(scale=16, tile=64)})
     large = spec.model_copy(
         update={"limits": SPEC.limits.model_copy(update={"max_side_px": 2048, "max_pixels": 2**22})}
     )
     wide = wrong_fields(large, upscale={"name": "photo"}, width=2048, height=32)
-    assert "16383 is the most" in wide["upscale.scale"]
+    assert "the maximum is 16383" in wide["upscale.scale"]
 
 
 def test_the_size_of_an_image_is_waited_for() -> None:
-    """Before it is known, the model's own may be larger than what will be drawn."""
+    """Until the image is read, its size is unknown; the model's default may be larger."""
     sized = ONE.model_copy(update={"sized_by_image": ("image-to-image",)})
     limits = LimitSettings(max_upscaled_pixels=96 * 64 * 4)
-    asked = {"image": "x", "upscale": {"scale": 2.1}}
-    assert resolved(sized, limits, **asked).task == "image-to-image"
-    assert wrong_fields(sized, limits, width=96, height=64, **asked).keys() == {"upscale.scale"}
+    fields = {"image": "x", "upscale": {"scale": 2.1}}
+    assert resolved(sized, limits, **fields).task == "image-to-image"
+    assert wrong_fields(sized, limits, width=96, height=64, **fields).keys() == {"upscale.scale"}

@@ -1,4 +1,4 @@
-"""Webhooks, from a request to a signed message at a real address."""
+"""Webhooks, from a request to a signed message at a real HTTP server."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CAT = {"prompt": "a cat", "model": MODEL}
 
 @dataclass
 class Address:
-    """A client's own little server: it answers with `statuses`, then with 200."""
+    """Receiver of webhooks: an HTTP server that responds with `statuses`, then with 200."""
 
     url: str = ""
     statuses: list[int] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Address:
             self.messages.put_nowait((headers, body))
 
     async def next(self) -> tuple[dict[str, str], dict[str, Any]]:
-        """The next message, its signature checked."""
+        """Return the next message, after verifying its signature."""
         async with asyncio.timeout(120):
             headers, body = await self.messages.get()
         signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
@@ -96,7 +96,7 @@ async def generate(http: httpx.AsyncClient, webhook: Any, **body: Any) -> httpx.
 
 
 async def pending(redis: Redis) -> int:
-    """Messages, and tenants that have some."""
+    """Number of pending messages, plus number of tenants with some."""
     names = [name async for name in redis.scan_iter(f"{PREFIX}webhooks*")]
     return sum([await redis.zcard(name) for name in names])
 
@@ -113,11 +113,11 @@ async def test_an_ended_job_is_told(
 ) -> None:
     job = (await generate(http, {"url": address.url}, metadata={"order": "7"})).json()
     assert job["request"]["webhook"]["url"] == address.url
-    headers, told = await address.next()
+    headers, message = await address.next()
     assert headers["content-type"] == "application/json"
-    assert told["type"] == "job.succeeded"
-    assert (told["data"]["id"], told["data"]["metadata"]) == (job["id"], {"order": "7"})
-    assert told["data"]["outputs"][0]["url"] == f"/v1/jobs/{job['id']}/outputs/0"
+    assert message["type"] == "job.succeeded"
+    assert (message["data"]["id"], message["data"]["metadata"]) == (job["id"], {"order": "7"})
+    assert message["data"]["outputs"][0]["url"] == f"/v1/jobs/{job['id']}/outputs/0"
     await nothing_is_pending(empty_redis)
     assert address.messages.empty()
 
@@ -167,8 +167,8 @@ async def test_nothing_is_kept_of_a_request_that_made_no_job(
     assert await pending(empty_redis) == 0
     (job,) = await queue.list(limit=9)
     await queue.cancel(job.id)
-    _, told = await address.next()
-    assert told["data"]["id"] == job.id
+    _, message = await address.next()
+    assert message["data"]["id"] == job.id
     await nothing_is_pending(empty_redis)
 
 
@@ -184,9 +184,9 @@ async def test_a_restart_loses_none(
     await queue.cancel(job_id)
     again = create_app(settings, queue, store)
     async with again.router.lifespan_context(again):
-        _, told = await address.next()
+        _, message = await address.next()
         await nothing_is_pending(empty_redis)
-    assert told["type"] == "job.canceled" and told["data"]["id"] == job_id
+    assert message["type"] == "job.canceled" and message["data"]["id"] == job_id
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""The dashboards' files: made by the code, and whole in themselves. Their queries are run by
-tests/e2e/test_watching.py."""
+"""Dashboard files are generated from the code and consistent. tests/e2e/test_watching.py runs their
+queries."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.deploy.watching.files import (
     CONFIG,
     DASHBOARDS,
     DEPLOY,
-    asked_by_dashboards,
-    asked_by_rules,
+    dashboard_queries,
     dashboards,
     filled_in,
     panels,
+    rule_queries,
     rules,
     strings,
 )
@@ -35,14 +35,14 @@ ALL = dashboards()
 GRAFANAS = {"__rate_interval", "__range", "__from", "__to", "__value"}
 PROMETHEUS = {"ALERTS", "up", "process_start_time_seconds"}
 KUBERNETES = {"kube_horizontalpodautoscaler_spec_max_replicas"}
-"""Of kube-state-metrics, where a cluster has them."""
+"""Metrics of kube-state-metrics, which some clusters have."""
 
 
 def test_the_files_are_what_the_code_writes() -> None:
     assert {file.stem for file in DASHBOARDS} == set(WRITTEN)
     for name, dashboard in WRITTEN.items():
-        said = "differs: run `make dashboards`"
-        assert (FOLDER / f"{name}.json").read_text() == text(dashboard), f"{name}.json {said}"
+        hint = "differs: run `make dashboards`"
+        assert (FOLDER / f"{name}.json").read_text() == text(dashboard), f"{name}.json {hint}"
 
 
 @pytest.mark.parametrize("uid", ALL)
@@ -52,8 +52,8 @@ def test_a_dashboard_is_whole(uid: str) -> None:
     assert len(set(ids)) == len(ids)
     names = [panel["title"] for panel in panels(dashboard)]
     assert len(set(names)) == len(names)
-    for one, other in combinations(dashboard["panels"], 2):
-        assert not overlap(one["gridPos"], other["gridPos"]), (one["title"], other["title"])
+    for first, second in combinations(dashboard["panels"], 2):
+        assert not overlap(first["gridPos"], second["gridPos"]), (first["title"], second["title"])
     for panel in panels(dashboard):
         assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24
         assert panel["type"] == "text" or (panel["description"] and panel["targets"])
@@ -68,27 +68,29 @@ def overlap(one: dict[str, int], other: dict[str, int]) -> bool:
 def test_what_queries_and_links_refer_to_can_be_chosen(uid: str) -> None:
     dashboard = ALL[uid]
     choices = {variable["name"] for variable in dashboard["templating"]["list"]}
-    said = strings(dashboard["panels"]) + strings(dashboard["links"])
-    named = {name for one in said for name in re.findall(r"\$\{?(\w+)", one)}
-    assert named <= choices | GRAFANAS
-    assert choices <= named | {"datasource"}, "a choice that changes nothing"
+    texts = strings(dashboard["panels"]) + strings(dashboard["links"])
+    variables_ = {name for text_ in texts for name in re.findall(r"\$\{?(\w+)", text_)}
+    assert variables_ <= choices | GRAFANAS
+    assert choices <= variables_ | {"datasource"}, "a choice that changes nothing"
 
 
 def test_every_series_is_of_the_chosen_clusters_and_namespaces() -> None:
     for uid, dashboard in ALL.items():
-        variables = {one["name"]: one for one in dashboard["templating"]["list"]}
+        variables = {entry["name"]: entry for entry in dashboard["templating"]["list"]}
         assert list(variables)[:3] == ["datasource", "cluster", "namespace"]
-        asked = [one["expr"] for panel in panels(dashboard) for one in panel.get("targets", ())]
-        asked += [
+        expressions = [
+            entry["expr"] for panel in panels(dashboard) for entry in panel.get("targets", ())
+        ]
+        expressions += [
             variables[name]["definition"]
             for name in [*variables][3:]
             if "allValue" in variables[name]
         ]
-        for expr in asked:
-            found = [*SELECTOR.finditer(expr)]
-            assert found, (uid, expr)
-            for one in found:
-                assert (one["matchers"] or "").endswith(SCOPE), (uid, expr)
+        for expr in expressions:
+            selectors = [*SELECTOR.finditer(expr)]
+            assert selectors, (uid, expr)
+            for entry in selectors:
+                assert (entry["matchers"] or "").endswith(SCOPE), (uid, expr)
         assert variables["namespace"]["definition"].count(IN_CLUSTER) == 1
 
 
@@ -98,7 +100,7 @@ HELD = {
     'cluster="one",namespace="trial"': 300,
     'cluster="two",namespace="atelier"': 4000,
 }
-"""Jobs that wait, by the labels that an installation's series have."""
+"""Queued jobs by the labels of an installation's series."""
 CHOSEN: dict[str, tuple[dict[str, str], int]] = {
     "everything": ({}, 4000),
     "one namespace": ({"cluster": "one", "namespace": "atelier"}, 20),
@@ -109,45 +111,45 @@ CHOSEN: dict[str, tuple[dict[str, str], int]] = {
 
 @pytest.mark.parametrize("labels", ["", "all"])
 def test_installations_are_told_apart(labels: str, tmp_path: Path) -> None:
-    """Without the labels, as with compose, everything is what there is."""
-    held = HELD if labels else {"": HELD[""]}
+    """Without labels, as with compose, every series matches."""
+    queued = HELD if labels else {"": HELD[""]}
     cases = CHOSEN if labels else {"everything": ({}, HELD[""])}
-    (panel,) = (one for one in panels(ALL["atelier-service"]) if one["id"] == 30)
+    (panel,) = (candidate for candidate in panels(ALL["atelier-service"]) if candidate["id"] == 30)
     expr = panel["targets"][0]["expr"]
     series = [
         {
-            "series": scoped('atelier_queue_jobs{model="flux",state="queued"}', own),
+            "series": scoped('atelier_queue_jobs{model="flux",state="queued"}', own_labels),
             "values": str(value),
         }
-        for own, value in held.items()
+        for own_labels, value in queued.items()
     ]
-    asked = [
+    queries = [
         {
             "expr": filled_in(expr, "1m", "1h", **chosen),
             "eval_time": "0s",
-            "exp_samples": [{"labels": '{model="flux",state="queued"}', "value": wanted}],
+            "exp_samples": [{"labels": '{model="flux",state="queued"}', "value": expected}],
         }
-        for chosen, wanted in cases.values()
+        for chosen, expected in cases.values()
     ]
     file = tmp_path / "choices.yaml"
-    tests = [{"input_series": series, "promql_expr_test": asked}]
+    tests = [{"input_series": series, "promql_expr_test": queries}]
     file.write_text(json.dumps({"evaluation_interval": "15s", "tests": tests}))
     promtool("test", "rules", file)
 
 
 def test_every_metric_that_is_asked_for_exists() -> None:
-    """Those as well of which a run on CPUs has nothing to tell."""
-    asked = [*asked_by_dashboards("1m", "1h"), *asked_by_rules()]
-    named = {found["name"] for one in asked for found in SELECTOR.finditer(one.expr)}
-    assert named <= told() | PROMETHEUS | KUBERNETES | set(rules("record"))
+    """Includes metrics that have no data on CPUs."""
+    queries = [*dashboard_queries("1m", "1h"), *rule_queries()]
+    metrics = {match["name"] for query in queries for match in SELECTOR.finditer(query.expr)}
+    assert metrics <= told() | PROMETHEUS | KUBERNETES | set(rules("record"))
 
 
 FOR_OTHER_DASHBOARDS = {DURATION_SECONDS}
-"""Metrics under a convention's name, of which ours ask under another one."""
+"""Metrics under a convention's name that our dashboards query under another name."""
 
 
 def test_curves_of_histograms_show_exemplars() -> None:
-    """Those that are drawn over time: a dot on them leads to a trace."""
+    """Histogram curves over time show exemplars, which link to traces."""
     targets = [
         target
         for board in ALL.values()
@@ -162,20 +164,22 @@ def test_curves_of_histograms_show_exemplars() -> None:
 
 
 def test_every_metric_that_exists_is_asked_for() -> None:
-    """Or nobody would look at it."""
-    asked = [*asked_by_dashboards("1m", "1h"), *asked_by_rules()]
-    words = " ".join(one.expr for one in asked)
-    ours = {name for page in pages().values() for name in page} - FOR_OTHER_DASHBOARDS
-    assert not {name for name in ours if not re.search(rf"\b{name}(_bucket|_sum|_count)?\b", words)}
+    """A metric without a query would never be seen."""
+    queries = [*dashboard_queries("1m", "1h"), *rule_queries()]
+    words = " ".join(query.expr for query in queries)
+    names = {name for page in pages().values() for name in page} - FOR_OTHER_DASHBOARDS
+    assert not {
+        name for name in names if not re.search(rf"\b{name}(_bucket|_sum|_count)?\b", words)
+    }
 
 
 def told() -> set[str]:
-    """Names of the samples that pools and front ends may tell."""
-    ours = [family for page in pages().values() for family in page.values()]
+    """Sample names that pools and front ends may export."""
+    families = [family for page in pages().values() for family in page.values()]
     parts = ("_bucket", "_sum", "_count")
     return {
         family.name + part
-        for family in ours
+        for family in families
         for part in (parts if family.kind == "histogram" else ("",))
     }
 

@@ -1,4 +1,4 @@
-"""Metrics have names, labels and meanings as Prometheus wants them."""
+"""Names, labels and descriptions of metrics follow Prometheus' conventions."""
 
 from __future__ import annotations
 

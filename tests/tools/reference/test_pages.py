@@ -1,4 +1,4 @@
-"""The committed reference pages are what the code says."""
+"""The committed reference pages match the code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_a_page_has_not_drifted(path: str) -> None:
 
 @pytest.mark.parametrize("path", PAGES)
 def test_every_entry_has_a_meaning(path: str) -> None:
-    """The last column of every table but those of parameters without one."""
+    """The last column of every table has text, except in pages of parameters."""
     rows = [line for line in (ROOT / path).read_text("utf-8").splitlines() if line.startswith("| ")]
     assert len(rows) > 5
     if path.endswith(("configuration.md", "cli.md", "metrics.md")):

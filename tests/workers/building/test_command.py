@@ -1,4 +1,5 @@
-"""`atelier compile` in one process; workers in others, which trace nothing that it has built."""
+"""Executables built by one process with `atelier compile`, and workers that load them without
+tracing."""
 
 from __future__ import annotations
 
@@ -33,20 +34,23 @@ from jax.stages import Lowered
 from workers.loading import model
 from workers.programs.tracer import Tracer
 model.sketch = Lowered.compile = never
-for name in ("encode", "conditions", "step", "decode", "preview"):
+for name in ("encode", "modulations", "step", "decode", "preview"):
     setattr(Tracer, name, never)
 """
-"""All that is traced or compiled for a model, and not for a helper of a line."""
+"""Start of a worker's program that raises if a model's programs are traced or compiled.
+
+Small jitted helpers are exempt.
+"""
 SIZE = {name: REQUEST[name] for name in ("width", "height", "max_sequence_length")}
 
 
 def compiled(
     config: Path, *arguments: str, flags: str = coarse.FLAGS
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command.
+    """Run `atelier compile`.
 
     Args:
-        flags: for XLA, of CPUs, which libtpu does not know.
+        flags: XLA flags for CPUs, which libtpu does not accept.
     """
     return subprocess.run(
         [sys.executable, "atelier.py", "compile", "--config", str(config), *arguments],
@@ -58,7 +62,7 @@ def compiled(
 
 
 def written(folder: Path, url: str, models: dict[str, Path], **more: object) -> Path:
-    """Write settings of a pool with state of its own."""
+    """Write the settings of a pool that has its own state folder."""
     folder.mkdir()
     sections: dict[str, dict[str, object]] = {
         "": {"state_dir": str(folder / "state"), **more},
@@ -66,8 +70,8 @@ def written(folder: Path, url: str, models: dict[str, Path], **more: object) -> 
         "queue": {"lease_s": 3},
         "pools.flux": {"model": "flux", "also": ["tuned"], "slots": 2},
         **{
-            f"models.{name}": {"source": str(place), "dtype": "float32", "defaults": SIZE}
-            for name, place in models.items()
+            f"models.{name}": {"source": str(source), "dtype": "float32", "defaults": SIZE}
+            for name, source in models.items()
         },
     }
     file = folder / "atelier.toml"
@@ -79,9 +83,9 @@ def bare(folder: Path, to: Path) -> Path:
     """Copy a checkpoint without its weights."""
     for path in folder.rglob("*"):
         if path.is_file() and path.suffix != ".safetensors":
-            place = to / path.relative_to(folder)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(path.read_bytes())
+            target = to / path.relative_to(folder)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
     return to
 
 
@@ -92,7 +96,7 @@ def folders(flux_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
 
 
 async def drawn(config: Path, main: str, redis_url: str) -> list[np.ndarray]:
-    """One image of each model by a pool that is started and ended."""
+    """Start a worker, generate one image with each model, and stop the worker."""
     process = PoolProcess(config, config.with_suffix(".log"), main=main)
     queue = await Queue.connect(redis_url, QueueSettings(lease_s=3))
     store = Store(str(config.parent / "state" / "outputs"))
@@ -101,112 +105,120 @@ async def drawn(config: Path, main: str, redis_url: str) -> list[np.ndarray]:
             await queue_has(queue, model, process)
         jobs = [await ended(queue, await put(queue, model, 7)) for model in MODELS]
         images = [(await pixels(store, job))[0] for job in jobs]
-        said = process.said
+        log = process.said
     finally:
         process.end()
         await queue.close()
-    assert "executables cannot be" not in said and "is not used" not in said, said
+    assert "executables cannot be" not in log and "is not used" not in log, log
     return images
 
 
-@pytest.mark.timeout(900)  # two builds and two pools, minutes on two busy cores
+@pytest.mark.timeout(900)  # two builds and two workers, minutes on two busy cores
 async def test_a_pool_draws_the_same_by_what_was_built_without_its_weights(
     folders: dict[str, Path], redis_url: str, empty_redis: object, tmp_path: Path
 ) -> None:
     url = str(tmp_path / "made")
-    without = {name: bare(folder, tmp_path / f"bare-{name}") for name, folder in folders.items()}
-    elsewhere = written(tmp_path / "elsewhere", redis_url, without)
-    asked = ("--model", "tuned", "--topology", "cpu:1", "--out", url)
-    first = await asyncio.to_thread(compiled, elsewhere, *asked)
+    bare_folders = {
+        name: bare(folder, tmp_path / f"bare-{name}") for name, folder in folders.items()
+    }
+    build_config = written(tmp_path / "elsewhere", redis_url, bare_folders)
+    arguments = ("--model", "tuned", "--topology", "cpu:1", "--out", url)
+    first = await asyncio.to_thread(compiled, build_config, *arguments)
     assert first.returncode == 0, first.stderr
-    assert first.stdout.startswith("5 executables built, 5 were there, 0 failed"), "one for both"
-    again = await asyncio.to_thread(compiled, elsewhere, *asked)
-    assert again.stdout.startswith("0 executables built, 10 were there, 0 failed"), again.stderr
+    assert first.stdout.startswith("5 executables built, 5 already stored, 0 failed"), (
+        "one for both"
+    )
+    again = await asyncio.to_thread(compiled, build_config, *arguments)
+    assert again.stdout.startswith("0 executables built, 10 already stored, 0 failed"), again.stderr
 
-    fetching = written(tmp_path / "fetching", redis_url, folders, executables=url)
-    by_files = await drawn(fetching, NEVER + MAIN, redis_url)
-    by_itself = await drawn(written(tmp_path / "itself", redis_url, folders), MAIN, redis_url)
-    for one, other in zip(by_files, by_itself, strict=True):
-        np.testing.assert_array_equal(one, other)
-    assert np.ptp(by_files[0].astype(int) - by_files[1]) > 10, "each has weights of its own"
+    fetch_config = written(tmp_path / "fetching", redis_url, folders, executables=url)
+    fetched = await drawn(fetch_config, NEVER + MAIN, redis_url)
+    compiled_here = await drawn(written(tmp_path / "itself", redis_url, folders), MAIN, redis_url)
+    for image, expected in zip(fetched, compiled_here, strict=True):
+        np.testing.assert_array_equal(image, expected)
+    assert np.ptp(fetched[0].astype(int) - fetched[1]) > 10, "each has weights of its own"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (("--model", "sdxl", "--topology", "cpu:1"), 2, "no such model; they have flux, tuned"),
         (("--model", "flux", "--topology", "v9:2"), 2, "topology 'v9:2' is not known; there are"),
-        (("--model", "flux", "--topology", "h100:8"), 2, "what GPUs run is compiled where they"),
+        (
+            ("--model", "flux", "--topology", "h100:8"),
+            2,
+            "programs for GPUs are compiled on their machine",
+        ),
         (("--model", "flux", "--topology", "cpu:0"), 2, "topology 'cpu:0' is not known"),
         (
             ("--model", "flux", "--topology", "cpu:2", "--devices", "1-2"),
             78,
             "--devices 1-2: this machine has 2 devices",
         ),
-        (("--model", "flux", "--topology", "v6e:2x2", "--devices", "0-1"), 2, "goes with cpu:N"),
-        (("--model", "flux", "--topology", "v6e:4x4"), 2, "a host has 8 chips at the most"),
+        (("--model", "flux", "--topology", "v6e:2x2", "--devices", "0-1"), 2, "requires cpu:N"),
+        (("--model", "flux", "--topology", "v6e:4x4"), 2, "a host has at most 8 chips"),
         (("--model", "flux", "--pool", "other", "--topology", "cpu:1"), 2, "no such pool serves"),
         (("--model", "flux", "--topology", "cpu:1", "--out", "ftp://x"), 78, "executables: cannot"),
     ],
     ids=str,
 )
 def test_wrong_use_says_what_to_do(
-    arguments: tuple[str, ...], code: int, said: str, folders: dict[str, Path], tmp_path: Path
+    arguments: tuple[str, ...], code: int, message: str, folders: dict[str, Path], tmp_path: Path
 ) -> None:
     config = written(tmp_path / "site", "redis://nowhere", folders)
     out = () if "--out" in arguments else ("--out", str(tmp_path / "made"))
-    done = compiled(config, *arguments, *out)
-    assert (done.returncode, done.stdout) == (code, ""), done.stderr
-    assert said in done.stderr
+    result = compiled(config, *arguments, *out)
+    assert (result.returncode, result.stdout) == (code, ""), result.stderr
+    assert message in result.stderr
 
 
 def test_without_an_address_it_asks_for_one(folders: dict[str, Path], tmp_path: Path) -> None:
     config = written(tmp_path / "site", "redis://nowhere", folders)
-    done = compiled(config, "--model", "flux", "--topology", "cpu:1")
-    assert done.returncode == 2
-    assert "--out URL, or `executables` in the settings" in done.stderr
+    result = compiled(config, "--model", "flux", "--topology", "cpu:1")
+    assert result.returncode == 2
+    assert "--out URL, or `executables` in the settings" in result.stderr
 
 
 def test_a_bucket_that_is_not_there_is_said_before_anything_is_built(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = written(tmp_path / "site", "redis://nowhere", folders)
-    asked = ("--model", "flux", "--topology", "cpu:1", "--out", "s3://missing/executables")
+    arguments = ("--model", "flux", "--topology", "cpu:1", "--out", "s3://missing/executables")
     with object_stores.serving() as server:
         object_stores.use_s3(monkeypatch, server)
-        done = compiled(config, *asked)
-    assert (done.returncode, done.stdout) == (78, ""), done.stderr
-    assert "the folder or bucket is not there; make it, or correct executables" in done.stderr
-    assert "built" not in done.stderr
+        result = compiled(config, *arguments)
+    assert (result.returncode, result.stdout) == (78, ""), result.stderr
+    assert "the folder or bucket does not exist; create it, or correct executables" in result.stderr
+    assert "built" not in result.stderr
 
 
 def test_a_slice_of_several_hosts_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
     config = written(tmp_path / "site", "redis://nowhere", folders)
     text = config.read_text().replace('also = ["tuned"]', "hosts = {count = 2}")
     config.write_text(text)
-    done = compiled(
+    result = compiled(
         config, "--model", "flux", "--topology", "cpu:1", "--out", str(tmp_path / "made")
     )
-    assert done.returncode == 78
-    assert "pools.flux.hosts: executables are built for slices on one host" in done.stderr
+    assert result.returncode == 78
+    assert "pools.flux.hosts: executables are built for slices on one host" in result.stderr
 
 
 @pytest.mark.timeout(900)
 def test_described_chips_get_their_programs(tmp_path: Path) -> None:
-    """As far as libtpu's compiler goes: nothing here can run or load them."""
+    """Check only the compilation for TPUs: this machine cannot run or load the executables."""
     pytest.importorskip("libtpu")
     config = tmp_path / "atelier.toml"
     flux = {"source": str(ROOT / "models" / "demo" / "flux"), "dtype": "bfloat16"}
     config.write_text(toml("models.flux", flux) + toml("pools.flux", {"model": "flux"}))
     out = tmp_path / "made"
-    asked = ("--model", "flux", "--topology", "v6e:1x1", "--out", str(out))
-    done = compiled(config, *asked, flags="")
-    assert done.returncode == 0, done.stderr
+    arguments = ("--model", "flux", "--topology", "v6e:1x1", "--out", str(out))
+    result = compiled(config, *arguments, flags="")
+    assert result.returncode == 0, result.stderr
     (manifest,) = (out / "manifests").iterdir()
-    found = json.loads(manifest.read_text())
-    platform, version = found["key"]["platform"]
+    content = json.loads(manifest.read_text())
+    platform, version = content["key"]["platform"]
     assert platform == "tpu" and "TPU v6 lite" in version, "the runtime's own version"
-    assert found["key"]["devices"] == [[0, "TPU v6 lite", "[0, 0, 0]"]]
-    assert "--xla_tpu_scoped_vmem_limit_kib" in found["key"]["flags"]["LIBTPU_INIT_ARGS"]
-    programs = {one["program"][0]: one["bytes"] for one in found["files"].values()}
+    assert content["key"]["devices"] == [[0, "TPU v6 lite", "[0, 0, 0]"]]
+    assert "--xla_tpu_scoped_vmem_limit_kib" in content["key"]["flags"]["LIBTPU_INIT_ARGS"]
+    programs = {file["program"][0]: file["bytes"] for file in content["files"].values()}
     assert {"encode", "step", "decode", "preview", "sketch", "row"} <= programs.keys()

@@ -1,4 +1,4 @@
-"""Checkpoints of a build: configs are fetched of folders alone."""
+"""Configs of checkpoints for a build: fetched only from folders."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from service.settings.settings import Settings
 from tests.models.object_store import put, store_server
 from tests.service.jobs.object_stores import BUCKET
-from workers.building.build import configs_alone
+from workers.building.build import with_local_configs
 
 
 def test_a_single_file_in_an_object_store_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,6 +23,6 @@ def test_a_single_file_in_an_object_store_stays_one(monkeypatch: pytest.MonkeyPa
     with store_server(monkeypatch) as server:
         put(server, "files/sdxl.safetensors", b"weights")
         put(server, "folders/sdxl/model_index.json", b"{}")
-        found = configs_alone(settings, "one")
-        assert found.models["one"].source == file
-        assert (Path(found.models["whole"].source) / "model_index.json").is_file()
+        with_configs = with_local_configs(settings, "one")
+        assert with_configs.models["one"].source == file
+        assert (Path(with_configs.models["whole"].source) / "model_index.json").is_file()

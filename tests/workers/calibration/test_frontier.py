@@ -1,4 +1,4 @@
-"""Which of the measured candidates become presets."""
+"""Selection of the measured candidates that become presets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from models.spec.quality_presets import Quality
-from workers.calibration.drawing import Drawing
+from workers.calibration.drawing import GeneratedImage
 from workers.calibration.frontier import Figures, frontier, promising
 from workers.media.psnr import psnr_db
 
@@ -17,37 +17,39 @@ def figures(operations: float, *psnr: float) -> Figures:
 
 def test_figures_are_against_the_exact_image_of_the_same_request() -> None:
     grey = np.full((4, 4, 3), 100, np.uint8)
-    exact = [Drawing(grey, 2.0, 100), Drawing(grey + 1, 2.0, 100)]
-    found = Figures.of([Drawing(grey + 5, 1.0, 40), Drawing(grey + 1, 0.5, 60)], exact)
-    assert found.psnr_db == (pytest.approx(20 * np.log10(255 / 5)), 99.0)
-    assert (found.operations, found.time) == (0.5, 0.375)
-    told = found.on(Quality(), 8, "how")
-    assert told.measured is not None and told.about == "how"
-    assert (told.measured.worst_db, told.measured.steps, told.measured.images) == (34.1, 8, 2)
+    exact = [GeneratedImage(grey, 2.0, 100), GeneratedImage(grey + 1, 2.0, 100)]
+    result = Figures.of(
+        [GeneratedImage(grey + 5, 1.0, 40), GeneratedImage(grey + 1, 0.5, 60)], exact
+    )
+    assert result.psnr_db == (pytest.approx(20 * np.log10(255 / 5)), 99.0)
+    assert (result.operations, result.time) == (0.5, 0.375)
+    preset = result.on(Quality(), 8, "how")
+    assert preset.measured is not None and preset.about == "how"
+    assert (preset.measured.worst_db, preset.measured.steps, preset.measured.images) == (34.1, 8, 2)
     assert psnr_db(grey, grey) == 99.0
 
 
 def test_a_candidate_that_is_slower_and_farther_is_left_out() -> None:
-    found = {
+    candidates = {
         "fast": figures(0.3, 30, 28),
         "beaten": figures(0.4, 40, 27),
         "near": figures(0.5, 45, 40),
         "hardly nearer": figures(0.6, 41, 40.2),
         "slower than exact": figures(1.1, 60, 60),
     }
-    assert frontier(found) == {"planned-3.33x": "fast", "planned-2.00x": "near"}
+    assert frontier(candidates) == {"planned-3.33x": "fast", "planned-2.00x": "near"}
 
 
 def test_of_two_that_are_as_fast_the_nearer_one_is_left() -> None:
-    found = {"one": figures(0.49, 30.0), "other": figures(0.5, 40.0), "far": figures(0.2, 9.0)}
-    assert frontier(found) == {"planned-2.00x": "other"}
+    candidates = {"one": figures(0.49, 30.0), "other": figures(0.5, 40.0), "far": figures(0.2, 9.0)}
+    assert frontier(candidates) == {"planned-2.00x": "other"}
 
 
 def test_a_first_look_rules_out_what_is_far_behind() -> None:
-    found = {
+    candidates = {
         "a": figures(0.2, 30),
         "b": figures(0.3, 29),
         "c": figures(0.4, 25),
         "d": figures(1, 9),
     }
-    assert promising(found) == ["a", "b"]
+    assert promising(candidates) == ["a", "b"]

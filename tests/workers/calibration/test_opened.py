@@ -1,4 +1,4 @@
-"""Models and files of a calibration are found, or refused, before anything is loaded."""
+"""Models and preset files of a calibration: found or rejected before any weights are loaded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from models.checkpoint.folder import CheckpointError
 from models.checkpoint.presets_file import FILE
 from service.settings.section import ConfigError
 from service.settings.settings import Settings
-from workers.calibration.opened import CalibrationTarget, file_beside, opened, settings_of
+from workers.calibration.opened import CalibrationTarget, default_presets_path, opened, settings_of
 
 
 def settings(**pools: Any) -> Settings:
@@ -20,32 +20,33 @@ def settings(**pools: Any) -> Settings:
 
 
 def test_a_model_of_any_pool_that_serves_it() -> None:
-    given = settings(
+    config = settings(
         first={"model": "flux", "by_turns": ["sdxl"], "slots": 2},
         second={"model": "sdxl", "slots": 1},
     )
-    for named, slots in ((None, 2), ("first", 2), ("second", 1)):
-        pool, model = settings_of(given, CalibrationTarget("sdxl", named))
+    for pool_name, slots in ((None, 2), ("first", 2), ("second", 1)):
+        pool, model = settings_of(config, CalibrationTarget("sdxl", pool_name))
         assert (pool.model, pool.models, pool.slots) == ("sdxl", ("sdxl",), slots)
         assert (model.source, model.lora_pages) == ("/weights/sdxl", 0)
 
 
 @pytest.mark.parametrize(
-    ("named", "said"),
+    ("named", "message"),
     [
         (None, "no pool of the settings serves wan"),
         ("first", "no pool first of the settings serves wan"),
     ],
 )
-def test_a_model_that_no_pool_serves(named: str | None, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_a_model_that_no_pool_serves(named: str | None, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         settings_of(settings(first={"model": "flux"}), CalibrationTarget("wan", named))
 
 
-def refused(source: str, error: type[Exception], said: str, out: Path | None = None) -> None:
-    """Check that a checkpoint is refused before it is loaded: there is none to load."""
-    asked = CalibrationTarget(source)
-    with pytest.raises(error, match=said), opened(Settings(), asked, out):
+def refused(source: str, error: type[Exception], message: str, out: Path | None = None) -> None:
+    """Check that the calibration is rejected before a checkpoint is loaded: these paths contain
+    none."""
+    target = CalibrationTarget(source)
+    with pytest.raises(error, match=message), opened(Settings(), target, out):
         pass
 
 
@@ -61,7 +62,7 @@ def test_a_single_file_has_no_file_of_presets_beside_it(tmp_path: Path) -> None:
 
 
 def test_a_folder_has_one(tmp_path: Path) -> None:
-    assert file_beside(str(tmp_path)) == tmp_path / FILE
+    assert default_presets_path(str(tmp_path)) == tmp_path / FILE
 
 
 def test_a_file_that_cannot_be_written_is_refused_and_what_can_stays(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Plans by recorded residuals: what an estimate misses, and the plans that miss least."""
+"""Step plans from recorded residuals: an estimate's error, and the plans with the least error."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ NO_TURN = [False] * STEPS
 
 
 def recording(residuals: np.ndarray) -> StepRecording:
-    """Of one image, whose steps all move it as far."""
+    """Return a recording of one image whose latents move equally far in every step."""
     return StepRecording((residuals @ residuals.T)[None], np.ones((1, len(residuals))))
 
 
 def line() -> np.ndarray:
-    """Residuals on a straight line."""
+    """Return residuals on a straight line."""
     rng = np.random.default_rng(1)
     start, slope = rng.normal(size=(2, WIDTH))
     return start + np.arange(STEPS)[:, None] * slope
@@ -35,49 +35,49 @@ def wild() -> np.ndarray:
     return np.cumsum(np.random.default_rng(2).normal(size=(STEPS, WIDTH)), axis=0)
 
 
-def loss(found: StepRecording, method: Method, whole: tuple[int, ...], turns: list[bool]) -> float:
-    """What a plan misses, added up step by step as the plan itself would run."""
-    plan, behind, lost = method.plan(whole, found), list[int](), 0.0
+def loss(record: StepRecording, method: Method, whole: tuple[int, ...], turns: list[bool]) -> float:
+    """Return the total error of a plan, added up step by step as the plan runs."""
+    plan, history, total = method.plan(whole, record), list[int](), 0.0
     for step, weights in enumerate(plan.weights(turns)):
-        behind = [] if turns[step] else behind
+        history = [] if turns[step] else history
         if any(weights):
-            count = len(behind)
-            lost += found.miss(step, behind, weights[:count])
+            count = len(history)
+            total += record.miss(step, history, weights[:count])
         else:
-            behind = [step, *behind][: plan.depth]
-    return lost
+            history = [step, *history][: plan.depth]
+    return total
 
 
 def test_a_miss_is_the_distance_of_the_estimate() -> None:
     residuals = wild()
     estimate = 1.5 * residuals[3] - 0.5 * residuals[1]
     expected = np.linalg.norm(residuals[5] - estimate) / np.linalg.norm(residuals[5])
-    found = recording(residuals)
-    assert found.miss(5, (3, 1), (1.5, -0.5)) == pytest.approx(expected)
-    further = StepRecording(found.products, 3 * found.moves)
+    record = recording(residuals)
+    assert record.miss(5, (3, 1), (1.5, -0.5)) == pytest.approx(expected)
+    further = StepRecording(record.products, 3 * record.moves)
     assert further.miss(5, (3, 1), (1.5, -0.5)) == pytest.approx(3 * expected)
 
 
 def test_taylor_needs_two_steps_of_a_line() -> None:
-    found = best_plans(recording(line()), Method("taylor"), NO_TURN)
-    assert found[2].whole == (0, 1)
+    plans = best_plans(recording(line()), Method("taylor"), NO_TURN)
+    assert plans[2].whole == (0, 1)
     assert loss(recording(line()), Method("taylor"), (0, 1), NO_TURN) == pytest.approx(0, abs=1e-5)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
 @pytest.mark.parametrize("turned", [None, 3])
 def test_no_plan_of_as_many_whole_steps_loses_less(method: Method, turned: int | None) -> None:
-    """Against every plan there is."""
-    found, turns = recording(wild()), [step == turned for step in range(STEPS)]
+    """Compare with every possible plan."""
+    record, turns = recording(wild()), [step == turned for step in range(STEPS)]
     forced = {0} | ({turned} if turned is not None else set())
-    best = best_plans(found, method, turns)
+    best = best_plans(record, method, turns)
     for count in range(len(forced), STEPS + 1):
-        chances = [
+        candidates = [
             tuple(sorted(forced | set(others)))
             for others in combinations(set(range(STEPS)) - forced, count - len(forced))
         ]
-        least = min(loss(found, method, whole, turns) for whole in chances)
-        assert loss(found, method, best[count].whole, turns) == pytest.approx(least)
+        least = min(loss(record, method, whole, turns) for whole in candidates)
+        assert loss(record, method, best[count].whole, turns) == pytest.approx(least)
 
 
 def test_numbers_of_whole_steps_are_fewer_than_all() -> None:

@@ -1,4 +1,4 @@
-"""Slots of a bank: who gets pages, who waits, and who never waits for others."""
+"""Slots of an adapter bank: allocation of pages, order of waiting images, eviction."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def lora(name: str, pages: int = 1) -> RequestedLora:
 
 
 class Loads:
-    """Loads that end when they are let; each bank page remembers whose it is."""
+    """Simulated loads that finish when `gate` is open. Each page stores its adapter's digest."""
 
     def __init__(self, pages: int) -> None:
         self.slots = AdapterSlots(pages)
@@ -39,9 +39,9 @@ class Loads:
         self.loaded.append(adapter.digest)
 
     @asynccontextmanager
-    async def holding(self, *adapters: RequestedLora) -> AsyncIterator[list[int]]:
-        async with self.slots.holding(adapters, self.load) as pages:
-            names = [one.digest for one in adapters for _ in range(one.pages)]
+    async def reserve(self, *adapters: RequestedLora) -> AsyncIterator[list[int]]:
+        async with self.slots.reserve(adapters, self.load) as pages:
+            names = [adapter.digest for adapter in adapters for _ in range(adapter.pages)]
             assert [self.pages[page] for page in pages] == names, "pages are their adapter's"
             yield pages
             assert [self.pages[page] for page in pages] == names, "nobody else has had them"
@@ -54,9 +54,9 @@ async def settled() -> None:
 
 async def test_an_adapter_is_loaded_once_for_all_that_use_it() -> None:
     loads = Loads(4)
-    async with loads.holding(lora("a", 2)) as first, loads.holding(lora("a", 2)) as second:
+    async with loads.reserve(lora("a", 2)) as first, loads.reserve(lora("a", 2)) as second:
         assert first == second
-    async with loads.holding(lora("a", 2)) as third:
+    async with loads.reserve(lora("a", 2)) as third:
         assert third == first
     assert loads.loaded == ["a"]
 
@@ -64,7 +64,7 @@ async def test_an_adapter_is_loaded_once_for_all_that_use_it() -> None:
 async def test_the_least_recently_used_adapter_leaves() -> None:
     loads = Loads(2)
     for name in "abac":
-        async with loads.holding(lora(name)):
+        async with loads.reserve(lora(name)):
             pass
     assert loads.slots.digests == ["c", "a"]
 
@@ -72,16 +72,16 @@ async def test_the_least_recently_used_adapter_leaves() -> None:
 async def test_an_image_whose_adapters_are_there_passes_one_that_waits_for_pages() -> None:
     loads = Loads(3)
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(loads.holding(lora("a")))
-        async with loads.holding(lora("b")):
+        await stack.enter_async_context(loads.reserve(lora("a")))
+        async with loads.reserve(lora("b")):
             pass
-        async with loads.holding(lora("c")):
+        async with loads.reserve(lora("c")):
             pass
-        large = loads.holding(lora("large", 3))
+        large = loads.reserve(lora("large", 3))
         waiting = asyncio.create_task(large.__aenter__())
         await settled()
         assert not waiting.done()
-        passing = asyncio.create_task(stack.enter_async_context(loads.holding(lora("d"))))
+        passing = asyncio.create_task(stack.enter_async_context(loads.reserve(lora("d"))))
         await settled()
         assert not passing.done(), "it would take the pages that the first one waits for"
         await stack.aclose()
@@ -93,11 +93,11 @@ async def test_an_image_whose_adapters_are_there_passes_one_that_waits_for_pages
 
 async def test_nobody_begins_with_an_adapter_that_leaves_for_another() -> None:
     loads = Loads(2)
-    async with loads.holding(lora("a")), loads.holding(lora("b")):
-        large = loads.holding(lora("large", 2))
+    async with loads.reserve(lora("a")), loads.reserve(lora("b")):
+        large = loads.reserve(lora("large", 2))
         waiting = asyncio.create_task(large.__aenter__())
         await settled()
-        again = asyncio.create_task(loads.holding(lora("a")).__aenter__())
+        again = asyncio.create_task(loads.reserve(lora("a")).__aenter__())
         await settled()
         assert not again.done(), "or a stream of such images would keep the large one out for ever"
     await waiting
@@ -109,28 +109,28 @@ async def test_a_broken_adapter_fails_its_own_images_and_frees_its_pages() -> No
     loads = Loads(1)
     loads.broken.add("a")
     with pytest.raises(ValueError, match="a is broken"):
-        async with loads.holding(lora("a")):
+        async with loads.reserve(lora("a")):
             pass
     await settled()
-    async with loads.holding(lora("b")):
+    async with loads.reserve(lora("b")):
         assert loads.slots.digests == ["b"]
 
 
 async def test_one_that_leaves_while_it_waits_keeps_nobody_out() -> None:
     loads = Loads(1)
-    async with loads.holding(lora("a")):
-        waiting = asyncio.create_task(loads.holding(lora("b")).__aenter__())
+    async with loads.reserve(lora("a")):
+        waiting = asyncio.create_task(loads.reserve(lora("b")).__aenter__())
         await settled()
         waiting.cancel()
         await settled()
-        async with loads.holding(lora("a")):
+        async with loads.reserve(lora("a")):
             pass
     assert loads.loaded == ["a"]
 
 
 async def test_more_pages_than_the_bank_has_are_refused() -> None:
     with pytest.raises(ValueError, match="take 3 pages, and this pool has 2"):
-        async with Loads(2).holding(lora("a", 2), lora("b")):
+        async with Loads(2).reserve(lora("a", 2), lora("b")):
             pass
 
 
@@ -138,17 +138,17 @@ async def test_more_pages_than_the_bank_has_are_refused() -> None:
 async def test_random_images_always_see_their_own_adapters_and_all_come_to_their_end(
     seed: int,
 ) -> None:
-    chance, loads = random.Random(seed), Loads(6)
+    rng, loads = random.Random(seed), Loads(6)
     loads.broken.add("5")
-    adapters = [lora(str(number), chance.choice([1, 1, 2, 4])) for number in range(8)]
+    adapters = [lora(str(number), rng.choice([1, 1, 2, 4])) for number in range(8)]
 
     async def image() -> None:
-        own = chance.sample(adapters, chance.choice([1, 1, 2]))
-        if sum(one.pages for one in own) > loads.slots.pages:
+        chosen = rng.sample(adapters, rng.choice([1, 1, 2]))
+        if sum(adapter.pages for adapter in chosen) > loads.slots.pages:
             return
         try:
-            async with asyncio.timeout(chance.choice([0.001, 30, 30, 30])), loads.holding(*own):
-                for _ in range(chance.randrange(20)):
+            async with asyncio.timeout(rng.choice([0.001, 30, 30, 30])), loads.reserve(*chosen):
+                for _ in range(rng.randrange(20)):
                     await asyncio.sleep(0)
         except (TimeoutError, ValueError):
             pass
@@ -156,5 +156,5 @@ async def test_random_images_always_see_their_own_adapters_and_all_come_to_their
     async with asyncio.timeout(30):
         await asyncio.gather(*(image() for _ in range(300)))
     await settled()
-    held = sum(one.pages for one in adapters if one.digest in loads.slots.digests)
-    assert loads.slots.free_pages + held == loads.slots.pages, "no page is lost"
+    held_pages = sum(adapter.pages for adapter in adapters if adapter.digest in loads.slots.digests)
+    assert loads.slots.free_pages + held_pages == loads.slots.pages, "no page is lost"

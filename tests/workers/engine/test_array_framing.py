@@ -38,9 +38,9 @@ def test_what_is_sent_is_received() -> None:
     assert message.fields == {"rows": [1, 2], "batch_layout": [2, 1], "phase": "ÿ"}
     assert list(message.arrays) == list(arrays)
     for name, array in arrays.items():
-        found = message.arrays[name]
-        assert (found.dtype, found.shape) == (array.dtype, np.shape(array))
-        assert (found == array).all()
+        result = message.arrays[name]
+        assert (result.dtype, result.shape) == (array.dtype, np.shape(array))
+        assert (result == array).all()
 
 
 @pytest.mark.parametrize(

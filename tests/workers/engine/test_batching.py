@@ -1,4 +1,4 @@
-"""Who goes next, and with whom."""
+"""Composition of batches: order of rows and phases, swaps of experts."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from models.interface.pipeline import Step
 from models.interface.step_program import StepProgram
 from workers.engine.batching import next_batch
 from workers.engine.row import Row
-from workers.programs.bucket_programs import BucketPrograms, Phase
+from workers.programs.bucket_programs import BucketPrograms, StepKind
 from workers.programs.step_latency import BatchLayout
 
 
 def shape(*sizes: int, experts: Mapping[str, str] = MappingProxyType({})) -> BucketPrograms:
-    """Two phases whose programs add each row's value to it; `experts` by phase."""
+    """Return programs of two phases that add each row's value to its state."""
 
     def program(weights, rows, values):  # type: ignore[no-untyped-def]
         return tuple(r + s for r, s in zip(rows, values["add"], strict=True)), None
 
-    made = BucketPrograms("a")
+    bucket = BucketPrograms("a")
     for name in ("first", "second"):
-        made.phases[StepProgram(name)] = Phase(StepProgram(name), experts.get(name))
+        bucket.step_kinds[StepProgram(name)] = StepKind(StepProgram(name), experts.get(name))
         for size in sizes:
-            made.phases[StepProgram(name)].programs[BatchLayout(size)] = Future()
-            made.phases[StepProgram(name)].programs[BatchLayout(size)].set_result(program)
-    return made
+            bucket.step_kinds[StepProgram(name)].programs[BatchLayout(size)] = Future()
+            bucket.step_kinds[StepProgram(name)].programs[BatchLayout(size)].set_result(program)
+    return bucket
 
 
 def row(shape: BucketPrograms, phase: str = "first", steps: int = 9, add: float = 1.0) -> Row:
@@ -38,8 +38,8 @@ def row(shape: BucketPrograms, phase: str = "first", steps: int = 9, add: float 
 
 
 def test_a_batch_works_as_its_rows_do_in_the_mean_and_padding_as_the_last_one() -> None:
-    one = shape(4)
-    light, heavy = row(one), row(one)
+    programs = shape(4)
+    light, heavy = row(programs), row(programs)
     heavy.steps = (Step(StepProgram("first"), {"add": np.float32(1)}, work=2.0), *heavy.steps[1:])
     batch = next_batch([light, heavy])
     assert batch is not None and batch.work == (1 + 3 * 2) / 4
@@ -49,33 +49,33 @@ def test_a_batch_works_as_its_rows_do_in_the_mean_and_padding_as_the_last_one() 
 
 
 def take_turns(rows: list[Row], turns: int) -> list[list[int]]:
-    """Which rows, by number, go in each turn."""
+    """Return the rows of each turn's batch, by number."""
     taken, tickets = [], count(1)
     for _ in range(turns):
         batch = next_batch(rows)
-        for one in batch.rows:
-            one.send(None, next(tickets))
-            one.done = one.sent
-        taken.append([rows.index(one) for one in batch.rows])
+        for member in batch.rows:
+            member.send(None, next(tickets))
+            member.done = member.sent
+        taken.append([rows.index(member) for member in batch.rows])
     return taken
 
 
 def test_rows_of_a_phase_advance_at_one_pace() -> None:
-    one = shape(1, 2)
-    rows = [row(one) for _ in range(3)]
+    programs = shape(1, 2)
+    rows = [row(programs) for _ in range(3)]
     assert take_turns(rows, 3) == [[0, 1], [2, 0], [1, 2]]
     assert [r.sent for r in rows] == [2, 2, 2]
 
 
 def test_phases_take_turns() -> None:
-    one = shape(1, 2, 4)
-    rows = [row(one), row(one), row(one, "second"), row(shape(1))]
+    programs = shape(1, 2, 4)
+    rows = [row(programs), row(programs), row(programs, "second"), row(shape(1))]
     assert take_turns(rows, 6) == [[0, 1], [2], [3]] * 2
 
 
 def test_a_row_in_doubt_goes_alone_and_not_ahead() -> None:
-    one = shape(1, 2, 4)
-    rows = [row(one) for _ in range(3)]
+    programs = shape(1, 2, 4)
+    rows = [row(programs) for _ in range(3)]
     rows[1].rewind()
     assert take_turns(rows, 2) == [[0, 2], [1]]
     rows[1].sent += 1
@@ -83,24 +83,24 @@ def test_a_row_in_doubt_goes_alone_and_not_ahead() -> None:
 
 
 def test_nothing_to_send() -> None:
-    one = row(shape(1), steps=1)
+    sent = row(shape(1), steps=1)
     other = row(shape(1))
-    one.send(None, 1)
+    sent.send(None, 1)
     other.canceled = True
-    assert next_batch([one, other]) is None
+    assert next_batch([sent, other]) is None
 
 
 def test_padding_repeats_a_real_row_and_each_row_has_its_own_values() -> None:
-    one = shape(4)
-    batch = next_batch([row(one, add=add) for add in (1, 2, 3)])
+    programs = shape(4)
+    batch = next_batch([row(programs, add=add) for add in (1, 2, 3)])
     states, _ = batch.run([])
     assert states == (1, 2, 3, 3)
 
 
 def test_values_that_are_arrays_are_stacked() -> None:
     adds = [np.full((2, 3), add, np.float32) for add in (1, 2)]
-    one = shape(2)
-    batch = next_batch([row(one, add=add) for add in adds])
+    programs = shape(2)
+    batch = next_batch([row(programs, add=add) for add in adds])
     states, _ = batch.run([])
     assert [state.tolist() for state in states] == [add.tolist() for add in adds]
 
@@ -108,95 +108,95 @@ def test_values_that_are_arrays_are_stacked() -> None:
 EXPERTS = {"first": "high", "second": "low"}
 
 
-def two_phases(one: BucketPrograms, first: int, second: int) -> Row:
+def two_phases(programs: BucketPrograms, first: int, second: int) -> Row:
     steps = (Step(StepProgram("first"), {}),) * first + (Step(StepProgram("second"), {}),) * second
-    return Row(one, steps, 0.0, lambda row: None, lambda row, failure: None)
+    return Row(programs, steps, 0.0, lambda row: None, lambda row, failure: None)
 
 
 def swaps(arriving: Mapping[int, Row], turns: int, slots: int) -> tuple[list[str], list[Row]]:
-    """The networks that came to the device, in order, and the rows as they ended.
+    """Return the experts in the order of their swaps, and the rows in the order of their ends.
 
     Args:
-        arriving: rows by the turn in which they come.
+        arriving: Rows by the turn in which they arrive.
     """
-    resident, brought, seated, ended, waiting, tickets = None, [], [], [], [], count(1)
+    resident, swapped_in, seated, ended, waiting, tickets = None, [], [], [], [], count(1)
     for turn in range(turns):
         waiting += [arriving[turn]] if turn in arriving else []
         while waiting and len(seated) < slots:
             seated.append(waiting.pop(0))
-            seated[-1].seated = next(tickets)
+            seated[-1].slot_ticket = next(tickets)
         batch = next_batch(seated, resident)
         if batch is None:
             continue
-        if batch.phase.expert not in (None, resident):
-            resident = batch.phase.expert
-            brought.append(resident)
-        for one in batch.rows:
-            one.send(None, next(tickets))
-            one.done = one.sent
-        ended += [one for one in seated if one.all_sent]
-        seated = [one for one in seated if not one.all_sent]
-    return brought, ended
+        if batch.step_kind.expert not in (None, resident):
+            resident = batch.step_kind.expert
+            swapped_in.append(resident)
+        for member in batch.rows:
+            member.send(None, next(tickets))
+            member.done = member.sent
+        ended += [member for member in seated if member.all_sent]
+        seated = [member for member in seated if not member.all_sent]
+    return swapped_in, ended
 
 
 def test_rows_that_run_together_swap_together() -> None:
-    """Of other lengths, of other shapes: one swap each way for all of them."""
+    """Rows of different lengths and buckets share one swap to each expert."""
     shapes = [shape(1, 2, 4, experts=EXPERTS), shape(1, experts=EXPERTS)]
     rows = [two_phases(shapes[i % 2], 3 + i, 7 - i) for i in range(4)]
-    brought, ended = swaps(dict(enumerate(rows)), 60, slots=4)
-    assert brought == ["high", "low"]
+    swapped_in, ended = swaps(dict(enumerate(rows)), 60, slots=4)
+    assert swapped_in == ["high", "low"]
     assert len(ended) == 4
 
 
 def test_one_after_the_other_swaps_once_a_row_and_expert() -> None:
-    one = shape(1, experts=EXPERTS)
-    rows = [two_phases(one, 2, 2) for _ in range(3)]
-    brought, ended = swaps(dict(enumerate(rows)), 20, slots=1)
-    assert brought == ["high", "low"] * 3
+    programs = shape(1, experts=EXPERTS)
+    rows = [two_phases(programs, 2, 2) for _ in range(3)]
+    swapped_in, ended = swaps(dict(enumerate(rows)), 20, slots=1)
+    assert swapped_in == ["high", "low"] * 3
     assert ended == rows
 
 
 def test_newcomers_do_not_keep_a_row_from_its_other_network() -> None:
-    """In every turn one more row comes that needs the first network alone, for ever."""
-    one = shape(1, 2, 4, experts=EXPERTS)
-    mine = two_phases(one, 2, 2)
-    others = {turn: two_phases(one, 3, 0) for turn in range(1, 60)}
-    brought, ended = swaps({0: mine} | others, 60, slots=4)
-    assert mine in ended
-    assert ended.index(mine) < 5, "it waited for those that came after it"
-    assert brought[:2] == ["high", "low"]
+    """One more row that needs only the first network arrives in every turn."""
+    programs = shape(1, 2, 4, experts=EXPERTS)
+    waiting_row = two_phases(programs, 2, 2)
+    arriving = {turn: two_phases(programs, 3, 0) for turn in range(1, 60)}
+    swapped_in, ended = swaps({0: waiting_row} | arriving, 60, slots=4)
+    assert waiting_row in ended
+    assert ended.index(waiting_row) < 5, "it waited for those that came after it"
+    assert swapped_in[:2] == ["high", "low"]
 
 
 def test_a_phase_without_a_swapped_network_waits_for_none() -> None:
-    one = shape(1, experts={"second": "low"})
-    rows = [two_phases(one, 9, 0), two_phases(one, 0, 2)]
-    brought, ended = swaps(dict(enumerate(rows)), 20, slots=2)
-    assert brought == ["low"]
+    programs = shape(1, experts={"second": "low"})
+    rows = [two_phases(programs, 9, 0), two_phases(programs, 0, 2)]
+    swapped_in, ended = swaps(dict(enumerate(rows)), 20, slots=2)
+    assert swapped_in == ["low"]
     assert ended == rows[::-1]
 
 
 def test_a_row_in_doubt_holds_its_network() -> None:
-    """Its step may have to be done again, with the network that is there."""
-    one = shape(1, experts=EXPERTS)
-    doubtful, away = two_phases(one, 3, 0), two_phases(one, 0, 3)
-    doubtful.alone, doubtful.sent = True, 1
-    away.seated = 5
-    assert next_batch([doubtful, away], "high") is None
-    doubtful.done, doubtful.alone = 1, False
-    assert next_batch([doubtful, away], "high").rows == (doubtful,)
+    """The row's step may have to be repeated with the network that is resident."""
+    programs = shape(1, experts=EXPERTS)
+    doubtful, absent = two_phases(programs, 3, 0), two_phases(programs, 0, 3)
+    doubtful.retries_alone, doubtful.sent = True, 1
+    absent.slot_ticket = 5
+    assert next_batch([doubtful, absent], "high") is None
+    doubtful.done, doubtful.retries_alone = 1, False
+    assert next_batch([doubtful, absent], "high").rows == (doubtful,)
 
 
 def test_a_size_that_ran_out_of_memory_is_not_used_again() -> None:
-    phase = shape(1, 2, 4).phases[StepProgram("first")]
+    phase = shape(1, 2, 4).step_kinds[StepProgram("first")]
     phase.shrink(BatchLayout(4))
     assert phase.batch_layouts == [BatchLayout(1), BatchLayout(2)]
     phase.shrink(BatchLayout(2))
-    phase.shrink(BatchLayout(4))  # told late: a batch that was on its way
+    phase.shrink(BatchLayout(4))  # reported late, by a batch that was in flight
     assert phase.batch_layouts == [BatchLayout(1)]
 
 
 def test_a_layout_that_ran_out_of_memory_leaves_the_others_alone() -> None:
-    phase = shape(1, 2, 4).phases[StepProgram("first")]
+    phase = shape(1, 2, 4).step_kinds[StepProgram("first")]
     for batch_layout in (BatchLayout(2, 2), BatchLayout(4, 4)):
         phase.programs[batch_layout] = phase.programs[BatchLayout(1)]
     phase.shrink(BatchLayout(4, 4))

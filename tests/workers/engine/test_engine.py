@@ -1,4 +1,4 @@
-"""The engine against plain NumPy, on a pipeline that misbehaves when told to."""
+"""Engine compared with a plain NumPy reference, on a pipeline with injectable faults."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ import pytest
 from models.interface.pipeline import generate
 from models.interface.step_program import StepProgram
 from models.parallel.axis_rules import Layout
+from tests.workers.observing import Observing
 from tests.workers.polling import DEADLINE_S, until
 from tests.workers.sounding import SoundingToy
 from tests.workers.toy import ToyPipeline, reference
 from workers import metrics
-from workers.engine.engine import Engine, EngineOutput
-from workers.engine.errors import EngineDied, GenerationFailed
+from workers.engine.engine import Engine
+from workers.engine.errors import EngineFailed, GenerationFailed
+from workers.engine.generation import EngineOutput
 from workers.engine.row import Row
 from workers.engine.snapshot import RowSnapshot
 from workers.programs.batch_sizes import fast
 
 PIXEL_TOLERANCE = 1
-"""Of 255: NumPy and XLA round a colour that lies between two values in their own ways."""
+"""Levels of 255: NumPy and XLA round a colour between two values differently."""
 
 
 @pytest.fixture
@@ -46,11 +48,13 @@ async def at_gate(pipeline: ToyPipeline) -> None:
 
 
 def sizes(engine: Engine, phase: str, **fields: Any) -> list[int]:
-    """Batch sizes that the engine would use now."""
+    """Return the batch sizes that the engine would use now."""
     prepared = engine.pipeline.prepare({"phase": phase, **fields}, {})
     return [
         batch_layout.size
-        for batch_layout in engine.programs.of(prepared).phases[StepProgram(phase)].batch_layouts
+        for batch_layout in engine.programs.of(prepared)
+        .step_kinds[StepProgram(phase)]
+        .batch_layouts
     ]
 
 
@@ -70,7 +74,7 @@ async def test_one_picture_is_the_reference(engine: Engine, pipeline: ToyPipelin
 
 
 async def test_mixed_requests_share_the_slots(engine: Engine, pipeline: ToyPipeline) -> None:
-    """Steps, guidance, sizes and phases of every kind, more images than slots."""
+    """More images than slots, with different steps, guidance, sizes and phases."""
     requests: list[dict[str, Any]] = [
         {"seed": seed, "num_inference_steps": steps, "guidance_scale": guidance, **other}
         for seed, (steps, guidance, other) in enumerate(
@@ -114,7 +118,7 @@ async def test_sound_is_the_same_alone_and_in_company(
 async def test_a_picture_that_joins_and_leaves_midway_changes_nothing(
     engine: Engine, pipeline: ToyPipeline
 ) -> None:
-    """The long one is held in a step while the short one comes in."""
+    """The long image is held in a step while the short image joins."""
     long = {"seed": 1, "num_inference_steps": 8, "phase": "gated"}
     short = {"seed": 2, "num_inference_steps": 2, "phase": "gated"}
     stays = asyncio.create_task(make(engine, **long))
@@ -134,10 +138,10 @@ async def test_cancel_lets_at_most_one_more_step_begin(
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    begun = pipeline.gate.count
+    before = pipeline.gate.count
     pipeline.gate.open()
-    await make(engine)  # the loop has gone on, past every step that it had sent
-    assert pipeline.gate.count - begun <= 1
+    await make(engine)  # by now the loop has passed every step that it had sent
+    assert pipeline.gate.count - before <= 1
 
 
 async def test_cancel_while_waiting_for_a_slot(engine: Engine, pipeline: ToyPipeline) -> None:
@@ -164,8 +168,8 @@ async def test_nan_fails_its_row_alone(engine: Engine, pipeline: ToyPipeline) ->
 
 
 async def test_out_of_memory_shrinks_the_batch(engine: Engine, pipeline: ToyPipeline) -> None:
-    await engine.warm_up([{"phase": "greedy"}])
-    await engine.larger_ready([{"phase": "greedy"}])
+    await engine.readiness.warm_up([{"phase": "greedy"}])
+    await engine.readiness.larger_ready([{"phase": "greedy"}])
     assert sizes(engine, "greedy") == [1, 2, 4]
     requests = [{"seed": seed, "phase": "greedy"} for seed in range(4)]
     pictures = await asyncio.gather(*(make(engine, **request) for request in requests))
@@ -204,7 +208,7 @@ async def test_a_bad_request_names_its_field(engine: Engine) -> None:
 async def test_a_new_shape_compiles_beside_running_pictures(
     engine: Engine, pipeline: ToyPipeline
 ) -> None:
-    """The newcomer's program is held in the compiler until its neighbour is done."""
+    """The new image's program is blocked in the compiler until the running image is done."""
     newcomer = asyncio.create_task(make(engine, phase="slow-to-compile"))
     assert_is_reference(await make(engine, seed=5), pipeline, seed=5)
     assert not newcomer.done()
@@ -213,16 +217,16 @@ async def test_a_new_shape_compiles_beside_running_pictures(
 
 
 async def test_steps_and_previews_are_reported(engine: Engine) -> None:
-    seen: list[int] = []
+    steps: list[int] = []
     previews: list[asyncio.Task[np.ndarray]] = []
 
     def on_step(row: Any) -> None:
-        seen.append(row.done)
+        steps.append(row.done)
         previews.append(asyncio.create_task(engine.preview(row)))
 
-    await engine.generate({"num_inference_steps": 6}, {}, on_step)
-    assert seen == sorted(seen)
-    assert seen[-1] == 6
+    await engine.generate({"num_inference_steps": 6}, {}, Observing(on_step))
+    assert steps == sorted(steps)
+    assert steps[-1] == 6
     for pixels in await asyncio.gather(*previews):
         assert (pixels.dtype, pixels.shape) == (np.uint8, (1, 8, 3))
 
@@ -230,7 +234,7 @@ async def test_steps_and_previews_are_reported(engine: Engine) -> None:
 async def test_each_row_has_the_noise_of_its_own_steps(
     engine: Engine, pipeline: ToyPipeline
 ) -> None:
-    """Values that are arrays, stacked in batches of every size."""
+    """Step values that are arrays are stacked in batches of every size."""
     requests = [{"seed": seed, "phase": "noisy", "num_inference_steps": 5} for seed in range(3)]
     for picture in await asyncio.gather(*(make(engine, **request) for request in requests)):
         assert_is_reference(picture, pipeline, **{**requests[0], "seed": picture.seed})
@@ -247,7 +251,7 @@ async def test_a_clip_and_its_preview_have_four_dimensions(
     def on_step(row: Any) -> None:
         previews.append(asyncio.create_task(engine.preview(row)))
 
-    clip = await engine.generate(fields, {}, on_step)
+    clip = await engine.generate(fields, {}, Observing(on_step))
     assert_is_reference(clip, pipeline, **fields)
     assert clip.pixels.shape[0] == 5
     for pixels in await asyncio.gather(*previews):
@@ -255,8 +259,8 @@ async def test_a_clip_and_its_preview_have_four_dimensions(
 
 
 async def test_warm_up_compiles_every_size(engine: Engine) -> None:
-    await engine.warm_up([{"second_phase": "double"}])
-    await engine.larger_ready([{"second_phase": "double"}])
+    await engine.readiness.warm_up([{"second_phase": "double"}])
+    await engine.readiness.larger_ready([{"second_phase": "double"}])
     assert sizes(engine, "plain") == [1, 2, 4]
     assert sizes(engine, "double") == [1, 2, 4]
 
@@ -264,8 +268,8 @@ async def test_warm_up_compiles_every_size(engine: Engine) -> None:
 async def test_a_batch_that_does_not_compile_is_done_without(
     engine: Engine, pipeline: ToyPipeline
 ) -> None:
-    await engine.warm_up([{"phase": "single"}])
-    await engine.larger_ready([{"phase": "single"}])
+    await engine.readiness.warm_up([{"phase": "single"}])
+    await engine.readiness.larger_ready([{"phase": "single"}])
     assert sizes(engine, "single") == [1]
     requests = [{"seed": seed, "phase": "single"} for seed in range(3)]
     for picture in await asyncio.gather(*(make(engine, **request) for request in requests)):
@@ -285,7 +289,7 @@ async def test_what_failed_to_compile_is_compiled_anew(
 async def test_steps_are_counted(engine: Engine) -> None:
     def steps() -> float:
         (family,) = metrics.steps.collect()
-        return sum(one.value for one in family.samples if one.labels["model"] == "toy")
+        return sum(sample.value for sample in family.samples if sample.labels["model"] == "toy")
 
     before = steps()
     await asyncio.gather(*(make(engine, seed=i, num_inference_steps=3) for i in range(3)))
@@ -297,73 +301,75 @@ async def test_an_error_of_the_loop_itself_ends_every_picture(
 ) -> None:
     running = asyncio.create_task(make(engine, phase="gated"))
     await at_gate(pipeline)
-    engine.step_loop.submit(None)  # what no caller would do
+    engine.step_loop.submit(None)  # no caller sends this
     pipeline.gate.open()
-    with pytest.raises(EngineDied):
+    with pytest.raises(EngineFailed):
         await running
-    assert isinstance(engine.died.result(), EngineDied)
-    with pytest.raises(EngineDied):
+    assert isinstance(engine.failure.result(), EngineFailed)
+    with pytest.raises(EngineFailed):
         await make(engine)
 
 
 async def undisturbed(engine: Engine, at: int, **fields: Any) -> tuple[EngineOutput, RowSnapshot]:
-    """An image, and what was kept of it after that many steps."""
-    keeping: list[asyncio.Task[RowSnapshot]] = []
+    """Return an image, and its snapshot after at least `at` steps."""
+    tasks: list[asyncio.Task[RowSnapshot]] = []
 
     def on_step(row: Row) -> None:
-        if row.done >= at and not keeping:
-            keeping.append(asyncio.create_task(engine.take_snapshot(row)))
+        if row.done >= at and not tasks:
+            tasks.append(asyncio.create_task(engine.take_snapshot(row)))
 
-    picture = await engine.generate(fields, {}, on_step)
-    return picture, await keeping[0]
+    picture = await engine.generate(fields, {}, Observing(on_step))
+    return picture, await tasks[0]
 
 
 async def test_a_picture_goes_on_where_another_engine_left_it(
     engine: Engine, layout: Layout
 ) -> None:
-    """With the noise of its own later steps, through more than one phase."""
+    """Later steps keep their own noise, across more than one phase."""
     fields = {"seed": 4, "num_inference_steps": 20, "second_phase": "noisy", "prompt": "a hat"}
-    picture, kept = await undisturbed(engine, 3, **fields)
-    assert set(kept.leaves) == {"['latents']"}, "the prompt is encoded again"
+    picture, snapshot = await undisturbed(engine, 3, **fields)
+    assert set(snapshot.leaves) == {"['latents']"}, "the prompt is encoded again"
     other = Engine(ToyPipeline(), layout, slots=1)
-    seen: list[int] = []
+    steps: list[int] = []
     try:
-        again = await other.generate(fields, {}, lambda row: seen.append(row.done), kept)
+        again = await other.generate(
+            fields, {}, Observing(lambda row: steps.append(row.done)), snapshot
+        )
         assert (again.pixels == picture.pixels).all()
-        assert (again.steps, len(seen)) == (20, 20 - kept.done)
-        assert again.device_seconds > kept.device_seconds > 0
-        elsewhere = replace(kept, leaves={"['latents']": kept.leaves["['latents']"] + 1})
-        moved = await other.generate(fields, {}, begin=elsewhere)
+        assert (again.steps, len(steps)) == (20, 20 - snapshot.done)
+        assert again.device_seconds > snapshot.device_seconds > 0
+        changed = replace(snapshot, leaves={"['latents']": snapshot.leaves["['latents']"] + 1})
+        moved = await other.generate(fields, {}, begin=changed)
         assert (moved.pixels != picture.pixels).any(), "the kept state does nothing"
-        for unfit in (replace(kept, leaves={}), replace(kept, done=21)):
+        for unfit in (replace(snapshot, leaves={}), replace(snapshot, done=21)):
             anew = await other.generate(fields, {}, begin=unfit)
             assert (anew.pixels == picture.pixels).all()
-        done, everything = await undisturbed(engine, 20, **fields)
-        whole = await other.generate(fields, {}, begin=everything)
-        assert (whole.pixels == done.pixels).all()
+        finished, last_snapshot = await undisturbed(engine, 20, **fields)
+        resumed = await other.generate(fields, {}, begin=last_snapshot)
+        assert (resumed.pixels == finished.pixels).all()
     finally:
         other.close()
 
 
 async def test_a_held_row_stands_still(engine: Engine, pipeline: ToyPipeline) -> None:
-    """Its neighbour goes on, and what is kept of it is its last step's."""
+    """Other rows continue. The snapshot of the held row is that of its last step."""
     rows: list[Row] = []
     fields = {"phase": "gated", "num_inference_steps": 50, "seed": 2}
-    task = asyncio.create_task(engine.generate(fields, {}, rows.append))
+    task = asyncio.create_task(engine.generate(fields, {}, Observing(rows.append)))
     pipeline.gate.open(3)
-    for _ in range(4):  # the fourth is kept there
+    for _ in range(4):  # the fourth step stays at the gate
         await asyncio.to_thread(pipeline.gate.wait)
     await until(lambda: bool(rows))
-    holding = asyncio.create_task(engine.hold(rows[0]))
+    holding = asyncio.create_task(engine.pause(rows[0]))
     await asyncio.sleep(0)
     assert not holding.done(), "a step is at the gate"
     pipeline.gate.open()
     await holding
-    begun, kept = pipeline.gate.count, await engine.take_snapshot(rows[0])
-    assert 3 < kept.done == rows[0].sent < 50
+    before, snapshot = pipeline.gate.count, await engine.take_snapshot(rows[0])
+    assert 3 < snapshot.done == rows[0].sent < 50
     assert_is_reference(await make(engine, seed=1), pipeline, seed=1)
-    assert pipeline.gate.count == begun
-    again = await engine.generate(fields, {}, begin=kept)
+    assert pipeline.gate.count == before
+    again = await engine.generate(fields, {}, begin=snapshot)
     assert_is_reference(again, pipeline, **fields)
     task.cancel()
     await asyncio.wait([task])

@@ -1,5 +1,7 @@
-"""The engine with adapters where weights do not lie on the device: experts by turns, encoders in
-host memory. The images are those of weights that do."""
+"""Adapters while weights are not on the device: swapped experts, encoders in host memory.
+
+The images must equal those of weights that stay on the device.
+"""
 
 from __future__ import annotations
 
@@ -25,27 +27,27 @@ from workers.engine.errors import GenerationFailed
 from workers.loading.model import load
 
 CLOSE = 2
-"""Of 255: programs of other weights are other programs, and so sums in another order."""
+"""Levels of 255: programs of weights in other places sum in another order."""
 SHOWS = 1.0
-"""Mean levels by which an adapter changes an image at least."""
+"""Minimum mean difference, in levels of 255, that an adapter must cause."""
 
 
 async def pixels(engine: Engine, *requests: Fields) -> list[np.ndarray]:
-    made = await asyncio.gather(*(engine.generate(fields, {}) for fields in requests))
-    return [one.pixels.astype(int) for one in made]
+    outputs = await asyncio.gather(*(engine.generate(fields, {}) for fields in requests))
+    return [output.pixels.astype(int) for output in outputs]
 
 
-def assert_close(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
-    for one, other in zip(found, expected, strict=True):
-        assert np.abs(one - other).max() <= CLOSE
-    for one in found[1:]:
-        assert np.abs(one - found[0]).mean() > SHOWS, "an adapter does not show"
+def assert_close(images: list[np.ndarray], expected: list[np.ndarray]) -> None:
+    for image, other in zip(images, expected, strict=True):
+        assert np.abs(image - other).max() <= CLOSE
+    for image in images[1:]:
+        assert np.abs(image - images[0]).mean() > SHOWS, "an adapter does not show"
 
 
 async def test_experts_take_turns_with_adapters_of_either_and_of_both(
     layout: Layout, tmp_path: Path
 ) -> None:
-    """Several clips at once, whose adapters come while an expert is on the device."""
+    """Several videos run at once, and their adapters are loaded while an expert is resident."""
     from tests.parity.tiny_wan import make_wan
 
     layer = {"num_layers": 1}
@@ -57,7 +59,7 @@ async def test_experts_take_turns_with_adapters_of_either_and_of_both(
         for swap in (False, True)
     ]
     loras = Loras(pipelines[0], tmp_path)
-    plain, by_turns = (Model(one, loras, fields) for one in pipelines)
+    plain, swapped = (Model(item, loras, fields) for item in pipelines)
     high, low = loras.make("high", 8, expert="high"), loras.make("low", 8, expert="low")
     other = loras.make("other", 8, expert="low")
     requests = [
@@ -65,15 +67,15 @@ async def test_experts_take_turns_with_adapters_of_either_and_of_both(
     ]
     with plain.engine(3, layout) as engine:
         expected = await pixels(engine, *requests)
-    with by_turns.engine(2, layout) as engine:
-        found = await pixels(engine, *requests)
+    with swapped.engine(2, layout) as engine:
+        images = await pixels(engine, *requests)
         again = [(await pixels(engine, fields))[0] for fields in requests[::-1]]
-    assert_close(found, expected)
-    assert [one.tobytes() for one in found] == [one.tobytes() for one in again[::-1]]
+    assert_close(images, expected)
+    assert [item.tobytes() for item in images] == [item.tobytes() for item in again[::-1]]
 
 
 async def test_encoders_in_host_memory_take_adapters(tmp_path: Path) -> None:
-    """Their layers come to the device one at a time, and banks lie there."""
+    """Encoder layers are copied to the device one at a time; the adapter banks are there."""
     folder = SUITE["flux"].least(tmp_path / "flux")
     fields = SUITE["flux"].least_request
 
@@ -87,7 +89,7 @@ async def test_encoders_in_host_memory_take_adapters(tmp_path: Path) -> None:
         adapters = loras.make("text", 16, only=["clip"]), loras.make("both", 4)
         engine = Engine(pipeline, opened.layout, 2, lora_files=loras.find)
         try:
-            requests = [asking(fields), *(asking(fields, one) for one in adapters)]
+            requests = [asking(fields), *(asking(fields, lora) for lora in adapters)]
             return await pixels(engine, *requests)
         finally:
             engine.close()
@@ -98,7 +100,7 @@ async def test_encoders_in_host_memory_take_adapters(tmp_path: Path) -> None:
 async def test_an_adapter_that_is_gone_or_has_changed_ends_its_own_image_alone(
     layout: Layout, tmp_path: Path
 ) -> None:
-    """And leaves its pages to others."""
+    """The pages of a failed adapter become free for others."""
     folder = SUITE["flux"].least(tmp_path / "flux")
     plain = registry.load("flux", str(folder), "float32", {})
     loras = Loras(plain, tmp_path)
@@ -107,17 +109,17 @@ async def test_an_adapter_that_is_gone_or_has_changed_ends_its_own_image_alone(
     changed = larger.model_copy(update={"pages": 1})
     model = Model(plain, loras, SUITE["flux"].least_request)
     with model.engine(1, layout) as engine:
-        made = await asyncio.gather(
-            *(engine.generate(asking(model.fields, one), {}) for one in (good, gone, changed)),
+        outputs = await asyncio.gather(
+            *(engine.generate(asking(model.fields, lora), {}) for lora in (good, gone, changed)),
             return_exceptions=True,
         )
-        for failed in made[1:]:
+        for failed in outputs[1:]:
             assert isinstance(failed, GenerationFailed) and failed.error.code == "lora_gone"
         again = await engine.generate(asking(model.fields, good), {})
         with pytest.raises(GenerationFailed, match="lora_pages"):
             await engine.generate(asking(model.fields, larger), {})
-    assert not isinstance(made[0], BaseException)
-    assert (again.pixels == made[0].pixels).all()
+    assert not isinstance(outputs[0], BaseException)
+    assert (again.pixels == outputs[0].pixels).all()
 
 
 def remove(loras: Loras, lora: RequestedLora) -> None:

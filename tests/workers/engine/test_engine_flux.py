@@ -1,4 +1,4 @@
-"""The engine with a real, tiny Flux, against the plain loop that knows no engine."""
+"""Engine with a tiny Flux, compared with the plain denoising loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.workers.resume import disturbed_at
 from workers.engine.engine import Engine
 
 PIXEL_TOLERANCE = 2
-"""Of 255: the engine's programs and the plain loop's differ by their batch, and so by rounding."""
+"""Levels of 255: programs of another batch size than the plain loop's round differently."""
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def picture() -> bytes:
 
 
 async def test_company_does_not_show(flux: Pipeline, layout: Layout) -> None:
-    """Text and image to image side by side, of other lengths and guidance, more than slots."""
+    """Text-to-image and image-to-image requests of unequal length and guidance, more than slots."""
     requests: list[tuple[dict[str, Any], dict[str, bytes]]] = [
         ({**REQUEST}, {}),
         ({**REQUEST, "seed": 2, "num_inference_steps": 11, "guidance_scale": 1.5}, {}),
@@ -44,14 +44,14 @@ async def test_company_does_not_show(flux: Pipeline, layout: Layout) -> None:
     ]
     engine = Engine(flux, layout, SLOTS)
     try:
-        await engine.warm_up([REQUEST])
-        await engine.larger_ready([REQUEST])
+        await engine.readiness.warm_up([REQUEST])
+        await engine.readiness.larger_ready([REQUEST])
         together = await asyncio.gather(*(engine.generate(*request) for request in requests))
         alone = [await engine.generate(*request) for request in requests]
     finally:
         engine.close()
-    for one, other in zip(together, alone, strict=True):
-        difference = np.abs(one.pixels.astype(int) - other.pixels)
+    for output, other in zip(together, alone, strict=True):
+        difference = np.abs(output.pixels.astype(int) - other.pixels)
         assert difference.max() <= PIXEL_TOLERANCE
     expected = generate(flux, *requests[-1]).astype(int)
     assert np.abs(together[-1].pixels - expected).max() <= PIXEL_TOLERANCE
@@ -60,7 +60,7 @@ async def test_company_does_not_show(flux: Pipeline, layout: Layout) -> None:
 
 
 async def test_the_rest_of_a_picture_is_the_same_to_the_bit(flux: Pipeline, layout: Layout) -> None:
-    """From an image too, which is encoded again for nothing but its embeddings."""
+    """An image-to-image request encodes its image again, but only for the embeddings."""
     requests = [
         ({**REQUEST, "num_inference_steps": 20}, {}),
         ({**REQUEST, "num_inference_steps": 16, "strength": 0.75}, {"image": picture()}),
@@ -68,10 +68,10 @@ async def test_the_rest_of_a_picture_is_the_same_to_the_bit(flux: Pipeline, layo
     first, second = Engine(flux, layout, slots=1), Engine(flux, layout, slots=1)
     try:
         for fields, images in requests:
-            whole, kept = await disturbed_at(3, first, fields, images)
-            assert set(kept.leaves) == {"['latents']", "['denoised']"}
-            rest = await second.generate(fields, images, begin=kept)
-            assert (rest.pixels == whole.pixels).all()
+            full, snapshot = await disturbed_at(3, first, fields, images)
+            assert set(snapshot.leaves) == {"['latents']", "['denoised']"}
+            resumed = await second.generate(fields, images, begin=snapshot)
+            assert (resumed.pixels == full.pixels).all()
     finally:
         first.close()
         second.close()

@@ -1,4 +1,4 @@
-"""The engine with a real, tiny Wan 2.2: experts on the host, held against the plain loop."""
+"""Engine with a tiny Wan 2.2 whose experts are in host memory, compared with the plain loop."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.workers.resume import disturbed_at
 from workers.engine.engine import Engine
 
 PIXEL_TOLERANCE = 2
-"""Of 255: the engine's programs and the plain loop's differ by their batch, and so by rounding."""
+"""Levels of 255: programs of another batch size than the plain loop's round differently."""
 REQUEST = SUITE["wan"].least_request
 
 
 @pytest.fixture(scope="module")
 def wan(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
-    from tests.parity.tiny_wan import make_wan  # torch: only where it is needed
+    from tests.parity.tiny_wan import make_wan  # imports torch
 
     folder = make_wan(
         tmp_path_factory.mktemp("wan"),
@@ -41,7 +41,7 @@ def swaps() -> float:
 async def test_experts_take_turns_and_the_clip_is_the_same(wan: Pipeline, layout: Layout) -> None:
     experts = [jax.tree.leaves(getattr(wan.weights, f"transformer{n}")) for n in ("", "_2")]
     assert all(isinstance(leaf, np.ndarray) for leaves in experts for leaf in leaves)
-    phases = [step.phase for step in wan.prepare(REQUEST, {}).steps]
+    phases = [step.program for step in wan.prepare(REQUEST, {}).steps]
     assert {phase.network for phase in phases} == {"transformer", "transformer_2"}
     before = swaps()
     engine = Engine(wan, layout, slots=1)
@@ -60,20 +60,22 @@ async def test_experts_take_turns_and_the_clip_is_the_same(wan: Pipeline, layout
 async def test_the_rest_of_a_clip_is_the_same_to_the_bit(
     wan: Pipeline, layout: Layout, scheduler: str
 ) -> None:
-    """Multistep history goes on; the noise of each step is that of its own number; the second
-    expert may be the first that the other engine needs."""
+    """The multistep history is restored, and each step has the noise of its own number.
+
+    The second engine may begin with the second expert.
+    """
     steps = {**REQUEST, "num_inference_steps": 8, "scheduler": {"name": scheduler}}
     first, second = Engine(wan, layout, slots=1), Engine(wan, layout, slots=1)
     try:
-        whole, kept = await disturbed_at(3, first, steps, {})
-        assert "['prompt_embeds']" not in kept.leaves
-        assert any(name.startswith("['history']") for name in kept.leaves)
-        rest = await second.generate(steps, {}, begin=kept)
-        assert (rest.pixels == whole.pixels).all()
-        empty = {name: 0 * leaf for name, leaf in kept.leaves.items() if "history" in name}
-        without = replace(kept, leaves={**kept.leaves, **empty})
-        other = await second.generate(steps, {}, begin=without)
-        assert (other.pixels != whole.pixels).any(), "the history does nothing"
+        full, snapshot = await disturbed_at(3, first, steps, {})
+        assert "['prompt_embeds']" not in snapshot.leaves
+        assert any(name.startswith("['history']") for name in snapshot.leaves)
+        resumed = await second.generate(steps, {}, begin=snapshot)
+        assert (resumed.pixels == full.pixels).all()
+        empty = {name: 0 * leaf for name, leaf in snapshot.leaves.items() if "history" in name}
+        cleared = replace(snapshot, leaves={**snapshot.leaves, **empty})
+        altered = await second.generate(steps, {}, begin=cleared)
+        assert (altered.pixels != full.pixels).any(), "the history does nothing"
     finally:
         first.close()
         second.close()

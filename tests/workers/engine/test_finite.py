@@ -1,4 +1,4 @@
-"""What is made of finite latents and is no numbers: each stage ends its image, and is named."""
+"""Non-finite outputs of finite latents: each stage fails its image and is named in the error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models.interface.finite import IMAGE, SOUND, note_finite, shown
+from models.interface.finite import IMAGE, SOUND, decode_checked, record_finite
 from models.interface.pipeline import PyTree
 from models.parallel.axis_rules import Layout
 from models.vae.video import in_chunks
@@ -22,15 +22,15 @@ from workers.engine.upscaling import TilePrograms, Upscaling
 
 
 class BrokenToy(SoundingToy):
-    """Toy whose output is not finite in one part."""
+    """Toy pipeline with non-finite output in one part."""
 
     def __init__(self, part: str) -> None:
         super().__init__()
         self.part = part
 
     def decode(self, weights: PyTree, row: PyTree) -> Any:
-        note_finite(row["latents"])
-        note_finite(jnp.log(-jnp.ones(2)), self.part)
+        record_finite(row["latents"])
+        record_finite(jnp.log(-jnp.ones(2)), self.part)
         return super().decode(weights, row)
 
 
@@ -53,20 +53,20 @@ def test_a_tile_of_an_upscaler_is_checked() -> None:
     kernel.set_value(kernel.get_value() * jnp.nan)
     upscaling = Upscaling(TilePrograms("toy", loaded), np.zeros((8, 8, 3), np.uint8), 2)
     with pytest.raises(GenerationFailed, match=r"the upscaler.*dtype"):
-        for work in upscaling.works():
+        for work in upscaling.tile_tasks():
             work()
 
 
 @pytest.mark.parametrize("bad", [0, 1, 4])
 def test_one_frame_of_a_video_is_enough(bad: int) -> None:
-    """Frames are decoded by the body of a loop, which passes on what it sees."""
+    """Frames are decoded in the body of a loop, which passes on the result of its check."""
 
     def frames(chunk: jax.Array, cache: object) -> jax.Array:
-        note_finite(chunk)
+        record_finite(chunk)
         return chunk
 
     for value, is_finite in ((1.0, True), (jnp.inf, False), (jnp.nan, False)):
         video = jnp.ones((1, 5, 2, 2, 3)).at[0, bad, 1, 1, 2].set(value)
-        made = jax.jit(lambda video: shown(in_chunks, frames, video, 1, 1))(video)
-        assert bool(made.finite[IMAGE]) is is_finite
-        assert (made.broken is None) is is_finite
+        output = jax.jit(lambda video: decode_checked(in_chunks, frames, video, 1, 1))(video)
+        assert bool(output.finite[IMAGE]) is is_finite
+        assert (output.non_finite_part is None) is is_finite

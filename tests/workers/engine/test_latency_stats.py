@@ -1,4 +1,4 @@
-"""What a pool knows of its costs: by the queue's buckets, from the steps that it runs."""
+"""Step costs that a worker measures, by the queue's buckets."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tests.workers.polling import until
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.engine.engine import Engine
 from workers.engine.latency_stats import MAX_BUCKETS, LatencyStats
-from workers.pool.cost_reporting import CONFIRM_S, TELL_EVERY_S, CostReporter
+from workers.pool.cost_reporting import CONFIRM_S, REPORT_EVERY_S, CostReporter
 from workers.programs.batch_sizes import fast
-from workers.programs.bucket_programs import BucketPrograms, Phase
+from workers.programs.bucket_programs import BucketPrograms, StepKind
 from workers.programs.step_latency import TRIALS, BatchLayout
 
 SMALL: dict[str, Any] = {"width": 32, "height": 16}
@@ -28,16 +28,16 @@ BUCKET = SPEC.bucket(SMALL)
 
 
 def programs_of(name: str = "shape", **phases: dict[BatchLayout, float]) -> BucketPrograms:
-    """One whose encoding took 0.5 s and whose decoding took 2 s."""
+    """Return programs that took 0.5 s to encode and 2 s to decode, with step times by phase."""
     programs = BucketPrograms(name)
     programs.encode_times.observe(0.5)
     programs.decode_times.observe(2.0)
     for phase, batch_layouts in phases.items():
         phase = StepProgram.parse(phase)
-        programs.phases[phase] = Phase(phase)
+        programs.step_kinds[phase] = StepKind(phase)
         for batch_layout, seconds in batch_layouts.items():
             for _ in range(TRIALS):
-                programs.phases[phase].times.observe(batch_layout, seconds)
+                programs.step_kinds[phase].times.observe(batch_layout, seconds)
     return programs
 
 
@@ -58,24 +58,28 @@ def test_a_row_a_batch_size() -> None:
 
 
 def test_steps_that_leave_most_out_count_as_often_as_there_are_any() -> None:
-    """A median would know of one kind alone."""
+    """A median would represent only one kind of step."""
     costs, programs = (
         LatencyStats(SPEC),
         programs_of(**{"plain first-block": {BatchLayout(1): 4.0}}),
     )
     for _ in range(2 * TRIALS):
-        programs.phases[StepProgram.parse("plain first-block")].times.observe(BatchLayout(1), 1.0)
+        programs.step_kinds[StepProgram.parse("plain first-block")].times.observe(
+            BatchLayout(1), 1.0
+        )
     costs.uses(SMALL, programs)
     assert steps_of(costs) == {1: 2.0}
 
 
 def test_phases_and_shapes_count_by_their_steps() -> None:
-    """Twice as many steps of one expert as of the other; and requests with and without guidance,
-    which the queue does not tell apart."""
+    """One expert runs twice as many steps as the other.
+
+    Requests with and without guidance share a bucket of the queue.
+    """
     costs = LatencyStats(SPEC)
     programs = programs_of(high={BatchLayout(1): 4.0}, low={BatchLayout(1): 1.0})
     for _ in range(TRIALS):
-        programs.phases[StepProgram("low")].times.observe(BatchLayout(1), 1.0)
+        programs.step_kinds[StepProgram("low")].times.observe(BatchLayout(1), 1.0)
     costs.uses(SMALL, programs)
     assert steps_of(costs)[1] == pytest.approx(2.0)
     costs.uses(SMALL, programs_of("guided", plain={BatchLayout(1): 8.0}))
@@ -85,21 +89,22 @@ def test_phases_and_shapes_count_by_their_steps() -> None:
 def test_disturbed_steps_do_not_count() -> None:
     programs = programs_of(plain={BatchLayout(1): 1.0})
     for seconds in (1.0, 9.0, 1.0, 7.0, 1.0, 30.0):
-        programs.phases[StepProgram("plain")].times.observe(BatchLayout(1), seconds)
+        programs.step_kinds[StepProgram("plain")].times.observe(BatchLayout(1), seconds)
     costs = LatencyStats(SPEC)
     costs.uses(SMALL, programs)
     assert steps_of(costs) == {1: 1.0}
 
 
 def test_a_bucket_with_controls_costs_what_they_add() -> None:
-    """Times are of the usual step, whatever ran beside: both buckets have the same programs."""
+    """Times are those of a plain step: both buckets have the same programs, and controls add their
+    work."""
     spec = SPEC.model_copy(update={"controls": {"canny": ControlKind(work=0.5)}})
     costs, programs = LatencyStats(spec), programs_of(plain={BatchLayout(1): 2.0})
     controlled = {**SMALL, "control": [{"name": "canny", "image": "a key", "end": 0.5}]}
     costs.uses(SMALL, programs)
     costs.uses(controlled, programs)
-    found = {key.bucket: row.step_s for key, row in costs.rows("here", 1).items()}
-    assert found == {spec.bucket(SMALL): 2.0, spec.bucket(controlled): 2.0 * 1.25}
+    step_seconds = {key.bucket: row.step_s for key, row in costs.rows("here", 1).items()}
+    assert step_seconds == {spec.bucket(SMALL): 2.0, spec.bucket(controlled): 2.0 * 1.25}
 
 
 def test_what_was_never_done_has_no_row() -> None:
@@ -116,9 +121,9 @@ def test_the_longest_unused_bucket_makes_room() -> None:
     for width in range(MAX_BUCKETS + 1):
         costs.uses(SMALL | {"width": width}, programs_of(plain={BatchLayout(1): 1.0}))
         costs.uses(SMALL, programs_of(plain={BatchLayout(1): 1.0}))
-    found = {key.bucket for key in costs.rows("here", 1)}
-    assert len(found) == MAX_BUCKETS
-    assert BUCKET in found and SPEC.bucket(SMALL | {"width": 0}) not in found
+    buckets = {key.bucket for key in costs.rows("here", 1)}
+    assert len(buckets) == MAX_BUCKETS
+    assert BUCKET in buckets and SPEC.bucket(SMALL | {"width": 0}) not in buckets
 
 
 @pytest.fixture
@@ -141,39 +146,39 @@ async def test_only_news_is_told(engine: Engine, queue: Queue) -> None:
     key = CostKey(BUCKET, cost_reporter.facts.layout, 1)
     programs = programs_of(plain={BatchLayout(1): 1.0})
     engine.costs.uses(SMALL, programs)
-    await cost_reporter.tell()
-    told = (await queue.costs(SPEC.name)).rows
-    assert told[key].step_s == 1.0
-    await cost_reporter.tell()
-    assert (await queue.costs(SPEC.name)).rows == told, "it was written again"
+    await cost_reporter.report()
+    reported = (await queue.costs(SPEC.name)).rows
+    assert reported[key].step_s == 1.0
+    await cost_reporter.report()
+    assert (await queue.costs(SPEC.name)).rows == reported, "it was written again"
     for _ in range(20):
-        programs.phases[StepProgram("plain")].times.observe(BatchLayout(1), 2.0)
-    await cost_reporter.tell()
+        programs.step_kinds[StepProgram("plain")].times.observe(BatchLayout(1), 2.0)
+    await cost_reporter.report()
     assert (await queue.costs(SPEC.name)).rows[key].step_s == 2.0
 
 
 async def test_what_was_measured_again_is_told_in_a_while(
     engine: Engine, queue: Queue, empty_redis: Any
 ) -> None:
-    """So that the front end knows that it still is so."""
+    """A repeated report confirms the costs to the front end."""
     cost_reporter = CostReporter(engine, queue, "toy")
     key = CostKey(BUCKET, cost_reporter.facts.layout, 1)
     programs = programs_of(plain={BatchLayout(1): 1.0})
     engine.costs.uses(SMALL, programs)
 
-    async def told_at() -> float:
-        await cost_reporter.tell()
+    async def reported_at() -> float:
+        await cost_reporter.report()
         return (await queue.costs(SPEC.name)).rows[key].at
 
-    first = await told_at()
-    programs.phases[StepProgram("plain")].times.observe(BatchLayout(1), 1.0)
-    assert await told_at() == first, "that is not so long ago"
-    told = (await queue.costs(SPEC.name)).rows[key]
-    old = told.model_copy(update={"at": first - CONFIRM_S})
+    first = await reported_at()
+    programs.step_kinds[StepProgram("plain")].times.observe(BatchLayout(1), 1.0)
+    assert await reported_at() == first, "that is not so long ago"
+    reported = (await queue.costs(SPEC.name)).rows[key]
+    old = reported.model_copy(update={"at": first - CONFIRM_S})
     await empty_redis.hset(f"{PREFIX}costs:{SPEC.name}", key.wire(), old.model_dump_json())
-    assert await told_at() > first
+    assert await reported_at() > first
     await empty_redis.hset(f"{PREFIX}costs:{SPEC.name}", key.wire(), old.model_dump_json())
-    assert await told_at() == old.at, "nothing was measured meanwhile"
+    assert await reported_at() == old.at, "nothing was measured meanwhile"
 
 
 async def test_a_table_that_was_lost_is_told_anew(
@@ -181,9 +186,9 @@ async def test_a_table_that_was_lost_is_told_anew(
 ) -> None:
     cost_reporter = CostReporter(engine, queue, "toy")
     engine.costs.uses(SMALL, programs_of(plain={BatchLayout(1): 1.0}))
-    await cost_reporter.tell()
+    await cost_reporter.report()
     await empty_redis.flushall()
-    await cost_reporter.tell()
+    await cost_reporter.report()
     assert (await queue.costs(SPEC.name)).rows
 
 
@@ -192,20 +197,20 @@ async def test_a_pool_learns_that_another_is_faster(engine: Engine, queue: Queue
     engine.costs.uses(SMALL, programs_of(plain={BatchLayout(1): 3.0}))
     fast = dataclasses.replace(cost_reporter.facts, layout="faster")
     await queue.register("other", SPEC, ready=True, facts=fast)
-    await cost_reporter.tell()
+    await cost_reporter.report()
     assert cost_reporter.slowness == 1.0
-    mine = (await queue.costs(SPEC.name)).rows[CostKey(BUCKET, cost_reporter.facts.layout, 1)]
-    quick = mine.model_copy(update={"step_s": 1.0})
-    await queue.measured(SPEC.name, {CostKey(BUCKET, "faster", 1): quick})
-    await cost_reporter.tell()
+    row = (await queue.costs(SPEC.name)).rows[CostKey(BUCKET, cost_reporter.facts.layout, 1)]
+    faster = row.model_copy(update={"step_s": 1.0})
+    await queue.measured(SPEC.name, {CostKey(BUCKET, "faster", 1): faster})
+    await cost_reporter.report()
     assert (cost_reporter.slowness, cost_reporter.slowness_in) == (3.0, {BUCKET: 3.0})
 
 
 async def test_very_many_pools_look_less_often(engine: Engine, queue: Queue) -> None:
     cost_reporter = CostReporter(engine, queue, "toy")
-    await cost_reporter.tell()
-    assert cost_reporter.pause_s == TELL_EVERY_S
+    await cost_reporter.report()
+    assert cost_reporter.pause_s == REPORT_EVERY_S
     for number in range(200):
         await queue.register(f"pool-{number}", SPEC, ready=True, facts=cost_reporter.facts)
-    await cost_reporter.tell()
-    assert cost_reporter.pause_s == 2 * TELL_EVERY_S
+    await cost_reporter.report()
+    assert cost_reporter.pause_s == 2 * REPORT_EVERY_S

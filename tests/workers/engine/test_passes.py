@@ -1,4 +1,4 @@
-"""Passes of one image."""
+"""Passes of one image: warnings, compilation, cancellation."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from models.interface.pipeline import Prepared, RequestWarning
+from models.interface.pipeline import PreparedRow, RequestWarning
 from models.parallel.axis_rules import Layout
+from tests.workers.observing import Observing
 from tests.workers.polling import DEADLINE_S, until
 from tests.workers.toy import ToyPipeline
 from workers.engine.engine import Engine
@@ -42,18 +43,18 @@ async def engine(pipeline: ToyPipeline, layout: Layout) -> AsyncIterator[Engine]
 
 
 def one(*warnings: RequestWarning) -> ImagePass:
-    return ImagePass({}, {}, Prepared("b", {}, (), 8, 8, 0, warnings))
+    return ImagePass({}, {}, PreparedRow("b", {}, (), 8, 8, 0, warnings))
 
 
 def test_warnings_are_those_of_both_passes() -> None:
-    """What an option of the scheduler changes in one pass alone, it changes."""
+    """An option of the scheduler that changes only one pass is not idle."""
     first, second = one(CUT, IDLE, IDLE_IN_BOTH), one(CUT, CUT_LATER, IDLE_IN_BOTH, IDLE_LATER)
     assert with_warnings_of(first, second).warnings == (CUT, IDLE_IN_BOTH, CUT_LATER)
     assert with_warnings_of(first, None) is first.prepared
 
 
 def test_what_one_pass_alone_reads_is_not_idle() -> None:
-    """A second pass without guidance has no use for the first one's negative prompt."""
+    """A second pass without guidance does not use the first pass's negative prompt."""
     unguided = RequestWarning("negative_prompt", "has no effect: guidance_scale is at most 1")
     assert with_warnings_of(one(CUT), one(CUT, unguided)).warnings == (CUT,)
     assert with_warnings_of(one(unguided), one(unguided)).warnings == (unguided,)
@@ -62,10 +63,12 @@ def test_what_one_pass_alone_reads_is_not_idle() -> None:
 async def test_a_second_pass_is_compiled_beside_the_steps_of_the_first(
     engine: Engine, pipeline: ToyPipeline
 ) -> None:
-    """The first one's steps are held until then; both are charged."""
+    """The first pass's steps are held until then. Both compilations are charged to the image."""
     charged: list[Compilation] = []
     fields = {**TWICE, "phase": "gated"}
-    drawing = asyncio.create_task(engine.generate(fields, {}, on_compile=charged.append))
+    drawing = asyncio.create_task(
+        engine.generate(fields, {}, observer=Observing(on_compile=charged.append))
+    )
     await asyncio.to_thread(pipeline.gate.wait)
     await until(lambda: engine.costs.is_compiled(SECOND))
     assert not drawing.done() and len(charged) == 2
@@ -89,5 +92,5 @@ async def test_who_leaves_in_the_first_pass_waits_for_no_second_one(
 
 
 async def test_a_warm_up_with_hires_fix_compiles_both_passes(engine: Engine) -> None:
-    await engine.warm_up([TWICE])
+    await engine.readiness.warm_up([TWICE])
     assert {FIRST, SECOND} == set(engine.costs.warm)

@@ -1,4 +1,4 @@
-"""What is kept of an image, as a file: only what fits is taken up."""
+"""Snapshot files: only a snapshot that fits its request is used."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from workers.engine.snapshot import (
     check_fit,
     from_bytes,
     to_bytes,
-    with_levers,
+    with_optimizations,
 )
 from workers.programs.batch_sizes import exact, fast
 
@@ -39,12 +39,12 @@ KEPT = RowSnapshot(
 
 
 def test_there_and_back() -> None:
-    found = from_bytes(to_bytes(KEPT, ORIGIN), ORIGIN)
-    assert (found.done, found.device_seconds) == (5, 1.25)
-    assert found.leaves.keys() == KEPT.leaves.keys()
+    snapshot = from_bytes(to_bytes(KEPT, ORIGIN), ORIGIN)
+    assert (snapshot.done, snapshot.device_seconds) == (5, 1.25)
+    assert snapshot.leaves.keys() == KEPT.leaves.keys()
     for name, leaf in KEPT.leaves.items():
-        assert found.leaves[name].dtype == leaf.dtype
-        np.testing.assert_array_equal(found.leaves[name], leaf)
+        assert snapshot.leaves[name].dtype == leaf.dtype
+        np.testing.assert_array_equal(snapshot.leaves[name], leaf)
 
 
 @pytest.mark.parametrize(
@@ -62,34 +62,34 @@ def test_another_picture_s_is_refused(other: Origin, named: str) -> None:
 
 
 def test_a_preset_that_does_something_else_by_now_is_another_request() -> None:
-    """What was measured of it is no part of what it does; `exact` is what it always was."""
-    mine = Quality(guidance=GuidanceInterval(stop=0.7))
+    """A preset's measurements are not part of its identity."""
+    quality = Quality(guidance=GuidanceInterval(stop=0.7))
     other = Quality(guidance=GuidanceInterval(stop=0.3))
     first, same, later = (
-        Origin.of("0123", with_levers(spec, {**FIELDS, "quality": "mine"}), exact())
+        Origin.of("0123", with_optimizations(spec, {**FIELDS, "quality": "mine"}), exact())
         for spec in (
             SPEC.model_copy(update={"qualities": {"mine": preset}})
-            for preset in (mine, mine.model_copy(update={"about": "measured"}), other)
+            for preset in (quality, quality.model_copy(update={"about": "measured"}), other)
         )
     )
     assert first == same != later
 
 
 def test_a_lever_that_came_later_is_no_part_of_presets_without_it() -> None:
-    """Their images go on from snapshots of an earlier version."""
+    """Images of these presets resume from snapshots of an earlier version."""
     plain = Quality(guidance=GuidanceInterval(stop=0.7))
     grows = plain.model_copy(update={"progressive": Progressive(scale=0.5, until=0.5)})
     spec = SPEC.model_copy(update={"qualities": {"plain": plain, "grows": grows}})
-    assert {*with_levers(spec, {"quality": "plain"})["quality"]} == {
+    assert {*with_optimizations(spec, {"quality": "plain"})["quality"]} == {
         *("guidance", "step_cache", "eight_bit")
     }
-    assert with_levers(spec, {"quality": "grows"})["quality"]["progressive"] == {
+    assert with_optimizations(spec, {"quality": "grows"})["quality"]["progressive"] == {
         **{"scale": 0.5, "until": 0.5}
     }
 
 
 def test_exact_is_what_it_always_was() -> None:
-    assert with_levers(SPEC, plain := {**FIELDS, "quality": "exact"}) == plain
+    assert with_optimizations(SPEC, plain := {**FIELDS, "quality": "exact"}) == plain
 
 
 def test_another_version_is_refused() -> None:
@@ -125,14 +125,14 @@ def test_only_what_fits_the_row_is_taken_up() -> None:
         "too little": (KEPT, row, names | {"prompt_embeds"}, 8),
         "too much": (KEPT, row, names - {"half"}, 8),
     }
-    for why, given in wrong.items():
+    for why, arguments in wrong.items():
         with pytest.raises(UnfitSnapshot):
-            check_fit(*given)
+            check_fit(*arguments)
             pytest.fail(why)
 
 
 def test_steps_that_sizes_share_are_another_origin() -> None:
-    """Half an image by padded steps and half by a size's own would be neither's."""
+    """One image must not mix steps with padded tokens and steps of its exact size."""
     sizes = Sizes(token_buckets=0.06)
-    shared = with_levers(SPEC.model_copy(update={"sizes": sizes}), FIELDS)
+    shared = with_optimizations(SPEC.model_copy(update={"sizes": sizes}), FIELDS)
     assert Origin.of("0123", shared, exact()) != Origin.of("0123", FIELDS, exact())

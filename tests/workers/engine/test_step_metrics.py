@@ -1,4 +1,4 @@
-"""What an engine's steps add up to: few series, and operations that are the step's own."""
+"""Metrics of an engine's steps: a bounded number of series, and the operations of each step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from workers.engine.batching import Batch
 from workers.engine.engine import Engine
 from workers.engine.row import Row
 from workers.engine.step_metrics import MAX_SHAPES, StepMetrics, layout_name, rate, report_memory
-from workers.programs.bucket_programs import BucketPrograms, Phase
+from workers.programs.bucket_programs import BucketPrograms, StepKind
 from workers.programs.compiler import Compiler
 from workers.programs.step_latency import BatchLayout
 
@@ -28,17 +28,17 @@ def value(name: str, **labels: str) -> float:
     return REGISTRY.get_sample_value(name, labels) or 0.0
 
 
-def batch(phase: Phase, bucket: str, rows: int, size: int) -> Batch:
-    one = Row(
+def batch(step_kind: StepKind, bucket: str, rows: int, size: int) -> Batch:
+    batch_row = Row(
         BucketPrograms(bucket), (), None, on_step=lambda row: None, on_end=lambda row, error: None
     )
-    return Batch(phase, (one,) * rows, BatchLayout(size))
+    return Batch(step_kind, (batch_row,) * rows, BatchLayout(size))
 
 
 def test_any_number_of_shapes_are_few_series(layout: Layout) -> None:
     meter = StepMetrics("many", lambda batch_layout: layout)
     for number in range(3 * MAX_SHAPES):
-        meter.step(batch(Phase(StepProgram("one")), f"{number}x8", 1, 1), 0.5)
+        meter.step(batch(StepKind(StepProgram("one")), f"{number}x8", 1, 1), 0.5)
     shapes = {
         sample.labels["shape"]: sample.value
         for family in metrics.step_seconds.collect()
@@ -50,9 +50,12 @@ def test_any_number_of_shapes_are_few_series(layout: Layout) -> None:
 
 
 def test_steps_are_counted_and_operations_when_they_are_known(layout: Layout) -> None:
-    meter, phase = StepMetrics("counted", lambda batch_layout: layout), Phase(StepProgram("one"))
-    phase.flops = Future()
-    meter.step(batch(phase, "8x8", 3, 4), 0.5)
+    meter, step_kind = (
+        StepMetrics("counted", lambda batch_layout: layout),
+        StepKind(StepProgram("one")),
+    )
+    step_kind.flops = Future()
+    meter.step(batch(step_kind, "8x8", 3, 4), 0.5)
     meter.waited(0.25)
     where = {"model": "counted", "shape": "8x8", "layout": "one device"}
     assert value("atelier_steps_total", **where) == 3
@@ -61,26 +64,26 @@ def test_steps_are_counted_and_operations_when_they_are_known(layout: Layout) ->
     assert value("atelier_device_wait_seconds_total", model="counted") == 0.25
     assert value("atelier_step_seconds_sum", **where, batch="4") == 0.5
     assert value("atelier_flops_total", model="counted") == 0
-    phase.flops.set_result(100.0)
-    meter.step(batch(phase, "8x8", 2, 2), 0.5)
+    step_kind.flops.set_result(100.0)
+    meter.step(batch(step_kind, "8x8", 2, 2), 0.5)
     assert value("atelier_flops_total", model="counted") == 500
 
 
 def test_what_cannot_be_counted_is_not(layout: Layout) -> None:
     meter = StepMetrics("uncounted", lambda batch_layout: layout)
     for end in (lambda f: f.set_exception(ValueError("no")), lambda f: f.cancel()):
-        phase = Phase(StepProgram("one"))
-        phase.flops = Future()
-        end(phase.flops)
-        meter.step(batch(phase, "8x8", 1, 1), 0.5)
+        step_kind = StepKind(StepProgram("one"))
+        step_kind.flops = Future()
+        end(step_kind.flops)
+        meter.step(batch(step_kind, "8x8", 1, 1), 0.5)
     assert value("atelier_flops_total", model="uncounted") == 0
 
 
 class Looped(ToyPipeline):
-    """A step of two products in a loop of five rounds."""
+    """Toy pipeline whose step runs two matrix products in a loop of five rounds."""
 
     def step(
-        self, program: Any, weights: Any, rows: Any, values: Any, conditions: Any = None
+        self, program: Any, weights: Any, rows: Any, values: Any, modulations: Any = None
     ) -> Any:
         def body(latents: jax.Array, _: None) -> tuple[jax.Array, None]:
             return latents @ weights["in"] @ weights["back"], None
@@ -90,7 +93,7 @@ class Looped(ToyPipeline):
 
 
 def test_loops_count_as_often_as_they_run(layout: Layout) -> None:
-    """The compiler's own count has a loop's body once, which is why it is not asked."""
+    """XLA's cost analysis counts a loop's body once, so it is not used."""
     pipeline = Looped()
     prepared = pipeline.prepare({"width": 32, "height": 16}, {})
     compiler = Compiler(pipeline, layout)
@@ -98,8 +101,8 @@ def test_loops_count_as_often_as_they_run(layout: Layout) -> None:
     values = prepared.steps[0].values
     tokens = row["latents"].shape[0]
     expected = 5 * 2 * (2 * tokens * DIM * DIM)
-    assert compiler.flops(prepared.steps[0].phase, values, row) == expected
-    program, _ = compiler.step(prepared.steps[0].phase, values, BatchLayout(1), row)
+    assert compiler.flops(prepared.steps[0].program, values, row) == expected
+    program, _ = compiler.step(prepared.steps[0].program, values, BatchLayout(1), row)
     assert program.cost_analysis()["flops"] < expected / 2
 
 
@@ -118,16 +121,18 @@ async def test_an_engine_counts_its_pictures_and_their_stages(
 
     try:
         before, flops = counts(), value("atelier_flops_total", model=SPEC.name)
-        await engine.warm_up([{}])
-        await engine.try_out({}, 2)
+        await engine.readiness.warm_up([{}])
+        await engine.readiness.try_out({}, 2)
         assert counts() == before, "nobody asked for the warm-up's images"
         await engine.generate({"prompt": "a"}, {})
         assert counts() == [count + 1 for count in before]
-        phase = next(iter(engine.programs.of(pipeline.prepare({}, {})).phases.values()))
-        assert phase.flops is not None and phase.flops.result(60) > 0
+        step_kind = next(iter(engine.programs.of(pipeline.prepare({}, {})).step_kinds.values()))
+        assert step_kind.flops is not None and step_kind.flops.result(60) > 0
         await engine.generate({"prompt": "b"}, {})
         grown = value("atelier_flops_total", model=SPEC.name) - flops
-        assert grown == pytest.approx(10 * phase.flops.result()), "two, and two of four steps each"
+        assert grown == pytest.approx(10 * step_kind.flops.result()), (
+            "two, and two of four steps each"
+        )
     finally:
         engine.close()
 
@@ -139,7 +144,7 @@ def a_device(kind: str, platform: str = "gpu", **stats: int) -> Any:
 
 
 def test_peaks_of_chips_that_are_known() -> None:
-    """Devices are stood in for: there is no accelerator where tests run."""
+    """Devices are simulated: the tests run without accelerators."""
     rate("h", [a_device("NVIDIA H200"), a_device("NVIDIA H200")])
     assert value("atelier_peak_flops", model="h") == 2 * 989e12
     rate("v", [a_device("TPU v6 lite", "tpu")])
@@ -152,9 +157,9 @@ def test_peaks_of_chips_that_are_known() -> None:
 def test_memory_where_the_runtime_tells_it() -> None:
     stats = {"bytes_in_use": 5, "peak_bytes_in_use": 7, "bytes_limit": 9, "num_allocs": 1}
     report_memory([a_device("NVIDIA H200", **stats), *jax.local_devices()[:1]])
-    told = {kind: value("atelier_device_memory_bytes", device="3", kind=kind) for kind in
+    values = {kind: value("atelier_device_memory_bytes", device="3", kind=kind) for kind in
             ("in_use", "peak", "limit")}  # fmt: skip
-    assert told == {"in_use": 5, "peak": 7, "limit": 9}
+    assert values == {"in_use": 5, "peak": 7, "limit": 9}
     assert REGISTRY.get_sample_value(
         "atelier_device_memory_bytes", {"device": "0", "kind": "in_use"}
     ) is None  # fmt: skip
@@ -175,9 +180,9 @@ def test_the_compile_cache_is_heard(compile_cache: None) -> None:
     def program(x: jax.Array) -> jax.Array:
         return x * 3.25 + 1.75
 
-    compiled = {result: value("atelier_compile_cache_total", result=result) for result in
+    before = {result: value("atelier_compile_cache_total", result=result) for result in
                 ("hit", "miss")}  # fmt: skip
     jax.jit(program).lower(np.float32(1)).compile()
     jax.clear_caches()
     jax.jit(program).lower(np.float32(1)).compile()
-    assert value("atelier_compile_cache_total", result="hit") > compiled["hit"]
+    assert value("atelier_compile_cache_total", result="hit") > before["hit"]

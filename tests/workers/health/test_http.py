@@ -1,4 +1,4 @@
-"""A pool's page: in a process of its own, with a model that waits to be let on, and by itself."""
+"""Health page of a worker: by itself, and in a process whose model waits for signals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.workers.jobs import ended, toy_job
 from tests.workers.polling import until
 from tests.workers.pool.test_worker import at_work
 from tests.workers.toy import SPEC, ToyPipeline
-from workers.health.http import MAX_OPEN, HealthPage, shown
+from workers.health.http import MAX_OPEN, HealthPage, health_server
 from workers.health.liveness import CLAIM_S, LOADING, LOOP_S, WARMING_UP, Liveness
 from workers.metrics import stages
 
@@ -53,7 +53,7 @@ def liveness(clock: Clock) -> Liveness:
 
 @pytest.fixture
 def page(liveness: Liveness) -> Iterator[HealthPage]:
-    with shown("toy", 0, liveness) as page:
+    with health_server("toy", 0, liveness) as page:
         assert page
         yield page
 
@@ -140,7 +140,7 @@ def test_a_port_that_is_taken_is_told(page: HealthPage) -> None:
     port = page.server_address[1]
     with (
         pytest.raises(ConfigError, match=rf"pools\.toy\.metrics_port: {port}"),
-        shown("toy", port, Liveness()),
+        health_server("toy", port, Liveness()),
     ):
         pass
 
@@ -148,18 +148,18 @@ def test_a_port_that_is_taken_is_told(page: HealthPage) -> None:
 async def test_a_pool_without_redis_lives(
     pipeline: ToyPipeline, layout: Layout, store: Store, tmp_path: Path
 ) -> None:
-    """Its claims fail one after the other, and each is a sign of life."""
+    """Claims fail one after the other, and each shows that the worker is alive."""
     with embedded(tmp_path) as url:
         queue = await Queue.connect(url, QueueSettings())
         async with Redis.from_url(url) as redis:
             server = int((await redis.info("server"))["process_id"])
-        async with at_work(pipeline, layout, queue, store, slots=1) as (pool, _):
-            liveness = pool.liveness
-            await until(lambda: liveness.unready is None)
+        async with at_work(pipeline, layout, queue, store, slots=1) as (worker, _):
+            liveness = worker.liveness
+            await until(lambda: liveness.not_ready_reason is None)
             claims = liveness.claims_begun
             os.kill(server, signal.SIGKILL)
             await until(lambda: liveness.claims_begun >= claims + 2)
-            assert liveness.illness is None
+            assert liveness.failure_reason is None
         await queue.close()
 
 
@@ -167,7 +167,7 @@ async def test_a_pool_without_redis_lives(
 async def process(
     redis_url: str, empty_redis: Redis, state_dir: Path, tmp_path: Path
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, httpx.AsyncClient]]:
-    """A pool's process that is loading, and a client of its page."""
+    """Start a worker that loads its model. Yield its process, and a client of its page."""
     pool = {"model": "toy", "slots": 1, "metrics_port": 0, "drain_s": 600, "preview_every_s": 0}
     model = {"source": "nowhere", "warmup": [{"phase": "slow-to-compile"}]}
     settings = {
@@ -195,9 +195,11 @@ async def process(
 async def test_from_loading_to_the_last_step(
     process: tuple[asyncio.subprocess.Process, httpx.AsyncClient], queue: Queue
 ) -> None:
-    """However long each stage takes, the process is alive; it is ready after the warm-up, and no
-    more when it drains."""
-    pool, http = process
+    """The process is alive in every stage, however long.
+
+    It is ready from the end of the warm-up to the drain.
+    """
+    worker, http = process
 
     async def says(path: str, status: int, text: str = "") -> bool:
         answer = await http.get(path)
@@ -205,12 +207,12 @@ async def test_from_loading_to_the_last_step(
 
     assert await says("/readyz", 503, LOADING)
     assert await says("/healthz", 200)
-    assert pool.stdin is not None
-    pool.stdin.write(b"\n")
+    assert worker.stdin is not None
+    worker.stdin.write(b"\n")
     await until(lambda: says("/readyz", 503, WARMING_UP))
     assert await says("/healthz", 200)
     assert await says("/metrics", 200, 'atelier_pool_ready{model="toy"} 0.0')
-    pool.send_signal(signal.SIGUSR1)
+    worker.send_signal(signal.SIGUSR1)
     await until(lambda: says("/readyz", 200))
     assert await says("/metrics", 200, 'atelier_pool_ready{model="toy"} 1.0')
     job = toy_job(phase="gated")
@@ -218,13 +220,13 @@ async def test_from_loading_to_the_last_step(
     await until(lambda: says("/metrics", 200, 'atelier_slots_busy{model="toy"} 1.0'))
     assert await says("/healthz", 200)
     assert await says("/readyz", 200)
-    pool.send_signal(signal.SIGTERM)
+    worker.send_signal(signal.SIGTERM)
     await until(lambda: says("/readyz", 503, "drains"))
     assert await says("/healthz", 200)
     page = (await http.get("/metrics")).text
     assert 'atelier_pool_ready{model="toy"} 0.0' in page
     check(which("promtool"), page)
-    pool.send_signal(signal.SIGUSR2)
+    worker.send_signal(signal.SIGUSR2)
     assert (await ended(queue, job)).state is JobState.SUCCEEDED
-    assert await pool.wait() == 0
+    assert await worker.wait() == 0
     assert not (await queue.models())[SPEC.name].pools

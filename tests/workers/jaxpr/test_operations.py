@@ -1,4 +1,4 @@
-"""FLOPs of traced programs against what XLA counts in compiled ones."""
+"""FLOPs of traced programs, compared with XLA's counts of compiled programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ LAYERS = 5
 
 
 def of(function: Callable[..., Any], *shapes: tuple[int, ...], weights: Any = ()) -> Work:
-    """Args: weights: the axes of the first arguments."""
+    """Return the work of a traced function.
+
+    Args:
+        weights: Logical axes of the first arguments.
+    """
     arguments = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
     tags = [Tag(dims=axes) for axes in weights] + [Tag()] * (len(shapes) - len(weights))
     return work_of(jax.make_jaxpr(function)(*arguments), tags)[0]
@@ -41,7 +45,7 @@ def conv(x: jax.Array, kernel: jax.Array) -> jax.Array:
 
 
 def conv_of_sound(x: jax.Array, kernel: jax.Array, *, groups: int = 1, twice: int = 1) -> jax.Array:
-    """Convolution along one axis; of groups of channels, or between zeros set among samples."""
+    """Convolve along one axis, by groups of channels or with zeros between the samples."""
     return jax.lax.conv_general_dilated(
         x,
         kernel,
@@ -73,7 +77,7 @@ def test_flops_are_those_of_the_compiled_program(
 
 
 def test_of_platforms_the_other_ones_count() -> None:
-    """Or what TPUs multiply for RoPE would count as the network's own products."""
+    """Otherwise TPUs' matrix products for RoPE would count as the network's own."""
 
     def by_platform(x: jax.Array) -> jax.Array:
         return jax.lax.platform_dependent(x, tpu=lambda x: x @ x, default=lambda x: x + x)

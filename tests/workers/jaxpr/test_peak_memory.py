@@ -36,7 +36,7 @@ def test_elementwise_work_is_fused() -> None:
 
 
 def test_a_platforms_own_way_is_fused_like_any_other() -> None:
-    """Of two ways to compute the same, one runs, and it may read and write no memory of its own."""
+    """Only one platform's branch runs. It may be fused, and then uses no memory of its own."""
 
     def twice(x: jax.Array) -> jax.Array:
         return jax.lax.platform_dependent(x, tpu=lambda x: x @ x, default=lambda x: x + x)

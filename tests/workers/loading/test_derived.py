@@ -1,4 +1,4 @@
-"""Models that are another one with an adapter."""
+"""Derived models: a base with an adapter, fused or served by the base's workers."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def settings(**fast: Any) -> Settings:
 
 
 def test_a_fused_model_has_its_bases_settings_but_for_its_own() -> None:
-    whole = whole_settings(
+    result = whole_settings(
         settings(lora="x", fuse=True, defaults={"guidance_scale": 1.0}, dtype="float16"), "fast"
     )
-    assert (whole.source, whole.dtype, whole.lora) == (str(DEMO), "float16", "x")
-    assert whole.defaults == {"num_inference_steps": 3, "guidance_scale": 1.0}
+    assert (result.source, result.dtype, result.lora) == (str(DEMO), "float16", "x")
+    assert result.defaults == {"num_inference_steps": 3, "guidance_scale": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -57,13 +57,13 @@ def test_a_model_without_workers_or_base_is_refused(fast: Mapping[str, Any], rea
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        ({}, "say where the model"),
-        ({"lora": "x"}, "has base, the name of another"),
+        ({}, "name the model's weights"),
+        ({"lora": "x"}, "needs base, the name of another"),
         ({"lora": "x", "base": "b", "source": "s"}, "and no source"),
-        ({"source": "s", "fuse": True}, "fuse goes with a lora"),
+        ({"source": "s", "fuse": True}, "fuse requires a lora"),
         ({"lora": "x", "base": "b", "refiner": "r"}, "refiner: a model that its base's workers"),
         ({"lora": "x", "base": "b", "pipeline": "p"}, "pipeline: a model that its base's workers"),
-        ({"lora": "x", "base": "b", "controls": {"c": "s"}}, "controls: .* set it there"),
+        ({"lora": "x", "base": "b", "controls": {"c": "s"}}, "controls: .* set them there"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(
@@ -78,8 +78,8 @@ def test_a_fused_model_may_have_networks_of_its_own() -> None:
     assert fused.controls["c"].mode == "3"
 
 
-def loaded(given: Settings, name: str) -> Pipeline:
-    pool, model = loading.configured(given.model_copy(update={"pools": pools(name)}), "p")
+def loaded(config: Settings, name: str) -> Pipeline:
+    pool, model = loading.configured(config.model_copy(update={"pools": pools(name)}), "p")
     return loading.load("p", pool, model, jax.devices()[:1])[0]
 
 
@@ -88,7 +88,7 @@ def pools(name: str) -> dict[str, PoolSettings]:
 
 
 def kernel(pipeline: Pipeline, name: str) -> np.ndarray:
-    """A layer's kernel, by diffusers' name."""
+    """Return a layer's kernel by its diffusers name."""
     named = names_of(pipeline).find(name)
     assert named is not None
     (place,) = named.layers
@@ -98,8 +98,8 @@ def kernel(pipeline: Pipeline, name: str) -> np.ndarray:
 
 def test_a_fused_kernel_is_the_bases_and_the_product(tmp_path: Path) -> None:
     file = adapter(tmp_path / "a.safetensors", 1)
-    given = settings(lora=str(file), lora_scale=SCALE, fuse=True)
-    base, fused = loaded(given, "base"), loaded(given, "fast")
+    config = settings(lora=str(file), lora_scale=SCALE, fuse=True)
+    base, fused = loaded(config, "base"), loaded(config, "fast")
     arrays = load_file(file)
     for block in range(2):
         name = f"transformer.single_transformer_blocks.{block}.attn.to_v"
@@ -111,8 +111,10 @@ def test_a_fused_kernel_is_the_bases_and_the_product(tmp_path: Path) -> None:
     assert base.spec.fingerprint != fused.spec.fingerprint
     fields = {**base.spec.defaults, "prompt": "two red circles", "seed": 5, "num_images": 1}
     programs, prepared = Programs(base), base.prepare(fields, {})
-    drawn, other = (programs.drawn(prepared, one.weights)[1].astype(int) for one in (base, fused))
-    assert np.abs(drawn - other).mean() > 0.5
+    image, other = (
+        programs.drawn(prepared, model.weights)[1].astype(int) for model in (base, fused)
+    )
+    assert np.abs(image - other).mean() > 0.5
 
 
 def test_a_fused_adapter_that_does_not_fit_stops_the_start(tmp_path: Path) -> None:
@@ -124,7 +126,7 @@ def test_a_fused_adapter_that_does_not_fit_stops_the_start(tmp_path: Path) -> No
 
 def test_models_beside_a_base_are_described_and_broken_ones_left_out(tmp_path: Path) -> None:
     file = adapter(tmp_path / "a.safetensors", 1, rank=20)
-    given = Settings(
+    config = Settings(
         models={
             "base": ModelSettings(**BASE),
             "fast": ModelSettings(
@@ -135,10 +137,10 @@ def test_models_beside_a_base_are_described_and_broken_ones_left_out(tmp_path: P
         },
         pools=pools("base"),
     )
-    pipeline = loaded(given, "base")
+    pipeline = loaded(config, "base")
     assert pipeline.spec.lora_pages, "there is room for them without a setting"
-    loras = derived_loras(given, pipeline.spec, names_of(pipeline), NoExecutables())
-    (fast,) = derived_models(given, loras)
+    loras = derived_loras(config, pipeline.spec, names_of(pipeline), NoExecutables())
+    (fast,) = derived_models(config, loras)
     assert (fast.name, fast.defaults) == ("fast", {"num_inference_steps": 1})
     (lora,) = fast.loras
     assert (lora.pages, lora.scale(0, 1)) == (2, 0.5)

@@ -1,4 +1,4 @@
-"""Where everything lies, in words: against the arrays that a slice really holds."""
+"""Report of each array's placement, compared with the arrays of a real slice."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def test_each_parameter_is_where_it_is_said_to_be(settings: Settings, text: str)
 
 
 def test_each_activation_is_said_with_its_split(text: str) -> None:
-    said = text[text.index("activations of a step") :]
-    assert "2 rows" in said.splitlines()[0]
+    section = text[text.index("activations of a step") :]
+    assert "2 rows" in section.splitlines()[0]
     assert re.search(
-        r"SingleBlock\.__call__  float32\[2, \d+, \d+\]  batch over cfg 2, tokens", said
+        r"SingleBlock\.__call__  float32\[2, \d+, \d+\]  batch over cfg 2, tokens", section
     )

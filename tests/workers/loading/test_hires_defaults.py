@@ -1,4 +1,4 @@
-"""Hires fix among a model's defaults, or a derived model's."""
+"""Hires fix in the defaults of a model or of a derived model."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ TWO_STAGES = ModelSpec.model_validate(
         "defaults": {**VIDEO.defaults, "width": 64, "height": 48},
     }
 )
-"""A model with a network that enlarges its latents, and no image to image."""
+"""Model with a network that enlarges its latents, and no image-to-image."""
 WIDE = BASE.model_copy(update={"defaults": {**BASE.defaults, "width": 160}})
 
 
 def derived(spec: ModelSpec, hires: Any) -> ModelSpec:
-    """A model whose pools serve another one, of that default, beside it."""
-    own = DerivedModel(name="fast", defaults={"hires": hires}, loras=())
-    return spec.model_copy(update={"derived": (own,)})
+    """Return a model whose workers also serve a derived model with this default."""
+    variant = DerivedModel(name="fast", defaults={"hires": hires}, loras=())
+    return spec.model_copy(update={"derived": (variant,)})
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_it_may_name_an_upscaler_of_the_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "hires", "said"),
+    ("spec", "hires", "message"),
     [
         (BASE, 2, r"hires: Input should be"),
         (BASE, {"scale": 9}, r"hires\.scale: .* less than or equal to 8"),
@@ -84,9 +84,11 @@ def test_it_may_name_an_upscaler_of_the_settings() -> None:
         ),
     ],
 )
-def test_one_that_cannot_ends_the_start_by_its_key(spec: ModelSpec, hires: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^models\.fast\.defaults\.{said}"):
+def test_one_that_cannot_ends_the_start_by_its_key(
+    spec: ModelSpec, hires: Any, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"^models\.fast\.defaults\.{message}"):
         check(derived(spec, hires))
-    own = spec.model_copy(update={"defaults": {**spec.defaults, "hires": hires}})
-    with pytest.raises(ConfigError, match=rf"^models\.{spec.name}\.defaults\.{said}"):
-        check(own)
+    model = spec.model_copy(update={"defaults": {**spec.defaults, "hires": hires}})
+    with pytest.raises(ConfigError, match=rf"^models\.{spec.name}\.defaults\.{message}"):
+        check(model)

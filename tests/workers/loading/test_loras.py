@@ -1,4 +1,4 @@
-"""Which models an adapter of the settings is for."""
+"""Assignment of the settings' adapters to models and their versions."""
 
 from __future__ import annotations
 

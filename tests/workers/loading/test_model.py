@@ -1,4 +1,4 @@
-"""A model onto its mesh slice: what the settings say, and what they cannot."""
+"""Loading of a model onto its mesh slice: settings that apply, and settings that are rejected."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_arrays_go_straight_to_where_they_lie(model: ModelSettings) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"mesh": {"cfg": 3}}, r"pools\.flux: ici cfg 3 makes 3 devices, but there are 8"),
         ({"mesh": {"tensor": 8}}, r"tensor 8 does not divide \d+ attention heads"),
@@ -73,30 +73,30 @@ def test_arrays_go_straight_to_where_they_lie(model: ModelSettings) -> None:
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_numbers(
-    model: ModelSettings, sketch: Sketch, settings: dict[str, Any], said: str
+    model: ModelSettings, sketch: Sketch, settings: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         loading.open_slice("flux", pool(**settings), model, [sketch], jax.devices())
 
 
 def test_the_fit_of_previews_is_kept(model: ModelSettings, tmp_path: Path) -> None:
-    """It takes a run of the encoder for each of 27 colours: once, on each layout."""
-    one, two = jax.devices()[:1], jax.devices()[:2]
-    pipeline, _ = loading.load("flux", pool(), model, one, ProgramFolder(tmp_path, one))
+    """The fit runs the encoder for each of 27 colours, once on each layout."""
+    single, pair = jax.devices()[:1], jax.devices()[:2]
+    pipeline, _ = loading.load("flux", pool(), model, single, ProgramFolder(tmp_path, single))
     fitted = pipeline.weights.preview
 
-    def of_none(colour: np.ndarray) -> jax.Array:
+    def no_encoder(colour: np.ndarray) -> jax.Array:
         raise AssertionError("the encoder is not to run again")
 
-    there = loading.planned("flux", pool(), model, one, ProgramFolder(tmp_path, one))
-    again = loading.files_of(there, PlacedArrays()).preview(of_none, fitted["kernel"].shape[0])
+    planned = loading.plan_slice("flux", pool(), model, single, ProgramFolder(tmp_path, single))
+    again = loading.files_of(planned, PlacedArrays()).preview(no_encoder, fitted["kernel"].shape[0])
     for name in ("kernel", "bias"):
-        mine, theirs = nnx.state(again)[name][...], fitted[name][...]
-        assert np.array_equal(mine, theirs) and mine.sharding == theirs.sharding
+        actual, expected = nnx.state(again)[name][...], fitted[name][...]
+        assert np.array_equal(actual, expected) and actual.sharding == expected.sharding
     wide = pool(mesh={"context": 2})
-    other = loading.planned("flux", wide, model, two, ProgramFolder(tmp_path, two))
+    other = loading.plan_slice("flux", wide, model, pair, ProgramFolder(tmp_path, pair))
     with pytest.raises(AssertionError, match="again"):
-        loading.files_of(other, PlacedArrays()).preview(of_none, fitted["kernel"].shape[0])
+        loading.files_of(other, PlacedArrays()).preview(no_encoder, fitted["kernel"].shape[0])
 
 
 def test_a_deployment_may_change_rows_of_the_table(model: ModelSettings, sketch: Sketch) -> None:
@@ -117,9 +117,9 @@ def test_a_warm_up_request_that_cannot_be_made_is_named(
     model: ModelSettings, wrong: dict[str, Any], before: list[dict[str, Any]]
 ) -> None:
     (field,) = wrong
-    asked = model.model_copy(update={"warmup": [*before, wrong]})
+    settings = model.model_copy(update={"warmup": [*before, wrong]})
     with pytest.raises(ConfigError, match=rf"models\.flux\.warmup: {field}: "):
-        loading.planned("flux", pool(), asked, jax.devices()[:1])
+        loading.plan_slice("flux", pool(), settings, jax.devices()[:1])
 
 
 def test_left_alone_it_chooses_and_says_why(
@@ -144,7 +144,7 @@ def test_what_does_not_fit_into_memory_is_refused_before_it_is_loaded(
 
 @dataclass(frozen=True)
 class Device:
-    """As much of one as a slice is chosen by."""
+    """Simulated device with the attributes that decide the choice of a slice."""
 
     memory_bytes: int
     process_index: int = 0
@@ -158,31 +158,35 @@ class Device:
 
 @pytest.mark.parametrize(("batching", "launch"), [("exact", 1), ("fast", None)])
 def test_slots_decide_no_program(model: ModelSettings, batching: str, launch: int | None) -> None:
-    """Where memory holds two: left open they are two, more are refused, and in no case do encoders
-    go to the host or is an image decoded in tiles, which would draw another one."""
-    given = model.model_copy(
+    """Memory for two rows makes two slots by default, and more are rejected.
+
+    Encoders never move to the host, and images are never decoded in tiles, to make room for slots.
+    """
+    config = model.model_copy(
         update={"batching": batching, "warmup": [{"width": 512, "height": 512}]}
     )
-    (sketch,), _, _ = loading.sketches_of(pool(), given)
+    (sketch,), _, _ = loading.sketches_of(pool(), config)
     need = estimate(sketch, MeshShape().over(1), CHIPS["l4"], 2, launch=launch)
     used = need.total_bytes - need.memory["reserve"]
     devices: Any = [Device(int(used / (1 - RESERVE)) + 1)]
-    chosen = slice.choose(pool(), given, sketch, devices)
+    chosen = slice.choose(pool(), config, sketch, devices)
     assert (chosen.slots, chosen.residency) == (2, ALL_ON_DEVICE)
-    assert slice.choose(pool(slots=2), given, sketch, devices) == chosen
-    assert slice.choose(pool(slots=1), given, sketch, devices).residency == ALL_ON_DEVICE
-    for four in ({"slots": 4}, {"per_device_batch_size": 4}):
-        with pytest.raises(ValueError, match=r"4 slots are too many, 2 fit: .* make room") as found:
-            slice.choose(pool(**four), given, sketch, devices)
-        assert not isinstance(found.value, NothingFits), "that would try tiles"
+    assert slice.choose(pool(slots=2), config, sketch, devices) == chosen
+    assert slice.choose(pool(slots=1), config, sketch, devices).residency == ALL_ON_DEVICE
+    for four_slots in ({"slots": 4}, {"per_device_batch_size": 4}):
+        with pytest.raises(
+            ValueError, match=r"4 slots are too many, 2 fit: .* make room"
+        ) as failure:
+            slice.choose(pool(**four_slots), config, sketch, devices)
+        assert not isinstance(failure.value, NothingFits), "that would try tiles"
 
 
 def test_a_default_second_pass_has_room(model: ModelSettings) -> None:
-    """Memory for two rows of the first pass holds fewer of the second, larger one."""
+    """Memory for two rows of the first pass holds fewer rows of the larger second pass."""
     first = {"width": 256, "height": 256}
     once = model.model_copy(update={"warmup": [first]})
     twice = once.model_copy(update={"defaults": {"hires": {"scale": 2}}})
-    small, both = (loading.sketches_of(pool(), one)[0][0] for one in (once, twice))
+    small, both = (loading.sketches_of(pool(), variant)[0][0] for variant in (once, twice))
     need = estimate(small, MeshShape().over(1), CHIPS["l4"], 2, launch=1)
     devices: Any = [Device(int((need.total_bytes - need.memory["reserve"]) / (1 - RESERVE)) + 1)]
     assert slice.choose(pool(), once, small, devices).slots == 2
@@ -194,14 +198,14 @@ def test_a_default_second_pass_has_room(model: ModelSettings) -> None:
 
 
 def test_encoders_in_host_memory_draw_the_same(model: ModelSettings, sketch: Sketch) -> None:
-    """A layer at a time; on the device they take next to nothing then."""
-    several = pool(mesh={"fsdp": 2, "context": 2})
-    beside = model.model_copy(update={"encoders_on_host": True})
+    """Layers are copied one at a time, so that encoders need almost no device memory."""
+    pool_settings = pool(mesh={"fsdp": 2, "context": 2})
+    offloaded = model.model_copy(update={"encoders_on_host": True})
     rows = []
-    for one in (model, beside):
-        pipeline, opened = loading.load("flux", several, one, jax.devices()[:4])
+    for settings in (model, offloaded):
+        pipeline, opened = loading.load("flux", pool_settings, settings, jax.devices()[:4])
         for leaf in nnx.to_flat_state(pipeline.weights.t5).leaves:
-            on_host = one is beside and is_matrix(leaf.axes)
+            on_host = settings is offloaded and is_matrix(leaf.axes)
             assert leaf.sharding.memory_kind == ("pinned_host" if on_host else "device")
         assert jax.tree.leaves(pipeline.weights.transformer)[0].sharding.memory_kind == "device"
         compiler = Compiler(pipeline, opened.layout)
@@ -209,25 +213,25 @@ def test_encoders_in_host_memory_draw_the_same(model: ModelSettings, sketch: Ske
         program = compiler.tracer.encode(inputs).lower().compile()
         rows.append(program(compiler.weights.common, dict(inputs)))
     for leaf, other in zip(*map(jax.tree.leaves, rows), strict=True):
-        # another program: what is fused differs, and so how sums are rounded
+        # another program: other operations are fused, so sums round differently
         np.testing.assert_allclose(leaf, other, rtol=1e-4, atol=1e-5)
 
 
 def test_what_has_no_room_on_the_device_goes_to_the_host_before_it_is_refused(
     model: ModelSettings, sketch: Sketch
 ) -> None:
-    chip, one = chip_of(jax.devices()), MeshShape().over(1)
-    beside, *_ = (way for way in residencies(sketch, None, None) if way.on_host)
-    assert beside.on_host == {"clip", "t5"} and not beside.by_turns
+    chip, shape = chip_of(jax.devices()), MeshShape().over(1)
+    offloaded, *_ = (choice for choice in residencies(sketch, None, None) if choice.on_host)
+    assert offloaded.on_host == {"clip", "t5"} and not offloaded.swapped
 
     def needs(residency: Residency) -> int:
-        found = estimate(sketch, one, chip, 1, residency=residency)
-        return found.total_bytes - found.memory["reserve"]
+        result = estimate(sketch, shape, chip, 1, residency=residency)
+        return result.total_bytes - result.memory["reserve"]
 
-    between = (needs(ALL_ON_DEVICE) + needs(beside)) / 2
+    between = (needs(ALL_ON_DEVICE) + needs(offloaded)) / 2
     tight = replace(chip, memory_bytes=int(between / (1 - RESERVE)))
-    assert not estimate(sketch, one, tight, 1).fits
-    assert estimate(sketch, one, tight, 1, residency=beside).fits
+    assert not estimate(sketch, shape, tight, 1).fits
+    assert estimate(sketch, shape, tight, 1, residency=offloaded).fits
 
 
 def test_flags_and_precision_are_set_before_jax_starts_and_said(
@@ -251,8 +255,8 @@ def test_flags_that_undo_exact_batching_are_refused(
 ) -> None:
     tuned = "--xla_gpu_autotune_level=4"
     monkeypatch.setenv("XLA_FLAGS", f"--a=1 {tuned}" if by_hand else "--a=1")
-    asked = pool() if by_hand else pool(flags=[tuned])
+    pool_settings = pool() if by_hand else pool(flags=[tuned])
     with pytest.raises(ConfigError, match=r'models\.flux\.batching = "exact" needs .*=0, not .*=4'):
-        loading.check_flags(asked, model, "nvidia", "flux")
+        loading.check_flags(pool_settings, model, "nvidia", "flux")
     fast = model.model_copy(update={"batching": "fast"})
-    loading.check_flags(asked, fast, "nvidia", "flux")
+    loading.check_flags(pool_settings, fast, "nvidia", "flux")

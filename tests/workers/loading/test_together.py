@@ -1,4 +1,4 @@
-"""Several checkpoints of one base on one slice: equal weights once, and room for all of them."""
+"""Several checkpoints of one base on one slice: shared weights are stored once, and all fit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.workers.flux import REQUEST, tuned
 from workers.loading import model as loading
 from workers.loading import together
 from workers.loading.model import NotEnoughMemory
-from workers.loading.together import Loaded, Wanted
+from workers.loading.together import LoadedModel, PoolModel
 from workers.slice import xla_flags
 from workers.slice.chips import GIB
 
@@ -47,8 +47,8 @@ def settings(sources: dict[str, Path], *also: str, **pool: Any) -> Settings:
 SIZE = {name: REQUEST[name] for name in ("width", "height", "max_sequence_length")}
 
 
-def of(sources: dict[str, Path], *also: str, **pool: Any) -> list[Wanted]:
-    return together.wanted(settings(sources, *also, **pool), "p")
+def of(sources: dict[str, Path], *also: str, **pool: Any) -> list[PoolModel]:
+    return together.pool_models(settings(sources, *also, **pool), "p")
 
 
 def drawn(pipeline: Pipeline) -> np.ndarray:
@@ -61,22 +61,22 @@ def test_equal_weights_lie_once_and_draw_what_each_draws_alone(
 ) -> None:
     devices = jax.devices()[: 4 if mesh else 1]
     both = together.load("p", of(sources, "tuned", **mesh), devices)
-    assert [one.pipeline.spec.name for one in both] == ["flux", "tuned"]
+    assert [entry.pipeline.spec.name for entry in both] == ["flux", "tuned"]
     assert both[0].opened.chosen.shape == both[1].opened.chosen.shape
-    first, second = (buffers(one) for one in both)
+    first, second = (buffers(entry) for entry in both)
     assert len(second - first) == len(devices), "one array alone is the second one's own"
     if mesh:
         return
-    for one in both:
-        source = {"flux": sources[one.pool.model]}
+    for entry in both:
+        source = {"flux": sources[entry.pool.model]}
         (alone,) = together.load("p", of(source), devices)
         assert not buffers(alone) & (first | second)
-        assert np.array_equal(drawn(one.pipeline), drawn(alone.pipeline))
+        assert np.array_equal(drawn(entry.pipeline), drawn(alone.pipeline))
 
 
-def buffers(one: Loaded) -> set[int]:
-    """Addresses of the networks' arrays; previews' maps are fitted, and no weights of a file."""
-    networks = one.pipeline.weights._replace(preview=None)
+def buffers(entry: LoadedModel) -> set[int]:
+    """Return the addresses of the networks' arrays, without fitted preview maps."""
+    networks = entry.pipeline.weights._replace(preview=None)
     leaves = jax.tree.leaves(nnx.state(list(filter(None, networks))))
     return {
         part.data.unsafe_buffer_pointer() for leaf in leaves for part in leaf.addressable_shards
@@ -84,38 +84,40 @@ def buffers(one: Loaded) -> set[int]:
 
 
 @pytest.mark.parametrize(
-    ("also", "said"),
+    ("also", "message"),
     [
         (("sdxl",), r"pools\.p\.also: sdxl has another family .* than flux.*a pool for it"),
         (("none",), r"pools\.p\.also: add \[models\.none\]"),
     ],
 )
 def test_models_that_cannot_be_together_are_refused_by_name(
-    sources: dict[str, Path], also: tuple[str, ...], said: str
+    sources: dict[str, Path], also: tuple[str, ...], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         of(sources, *also)
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"also": ["flux"]}, "name other models than `model`"),
         ({"also": ["a", "a"]}, "each once"),
-        ({"also": ["a"], "hosts": {"count": 2}}, "also: slices on several hosts serve one model"),
-        ({"by_turns": ["a"], "hosts": {"count": 2}}, "by_turns: slices on several hosts serve"),
+        ({"also": ["a"], "hosts": {"count": 2}}, "also: a slice on several hosts serves one model"),
+        ({"by_turns": ["a"], "hosts": {"count": 2}}, "by_turns: a slice on several hosts serves"),
         ({"by_turns": ["flux"]}, "name other models than `model`"),
-        ({"by_turns": ["a"], "also": ["b"]}, "side by side or come by turns"),
+        ({"by_turns": ["a"], "also": ["b"]}, "either holds all of its models or alternates"),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_settings_that_contradict_each_other_are_refused(
+    fields: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
         PoolSettings(model="flux", **fields)
 
 
 def test_models_of_other_families_come_by_turns(sources: dict[str, Path]) -> None:
-    """Each is loaded when it is asked for, as if it were alone."""
-    models = together.wanted(
+    """Each model is loaded on demand, as if it were alone."""
+    models = together.pool_models(
         Settings(
             models={
                 name: ModelSettings(source=str(sources[name]), dtype="float32")
@@ -125,9 +127,9 @@ def test_models_of_other_families_come_by_turns(sources: dict[str, Path]) -> Non
         ),
         "p",
     )
-    assert [one.pool.model for one in models] == ["flux", "sdxl"]
-    loaded = together.by_turns("p", models, jax.devices()[:1])
-    assert [one.pipeline.spec.family for one in loaded] == ["flux", "sdxl"]
+    assert [entry.pool.model for entry in models] == ["flux", "sdxl"]
+    loaded = together.load_one_by_one("p", models, jax.devices()[:1])
+    assert [entry.pipeline.spec.family for entry in loaded] == ["flux", "sdxl"]
 
 
 def test_models_that_want_other_flags_are_refused_by_name(sources: dict[str, Path]) -> None:
@@ -135,19 +137,21 @@ def test_models_that_want_other_flags_are_refused_by_name(sources: dict[str, Pat
     flags = xla_flags.of_settings("auto", "nvidia", "flux")
     loading.check_others(first.pool, {"tuned": second.model}, "nvidia", flags)
     fast = second.model.model_copy(update={"batching": "fast"})
-    with pytest.raises(ConfigError, match=r"models\.tuned wants other flags .*models\.flux"):
+    with pytest.raises(
+        ConfigError, match=r"models\.tuned needs other compiler flags .*models\.flux"
+    ):
         loading.check_others(first.pool, {"tuned": fast}, "nvidia", flags)
 
 
 def test_each_leaves_room_for_the_others(sources: dict[str, Path]) -> None:
-    """Of slots that memory does not hold the message says how many it does."""
+    """The error about too many slots states how many fit."""
 
     def held(slots: int, *also: str) -> int:
         with pytest.raises(ConfigError, match="slots are too many") as refused:
             together.load("p", of(sources, *also, slots=slots), jax.devices()[:1])
-        found = re.search(r"(\d+) fit", str(refused.value))
-        assert found
-        return int(found[1])
+        match = re.search(r"(\d+) fit", str(refused.value))
+        assert match
+        return int(match[1])
 
     alone = held(2**40)
     together.load("p", of(sources, slots=alone), jax.devices()[:1])
@@ -156,7 +160,7 @@ def test_each_leaves_room_for_the_others(sources: dict[str, Path]) -> None:
 
 def test_what_was_not_equal_after_all_is_refused_with_the_numbers(sources: dict[str, Path]) -> None:
     devices = jax.devices()[:1]
-    slices = together.planned("p", of(sources, "tuned"), devices)
+    slices = together.plan_slices("p", of(sources, "tuned"), devices)
     together.check_memory("p", slices, devices, 0)
     wide = replace(slices[0], chosen=replace(slices[0].chosen, device_bytes=2**45))
     with pytest.raises(NotEnoughMemory, match=rf"also: all models need about {2**45 / GIB:.0f}"):

@@ -1,4 +1,4 @@
-"""Time of trying a request out, reckoned before anything of it runs."""
+"""Estimated time of a request's trial, before any of its programs run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.workers.plan.conftest import DEMO
 from workers.loading import model as loading
 from workers.loading import trial_times
 from workers.loading.trial_times import flops_s, measured
-from workers.pool.measuring import FEW_S
+from workers.pool.measuring import SHORT_TRIAL_S
 from workers.slice.chips import CHIPS
 
 POOL = PoolSettings(model="flux")
@@ -26,19 +26,22 @@ LARGEST = {"width": 2048, "height": 2048}
 def opened(flux_folder: Path, warmup: list[dict[str, Any]], devices: int = 1) -> list[float]:
     model = ModelSettings(source=str(flux_folder), dtype="float32", warmup=warmup)
     sketches, _, _ = loading.sketches_of(POOL, model)
-    found = loading.open_slice("flux", POOL, model, sketches, jax.devices()[:devices])
-    return list(found.trial_s)
+    mesh_slice = loading.open_slice("flux", POOL, model, sketches, jax.devices()[:devices])
+    return list(mesh_slice.trial_s)
 
 
 def test_each_request_has_its_own(flux_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the rate of these cores: with one a thousand times lower it takes longer than few."""
+    """Estimates use the measured rate of these cores.
+
+    At 1e6 FLOP/s a trial takes longer than `FEW_S`.
+    """
     small, large = opened(flux_folder, [{"width": 64, "height": 64}, LARGEST])
-    assert 0 < small < FEW_S and large > 50 * small
+    assert 0 < small < SHORT_TRIAL_S and large > 50 * small
     assert opened(flux_folder, []) == []
     monkeypatch.setattr(trial_times, "flops_s", lambda device, dtype: 1e6)
     slow, slower = opened(flux_folder, [{"width": 64, "height": 64}, LARGEST])
     assert slow > small and slower > large
-    assert slower > FEW_S
+    assert slower > SHORT_TRIAL_S
 
 
 def test_rated_chips_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,17 +61,17 @@ def test_rated_chips_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_virtual_devices_share_the_cores() -> None:
-    one, four = (measured(jax.devices()[:count], "float32") for count in (1, 4))
-    assert one.peak_flops == pytest.approx(4 * four.peak_flops)
-    assert flops_s(jax.devices()[0], "float32") == one.peak_flops > 1e8
+    alone, shared = (measured(jax.devices()[:count], "float32") for count in (1, 4))
+    assert alone.peak_flops == pytest.approx(4 * shared.peak_flops)
+    assert flops_s(jax.devices()[0], "float32") == alone.peak_flops > 1e8
 
 
 def test_a_model_of_long_videos_is_not_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A Wan checkpoint without default sizes draws its family's own, on a machine of two cores."""
+    """Without default sizes, a Wan checkpoint uses its family's: too long for two cores."""
     monkeypatch.setattr(trial_times, "flops_s", lambda device, dtype: 1e11)
     folder = tmp_path / "wan"
     shutil.copytree(DEMO / "wan", folder, ignore=shutil.ignore_patterns("atelier.json"))
     (its_own,), (small,) = opened(folder, [{}]), opened(DEMO / "wan", [{}])
-    assert small < FEW_S < its_own
+    assert small < SHORT_TRIAL_S < its_own

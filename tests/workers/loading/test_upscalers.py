@@ -1,4 +1,4 @@
-"""Upscalers of a pool: held once by all of its models, and counted when its slice is planned."""
+"""Upscalers of a pool: loaded once for all of its models, and included in the plan of its slice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ from tests.workers.flux import REQUEST, tuned
 from tests.workers.toy import ToyPipeline
 from tests.workers.upscaler import CONFIG
 from workers.loading import together
-from workers.loading.upscalers import Held, bytes_of, load_upscalers, upscaler_bytes, upscalers_for
+from workers.loading.upscalers import (
+    UpscalerCache,
+    bytes_of,
+    load_upscalers,
+    upscaler_bytes,
+    upscalers_for,
+)
 
 SIZE = {name: REQUEST[name] for name in ("width", "height", "max_sequence_length")}
 
@@ -33,20 +39,23 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def settings(file: Path, **upscalers: dict[str, Any]) -> Settings:
     named = {
-        name: UpscalerSettings.model_validate({"source": str(file), **one})
-        for name, one in upscalers.items()
+        name: UpscalerSettings.model_validate({"source": str(file), **options})
+        for name, options in upscalers.items()
     }
     return Settings(models={"toy": ModelSettings(source="x")}, upscalers=named)
 
 
 def test_models_of_a_pool_hold_an_upscaler_once(file: Path) -> None:
-    """Also under two names; of other tiles or another precision it is another one."""
-    device, held = jax.devices()[0], Held()
+    """Two names may share an upscaler.
+
+    Other tiles or another precision make a separate upscaler.
+    """
+    device, cache = jax.devices()[0], UpscalerCache()
     of_both = settings(file, one={"tile": 32}, same={"tile": 32}, other={"tile": 64})
-    first, second = (load_upscalers(of_both, ToyPipeline(), device, held) for _ in range(2))
+    first, second = (load_upscalers(of_both, ToyPipeline(), device, cache) for _ in range(2))
     assert first["one"] is first["same"] is second["one"]
     assert first["one"] is not first["other"]
-    assert len(held) == 2
+    assert len(cache) == 2
 
 
 def test_a_name_that_hires_fix_has_is_refused(file: Path) -> None:
@@ -57,19 +66,21 @@ def test_a_name_that_hires_fix_has_is_refused(file: Path) -> None:
 
 def test_what_an_upscaler_takes_is_known_before_it_is_loaded(file: Path) -> None:
     loaded = load_upscaler(file, "float32", 32, jax.devices()[0])
-    lies = sum(leaf.nbytes for leaf in jax.tree.leaves(nnx.state(loaded.network)))
+    loaded_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(nnx.state(loaded.network)))
     weights, tile = bytes_of(file, "float32", 32)
-    assert weights == lies
+    assert weights == loaded_bytes
     assert bytes_of(file, "bfloat16", 32)[0] == weights // 2
-    drawn = 4 * (32 * loaded.spec.scale) ** 2 * CONFIG.features
-    assert drawn <= tile <= 8 * drawn, "features of the enlarged tile, and little beside them"
+    feature_bytes = 4 * (32 * loaded.spec.scale) ** 2 * CONFIG.features
+    assert feature_bytes <= tile <= 8 * feature_bytes, (
+        "features of the enlarged tile, and little beside them"
+    )
     assert bytes_of(file, "float32", 64)[1] == 4 * tile
 
 
 def test_a_plan_leaves_room_for_upscalers(
     file: Path, flux_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Once for all models of a pool, each of which then has fewer slots."""
+    """Memory is reserved once for all models of a pool, each of which then has fewer slots."""
     other = tuned(flux_folder, tmp_path_factory.mktemp("others") / "tuned")
     sources = {"flux": flux_folder, "tuned": other}
     models = {
@@ -77,23 +88,25 @@ def test_a_plan_leaves_room_for_upscalers(
         for name, folder in sources.items()
     }
 
-    def wanted(*also: str) -> list[together.Wanted]:
+    def pool_models(*also: str) -> list[together.PoolModel]:
         pools = {"p": PoolSettings(model="flux", also=also, slots=2**40)}
-        return together.wanted(Settings(models=models, pools=pools), "p")
+        return together.pool_models(Settings(models=models, pools=pools), "p")
 
     named = {"one": UpscalerSettings(source=str(file), tile=32)}
     with_upscaler = Settings(models=models, upscalers=named)
-    needed = upscaler_bytes(with_upscaler, wanted())
+    needed = upscaler_bytes(with_upscaler, pool_models())
     assert needed == sum(bytes_of(file, named["one"].dtype, 32))
-    assert upscaler_bytes(with_upscaler, wanted("tuned")) == needed
-    assert upscaler_bytes(Settings(models=models), wanted()) == 0
+    assert upscaler_bytes(with_upscaler, pool_models("tuned")) == needed
+    assert upscaler_bytes(Settings(models=models), pool_models()) == 0
 
-    def fitting(beside_bytes: int, *also: str) -> int:
+    def fitting(extra_bytes: int, *also: str) -> int:
         with pytest.raises(ConfigError, match="slots are too many") as refused:
-            together.planned("p", wanted(*also), jax.devices()[:1], beside_bytes=beside_bytes)
-        found = re.search(r"(\d+) fit", str(refused.value))
-        assert found
-        return int(found[1])
+            together.plan_slices(
+                "p", pool_models(*also), jax.devices()[:1], extra_bytes=extra_bytes
+            )
+        match = re.search(r"(\d+) fit", str(refused.value))
+        assert match
+        return int(match[1])
 
     for also in ((), ("tuned",)):
         assert 0 < fitting(2**28, *also) < fitting(0, *also)

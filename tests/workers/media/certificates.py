@@ -1,4 +1,4 @@
-"""A chain of certificates for signing, of a root that nobody else knows."""
+"""Certificate chain for signing, issued by a private test root."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ class Chain:
 
 
 def make(folder: Path, key: Any = None, days: int = 30) -> Chain:
-    """A root, and a certificate of it that may sign for so many days from now."""
+    """Create a root, and a signing certificate of it that is valid for `days` days from now."""
     key, root_key = (
         key or ec.generate_private_key(ec.SECP256R1()),
         ec.generate_private_key(ec.SECP256R1()),
     )
     root = certificate("root", root_key, "root", root_key, days, is_root=True)
-    own = certificate("own", key, "root", root_key, days, is_root=False)
+    leaf = certificate("own", key, "root", root_key, days, is_root=False)
     chain = Chain(folder / "key.pem", folder / "certificates.pem", text(root).decode())
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     chain.key.write_bytes(secret)
-    chain.certificates.write_bytes(text(own) + text(root))
+    chain.certificates.write_bytes(text(leaf) + text(root))
     return chain
 
 
-def text(one: x509.Certificate) -> bytes:
-    return one.public_bytes(Encoding.PEM)
+def text(item: x509.Certificate) -> bytes:
+    return item.public_bytes(Encoding.PEM)
 
 
 def certificate(

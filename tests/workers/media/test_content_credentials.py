@@ -1,4 +1,4 @@
-"""Signed files, verified by the library's own reader against a root of our own."""
+"""Signed files, verified by c2pa's reader against a test root."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from pydantic import ValidationError
 
 from service.recipes.files import read_parameters, read_recipe
-from service.recipes.xmp import MADE, REDRAWN
+from service.recipes.xmp import EDITED, MADE
 from service.settings.output import OutputSettings
 from service.settings.section import ConfigError
 from tests.service.recipes.examples import FILES, bare, recipe
@@ -41,16 +41,16 @@ def test_signed_files_are_trusted_and_keep_pixels_and_recipe(
     signed = Marking.of_settings(chain.settings).mark(data, content_type, recipe(), {})
     with verified(signed, content_type, chain) as reader:
         assert reader.get_validation_state() == "Trusted"
-        found = json.loads(reader.json())
-    said = found["manifests"][found["active_manifest"]]
-    assert said["claim_generator_info"][0]["name"] == "atelier"
-    (actions,) = (one for one in said["assertions"] if one["label"] == "c2pa.actions.v2")
+        report = json.loads(reader.json())
+    manifest = report["manifests"][report["active_manifest"]]
+    assert manifest["claim_generator_info"][0]["name"] == "atelier"
+    (actions,) = (item for item in manifest["assertions"] if item["label"] == "c2pa.actions.v2")
     (action,) = actions["data"]["actions"]
     assert (action["action"], action["digitalSourceType"]) == ("c2pa.created", MADE)
     assert read_recipe(signed) == recipe()
     assert read_parameters(signed)
     before, after = shown(data), shown(signed)
-    assert all((one == other).all() for one, other in zip(before, after, strict=True))
+    assert all((item == other).all() for item, other in zip(before, after, strict=True))
     assert len(signed) < len(data) + 40_000, "no thumbnail"
 
 
@@ -73,7 +73,7 @@ def test_files_without_metadata_are_signed_all_the_same(chain: Chain) -> None:
     assert read_recipe(signed) is None and b"fox" not in signed
     with verified(signed, "image/png", chain) as reader:
         assert reader.get_validation_state() == "Trusted"
-        assert REDRAWN in reader.json()
+        assert EDITED in reader.json()
 
 
 def test_webm_is_not_signed(chain: Chain) -> None:

@@ -27,7 +27,7 @@ def test_quality_is_honoured(format: str) -> None:
     sizes = [len(encode(PIXELS, format, quality)) for quality in (20, 60, 95)]
     assert sizes == sorted(sizes)
     error = np.abs(read(encode(SMOOTH, format)).astype(int) - SMOOTH).mean()
-    assert error < 8  # of 255, at the default quality, chroma subsampled
+    assert error < 8  # levels of 255, at the default quality, chroma subsampled
 
 
 @pytest.mark.parametrize("format", CONTENT_TYPES)

@@ -18,18 +18,18 @@ CLIP = np.stack([PIXELS, 255 - PIXELS])
 
 def made(pixels: np.ndarray, format: str, marked: bool = True, **settings: bool) -> list[File]:
     marking = Marking.of_settings(OutputSettings(**settings))
-    said = recipe() if marked else None
-    return list(files(pixels, {"output": {"format": format}}, said, marking))
+    embedded = recipe() if marked else None
+    return list(files(pixels, {"output": {"format": format}}, embedded, marking))
 
 
 @pytest.mark.parametrize("format", ["png", "jpeg", "webp", "mp4", "gif"])
 def test_pixels_have_the_same_digest_with_a_recipe_and_without(format: str) -> None:
     pixels = CLIP if format in ("mp4", "gif") else PIXELS
-    [with_one], [without] = made(pixels, format), made(pixels, format, marked=False)
-    assert with_one.data != without.data
-    assert read_recipe(with_one.data) == recipe() and read_recipe(without.data) is None
+    [marked], [unmarked] = made(pixels, format), made(pixels, format, marked=False)
+    assert marked.data != unmarked.data
+    assert read_recipe(marked.data) == recipe() and read_recipe(unmarked.data) is None
     digest = hashlib.sha256(pixels.tobytes()).hexdigest()
-    assert with_one.pixels_sha256 == without.pixels_sha256 == digest
+    assert marked.pixels_sha256 == unmarked.pixels_sha256 == digest
 
 
 def test_the_digest_can_be_checked_against_a_lossless_file() -> None:
@@ -39,8 +39,8 @@ def test_the_digest_can_be_checked_against_a_lossless_file() -> None:
 
 
 def test_frames_say_which_they_are() -> None:
-    found = [read_recipe(file.data) for file in made(CLIP, "png")]
-    assert [one and one.frame for one in found] == [0, 1]
+    recipes = [read_recipe(file.data) for file in made(CLIP, "png")]
+    assert [item and item.frame for item in recipes] == [0, 1]
     assert [file.pixels_sha256 for file in made(CLIP, "png")] == [
         hashlib.sha256(frame.tobytes()).hexdigest() for frame in CLIP
     ]
@@ -53,11 +53,11 @@ def test_an_operator_may_leave_out_prompts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "asked", "wanted"),
+    ("setting", "options", "wanted"),
     [(True, {}, True), (True, {"metadata": False}, False), (False, {"metadata": True}, False)],
 )
 def test_settings_and_request_both_switch_it_off(
-    setting: bool, asked: dict[str, bool], wanted: bool
+    setting: bool, options: dict[str, bool], wanted: bool
 ) -> None:
     marking = Marking.of_settings(OutputSettings(metadata=setting))
-    assert marking.wants_recipe({"output": asked}) is wanted
+    assert marking.wants_recipe({"output": options}) is wanted

@@ -9,9 +9,9 @@ from workers.media.psnr import MOST_DB, psnr_db
 @pytest.mark.parametrize("shape", [(8, 6, 3), (5, 8, 6, 3)], ids=["image", "video"])
 def test_the_error_is_the_mean_of_all_pixels(shape: tuple[int, ...]) -> None:
     random = np.random.default_rng(0)
-    one, other = (random.integers(0, 256, shape, np.uint8) for _ in range(2))
-    error = np.mean((one.astype(float) - other) ** 2)
-    assert psnr_db(one, other) == pytest.approx(10 * np.log10(255**2 / error))
-    assert psnr_db(one, one) == MOST_DB
+    first, second = (random.integers(0, 256, shape, np.uint8) for _ in range(2))
+    error = np.mean((first.astype(float) - second) ** 2)
+    assert psnr_db(first, second) == pytest.approx(10 * np.log10(255**2 / error))
+    assert psnr_db(first, first) == MOST_DB
     with pytest.raises(ValueError, match="shorter"):
-        psnr_db(one, other[1:])
+        psnr_db(first, second[1:])

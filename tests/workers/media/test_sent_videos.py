@@ -1,4 +1,4 @@
-"""Videos of requests become frames in a process of their own, as the model would scale them."""
+"""Request videos, decoded and scaled in a separate process exactly as the model would."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def large_video() -> bytes:
 async def scaled(
     images: Mapping[str, bytes], scaling: Mapping[str, FrameScaling] = VACE, **limits: Any
 ) -> Mapping[str, bytes]:
-    made = await SentVideos(LimitSettings(**limits)).scaled(images, SIZE, spec(scaling))
-    assert made.cpu_s > 0
-    return made.images
+    result = await SentVideos(LimitSettings(**limits)).scaled(images, SIZE, spec(scaling))
+    assert result.cpu_s > 0
+    return result.images
 
 
 @pytest.mark.parametrize(
@@ -108,8 +108,8 @@ async def test_animate_is_given_the_same_pixels() -> None:
 async def test_a_request_without_videos_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SentVideos, "_start", None)
     images = {"reference_images.0": b"a file"}
-    made = await SentVideos().scaled(images, SIZE, spec(VACE))
-    assert (made.images, made.cpu_s) == (images, 0.0)
+    result = await SentVideos().scaled(images, SIZE, spec(VACE))
+    assert (result.images, result.cpu_s) == (images, 0.0)
 
 
 @pytest.mark.parametrize("name", sorted(HOSTILE_VIDEOS))
@@ -133,7 +133,7 @@ async def test_processor_time_is_bounded() -> None:
 
 
 async def test_memory_is_the_childs() -> None:
-    """Nine frames of 8.8 million pixels in some kilobytes: here they take what the model reads."""
+    """The video has nine frames of 8.8 million pixels; this process gets only scaled frames."""
     sent = {"control_video": large_video()}
     before = peak_bytes()
     frames = await scaled(sent)
@@ -142,7 +142,7 @@ async def test_memory_is_the_childs() -> None:
 
 
 def peak_bytes() -> int:
-    """Reset and return the most memory that this process has had."""
+    """Return the peak memory of this process, and reset the peak."""
     peak = next(
         line for line in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in line
     )
@@ -167,8 +167,8 @@ async def test_whoever_leaves_ends_the_process() -> None:
 
 
 def test_a_spec_keeps_it_in_json() -> None:
-    kept = spec(ANIMATE).model_dump_json()
-    assert ModelSpec.model_validate_json(kept).frame_scaling["face_video"] == FrameScaling(
+    text = spec(ANIMATE).model_dump_json()
+    assert ModelSpec.model_validate_json(text).frame_scaling["face_video"] == FrameScaling(
         **asdict(ANIMATE["face_video"])
     )
 
@@ -177,7 +177,7 @@ def test_a_spec_keeps_it_in_json() -> None:
 async def test_a_child_that_a_file_has_taken_over_is_ended(
     answer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may send frames of any size, and any number of them."""
+    """A compromised child process may send frames of any size and in any number."""
     program = tmp_path / "program.py"
     program.write_text(
         f"import sys\nsys.stdin.buffer.read()\nwhile True: sys.stdout.buffer.write({answer})\n"

@@ -1,4 +1,4 @@
-"""Small images of videos."""
+"""Thumbnails and sprite sheets of videos."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from workers.media.sheets import sheets_of
 
 
 def frames(count: int, height: int, width: int) -> np.ndarray:
-    """Frames that become brighter one by one."""
+    """Return frames of increasing brightness."""
     levels = np.linspace(0, 255, count).astype(np.uint8)
     return np.broadcast_to(levels[:, None, None, None], (count, height, width, 3)).copy()
 
 
 def sheets(pixels: np.ndarray) -> tuple[Image.Image, Image.Image]:
-    found = sheets_of(pixels)
-    thumbnail, sheet = (Image.open(io.BytesIO(found[name])) for name in found)
-    assert [*found] == ["thumbnail", "spritesheet"] and thumbnail.format == "WEBP"
+    files = sheets_of(pixels)
+    thumbnail, sheet = (Image.open(io.BytesIO(files[name])) for name in files)
+    assert [*files] == ["thumbnail", "spritesheet"] and thumbnail.format == "WEBP"
     return thumbnail, sheet
 
 
@@ -33,7 +33,7 @@ def test_a_sheet_is_a_grid_of_frames_from_first_to_last(count: int, tiles: tuple
     row = (count - 1 if count < 16 else 15) // 4
     column = (count - 1 if count < 16 else 15) % 4
     last = np.asarray(sheet)[32 * row + 16, 64 * column + 32]
-    # Of 255; the encoder is lossy.
+    # Levels of 255; the encoder is lossy.
     assert np.all(last >= (250 if count > 1 else 0))
     assert np.all(np.asarray(sheet)[16, 32] <= 5)
 

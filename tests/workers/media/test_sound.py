@@ -1,4 +1,4 @@
-"""Sound of videos is read back by a decoder: its frequencies, sides, beginning and length."""
+"""Sound of videos, read back by a decoder: frequencies, channels, beginning and length."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FPS = 24
 LEFT_HZ, RIGHT_HZ = 440, 1000
 CODECS = {"mp4": "aac", "webm": "opus"}
 AAC_FRAME = 1024
-"""Samples that an AAC decoder gives at once: its last ones go beyond the track's end."""
+"""Samples of an AAC frame. The last frame may extend beyond the track's end."""
 
 
 def sines(rate_hz: int, seconds: float, *hz: float) -> Sound:
@@ -33,12 +33,12 @@ def frames(count: int) -> np.ndarray:
 
 
 def heard(data: bytes) -> tuple[np.ndarray, int, float, str]:
-    """Samples [channels, samples], their rate, the track's seconds and the codec."""
+    """Return samples [channels, samples], their rate, the track's seconds and the codec."""
     with av.open(io.BytesIO(data)) as container:
         (track,) = container.streams.audio
         decoded = list(container.decode(track))
         assert decoded[0].pts == 0
-        samples = np.concatenate([one.to_ndarray() for one in decoded], axis=1)
+        samples = np.concatenate([frame.to_ndarray() for frame in decoded], axis=1)
         seconds = float(track.duration * track.time_base) if track.duration else 0.0
         return samples, decoded[0].sample_rate, seconds, track.codec_context.name
 
@@ -67,7 +67,7 @@ def test_channels_come_back_with_their_frequencies_and_length(format: str, rate_
 
 @pytest.mark.parametrize("format", CODECS)
 def test_the_first_sample_comes_first(format: str) -> None:
-    """A click at a tenth of a second is heard then, not behind what the encoder begins with."""
+    """A click at 0.1 s is decoded at that time, without the encoder's initial padding."""
     click = Sound(np.zeros((1, 48000), np.float32), 48000)
     click.samples[0, 4800:4804] = 0.9
     samples, _, _, _ = heard(encode_video(frames(24), format, FPS, sound=click))
@@ -129,7 +129,7 @@ def made(format: str) -> list[File]:
 @pytest.mark.parametrize("format", CODECS)
 def test_a_marked_file_still_has_its_sound(format: str) -> None:
     [file] = made(format)
-    assert read_recipe(file.data) == (recipe() if format == "mp4" else None)  # WebM has no place
+    assert read_recipe(file.data) == (recipe() if format == "mp4" else None)  # WebM has none
     assert (file.sound_hz, file.duration_s) == (24000, 0.5)
     samples, rate, _, _ = heard(file.data)
     assert loudest_hz(samples[0], rate) == pytest.approx(LEFT_HZ, abs=2)

@@ -1,4 +1,4 @@
-"""Videos are read back by a decoder: what they say of themselves, and what they show."""
+"""Videos, read back by a decoder: their metadata and their pixels."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ FPS = 12
 CODECS = {"mp4": "h264", "webm": "vp9"}
 COLOURS = [(255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255), (0, 0, 0), (200, 120, 40)]
 COLOUR_TOLERANCE = 3
-"""Of 255: YUV has 220 levels of 256, rounded twice, and the encoder drops a little more."""
+"""Levels of 255: YUV has 220 levels of 256, rounded twice, and the encoder is lossy."""
 
 
 def moving(frames: int = 7, height: int = 48, width: int = 64) -> np.ndarray:
-    """A bright square that goes right, on a dark gradient: each frame differs from each other."""
+    """Return frames of a bright square that moves right on a dark gradient. All frames differ."""
     column, row = np.meshgrid(np.arange(width), np.arange(height))
     ground = np.stack([row, column, row + column], axis=-1) % 128
     clip = np.repeat(ground[None], frames, axis=0).astype(np.uint8)
@@ -37,14 +37,14 @@ def flat(colour: tuple[int, int, int], frames: int = 3) -> np.ndarray:
 
 
 def read(data: bytes) -> tuple[Any, list[Any]]:
-    """What the file says of its stream, and its frames."""
-    container = av.open(io.BytesIO(data))  # stays open: a closed one answers nothing
+    """Return the file's stream and its frames."""
+    container = av.open(io.BytesIO(data))  # stays open: a closed container's stream is unusable
     (stream,) = container.streams
     return stream, list(container.decode(stream))
 
 
 def as_bt709(frame: Any) -> np.ndarray:
-    """RGB of a frame, taken for BT.709 in the limited range whatever it says of itself."""
+    """Convert a frame to RGB as BT.709 in limited range, whatever its metadata."""
     return frame.reformat(
         format="rgb24",
         src_colorspace=Colorspace.ITU709,
@@ -54,7 +54,7 @@ def as_bt709(frame: Any) -> np.ndarray:
 
 
 def animation(data: bytes) -> tuple[list[np.ndarray], list[int], Any]:
-    """Frames and durations in ms of a GIF or WebP, and the file."""
+    """Return frames, durations in ms and the opened file of a GIF or WebP."""
     image = Image.open(io.BytesIO(data))
     pixels, durations = [], []
     for number in range(image.n_frames):
@@ -75,11 +75,11 @@ def test_video_is_tagged_and_whole(format: str) -> None:
     assert stream.average_rate == FPS
     times = [frame.pts * frame.time_base for frame in frames]
     assert times == pytest.approx([Fraction(i, FPS) for i in range(len(clip))], abs=1e-3)
-    for said in (context, frames[0]):
-        assert said.color_range == ColorRange.MPEG
-        assert said.colorspace == Colorspace.ITU709
-        assert said.color_primaries == ColorPrimaries.BT709
-        assert said.color_trc == ColorTrc.BT709
+    for tagged in (context, frames[0]):
+        assert tagged.color_range == ColorRange.MPEG
+        assert tagged.colorspace == Colorspace.ITU709
+        assert tagged.color_primaries == ColorPrimaries.BT709
+        assert tagged.color_trc == ColorTrc.BT709
 
 
 @pytest.mark.parametrize("format", CODECS)
@@ -92,7 +92,7 @@ def test_colours_come_back(format: str, colour: tuple[int, int, int]) -> None:
 
 
 def test_the_matrix_is_told_apart() -> None:
-    """The test above bites: BT.601's matrix misses these colours by far."""
+    """Prove that the test above can fail: BT.601's matrix misses these colours by far."""
     _, frames = read(encode_video(flat((200, 40, 200)), "mp4", FPS))
     wrong = frames[0].reformat(
         format="rgb24",
@@ -137,7 +137,7 @@ def test_quality_is_honoured(format: str) -> None:
 
 @pytest.mark.parametrize("format", [*CODECS, "gif", "webp"])
 def test_same_frames_same_bytes(format: str) -> None:
-    """Beside other encoders too: in x264 one way of doing its work was not the same every time."""
+    """Other encoders run at the same time: one mode of x264 was not deterministic."""
     clip = moving()
     with ThreadPoolExecutor(8) as threads:
         files = threads.map(lambda _: encode_video(clip.copy(), format, FPS), range(100))

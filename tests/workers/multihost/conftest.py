@@ -1,4 +1,4 @@
-"""The gate's cases of drawing on two hosts: one for each family."""
+"""Selection of the gate's cases of drawing on two hosts: one for each family."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the nightly cases."""
     if not (drawing := [item for item in items if item.path == DRAWING]):
         return
-    from tests.families import covering  # JAX: only where it is needed
+    from tests.families import covering  # imports JAX
 
     for item in covering.nightly(drawing):
         item.add_marker("nightly")

@@ -1,7 +1,7 @@
-"""One process of a slice that draws what a file lists: real hosts' messages, no queue around.
+"""Program of one process of a slice: generates the images that a file lists.
 
-The processes find each other once; each case has a model, lines and an engine of its own, so that
-many layouts share one start of JAX.
+It exchanges the messages of real hosts, without a queue. The processes connect once. Each case has
+its own model, connections and engine, so that many layouts share one start of JAX.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from service.settings.mesh import HostsSettings
 from service.settings.models import ModelSettings
 from service.settings.pools import PoolSettings
 from service.settings.settings import Settings
+from tests.workers.observing import Observing
 from workers.engine.adapters import LoraFiles
 from workers.engine.engine import Engine
-from workers.engine.passes import Told
+from workers.engine.generation import ImageRequest
 from workers.loading import model as loading
 from workers.loading.upscalers import load_upscalers
-from workers.multihost.exits import leave
+from workers.multihost.exits import exit_now
 from workers.multihost.follower import Follower
 from workers.multihost.followers import Followers
 from workers.multihost.handshake import Handshake
@@ -47,21 +48,25 @@ SILENCE_S = 60.0
 Asked = tuple[Fields, dict[str, bytes]]
 """A request and its images."""
 FILES = "files"
-"""Field of what is asked for that has the files of its images, by path."""
+"""Field of a listed request with the files of its images, by path."""
 ROUNDS = 3
-"""Of all requests at once: enough steps to try an elastic layout."""
+"""Number of times that all requests run together, to try an elastic layout."""
 
 
 def main(coordinator: str, hosts: int, index: int, cases: Path, folder: Path) -> None:
-    """Args: folder: for each case's pixels, by the first process, and for what is traced once."""
+    """Run all cases as one process of the slice.
+
+    Args:
+        folder: Receives the first process's pixels of each case, and traced programs.
+    """
     logging.basicConfig(level=logging.INFO)
-    own = HostsSettings(count=hosts, coordinator=coordinator, index=index)
-    join(own)
+    hosts_settings = HostsSettings(count=hosts, coordinator=coordinator, index=index)
+    join(hosts_settings)
     for name, case in json.loads(cases.read_text()).items():
-        lines = meet(own, SILENCE_S)
+        lines = meet(hosts_settings, SILENCE_S)
         pool, model = PoolSettings(**case["pool"]), ModelSettings(**case["model"])
-        kept = ProgramFolder(folder / "kept", jax.devices())
-        pipeline, opened = loading.load(name, pool, model, jax.devices(), kept)
+        programs = ProgramFolder(folder / "kept", jax.devices())
+        pipeline, opened = loading.load(name, pool, model, jax.devices(), programs)
         batching = of_settings(pool, model, opened.layout, pool.slots)
         terms = Handshake.of(pipeline, opened.layout, batching.sizes, batching.elastic)
         if index:
@@ -71,20 +76,20 @@ def main(coordinator: str, hosts: int, index: int, cases: Path, folder: Path) ->
             continue
         followers = Followers(lines, SILENCE_S)
         leader = Leader(followers, terms)
-        asked = [read(request, cases.parent) for request in case["requests"]]
+        requests = [read(request, cases.parent) for request in case["requests"]]
         files = files_of(case.get("loras", {}))
         settings = Settings(models={name: model}, upscalers=case.get("upscalers", {}))
         upscalers = load_upscalers(settings, pipeline, first_device(opened.layout))
-        drawn = asyncio.run(
-            draw(pipeline, opened.layout, batching, leader, asked, files, upscalers)
+        images = asyncio.run(
+            draw(pipeline, opened.layout, batching, leader, requests, files, upscalers)
         )
-        np.savez(folder / f"{name}.npz", *drawn)
+        np.savez(folder / f"{name}.npz", *images)
         followers.close()
     jax.distributed.shutdown()
 
 
 def files_of(paths: Mapping[str, str]) -> LoraFiles:
-    """Adapters' files by their digests."""
+    """Return a function that finds adapters' files by their digests."""
 
     async def find(lora: RequestedLora, tenant: str) -> Path:
         return Path(paths[lora.digest])
@@ -93,7 +98,7 @@ def files_of(paths: Mapping[str, str]) -> LoraFiles:
 
 
 def read(request: Fields, folder: Path) -> Asked:
-    """A request whose images are named by their files in that folder."""
+    """Return a request's fields, and its images read from their files in `folder`."""
     fields = {name: value for name, value in request.items() if name != FILES}
     named = request.get(FILES, {})
     return fields, {path: (folder / name).read_bytes() for path, name in named.items()}
@@ -108,45 +113,45 @@ async def draw(
     files: LoraFiles,
     upscalers: Mapping[str, LoadedUpscaler],
 ) -> list[np.ndarray]:
-    """Pixels of each request, with a preview beside; then, where several fit, of all at once, side
-    by side on parts of the slice."""
+    """Return the pixels of each request.
+
+    If several slots fit, then also run all requests at once, side by side on parts of the slice.
+    """
     slots = max(batching.sizes)
-    beside: dict[str, Any] = {"lora_files": files, "upscalers": upscalers}
-    engine = Engine(pipeline, layout, slots, batching, leader, **beside)
+    options: dict[str, Any] = {"lora_files": files, "upscalers": upscalers}
+    engine = Engine(pipeline, layout, slots, batching, leader, **options)
     previews = []
     requests = [({**pipeline.spec.defaults, **fields}, images) for fields, images in requests]
 
-    async def one(request: Asked) -> np.ndarray:
+    async def generate_pixels(request: Asked) -> np.ndarray:
         def on_step(row: Any) -> None:
             if row.done == 1:
                 previews.append(asyncio.create_task(engine.preview(row)))
 
         fields, images = request
-        asked = {name: value for name, value in fields.items() if name != STOP_AT_STEP}
+        plain = {name: value for name, value in fields.items() if name != STOP_AT_STEP}
         begin = None
         if stop_at := fields.get(STOP_AT_STEP):
-            draft = await engine.draft(asked, images, stop_at, Told())
+            draft = await engine.draft(ImageRequest(plain, images), stop_at)
             begin = await engine.take_snapshot(draft.row)
             assert begin.done == stop_at and engine.snapshot_bytes(draft.row)
-        made = await engine.generate(asked, images, on_step, begin)
-        return made.pixels
+        results = await engine.generate(plain, images, Observing(on_step), begin)
+        return results.pixels
 
     try:
-        made = [await one(request) for request in requests]
+        results = [await generate_pixels(request) for request in requests]
         if slots > 1:
             first, images = requests[0]
-            await engine.warm_up([first])
-            await engine.larger_ready([first])
-            (phase,) = engine.programs.of(pipeline.prepare(first, images)).phases.values()
-            del phase.programs[
-                BatchLayout(slots)
-            ]  # so that rows go side by side, if not one by one
+            await engine.readiness.warm_up([first])
+            await engine.readiness.larger_ready([first])
+            (step_kind,) = engine.programs.of(pipeline.prepare(first, images)).step_kinds.values()
+            del step_kind.programs[BatchLayout(slots)]  # leaves rows side by side, or one by one
             for _ in range(ROUNDS):
-                made += await asyncio.gather(*(one(request) for request in requests))
-            assert BatchLayout(slots, slots) in phase.times.known()
+                results += await asyncio.gather(*(generate_pixels(request) for request in requests))
+            assert BatchLayout(slots, slots) in step_kind.times.measured()
         for preview in previews:
             assert np.ptp(await preview) > 0
-        return made
+        return results
     finally:
         engine.close()
 
@@ -157,4 +162,4 @@ if __name__ == "__main__":
         main(address, int(count), int(number), Path(listed), Path(out))
     except Exception as error:  # JAX would wait for the others
         logging.exception("this process failed")
-        leave(1, error)
+        exit_now(1, error)

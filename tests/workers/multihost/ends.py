@@ -1,4 +1,4 @@
-"""Two processes' ends of a line, both in this one."""
+"""Both ends of a connection between two processes, in this process."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import socket
 from workers.multihost.connection import Connection
 
 SILENCE_S = 20.0
-"""Longer than any test that does not wait for it."""
+"""Timeout of a connection, longer than any test that does not wait for it."""
 
 
 def ends(silence_s: float = SILENCE_S) -> tuple[Connection, Connection]:
-    """One calls the other `there`, and is called `here` by it."""
-    here, there = socket.socketpair()
-    return Connection(here, "there", silence_s), Connection(there, "here", silence_s)
+    """Return two connected ends. The first names its peer `there`, the second `here`."""
+    first, second = socket.socketpair()
+    return Connection(first, "there", silence_s), Connection(second, "here", silence_s)

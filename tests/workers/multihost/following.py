@@ -1,6 +1,6 @@
-"""A follower in a process of its own, of a leader in the tests' process, with toys on both sides.
+"""Program of a follower whose leader is in the tests' process, with toy pipelines on both sides.
 
-Each has a device of its own and computes all alone: no collectives, and no JAX in between.
+Each side computes alone on its own device: no collectives, and no JAX between them.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from workers.multihost.rendezvous import call
 from workers.slice.mesh import one_device
 
 SILENCE_S = 60.0
-"""On a machine that does much else."""
+"""Timeout of a connection, on a busy machine."""
 CALLS = "calls the first process"
 
 
 class Smaller(ToyPipeline):
-    """On a device that has no memory for what the phase "double" needs."""
+    """Toy pipeline on a device without memory for the phase "double"."""
 
     def step(self, program: StepProgram, *arguments: Any, **more: Any) -> Any:
         if program.network == "double":

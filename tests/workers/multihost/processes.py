@@ -1,4 +1,4 @@
-"""The processes of one slice, on this machine: each with virtual devices of its own."""
+"""Processes of one slice on this machine, each with its own virtual devices."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ WORKER, STARVING = "tests.workers.paced", "tests.workers.multihost.starving"
 
 
 class SliceProcesses:
-    """`atelier worker`, whose images may be held, on each of so many hosts, as the settings of
-    `config` have the pool `POOL`.
+    """Processes of `atelier worker` that serve the pool `POOL` on `hosts` hosts.
+
+    A test can hold their images.
 
     Args:
-        devices: of each process.
-        starves: the process that runs out of memory midway.
-        late: the first process has long been waiting when the others start.
+        config: File of the settings.
+        devices: Number of devices of each process.
+        starves: Index of the process that runs out of memory midway.
+        late: Start the other processes long after the first.
     """
 
     def __init__(
@@ -43,8 +45,8 @@ class SliceProcesses:
         folder.mkdir()
         self.config = config
         self._logs = [folder / f"{index}.log" for index in range(hosts)]
-        own = {"ATELIER_CONFIG": str(config), "JAX_NUM_CPU_DEVICES": str(devices)}
-        self._environment = {**os.environ, **own, "XLA_FLAGS": coarse.FLAGS}
+        variables = {"ATELIER_CONFIG": str(config), "JAX_NUM_CPU_DEVICES": str(devices)}
+        self._environment = {**os.environ, **variables, "XLA_FLAGS": coarse.FLAGS}
         self._reserved = ExitStack()
         self._port = self._reserved.enter_context(reserved_port())
         self._starves = starves
@@ -55,8 +57,8 @@ class SliceProcesses:
     def _start(self, index: int) -> None:
         main = STARVING if index == self._starves else WORKER
         slice_of = ("--coordinator", f"127.0.0.1:{self._port}", "--process-id", str(index))
-        of = (*slice_of, "--num-processes", str(len(self._logs)))
-        command = [sys.executable, "-m", main, "worker", "--pool", POOL, *of]
+        options = (*slice_of, "--num-processes", str(len(self._logs)))
+        command = [sys.executable, "-m", main, "worker", "--pool", POOL, *options]
         with self._logs[index].open("w") as log:
             self._processes.append(
                 subprocess.Popen(
@@ -83,7 +85,7 @@ class SliceProcesses:
         await until(is_so, START_S)
 
     def _is_met(self) -> bool:
-        """Whether the first process waits for the others."""
+        """Return whether the first process waits for the others."""
         try:
             socket.create_connection(("127.0.0.1", self._port)).close()
         except ConnectionRefusedError:
@@ -94,7 +96,11 @@ class SliceProcesses:
         self._processes[index].send_signal(number)
 
     async def exit_codes(self, deadline_s: float) -> list[int]:
-        """Of all processes, in order. Raises: TimeoutError: one of them has not ended."""
+        """Wait for all processes, and return their exit codes in order.
+
+        Raises:
+            TimeoutError: A process has not ended.
+        """
         await until(lambda: all(p.poll() is not None for p in self._processes), deadline_s)
         return [process.returncode for process in self._processes]
 
@@ -103,7 +109,7 @@ class SliceProcesses:
         return "\n".join(f"--- {log.stem}\n{log.read_text()}" for log in self._logs if log.exists())
 
     def end(self) -> None:
-        """For good, in whatever state they are."""
+        """Kill all processes, whatever their state."""
         for process in self._processes:
             process.kill()
             process.wait()
@@ -112,7 +118,7 @@ class SliceProcesses:
 
 @contextmanager
 def reserved_port() -> Iterator[int]:
-    """A port that no other process is given meanwhile; a server may listen there."""
+    """Reserve a port that no other process gets meanwhile. A server may listen on it."""
     with socket.socket() as reserving:
         reserving.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserving.bind(("127.0.0.1", 0))

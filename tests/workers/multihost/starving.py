@@ -1,5 +1,8 @@
-"""A pool's process whose devices have no memory left once it gets SIGUSR1: `atelier worker` with an
-error in the place of a device's own. The others are in that step's collectives by then."""
+"""Program of a worker whose devices run out of memory after SIGUSR1.
+
+It runs `atelier worker` with an error in the place of a device's own. The other processes are in
+that step's collectives by then.
+"""
 
 from __future__ import annotations
 

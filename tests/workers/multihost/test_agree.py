@@ -1,4 +1,5 @@
-"""Processes of one slice hold their settings against the first one's before they load anything."""
+"""Comparison of a slice's settings and software with the first process's, before anything is
+loaded."""
 
 from __future__ import annotations
 
@@ -22,17 +23,17 @@ POOL = PoolSettings(model="m")
 
 @pytest.fixture
 def slice() -> Iterator[tuple[Followers, LeaderLink]]:
-    here, there = ends()
-    followers, link = Followers([here], SILENCE_S), LeaderLink(there, SILENCE_S)
+    first, second = ends()
+    followers, link = Followers([first], SILENCE_S), LeaderLink(second, SILENCE_S)
     yield followers, link
-    followers.on_loss(lambda error: None)  # the end of a line is no loss any more
+    followers.on_loss(lambda error: None)  # a closed connection no longer counts as a loss
     link.close()
-    here.close()
+    first.close()
 
 
 @pytest.fixture
 def sources(tmp_path: Path) -> dict[str, str]:
-    """Of two folders with the same files, and of one with others."""
+    """Write two folders with the same files, and one with other files."""
     texts = {"here": "{}", "there": "{}", "others": "[]"}
     for name, text in texts.items():
         (tmp_path / name).mkdir()
@@ -41,7 +42,7 @@ def sources(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("pool", "model", "said"),
+    ("pool", "model", "message"),
     [
         ({}, {"dtype": "float32"}, "models.dtype is float32 here and bfloat16 in the first"),
         ({}, {"vae_tiling": True}, "models.vae_tiling is True here and None in the first"),
@@ -51,12 +52,16 @@ def sources(tmp_path: Path) -> dict[str, str]:
     ],
 )
 def test_a_process_with_other_settings_refuses_before_it_loads(
-    slice: tuple[Followers, LeaderLink], sources: dict[str, str], pool: dict, model: dict, said: str
+    slice: tuple[Followers, LeaderLink],
+    sources: dict[str, str],
+    pool: dict,
+    model: dict,
+    message: str,
 ) -> None:
     followers, link = slice
     agree(followers, settings_of(POOL, ModelSettings(source=sources["there"])))
     other = ModelSettings(source=sources["here"], **model)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         agree(link, settings_of(PoolSettings(model="m", **pool), other))
 
 
@@ -70,7 +75,7 @@ def test_a_process_with_other_weights_refuses_before_it_loads(
 
 
 @pytest.mark.parametrize(
-    ("name", "version", "said"),
+    ("name", "version", "message"),
     [
         ("Python", "3.9.1", "Python is 3.9.1 here and 3.[0-9.]+ in the first process"),
         ("package jax", "0.1", "package jax is 0.1 here and [0-9.]+ in the first process"),
@@ -80,12 +85,16 @@ def test_a_process_with_other_weights_refuses_before_it_loads(
     ],
 )
 def test_a_process_of_other_software_refuses_before_it_loads(
-    slice: tuple[Followers, LeaderLink], sources: dict[str, str], name: str, version: Any, said: str
+    slice: tuple[Followers, LeaderLink],
+    sources: dict[str, str],
+    name: str,
+    version: Any,
+    message: str,
 ) -> None:
     followers, link = slice
     ours = settings_of(POOL, ModelSettings(source=sources["here"]))
     agree(followers, ours)
-    with pytest.raises(ConfigError, match=f"^{said}"):
+    with pytest.raises(ConfigError, match=f"^{message}"):
         agree(link, {**ours, name: version})
 
 

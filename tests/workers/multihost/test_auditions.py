@@ -1,4 +1,4 @@
-"""A slice of two processes stops images at a step and finishes them from their states."""
+"""Auditions on a slice of two processes: images stop at a step and resume from their states."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.workers.multihost.tiny import CFG, asked, assert_same, made
 
 @pytest.mark.timeout(900)  # two processes start, and compile
 def test_a_slice_of_two_processes_finishes_its_drafts(tmp_path: Path) -> None:
-    """The images are those of one device that stops nowhere."""
+    """The images equal those of one device without a stop."""
     checkpoint = made("sdxl", tmp_path / "checkpoint")
     requests = [asked("sdxl", {"seed": seed, "num_inference_steps": 4}) for seed in (1, 2)]
     stopped = [

@@ -11,56 +11,56 @@ from workers.engine.array_framing import Message
 from workers.multihost.connection import BEATS, ConnectionLost, beat, listen, started
 
 SOON_S = 0.5
-"""A silence that is waited for."""
+"""Timeout of a connection that a test waits for."""
 
 
 def test_messages_of_several_threads_stay_whole() -> None:
-    here, there = ends()
-    array = np.arange(200_000)  # more than the socket holds: sent in parts
+    near, far = ends()
+    array = np.arange(200_000)  # more than the socket's buffer: sent in parts
 
     def talk(number: int) -> None:
         for i in range(10):
-            here.send(Message("x", {"from": number, "i": i}, {"a": array + number}))
+            near.send(Message("x", {"from": number, "i": i}, {"a": array + number}))
 
     threads = [started(lambda n=n: talk(n), "talk") for n in range(3)]
-    seen: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    orders: dict[int, list[int]] = {0: [], 1: [], 2: []}
     for _ in range(30):
-        message = there.receive()
+        message = far.receive()
         number = message.fields["from"]
-        seen[number].append(message.fields["i"])
+        orders[number].append(message.fields["i"])
         assert (message.arrays["a"] == array + number).all()
-    assert all(order == list(range(10)) for order in seen.values())
+    assert all(order == list(range(10)) for order in orders.values())
     for thread in threads:
         thread.join()
-    here.close()
-    there.close()
+    near.close()
+    far.close()
 
 
 @pytest.mark.parametrize("who", ["the other", "this"])
 def test_a_closed_line_is_heard_of_at_once(who: str) -> None:
-    here, there = ends()
-    lost: SimpleQueue[ConnectionLost] = SimpleQueue()
-    thread = listen(here, lambda message: None, lost.put)
-    (here if who == "this" else there).close()
-    assert "there is gone" in str(lost.get(timeout=SILENCE_S / 2))
+    near, far = ends()
+    losses: SimpleQueue[ConnectionLost] = SimpleQueue()
+    thread = listen(near, lambda message: None, losses.put)
+    (near if who == "this" else far).close()
+    assert "connection to there is lost" in str(losses.get(timeout=SILENCE_S / 2))
     thread.join()
     with pytest.raises(ConnectionLost, match="there cannot be reached"):
-        while True:  # what the system takes before it knows
-            here.send(Message("x", {}, {"a": np.zeros(10_000)}))
-    here.close()
-    there.close()
+        while True:  # what the kernel accepts before it reports the loss
+            near.send(Message("x", {}, {"a": np.zeros(10_000)}))
+    near.close()
+    far.close()
 
 
 def test_a_peer_that_says_nothing_counts_as_gone() -> None:
-    here, there = ends(SOON_S)
+    near, far = ends(SOON_S)
     with pytest.raises(ConnectionLost, match="silent for"):
-        here.receive()
-    here.close()
-    there.close()
+        near.receive()
+    near.close()
+    far.close()
 
 
 class Ended(threading.Event):
-    """It is set in three times the silence that counts; what is waited for passes at once."""
+    """Event that is set after three timeouts of a connection. Its waits return at once."""
 
     waited_s = 0.0
 
@@ -71,19 +71,19 @@ class Ended(threading.Event):
 
 
 def test_who_beats_is_not_missed() -> None:
-    here, there = ends()
-    thread = beat(lambda: there.send(Message("beat")), SILENCE_S, Ended())
+    near, far = ends()
+    thread = beat(lambda: far.send(Message("beat")), SILENCE_S, Ended())
     for _ in range(3 * BEATS):
-        assert here.receive().kind == "beat"
+        assert near.receive().kind == "beat"
     thread.join()
-    here.close()
-    there.close()
+    near.close()
+    far.close()
 
 
 def test_what_is_no_message_ends_the_line() -> None:
-    here, there = ends()
-    there.send_packed(b"\x00\x00\x00\x02[]")
-    with pytest.raises(ConnectionLost, match="there is gone"):
-        here.receive()
-    here.close()
-    there.close()
+    near, far = ends()
+    far.send_packed(b"\x00\x00\x00\x02[]")
+    with pytest.raises(ConnectionLost, match="connection to there is lost"):
+        near.receive()
+    near.close()
+    far.close()

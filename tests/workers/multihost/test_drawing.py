@@ -1,4 +1,4 @@
-"""Two processes of two devices draw each family's images as one device does."""
+"""Images of each family on two processes of two devices, compared with one device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from deploy.local.processes import dies_with_parent
-from models.interface.pipeline import Pipeline, generate, parted
+from models.interface.pipeline import Pipeline, generate, split_sound
 from tests import coarse, compile_cache
 from tests.families.adapters import Loras, asking, merged, scaled
 from tests.families.suite import EVERY, images_of, loaded, settings_of
@@ -26,16 +26,16 @@ from tests.workers.multihost.processes import reserved_port
 from tests.workers.multihost.tiny import CFG, asked, assert_same, made, of_suite
 
 DRAW_S = 1800.0
-"""For all cases, on a machine that does much else."""
+"""Timeout of all cases, on a busy machine."""
 RING = {"ici": {"context": 2}, "dcn": {"context": 2}}
 """Keys and values pass from host to host."""
 ULYSSES = {**RING, "ring": 1}
 """Tokens are swapped for heads between hosts, too."""
 
 TENSOR = {"ici": {"context": 2}, "dcn": {"tensor": 2}}
-"""Every sum over heads or the feed-forward's width is one over hosts."""
+"""Sums over heads or the feed-forward's width cross the hosts."""
 FSDP = {"ici": {"tensor": 2}, "dcn": {"fsdp": 2}}
-"""Weights come from the other host before they are used."""
+"""Weights are gathered from the other host before they are used."""
 MESHES = {"cfg": CFG, "tensor": TENSOR, "ring": RING, "fsdp": FSDP}
 
 PICTURES = ("image.png", "mask.png")
@@ -47,11 +47,11 @@ INPAINTING: dict[str, Any] = {
 }
 EXACT: list[dict[str, Any]] = [{}]
 EASED: list[dict[str, Any]] = [{}, {"quality": "fast"}]
-"""And with a guidance interval, and a step cache where the family has one."""
+"""Requests without and with a preset: a guidance interval, and a step cache if supported."""
 BANKS = {"lora_pages": 3}
-"""Not room for all: what a later request brings is written over an earlier one's pages."""
+"""Settings of banks without room for all adapters: a later request overwrites earlier pages."""
 ADAPTED: list[dict[str, Any]] = [{"loras": {"a": 0.9, "b": -0.7}}, {"loras": {"c": 1.0}}]
-"""And with adapters, by their scales: a and c of two pages, b of one."""
+"""Requests with adapters, by their scales: a and c have two pages, b has one."""
 CASES: dict[str, tuple[str, dict[str, Any], list[dict[str, Any]], dict[str, Any]]] = {
     "flux, cfg": ("flux", CFG, EASED, {}),
     "flux, ring, elastic": ("flux", RING, [{}, {"seed": 4}], {"batching": "fast"}),
@@ -73,12 +73,12 @@ CASES: dict[str, tuple[str, dict[str, Any], list[dict[str, Any]], dict[str, Any]
         for (axes, mesh), name in zip(cycle(MESHES.items()), of_suite())
     },
 }
-"""Model, mesh, what is asked for beside `REQUESTS`, settings of the model."""
+"""Model, mesh, fields in addition to `REQUESTS`, and settings of the model."""
 
 
 @pytest.fixture(scope="module")
 def chosen(request: pytest.FixtureRequest) -> set[str]:
-    """Names of the cases that this run has tests of."""
+    """Return the names of the cases that this run tests."""
     items = (item for item in request.session.items if isinstance(item, pytest.Function))
     return {item.callspec.params["name"] for item in items if item.module is request.module}
 
@@ -91,7 +91,7 @@ def checkpoints(chosen: set[str], tmp_path_factory: pytest.TempPathFactory) -> d
 
 @pytest.fixture(scope="module")
 def pipelines(checkpoints: dict[str, Path]) -> Callable[[str], Pipeline]:
-    """By model, on one device."""
+    """Return a function that loads a model on one device, once."""
     return cache(lambda model: loaded(model, checkpoints[model], "float32"))
 
 
@@ -99,7 +99,7 @@ def pipelines(checkpoints: dict[str, Path]) -> Callable[[str], Pipeline]:
 def adapters(
     pipelines: Callable[[str], Pipeline], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Loras]:
-    """By family; of Wan, one of them for the other expert."""
+    """Return a function that makes a family's adapters, one for Wan's other expert."""
 
     @cache
     def made(family: str) -> Loras:
@@ -118,7 +118,7 @@ def drawn(
     adapters: Callable[[str], Loras],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
-    """The folder where the slice has left what it drew, a file a case."""
+    """Run the cases on a slice. Return the folder with its images, one file per case."""
     folder = tmp_path_factory.mktemp("drawn")
     cases = {
         name: {
@@ -129,7 +129,7 @@ def drawn(
                 **settings,
             },
             "pool": {"model": family, "slots": 2 if settings.get("batching") else 1, "mesh": mesh},
-            "requests": [resolved(asked(family, one), family, adapters) for one in more],
+            "requests": [resolved(asked(family, fields), family, adapters) for fields in more],
             "loras": adapters(family).paths if "lora_pages" in settings else {},
         }
         for name, (family, mesh, more, settings) in CASES.items()
@@ -149,7 +149,7 @@ def drawn(
 def resolved(
     fields: dict[str, Any], family: str, adapters: Callable[[str], Loras]
 ) -> dict[str, Any]:
-    """The request with its adapters as a pool has them."""
+    """Return the request with its adapters, as a worker resolves them."""
     if "loras" not in fields:
         return fields
     loras = adapters(family)
@@ -157,19 +157,19 @@ def resolved(
 
 
 def started(folder: Path, hosts: int, devices: int) -> Iterator[int]:
-    """The exit codes of the processes, each when it has ended."""
-    own = {"JAX_NUM_CPU_DEVICES": str(devices), "XLA_FLAGS": coarse.FLAGS}
-    own |= compile_cache.environment()
+    """Start the processes, and yield the exit code of each when it has ended."""
+    variables = {"JAX_NUM_CPU_DEVICES": str(devices), "XLA_FLAGS": coarse.FLAGS}
+    variables |= compile_cache.environment()
     main = (sys.executable, "-m", "tests.workers.multihost.drawing")
-    asked = (str(folder / "cases.json"), str(folder))
+    arguments = (str(folder / "cases.json"), str(folder))
     processes = []
     with reserved_port() as port:
         for index in range(hosts):
-            command = [*main, f"127.0.0.1:{port}", str(hosts), str(index), *asked]
+            command = [*main, f"127.0.0.1:{port}", str(hosts), str(index), *arguments]
             with (folder / f"{index}.log").open("w") as log:
                 process = subprocess.Popen(
                     command,
-                    env={**os.environ, **own},
+                    env={**os.environ, **variables},
                     stdout=log,
                     stderr=log,
                     preexec_fn=dies_with_parent(),
@@ -192,8 +192,10 @@ def noise_picture(width: int, height: int, seed: int) -> Image.Image:
 def expected(
     pipelines: Callable[[str], Pipeline], adapters: Callable[[str], Loras], drawn: Path
 ) -> Callable[[str, str], np.ndarray]:
-    """What one device draws for a family's request, which is given as JSON; adapters are merged
-    into its weights."""
+    """Return a function that generates a family's request, given as JSON, on one device.
+
+    Adapters are merged into the weights.
+    """
 
     @cache
     def draw(family: str, request: str) -> np.ndarray:
@@ -203,13 +205,13 @@ def expected(
         loras = adapters(family)
         merge = [(loras.read(loras[name]), scale) for name, scale in scales.items()]
         model = merged(pipelines(family), merge)
-        shown, _ = parted(generate(model, {**model.spec.defaults, **fields}, images))
-        return np.asarray(shown)
+        frames, _ = split_sound(generate(model, {**model.spec.defaults, **fields}, images))
+        return np.asarray(frames)
 
     return draw
 
 
-@pytest.mark.timeout(1800)  # all of them are drawn before the first: minutes on a busy machine
+@pytest.mark.timeout(1800)  # all cases run before the first: minutes on a busy machine
 @pytest.mark.parametrize("name", CASES)
 def test_a_slice_of_two_processes_draws_what_one_device_draws(
     name: str, drawn: Path, expected: Callable[[str, str], np.ndarray]
@@ -218,5 +220,5 @@ def test_a_slice_of_two_processes_draws_what_one_device_draws(
     pictures = list(np.load(drawn / f"{name}.npz").values())
     assert len(pictures) >= len(more)
     for index, pixels in enumerate(pictures):
-        wanted = expected(family, json.dumps(asked(family, more[index % len(more)])))
-        assert_same(pixels, wanted)
+        reference = expected(family, json.dumps(asked(family, more[index % len(more)])))
+        assert_same(pixels, reference)

@@ -11,22 +11,25 @@ import pytest
 
 from tests.workers.multihost.ends import SILENCE_S, ends
 from workers.engine.array_framing import Message
-from workers.engine.errors import EngineDied
+from workers.engine.errors import EngineFailed
 from workers.multihost.connection import Connection
 from workers.multihost.followers import Followers
 
 Group = tuple[Followers, list[Connection]]
 TELLING, TURNS, BURST = 3, 100, 200
-"""Threads, and numbers enough for two to meet between a look at what is there and taking it."""
+"""Numbers of threads, turns and dropped rows that make two threads meet between reading and
+clearing the rows."""
 
 
 @pytest.fixture
 def group() -> Iterator[Group]:
-    """Two followers and their own ends of the lines."""
+    """Yield two followers and their own ends of the connections."""
     pairs = [ends() for _ in range(2)]
-    followers = Followers([here for here, _ in pairs], SILENCE_S)
-    yield followers, [there for _, there in pairs]
-    followers.on_loss(lambda error: None)  # or else the end of these lines ended this process
+    followers = Followers([near for near, _ in pairs], SILENCE_S)
+    yield followers, [far for _, far in pairs]
+    followers.on_loss(
+        lambda error: None
+    )  # else the end of these connections would end this process
     for pair in pairs:
         for line in pair:
             line.close()
@@ -35,8 +38,8 @@ def group() -> Iterator[Group]:
 def test_all_are_told_the_same(group: Group) -> None:
     followers, lines = group
     followers.dropped.extend([3, 5])
-    followers.tell("step", {"x": 1}, {"a": np.ones(2)})
-    followers.tell("beat", {})
+    followers.send("step", {"x": 1}, {"a": np.ones(2)})
+    followers.send("beat", {})
     for line in lines:
         message = line.receive()
         assert (message.kind, message.fields) == ("step", {"x": 1, "drop": [3, 5]})
@@ -45,18 +48,18 @@ def test_all_are_told_the_same(group: Group) -> None:
 
 
 def test_numbers_are_dropped_once_whichever_thread_tells(group: Group) -> None:
-    """The beats tell of them, too."""
+    """Beats report dropped rows, too."""
     followers, (line, other) = group
     dropped: list[int] = []
 
-    def read(line: Connection, found: list[int]) -> None:
+    def read(line: Connection, received: list[int]) -> None:
         while (message := line.receive()).kind != "end":
-            found.extend(message.fields["drop"])
+            received.extend(message.fields["drop"])
 
-    def tell() -> None:
+    def send() -> None:
         for _ in range(TURNS):
             followers.dropped.extend(next(numbers) for _ in range(BURST))
-            followers.tell("beat", {})
+            followers.send("beat", {})
 
     numbers = count()
     switching = sys.getswitchinterval()
@@ -64,14 +67,14 @@ def test_numbers_are_dropped_once_whichever_thread_tells(group: Group) -> None:
     try:
         with ThreadPoolExecutor() as threads:
             reading = [threads.submit(read, line, dropped), threads.submit(read, other, [])]
-            telling = [threads.submit(tell) for _ in range(TELLING)]
+            telling = [threads.submit(send) for _ in range(TELLING)]
             try:
-                for one in telling:
-                    one.result()
+                for future in telling:
+                    future.result()
             finally:
-                followers.tell("end", {})
-            for one in reading:
-                one.result()
+                followers.send("end", {})
+            for future in reading:
+                future.result()
     finally:
         sys.setswitchinterval(switching)
     assert sorted(dropped) == [*range(TELLING * TURNS * BURST)]
@@ -82,18 +85,18 @@ def test_one_that_is_lost_is_told_once_and_ends_all(group: Group) -> None:
     losses: SimpleQueue[Exception] = SimpleQueue()
     followers.on_loss(losses.put)
     second.close()
-    assert isinstance(losses.get(timeout=SILENCE_S / 2), EngineDied)
+    assert isinstance(losses.get(timeout=SILENCE_S / 2), EngineFailed)
     first.close()
-    with pytest.raises(EngineDied, match="there is gone"):
+    with pytest.raises(EngineFailed, match="connection to there is lost"):
         while True:
-            followers.tell("beat", {}, {"a": np.zeros(10_000)})
+            followers.send("beat", {}, {"a": np.zeros(10_000)})
     assert losses.empty()
 
 
 def test_who_asks_later_hears_of_an_earlier_loss(group: Group) -> None:
     followers, _ = group
     followers.on_loss(lambda error: None)
-    followers.lose("a program failed")
+    followers.end_slice("a program failed")
     losses: list[Exception] = []
     followers.on_loss(losses.append)
     assert "a program failed" in str(losses[0])
@@ -113,14 +116,16 @@ def test_what_fails_because_another_is_gone_is_not_taken_for_the_cause(group: Gr
     followers, (first, _) = group
     followers.on_loss(lambda error: None)
     first.close()
-    assert "there is gone" in str(followers.fail(RuntimeError("connection closed by peer")))
+    assert "connection to there is lost" in str(
+        followers.fail(RuntimeError("connection closed by peer"))
+    )
 
 
 def test_a_follower_that_is_asked_to_end_asks_the_first(group: Group) -> None:
     followers, (first, second) = group
-    asked: SimpleQueue[str] = SimpleQueue()
+    stops: SimpleQueue[str] = SimpleQueue()
     first.send(Message("stop", {"now": False}))
-    followers.on_stop(drain=lambda: asked.put("drain"), stop_now=lambda: asked.put("stop now"))
-    assert asked.get(timeout=SILENCE_S) == "drain"
+    followers.on_stop(drain=lambda: stops.put("drain"), stop_now=lambda: stops.put("stop now"))
+    assert stops.get(timeout=SILENCE_S) == "drain"
     second.send(Message("stop", {"now": True}))
-    assert asked.get(timeout=SILENCE_S) == "stop now"
+    assert stops.get(timeout=SILENCE_S) == "stop now"

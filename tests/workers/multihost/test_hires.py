@@ -1,4 +1,4 @@
-"""Both passes of hires fix are drawn by a slice of two processes as by one device."""
+"""Both passes of hires fix on a slice of two processes, compared with one device."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run(folder: Path) -> None:
 
 @pytest.mark.timeout(900)
 async def test_the_leader_alone_enlarges_between_the_passes(tmp_path: Path) -> None:
-    """Followers have no upscaler, and need none: they run the steps of both passes."""
+    """Followers have no upscaler: they only run the steps of both passes."""
     checkpoint = made("sdxl", tmp_path / "checkpoint")
     file = write(net(CONFIG), tmp_path / "twice.safetensors")
     requests = [with_hires(name) for name in UPSCALERS]
@@ -48,12 +48,12 @@ async def test_the_leader_alone_enlarges_between_the_passes(tmp_path: Path) -> N
     run(tmp_path)
     pipeline = loaded("sdxl", checkpoint, "float32")
     settings = Settings(models={"sdxl": ModelSettings(**model)}, upscalers=upscalers)
-    found = load_upscalers(settings, pipeline, jax.devices()[0])
-    engine = Engine(pipeline, one_device(jax.devices()[0]), 1, upscalers=found)
-    drawn = [*np.load(tmp_path / "sdxl.npz").values()]
-    for pixels, request in zip(drawn, requests, strict=True):
+    loaded_upscalers = load_upscalers(settings, pipeline, jax.devices()[0])
+    engine = Engine(pipeline, one_device(jax.devices()[0]), 1, upscalers=loaded_upscalers)
+    images = [*np.load(tmp_path / "sdxl.npz").values()]
+    for pixels, request in zip(images, requests, strict=True):
         expected = await engine.generate({**pipeline.spec.defaults, **request}, {})
         assert pixels.shape == (72, 48, 3)
         assert_same(pixels, expected.pixels)
     engine.close()
-    assert not np.array_equal(drawn[0], drawn[1]) and not np.array_equal(drawn[1], drawn[2])
+    assert not np.array_equal(images[0], images[1]) and not np.array_equal(images[1], images[2])

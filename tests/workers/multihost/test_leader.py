@@ -1,5 +1,5 @@
-"""A leader and a follower in one process, each with a pipeline of its own: what one launches, the
-other launches too."""
+"""Leader and follower in one process: the follower launches each program that the leader
+launches."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from service.settings.section import ConfigError
 from tests.workers.engine.test_engine import PIXEL_TOLERANCE, assert_is_reference, at_gate, make
 from tests.workers.experts import TwoExperts, fields
 from tests.workers.multihost.ends import SILENCE_S, ends
+from tests.workers.observing import Observing
 from tests.workers.polling import DEADLINE_S, until
 from tests.workers.resume import disturbed_at
 from tests.workers.sounding import SoundingToy
 from tests.workers.toy import SharingToy, ToyPipeline
 from workers.engine.array_framing import Message
 from workers.engine.engine import Engine
-from workers.engine.errors import EngineDied
+from workers.engine.errors import EngineFailed
 from workers.multihost.connection import Connection, ConnectionLost, started
 from workers.multihost.follower import Follower
 from workers.multihost.followers import Followers
@@ -40,11 +41,11 @@ from workers.slice.mesh import one_device
 SLOTS = 2
 SIZES = (1, 2)
 LATE_S = 1.0
-"""Maximum time by which another process compiles later."""
+"""Maximum time by which the other process compiles later."""
 
 
 class Other:
-    """The other process: its commands, done in a thread."""
+    """Simulated follower process, which executes its commands in a thread."""
 
     def __init__(self, line: Connection, layout: Layout, pipeline: ToyPipeline) -> None:
         self.line = line
@@ -57,11 +58,15 @@ class Other:
         self._thread = started(self._run, "other process")
 
     def caught_up(self, leader: Followers) -> None:
-        """All that was launched so far has been launched here too. Raises: what went wrong here."""
+        """Wait until this process has launched all that the leader has launched.
+
+        Raises:
+            Exception: Failure of this process.
+        """
         if not self.failed.empty():
             raise self.failed.get()
         mark = next(self._numbers)
-        leader.tell("beat", {"mark": mark})
+        leader.send("beat", {"mark": mark})
         while self._marks.get(timeout=DEADLINE_S) != mark:
             pass
 
@@ -90,7 +95,7 @@ def terms(pipeline: ToyPipeline, layout: Layout) -> Handshake:
 
 
 pytestmark = pytest.mark.usefixtures("no_compile_cache")
-"""JAX's cache is for processes: of two threads one may read what the other writes."""
+"""JAX's cache is for processes: a thread might read a file that another thread writes."""
 
 
 @pytest.fixture
@@ -100,11 +105,11 @@ def pipeline(request: pytest.FixtureRequest) -> ToyPipeline:
 
 @pytest.fixture
 def followers() -> Iterator[tuple[Followers, Connection]]:
-    here, there = ends()
-    group = Followers([here], SILENCE_S)
-    yield group, there
-    group.on_loss(lambda error: None)  # the end of a line is no loss any more
-    here.close()
+    near, far = ends()
+    group = Followers([near], SILENCE_S)
+    yield group, far
+    group.on_loss(lambda error: None)  # a closed connection no longer counts as a loss
+    near.close()
 
 
 @pytest.fixture
@@ -136,12 +141,14 @@ async def engine(
 async def test_what_one_launches_the_other_launches(
     engine: Engine, pipeline: ToyPipeline, group: Followers, other: Other
 ) -> None:
-    """Images of several kinds side by side and in one batch, with previews: every state of theirs
-    is the same there, to the bit."""
-    await engine.warm_up([{}])
-    await engine.larger_ready([{}])
+    """Images of several kinds, side by side and in one batch, with previews.
+
+    Each of their states is bitwise equal in both processes.
+    """
+    await engine.readiness.warm_up([{}])
+    await engine.readiness.larger_ready([{}])
     requests = [
-        {"seed": 1, "num_inference_steps": 50},  # enough to meet its neighbour
+        {"seed": 1, "num_inference_steps": 50},  # enough to share a step with the next image
         {"seed": 4, "num_inference_steps": 50},
         {"seed": 2, "num_inference_steps": 6, "phase": "noisy"},
         {"seed": 3, "width": 64, "second_phase": "double"},
@@ -151,19 +158,21 @@ async def test_what_one_launches_the_other_launches(
     previews: list[asyncio.Task[np.ndarray]] = []
 
     def on_step(row: Any) -> None:
-        held = row.known
+        state = row.verified_state
         other.caught_up(group)
-        theirs = other.follower.rows[held.handle.number]
-        states.append(np.asarray(theirs["latents"] == held.row["latents"]))
+        remote = other.follower.rows[state.handle.number]
+        states.append(np.asarray(remote["latents"] == state.row["latents"]))
         previews.append(asyncio.create_task(engine.preview(row)))
 
-    pictures = await asyncio.gather(*(engine.generate(r, {}, on_step) for r in requests))
+    pictures = await asyncio.gather(*(engine.generate(r, {}, Observing(on_step)) for r in requests))
     for picture, request in zip(pictures, requests, strict=True):
         assert_is_reference(picture, pipeline, **request)
     assert len(states) == 50 + 50 + 6 + 4 + 20
-    while 2 not in batches(other):  # on a busy machine two of 50 steps may miss each other
+    while 2 not in batches(other):  # on a busy machine 50 steps may share none
         pair = ({"seed": seed, "num_inference_steps": 200} for seed in (5, 6))
-        pictures += await asyncio.gather(*(engine.generate(one, {}, on_step) for one in pair))
+        pictures += await asyncio.gather(
+            *(engine.generate(options, {}, Observing(on_step)) for options in pair)
+        )
         other.caught_up(group)
     await asyncio.gather(*previews)
     assert all(same.all() for same in states)
@@ -176,14 +185,14 @@ async def test_what_one_launches_the_other_launches(
 
 
 def batches(other: Other) -> set[int]:
-    """How many rows the steps had that it was told of."""
+    """Return the numbers of rows in the steps that the other process has executed."""
     return {len(message.fields.get("rows", ())) for message in other.obeyed}
 
 
 async def test_the_first_launch_waits_until_the_other_has_compiled(
     engine: Engine, pipeline: ToyPipeline, group: Followers, other: Other
 ) -> None:
-    """Gloo gives up on a process that comes to a collective half a minute later."""
+    """Gloo fails if a process joins a collective half a minute late."""
     ours, theirs = engine.programs._compiler, other.follower._programs._compiler
     compile_ours, compile_theirs = ours.step, theirs.step
     launched, order = threading.Event(), []
@@ -208,14 +217,17 @@ async def test_the_first_launch_waits_until_the_other_has_compiled(
         patch.setattr(theirs, "step", compiled_late)
         assert_is_reference(await make(engine), pipeline)
     assert order[:2] == ["compiled", "launched"]
-    asked = told(other, "await")
+    other.caught_up(group)
+    awaited = messages_sent(other, "await")
     assert_is_reference(await make(engine, seed=2), pipeline, seed=2)
     other.caught_up(group)
-    assert told(other, "await") == asked == 3, "encoder, step, decoder: each is asked for once"
+    assert messages_sent(other, "await") == awaited == 3, (
+        "encoder, step, decoder: each is asked for once"
+    )
 
 
-def told(other: Other, kind: str) -> int:
-    """Return the number of messages of a kind that it has obeyed."""
+def messages_sent(other: Other, kind: str) -> int:
+    """Return the number of messages of a kind that the other process has executed."""
     return sum(message.kind == kind for message in other.obeyed)
 
 
@@ -226,9 +238,9 @@ async def test_a_process_lost_while_it_compiles_ends_what_waits_for_it(
         forever = threading.Event()
         patch.setattr(other.follower._programs._compiler, "decode", lambda row: forever.wait())
         waiting = asyncio.create_task(make(engine))
-        await until(lambda: told(other, "step") == 4)
+        await until(lambda: messages_sent(other, "step") == 4)
         other.line.close()
-        with pytest.raises(EngineDied, match="there is gone"):
+        with pytest.raises(EngineFailed, match="connection to there is lost"):
             await waiting
         forever.set()
 
@@ -247,7 +259,7 @@ async def test_the_other_forgets_what_nobody_here_refers_to(
 
     def forgotten() -> bool:
         gc.collect()
-        other.caught_up(group)  # brings what was dropped
+        other.caught_up(group)  # delivers the dropped rows
         return not other.follower.rows
 
     await until(forgotten)
@@ -263,10 +275,10 @@ async def test_steps_of_several_sizes_outlive_the_first_of_them(
             await make(engine, seed=seed, phase="told"), pipeline, seed=seed, phase="told"
         )
     first, second = (f"32x16xNone,plain,{seed}" for seed in (1, 2))
-    kept = engine.programs._buckets[second]
+    bucket = engine.programs._buckets[second]
     for buckets in (engine.programs._buckets, engine.costs._buckets):
         buckets.clear()
-    engine.programs._buckets[second] = kept
+    engine.programs._buckets[second] = bucket
     gc.collect()
     again = await make(engine, seed=2, phase="told", num_inference_steps=6)
     assert_is_reference(again, pipeline, seed=2, phase="told", num_inference_steps=6)
@@ -278,18 +290,18 @@ async def test_what_one_takes_up_the_other_takes_up(
     engine: Engine, pipeline: ToyPipeline, group: Followers, other: Other
 ) -> None:
     fields = {"num_inference_steps": 30, "seed": 6, "phase": "noisy"}
-    whole, kept = await disturbed_at(3, engine, fields, {})
+    full, snapshot = await disturbed_at(3, engine, fields, {})
     latents: list[np.ndarray] = []
 
     def on_step(row: Any) -> None:
-        held = row.known  # before the mark: the loop goes on meanwhile
+        state = row.verified_state  # before the mark: the loop goes on meanwhile
         other.caught_up(group)
-        theirs = other.follower.rows[held.handle.number]
-        latents.append(np.asarray(theirs["latents"] == held.row["latents"]))
+        remote = other.follower.rows[state.handle.number]
+        latents.append(np.asarray(remote["latents"] == state.row["latents"]))
 
-    rest = await engine.generate(fields, {}, on_step, kept)
-    assert (rest.pixels == whole.pixels).all()
-    assert len(latents) == 30 - kept.done
+    resumed = await engine.generate(fields, {}, Observing(on_step), snapshot)
+    assert (resumed.pixels == full.pixels).all()
+    assert len(latents) == 30 - snapshot.done
     assert all(same.all() for same in latents)
 
 
@@ -297,59 +309,59 @@ async def test_what_one_takes_up_the_other_takes_up(
 async def test_each_process_brings_its_own_experts(
     engine: Engine, pipeline: TwoExperts, group: Followers, other: Other
 ) -> None:
-    """Images one after the other, so that the networks change places several times."""
+    """Images run one after the other, so that the experts are swapped several times."""
     for seed in range(2):
-        picture = await engine.generate(fields(4, seed), {}, lambda row: None)
+        picture = await engine.generate(fields(4, seed), {})
         expected = generate(pipeline, fields(4, seed), {}).astype(int)
         assert np.abs(picture.pixels - expected).max() <= PIXEL_TOLERANCE
     latents: list[np.ndarray] = []
 
     def on_step(row: Any) -> None:
-        held = row.known  # before the mark: the loop goes on meanwhile
+        state = row.verified_state  # before the mark: the loop goes on meanwhile
         other.caught_up(group)
-        theirs = other.follower.rows[held.handle.number]
-        latents.append(np.asarray(theirs["latents"] == held.row["latents"]))
+        remote = other.follower.rows[state.handle.number]
+        latents.append(np.asarray(remote["latents"] == state.row["latents"]))
 
-    await engine.generate(fields(4), {}, on_step)
+    await engine.generate(fields(4), {}, Observing(on_step))
     assert len(latents) == 4
     assert all(same.all() for same in latents)
 
 
 @pytest.mark.parametrize("pipeline", [SoundingToy], indirect=True)
 async def test_sound_comes_with_the_frames(engine: Engine, pipeline: SoundingToy) -> None:
-    made = await make(engine, num_frames=5)
+    output = await make(engine, num_frames=5)
     expected = generate(pipeline, {"num_frames": 5}, {})
-    assert made.sound is not None
-    np.testing.assert_allclose(made.sound, expected.sound, atol=1e-3)
-    assert np.abs(made.pixels - expected.pixels.astype(int)).max() <= PIXEL_TOLERANCE
+    assert output.sound is not None
+    np.testing.assert_allclose(output.sound, expected.sound, atol=1e-3)
+    assert np.abs(output.pixels - expected.pixels.astype(int)).max() <= PIXEL_TOLERANCE
 
 
 async def test_a_lost_process_ends_what_waits_for_it(
     engine: Engine, pipeline: ToyPipeline, group: Followers, other: Other
 ) -> None:
-    """The step loop is held in a step, as by a device that waits for one that is gone."""
+    """The step loop is blocked in a step, like a device that waits for a lost process."""
     waiting = asyncio.create_task(make(engine, phase="gated"))
     await at_gate(pipeline)
     other.line.close()
-    with pytest.raises(EngineDied, match="there is gone"):
+    with pytest.raises(EngineFailed, match="connection to there is lost"):
         await waiting
-    with pytest.raises(EngineDied):
+    with pytest.raises(EngineFailed):
         await make(engine)
 
 
 async def test_an_error_of_a_program_ends_the_slice(
     engine: Engine, group: Followers, other: Other
 ) -> None:
-    """It may have failed here alone: the others would wait in it for ever."""
-    with pytest.raises(EngineDied, match="RESOURCE_EXHAUSTED"):
+    """The program may have failed only here, and the other processes would wait in it for ever."""
+    with pytest.raises(EngineFailed, match="RESOURCE_EXHAUSTED"):
         await make(engine, phase="hopeless")
-    assert isinstance(engine.died.result(), EngineDied)
+    assert isinstance(engine.failure.result(), EngineFailed)
 
 
 async def test_what_does_not_compile_ends_its_own_picture_alone(
     engine: Engine, pipeline: ToyPipeline, other: Other
 ) -> None:
-    """Nothing was launched yet."""
+    """No program has been launched yet."""
     with pytest.raises(Exception, match="compiling"):
         await make(engine, phase="flawed")
     assert_is_reference(await make(engine, seed=4), pipeline, seed=4)

@@ -1,4 +1,4 @@
-"""A follower that fails alone: the first process is told why, and both end."""
+"""Failure of a follower alone: the first process gets the reason, and both end."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.workers.polling import until
 from tests.workers.pool_process import START_S
 from tests.workers.toy import ToyPipeline
 from workers.engine.engine import Engine
-from workers.engine.errors import EngineDied
+from workers.engine.errors import EngineFailed
 from workers.multihost.followers import Followers
 from workers.multihost.handshake import Handshake
 from workers.multihost.leader import Leader
-from workers.multihost.rendezvous import gathered, listening
+from workers.multihost.rendezvous import accept_followers, listening
 
 pytestmark = pytest.mark.usefixtures("no_compile_cache")
 TOKEN = "a secret"
@@ -35,18 +35,18 @@ Process = tuple[subprocess.Popen[bytes], Path]
 
 @pytest.fixture
 def sizes() -> list[int]:
-    """The follower's."""
+    """Return the follower's batch sizes."""
     return SIZES
 
 
 @pytest.fixture
 async def follower(tmp_path: Path, sizes: list[int]) -> AsyncIterator[tuple[Followers, Process]]:
-    """As the leader has it; and its process with its log."""
+    """Start a follower. Yield the leader's object for it, its process and its log."""
     log = tmp_path / "follower.log"
     with listening(0) as server, log.open("w") as file:
         process = started(server.getsockname()[1], sizes, file)
         await until(lambda: CALLS in log.read_text(), START_S)
-        lines = gathered(server, 1, TOKEN, SILENCE_S)
+        lines = accept_followers(server, 1, TOKEN, SILENCE_S)
     followers = Followers(lines, SILENCE_S)
     yield followers, (process, log)
     followers.on_loss(lambda error: None)
@@ -58,8 +58,8 @@ async def follower(tmp_path: Path, sizes: list[int]) -> AsyncIterator[tuple[Foll
 
 def started(port: int, sizes: list[int], log: IO[str]) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "tests.workers.multihost.following", str(port), TOKEN]
-    own = {"JAX_NUM_CPU_DEVICES": "1", "XLA_FLAGS": coarse.FLAGS}
-    environment = {**os.environ, **own}
+    variables = {"JAX_NUM_CPU_DEVICES": "1", "XLA_FLAGS": coarse.FLAGS}
+    environment = {**os.environ, **variables}
     return subprocess.Popen(
         [*command, *map(str, sizes)],
         env=environment,
@@ -80,7 +80,7 @@ async def engine(
 
 
 async def ended(process: Process) -> tuple[int, str]:
-    """Its exit code and what it said."""
+    """Wait for the process, and return its exit code and its log."""
     await until(lambda: process[0].poll() is not None)
     return process[0].returncode, process[1].read_text()
 
@@ -88,16 +88,16 @@ async def ended(process: Process) -> tuple[int, str]:
 async def test_a_follower_out_of_memory_ends_the_slice(
     engine: Engine, pipeline: ToyPipeline, follower: tuple[Followers, Process]
 ) -> None:
-    """The first process has enough, and would wait in its next collective for ever."""
+    """The first process has enough memory, and would wait in its next collective for ever."""
     assert_is_reference(await make(engine, seed=4), pipeline, seed=4)
-    with pytest.raises(EngineDied):
+    with pytest.raises(EngineFailed):
         await make(engine, phase="double", num_inference_steps=200_000)
-    said = str(engine.died.result())
-    assert said.startswith("the slice ends: process 1 failed: it ran out of memory (RESOURCE_")
-    assert "fewer slots or more devices" in said
+    message = str(engine.failure.result())
+    assert message.startswith("the slice ends: process 1 failed: it ran out of memory (RESOURCE_")
+    assert "fewer slots or more devices" in message
     code, log = await ended(follower[1])
     assert code == 1
-    assert "this process leaves: it ran out of memory" in log, log
+    assert "this process exits: it ran out of memory" in log, log
 
 
 @pytest.mark.parametrize("sizes", [OTHER_SIZES])
@@ -105,8 +105,8 @@ async def test_a_follower_with_other_settings_is_named(
     engine: Engine, follower: tuple[Followers, Process]
 ) -> None:
     wrong = f"sizes is {OTHER_SIZES} here and {SIZES} in the first process"
-    died = await engine.died
-    assert str(died) == f"the slice ends: process 1 failed: {wrong}"
+    failure = await engine.failure
+    assert str(failure) == f"the slice ends: process 1 failed: {wrong}"
     code, log = await ended(follower[1])
     assert code == os.EX_CONFIG
     assert wrong in log

@@ -1,6 +1,8 @@
-"""Slices of two and of four processes, with real, tiny models and collectives by gloo: they draw
-what one device draws, and a process that is killed or fails in mid-step takes all with it, but no
-job."""
+"""Slices of two and of four processes, with tiny models and gloo collectives.
+
+They generate the same images as one device. A process that is killed or fails ends its slice, but
+no job is lost.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +27,18 @@ from tests.workers.paced import held
 from tests.workers.polling import until
 
 LEASE_S = 3600
-"""No lease lapses by itself, and no silence ends a slice."""
+"""Duration of leases and of silence that no test reaches."""
 STEPS = 60
 LATE = 24
-"""Of these; Wan's second expert has begun by then."""
+"""Step at which Wan's second expert has begun."""
 MORE = 6
-"""Steps that are done before a slice is killed."""
+"""Number of further steps before a slice is killed."""
 STARVED = 45
-"""The step at which one runs out of memory."""
+"""Step at which a process runs out of memory."""
 LEAVE_S = 120.0
-"""For all to leave when one has: it takes a fraction of a second, and longer on a busy machine."""
+"""Timeout for all processes to exit after one: a fraction of a second on an idle machine."""
 DRAIN_S = 600.0
-"""Half of it for jobs to end."""
+"""Duration of a drain, half of which is for jobs to end."""
 TWO = "mesh = {ici = {context = 2}, dcn = {fsdp = 2}}"
 """Half of the weights is on each host."""
 FOUR = "mesh = {dcn = {context = 4}}"
@@ -51,7 +53,7 @@ class Start(Protocol):
 
 @pytest.fixture
 def start(tmp_path: Path, redis_url: str, state_dir: Path) -> Iterator[Start]:
-    """A slice of so many processes, of so many devices each, for this model and pool."""
+    """Return a function that starts a slice of `hosts` processes with `devices` devices each."""
     started: list[SliceProcesses] = []
 
     def start(settings: str, hosts: int = 2, devices: int = 2, **more: Any) -> SliceProcesses:
@@ -65,13 +67,13 @@ def start(tmp_path: Path, redis_url: str, state_dir: Path) -> Iterator[Start]:
         return started[-1]
 
     yield start
-    for one in started:
-        one.end()
-        print(one.said)  # is shown where the test has failed
+    for processes in started:
+        processes.end()
+        print(processes.said)  # shown if the test fails
 
 
 def settings(model: Path, request: dict[str, Any], pool: str, more: str = "") -> str:
-    """As TOML: a model with the size of that request, and a pool of it."""
+    """Return TOML settings: a model with the request's size, and a pool of it."""
     names = ("width", "height", "num_frames", "max_sequence_length")
     size = ", ".join(f"{name} = {request[name]}" for name in names if name in request)
     return f"""
@@ -89,12 +91,12 @@ def settings(model: Path, request: dict[str, Any], pool: str, more: str = "") ->
 
 
 def drawn(model: Path, request: dict[str, Any], images: int = 1) -> list[np.ndarray]:
-    """The images of one device, without an engine."""
+    """Generate the images on one device, without an engine."""
     pipeline = registry.load(POOL, str(model), "float32", {})
     fields = {**pipeline.spec.defaults, **request, "num_inference_steps": STEPS}
     seeds = range(request["seed"], request["seed"] + images)
-    made = [generate(pipeline, {**fields, "seed": seed}, {}) for seed in seeds]
-    return [frame for one in made for frame in (one if one.ndim == 4 else one[None])]
+    outputs = [generate(pipeline, {**fields, "seed": seed}, {}) for seed in seeds]
+    return [frame for output in outputs for frame in (output if output.ndim == 4 else output[None])]
 
 
 async def put(queue: Queue, request: dict[str, Any], images: int = 1) -> Job:
@@ -116,15 +118,15 @@ async def in_mid_step(queue: Queue, job: Job, after: int = 0, snapshots: int = 0
     async def is_there() -> bool:
         now = await queue.get(job.id) or job
         assert not now.state.ended, "it is not held"
-        kept = sum(one.step > after for one in now.snapshots) >= snapshots
-        return now.state == JobState.RUNNING and now.step > after and kept
+        enough = sum(snapshot.step > after for snapshot in now.snapshots) >= snapshots
+        return now.state == JobState.RUNNING and now.step > after and enough
 
     await until(is_there)
 
 
 async def assert_drawn(store: Store, job: Job, expected: list[np.ndarray]) -> None:
-    for picture, wanted in zip(await pixels(store, job), expected, strict=True):
-        assert_same(picture, wanted)
+    for picture, reference in zip(await pixels(store, job), expected, strict=True):
+        assert_same(picture, reference)
 
 
 @pytest.mark.timeout(900)  # two slices start, one after the other
@@ -140,7 +142,7 @@ async def test_no_process_outlives_its_slice_and_every_job_does(
     state_dir: Path,
     flux_folder: Path,
 ) -> None:
-    """Who leaves because another is gone has an exit code of its own, or JAX's."""
+    """A process that exits because another is gone has its own exit code, or JAX's."""
     store = Store(str(state_dir / "outputs"))
     expected = drawn(flux_folder, REQUEST)
     slice_ = start(settings(flux_folder, REQUEST, mesh), hosts, 4 // hosts)
@@ -193,7 +195,7 @@ async def test_another_slice_goes_on_with_what_a_killed_or_starved_one_has_kept(
     tmp_path: Path,
     state_dir: Path,
 ) -> None:
-    """Wan goes on with its second expert, the first of its slice's life."""
+    """Wan resumes with its second expert, the first that the new slice loads."""
     store = Store(str(state_dir / "outputs"))
     model, request = MAKE[family](tmp_path / "model"), asked(family, {})
     expected = drawn(model, request, images)
@@ -217,7 +219,7 @@ async def test_another_slice_goes_on_with_what_a_killed_or_starved_one_has_kept(
     assert await starved.exit_codes(LEAVE_S) == [1, 1], starved.said
     why = "process 1 failed: it ran out of memory (RESOURCE_EXHAUSTED: Out of memory allocating"
     assert why in starved.said
-    assert f"of {job.id} goes on after step" in starved.said
+    assert f"of {job.id} resumes after step" in starved.said
     job = await lapsed(queue, job)
     assert job.attempts == 2
 
@@ -225,5 +227,5 @@ async def test_another_slice_goes_on_with_what_a_killed_or_starved_one_has_kept(
     await last.ready()
     job = await ended(queue, job)
     assert (job.state, job.attempts) == (JobState.SUCCEEDED, 3), last.said
-    assert f"of {job.id} goes on after step" in last.said
+    assert f"of {job.id} resumes after step" in last.said
     await assert_drawn(store, job, expected)

@@ -13,7 +13,7 @@ from tests.workers.multihost.processes import reserved_port
 from tests.workers.polling import DEADLINE_S
 from workers.engine.array_framing import Message
 from workers.multihost.connection import Connection
-from workers.multihost.rendezvous import call, gathered, listening, own_address
+from workers.multihost.rendezvous import accept_followers, call, leader_address, listening
 
 TOKEN = "the right one"
 
@@ -21,7 +21,7 @@ TOKEN = "the right one"
 def test_strangers_are_turned_away_and_processes_sorted() -> None:
     with listening(0) as server, ThreadPoolExecutor(1) as leader:
         address = ("127.0.0.1", server.getsockname()[1])
-        meeting = leader.submit(gathered, server, 2, TOKEN, SILENCE_S)
+        meeting = leader.submit(accept_followers, server, 2, TOKEN, SILENCE_S)
         wrong = call(address, "a guess", 1, SILENCE_S)
         with socket.create_connection(address) as noise:
             noise.sendall(b"GET / HTTP/1.1\r\n\r\n")
@@ -52,14 +52,16 @@ join(HostsSettings(count=2, coordinator=sys.argv[1], index=int(sys.argv[2])), ar
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_process_whose_others_never_come_says_so(index: int) -> None:
-    """JAX itself would abort it, with the guess that another has died."""
+    """JAX itself would abort the process with the guess that another has died."""
     with reserved_port() as port:
         address = f"127.0.0.1:{port}"
         command = [sys.executable, "-c", ALONE, address, str(index)]
         left = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
     assert left.returncode == 1, left.stderr
-    said = f"not all 2 processes of the slice have met this one, process {index}, at {address}"
-    assert said in left.stderr
+    message = (
+        f"not all 2 processes of the slice have joined this one, process {index}, at {address}"
+    )
+    assert message in left.stderr
 
 
 @pytest.mark.parametrize(
@@ -67,4 +69,4 @@ def test_a_process_whose_others_never_come_says_so(index: int) -> None:
     [("leader.pods:8476", "leader.pods"), ("10.0.0.7:1", "10.0.0.7"), ("[fd00::1]:1", "fd00::1")],
 )
 def test_the_first_process_is_where_the_coordinator_is(coordinator: str, address: str) -> None:
-    assert own_address(HostsSettings(count=2, coordinator=coordinator, index=1)) == address
+    assert leader_address(HostsSettings(count=2, coordinator=coordinator, index=1)) == address

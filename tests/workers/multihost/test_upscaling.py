@@ -1,4 +1,4 @@
-"""An image of a slice of two processes is drawn larger by its leader alone."""
+"""Upscaling of an image of a slice of two processes, by its leader alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The smallest checkpoints that slices of several processes draw with, and what is asked for."""
+"""Smallest checkpoints for slices of several processes, and requests to them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.parity.tiny_sdxl import make_sdxl
 from tests.parity.tiny_wan import make_wan
 
 MOST_LEVELS, LEAST_DB = 2, 60.0
-"""Between layouts: sums in another order."""
+"""Tolerance between layouts, which sum in another order: levels of 255, PSNR in dB."""
 CFG = {"ici": {"context": 2}, "dcn": {"cfg": 2}}
-"""A prompt on each host, its tokens swapped for heads inside."""
+"""One prompt per host, whose tokens are swapped for heads between its devices."""
 FEW: dict[str, Any] = {"prompt": "a red circle", "seed": 3, "num_inference_steps": 4}
 REQUESTS: dict[str, dict[str, Any]] = {
     "flux": {"width": 32, "height": 48, "true_cfg_scale": 2.0, "negative_prompt": "a blue square"},
@@ -63,28 +63,28 @@ MAKE: dict[str, Callable[[Path], Path]] = {
         t5=T5,
     ),
 }
-"""Few layers. Wan has two experts, or an image encoder."""
+"""Writers of checkpoints of few layers. Wan has two experts, or an image encoder."""
 
 
 def of_suite() -> tuple[str, ...]:
-    """Models of the conformance suite that are not among those above."""
+    """Return the models of the conformance suite that are not in `MAKE`."""
     return tuple(name for name in EVERY if name not in MAKE)
 
 
 def made(model: str, folder: Path) -> Path:
-    """Write a checkpoint of that model, of those above or the suite's."""
+    """Write a checkpoint of a model in `MAKE` or in the suite."""
     return (MAKE[model] if model in MAKE else EVERY[model].make)(folder)
 
 
 def asked(model: str, more: dict[str, Any]) -> dict[str, Any]:
-    """A request; `files` are those of its images, by path."""
+    """Return a request. Its field `files` contains the files of its images, by path."""
     if model in MAKE:
         return {**FEW, **REQUESTS[model], **more}
     return {**EVERY[model].request, "files": {path: f"{model}.{path}" for path in images_of(model)}}
 
 
 def assert_same(pixels: np.ndarray, expected: np.ndarray) -> None:
-    """But for rounding."""
+    """Check that two images are equal but for rounding."""
     levels = np.abs(pixels.astype(int) - expected)
     noise = np.mean(np.square(levels))
     assert levels.max() <= MOST_LEVELS

@@ -1,4 +1,4 @@
-"""Demo models without their weights."""
+"""Demo models, sketched without their weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEMO = Path(models.demo.__file__).parent
 
 @pytest.fixture(scope="session")
 def flux() -> Sketch:
-    """Of the demo's Flux at its own size, with a negative prompt: two passes a step."""
+    """Return the demo's Flux at its default size, with a negative prompt: two passes per step."""
     return sketch_of(str(DEMO / "flux"), "float32", {})
 
 

@@ -1,4 +1,4 @@
-"""Banks of adapters in a plan: what they take, and that nothing else of it changes."""
+"""Adapter banks in a plan: their memory, and no other change."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ PAGES = 4
 
 
 def sketched(source: str, dtype: str, pages: int, rank: int = 0) -> tuple[Sketch, Any]:
-    """The sketch of a model with so many pages a bank, and its pipeline.
+    """Return the sketch of a model with `pages` pages per bank, and its pipeline.
 
     Args:
-        rank: of the request's adapter; 0: it has none.
+        rank: Rank of the request's adapter, or 0 if it has none.
     """
     logical = logical_layout()
     pipeline: Any = abstract(source, dtype, logical.of_parameter, swap_experts=False)
@@ -39,7 +39,7 @@ def sketched(source: str, dtype: str, pages: int, rank: int = 0) -> tuple[Sketch
 
 
 def bank_bytes(pipeline: Any, pages: int, itemsize: int) -> int:
-    """Bytes of all banks, by the sizes of the layers."""
+    """Return the bytes of all banks, computed from the sizes of the layers."""
     return itemsize * sum(
         pages * (PAGE_RANK * (_inputs(shape) + shape.out_features) + shape.out_features)
         for network in names_of(pipeline).networks
@@ -58,7 +58,7 @@ def _inputs(shape: Any) -> int:
 def test_banks_are_reckoned_and_nothing_else_changes(family: str) -> None:
     plain, _ = sketched(str(DEMO / family), "float32", 0)
     banked, pipeline = sketched(str(DEMO / family), "float32", PAGES)
-    before, after = (estimate(one, ONE, V6E) for one in (plain, banked))
+    before, after = (estimate(item, ONE, V6E) for item in (plain, banked))
     more = after.memory[f"weights of {ADAPTERS}"]
     assert more == bank_bytes(pipeline, PAGES, 4) > 0
     assert dict(after.memory) == {**before.memory, f"weights of {ADAPTERS}": more}
@@ -67,19 +67,19 @@ def test_banks_are_reckoned_and_nothing_else_changes(family: str) -> None:
 
 def test_banks_are_split_as_their_layers_are() -> None:
     banked, _ = sketched(str(DEMO / "flux"), "float32", PAGES)
-    whole = weight_bytes(banked.weights, abstract_layout(ONE))[ADAPTERS]
+    unsplit = weight_bytes(banked.weights, abstract_layout(ONE))[ADAPTERS]
     for sizes in ({"tensor": 2}, {"fsdp": 2}):
         layout = abstract_layout(MeshShape(sizes).over(2))
-        share = weight_bytes(banked.weights, layout)[ADAPTERS] / whole
+        share = weight_bytes(banked.weights, layout)[ADAPTERS] / unsplit
         assert 0.5 <= share < 0.9, "inputs or outputs of most layers"
 
 
 def test_a_full_size_step_with_an_adapter_is_planned() -> None:
-    """Of rank 16 in every layer of Flux, by the numbers that it computes; from shapes alone."""
+    """The adapter has rank 16 in every layer of Flux. The plan uses shapes alone."""
     plain, _ = sketched("flux-dev", "bfloat16", 0)
     adapted, pipeline = sketched("flux-dev", "bfloat16", 16, rank=16)
-    found = estimate(adapted, ONE, V6E)
-    assert found.memory[f"weights of {ADAPTERS}"] == bank_bytes(pipeline, 16, 2)
-    assert 0.1 * GIB < found.memory[f"weights of {ADAPTERS}"] < 10 * GIB
-    more = found.step.flops / estimate(plain, ONE, V6E).step.flops
+    plan = estimate(adapted, ONE, V6E)
+    assert plan.memory[f"weights of {ADAPTERS}"] == bank_bytes(pipeline, 16, 2)
+    assert 0.1 * GIB < plan.memory[f"weights of {ADAPTERS}"] < 10 * GIB
+    more = plan.step.flops / estimate(plain, ONE, V6E).step.flops
     assert 1.0 < more < 1.05

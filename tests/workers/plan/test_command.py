@@ -1,4 +1,4 @@
-"""`atelier plan`, from its arguments to what it prints."""
+"""Tests of `atelier plan`, from its arguments to its output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMPILER = {"compile_s", "argument_bytes", "output_bytes", "temporary_bytes", "c
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error."""
+    """Run `atelier plan`, and return its exit code, standard output and standard error."""
     try:
         code = atelier.main(["plan", *map(str, arguments)])
     except SystemExit as ended:  # argparse
@@ -33,7 +33,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
 
 
 def check_plan(plan: dict[str, Any]) -> None:
-    """What programs may rely on."""
+    """Check the fields and sums that clients may rely on."""
     assert plan["estimate"] is True and "not measurements" in plan["how"]
     assert plan["fits"] == (plan["spare_bytes"] >= 0)
     assert plan["spare_bytes"] == plan["limit_bytes"] - sum(plan["memory_bytes"].values())
@@ -41,11 +41,11 @@ def check_plan(plan: dict[str, Any]) -> None:
     for program in plan["programs"]:
         assert program.keys() >= PROGRAM
         assert program["seconds"] == pytest.approx(program["compute_s"] + program["exchange_s"])
-        assert all(one.keys() == COLLECTIVE for one in program["collectives"])
+        assert all(collective.keys() == COLLECTIVE for collective in program["collectives"])
     by_name = {program["name"]: program for program in plan["programs"]}
     assert by_name.keys() > {"encode", "decode"}
     total = sum(program["runs"] * program["seconds"] for program in plan["programs"])
-    assert plan["request_s"] == pytest.approx(total)  # of one slot
+    assert plan["request_s"] == pytest.approx(total)  # with one slot
     assert plan["steps"] == sum(
         program["runs"]
         for name, program in by_name.items()
@@ -58,7 +58,7 @@ def test_gpus_are_reckoned(capsys: pytest.CaptureFixture[str], tiny: Path) -> No
     code, out, _ = run(capsys, "--model", tiny, "--topology", "h100:4", "--json", "--search")
     assert code == 0
     search = json.loads(out)["search"]
-    times = [one["request_s"] for one in search["latency"]]
+    times = [candidate["request_s"] for candidate in search["latency"]]
     # Estimates within two per cent of each other tie: the simpler layout goes first.
     assert all(a <= 1.02 * b for a, b in itertools.pairwise(times))
     assert search["throughput"] and search["do_not_fit"] == []
@@ -74,20 +74,23 @@ def test_a_plan_as_text_and_as_json(capsys: pytest.CaptureFixture[str], tiny: Pa
     assert plan["compiled"] is False
     code, out, _ = run(capsys, *arguments)
     assert code == 0
-    for said in ("estimate", "fits 31.24 GiB", "context 4 · tensor 2", "over ICI", "over DCN"):
-        assert said in out
+    for text in ("estimate", "fits 31.24 GiB", "context 4 · tensor 2", "over ICI", "over DCN"):
+        assert text in out
 
 
 def test_a_second_pass_is_planned_too(capsys: pytest.CaptureFixture[str], tiny: Path) -> None:
     arguments = ["--model", tiny, "--topology", "v6e:1x1", "--reckon", "--json"]
     small, large = ["--width", 64, "--height", 64], ["--width", 128, "--height", 128]
     once, twice, direct = (
-        json.loads(run(capsys, *arguments, *one)[1])
-        for one in (small, [*small, "--hires", "scale=2,strength=0.5"], large)
+        json.loads(run(capsys, *arguments, *item)[1])
+        for item in (small, [*small, "--hires", "scale=2,strength=0.5"], large)
     )
     check_plan(twice)
-    names = [one["name"] for one in twice["programs"]]
-    assert names == [*names[: len(names) // 2], *(SECOND + one for one in names[: len(names) // 2])]
+    names = [item["name"] for item in twice["programs"]]
+    assert names == [
+        *names[: len(names) // 2],
+        *(SECOND + item for item in names[: len(names) // 2]),
+    ]
     assert twice["steps"] == once["steps"] * 3 // 2
     assert twice["memory_bytes"]["rows"] == direct["memory_bytes"]["rows"]
     assert twice["memory_bytes"]["temporaries"] >= direct["memory_bytes"]["temporaries"]
@@ -98,11 +101,11 @@ def test_a_second_pass_is_planned_too(capsys: pytest.CaptureFixture[str], tiny: 
 
 
 def test_programs_are_really_compiled_for_tpus(tiny: Path) -> None:
-    """In a process of its own: libtpu reads its flags once."""
+    """The command runs in its own process: libtpu reads its flags only once."""
     arguments = ["--model", tiny, "--topology", "v6e:2x4", "--mesh", "context=4,data=2"]
     arguments += ["--width", 64, "--height", 64, "--json", "--batch", 1]
     arguments += ["--encoders-on-host", "--activation-dtype", "float32", "--hires", "scale=2"]
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, ROOT / "atelier.py", "plan", *map(str, arguments)],
         capture_output=True,
         text=True,
@@ -110,21 +113,21 @@ def test_programs_are_really_compiled_for_tpus(tiny: Path) -> None:
         cwd=ROOT,
         env={key: value for key, value in os.environ.items() if not key.startswith("JAX")},
     )
-    plan = json.loads(done.stdout)
+    plan = json.loads(result.stdout)
     check_plan(plan)
     assert plan["fits"] and plan["compiled"] and plan["memory_bytes"]["code"] > 0
     assert all(program["compiler"].keys() >= COMPILER for program in plan["programs"])
-    step, second = (one for one in plan["programs"] if one["runs"] > 1)
+    step, second = (entry for entry in plan["programs"] if entry["runs"] > 1)
     assert second["name"] == SECOND + step["name"]
     assert step["runs"] + second["runs"] == plan["steps"]
     assert plan["residency"] == {"on_host": ["clip", "t5"], "by_turns": []}
-    kinds = {one["kind"] for one in step["collectives"]}
+    kinds = {entry["kind"] for entry in step["collectives"]}
     assert "all-to-all" in kinds and step["compiler"]["cycles_s"] > 0
-    assert "compiled" in done.stderr
+    assert "compiled" in result.stderr
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--topology", "v9:2x4"], "topology 'v9:2x4' is not known; there are v4"),
         (["--mesh", "context=3"], "does not match v6e:2x4: ici context 3 makes 3 devices, but"),
@@ -141,12 +144,12 @@ def test_programs_are_really_compiled_for_tpus(tiny: Path) -> None:
     ],
 )
 def test_what_cannot_be_planned_is_refused_with_its_reason(
-    capsys: pytest.CaptureFixture[str], tiny: Path, arguments: list[str], said: str
+    capsys: pytest.CaptureFixture[str], tiny: Path, arguments: list[str], message: str
 ) -> None:
-    given = ["--model", tiny, "--topology", "v6e:2x4", "--mesh", "cfg=1,context=8", "--reckon"]
-    code, _, err = run(capsys, *given, *arguments)
+    defaults = ["--model", tiny, "--topology", "v6e:2x4", "--mesh", "cfg=1,context=8", "--reckon"]
+    code, _, err = run(capsys, *defaults, *arguments)
     assert code in (atelier.EXIT_USAGE, atelier.EXIT_CONFIG)
-    assert re.search(said, err)
+    assert re.search(message, err)
 
 
 def test_without_libtpu_it_says_what_to_install(
@@ -159,7 +162,7 @@ def test_without_libtpu_it_says_what_to_install(
 
 
 @pytest.mark.parametrize(
-    ("model", "arguments", "said"),
+    ("model", "arguments", "message"),
     [
         ("flux-dev", [], "clip and t5 in host memory"),
         ("flux-dev", ["--no-encoders-on-host", "--mesh", "context=1"], "does not fit 31.24 GiB"),
@@ -167,15 +170,15 @@ def test_without_libtpu_it_says_what_to_install(
     ],
 )
 def test_what_has_no_room_goes_where_a_pool_would_put_it(
-    capsys: pytest.CaptureFixture[str], model: str, arguments: list[str], said: str
+    capsys: pytest.CaptureFixture[str], model: str, arguments: list[str], message: str
 ) -> None:
-    given = ["--model", model, "--topology", "v6e:1x1", "--reckon", *arguments]
-    code, out, _ = run(capsys, *given)
-    assert said in out and (code == 0) == ("does not fit" not in out)
+    options = ["--model", model, "--topology", "v6e:1x1", "--reckon", *arguments]
+    code, out, _ = run(capsys, *options)
+    assert message in out and (code == 0) == ("does not fit" not in out)
 
 
 def test_what_does_not_fit_ends_with_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:
-    """All of Wan 2.2's experts, whole on each of eight chips of 16 GB."""
+    """Each of eight chips of 16 GB would hold all of Wan 2.2's experts."""
     arguments = ["--model", "wan2.2-a14b", "--topology", "v5e:2x4", "--mesh", "data=8"]
     code, out, _ = run(capsys, *arguments, "--reckon", "--num-frames", 81)
     assert code == atelier.EXIT_FAILED

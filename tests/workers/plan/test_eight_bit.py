@@ -1,4 +1,4 @@
-"""Weights of 8 bits in a plan: what they take."""
+"""Weights of 8 bits in a plan: their memory."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ ONE = MeshShape({}).over(1)
 
 @pytest.mark.parametrize("family", ["flux", "sdxl", "wan"])
 def test_memory_has_half_of_the_blocks_more_or_half_of_them_less(family: str) -> None:
-    exact, beside, instead = (
+    exact, additional, replacing = (
         sketch_of(str(DEMO / family), "bfloat16", {}, rounding=rounding)
         for rounding in (None, Rounding("beside"), Rounding("instead"))
     )
-    narrow = [one for one in instead.weights if one.itemsize == 1]
-    kernels = sum(one.nbytes for one in narrow)
-    scales = sum(one.nbytes // one.shape[-2] * 4 for one in narrow)
-    assert narrow and weights(beside) == weights(exact) + kernels + scales
-    assert weights(instead) == weights(exact) - kernels + scales
-    assert step_flops(beside) == step_flops(instead) == step_flops(exact)
+    narrow = [weight for weight in replacing.weights if weight.itemsize == 1]
+    kernels = sum(weight.nbytes for weight in narrow)
+    scales = sum(weight.nbytes // weight.shape[-2] * 4 for weight in narrow)
+    assert narrow and weights(additional) == weights(exact) + kernels + scales
+    assert weights(replacing) == weights(exact) - kernels + scales
+    assert step_flops(additional) == step_flops(replacing) == step_flops(exact)
 
 
 def weights(sketch: Sketch) -> int:
@@ -35,5 +35,5 @@ def weights(sketch: Sketch) -> int:
 
 
 def step_flops(sketch: Sketch) -> float:
-    program, _ = sketch.steps[sketch.phase]
+    program, _ = sketch.steps[sketch.main_step_kind]
     return program.work.flops

@@ -1,4 +1,4 @@
-"""The estimate against programs that are really compiled, for virtual devices."""
+"""Estimates of the planner, compared with programs compiled for virtual devices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from workers.plan.auto_layout import NothingFits, choose
 from workers.plan.estimate import Estimate, abstract_layout, estimate, row_bytes, weight_bytes
 from workers.plan.model import abstract, sketch_of
 from workers.plan.offload import Residency
-from workers.plan.search import Found, factors, search
+from workers.plan.search import SearchResults, factors, search
 from workers.plan.trace import Sketch
 from workers.programs import warmup
 from workers.programs.conditioning import STEPS
@@ -31,15 +31,15 @@ from workers.slice.mesh_shape import MeshShape
 
 V6E = CHIPS["v6e"]
 SHAPE = MeshShape({"fsdp": 2, "context": 4}, {}, 2).over(8)
-"""Gathers, rings and Ulysses in one."""
+"""Mesh with gathers, rings and Ulysses."""
 
 
 class Step(NamedTuple):
-    """One step of the demo's Flux by `SHAPE`, for virtual devices, from shapes alone."""
+    """Compiled step of the demo's Flux on `SHAPE`, from shapes alone."""
 
     program: Compiled
     row: Any
-    conditions: Compiled
+    modulations: Compiled
 
 
 @pytest.fixture(scope="module")
@@ -50,23 +50,23 @@ def step() -> Step:
     tracer = Tracer(pipeline, layout)
     row = tracer.encode(prepared.inputs).out_info
     first = prepared.steps[0]
-    traced = tracer.step(first.phase, first.values, row)
-    told = tracer.conditions(first.phase, first.values, row)
-    return Step(traced.lower().compile(), row, told.lower().compile())
+    traced = tracer.step(first.program, first.values, row)
+    modulations = tracer.modulations(first.program, first.values, row)
+    return Step(traced.lower().compile(), row, modulations.lower().compile())
 
 
 def test_a_programs_arguments_are_reckoned_to_the_byte(flux: Sketch, step: Step) -> None:
-    program, _ = flux.steps[flux.phase]
+    program, _ = flux.steps[flux.main_step_kind]
     weights = sum(weight_bytes(program.weights, abstract_layout(SHAPE)).values())
     read = {name: leaf for name, leaf in step.row.items() if name != "denoised"}
     of_row = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(read))
     of_step = 4 * len(("sigma", "sigma_next", "true_cfg_scale", "place of the conditions"))
-    expected = weights + of_row + flux.conditions_bytes + of_step
+    expected = weights + of_row + flux.modulations_bytes + of_step
     assert step.program.memory_analysis().argument_size_in_bytes == expected
 
 
 def test_rows_are_reckoned_as_they_lie() -> None:
-    """What a step cache keeps by shares, all else whole: to the byte."""
+    """A step cache's residual is split over devices, all else replicated. Exact to the byte."""
     shape = MeshShape({"cfg": 2, "context": 2}).over(4)
     layout = Layout(make_mesh(shape, jax.devices()[:4]), xla_kernel)
     fields = {"quality": "first-block-cache"}
@@ -74,100 +74,100 @@ def test_rows_are_reckoned_as_they_lie() -> None:
     pipeline = abstract(str(DEMO / "flux"), "float32", layout.of_parameter)
     prepared = warmup.prepare(pipeline, warmup.requests(pipeline.spec, [fields])[0])
     row = Tracer(pipeline, layout).encode(prepared.inputs).out_info
-    lying = jax.tree.map(
+    actual = jax.tree.map(
         lambda leaf, place: math.prod(place.shard_shape(leaf.shape)) * leaf.dtype.itemsize,
         row,
         row_shardings(row, layout),
     )
-    assert row_bytes(cached, abstract_layout(shape)) == sum(jax.tree.leaves(lying))
+    assert row_bytes(cached, abstract_layout(shape)) == sum(jax.tree.leaves(actual))
     residual = row["step_cache"]["residual"]
-    whole = row_bytes(cached, abstract_layout(MeshShape().over(1)))
-    spared = whole - row_bytes(cached, abstract_layout(shape))
-    assert spared == residual.size * residual.dtype.itemsize * 3 // 4 > 0
+    unsplit = row_bytes(cached, abstract_layout(MeshShape().over(1)))
+    saved = unsplit - row_bytes(cached, abstract_layout(shape))
+    assert saved == residual.size * residual.dtype.itemsize * 3 // 4 > 0
 
 
 def test_a_step_that_may_be_left_out_is_reckoned_whole(flux: Sketch) -> None:
-    """Its work; and its temporaries with little more, for what is kept goes in and out."""
+    """The step has an exact step's work, and slightly larger temporaries for the cache."""
     cached = sketch_of(str(DEMO / "flux"), "float32", {"quality": "first-block-cache"})
-    (step, _), (exact, _) = cached.steps[cached.phase], flux.steps[flux.phase]
+    (step, _), (exact, _) = cached.steps[cached.main_step_kind], flux.steps[flux.main_step_kind]
     assert step.work.flops == pytest.approx(exact.work.flops, rel=1e-3)
-    one = MeshShape().over(1)
-    more, least = (estimate(sketch, one, V6E).memory["temporaries"] for sketch in (cached, flux))
+    shape = MeshShape().over(1)
+    more, least = (estimate(sketch, shape, V6E).memory["temporaries"] for sketch in (cached, flux))
     assert least <= more < 1.25 * least
 
 
 def test_what_makes_conditions_stays_where_it_lies(flux: Sketch, step: Step) -> None:
-    """No weight is gathered: the devices tell each other the vectors of a layer alone."""
-    (program, runs) = flux.conditions[f"conditions of {flux.phase}"]
-    assert runs == math.ceil(flux.steps[flux.phase][1] / STEPS)
+    """No weight is gathered: the devices exchange only the vectors of a layer."""
+    (program, runs) = flux.modulations[f"conditions of {flux.main_step_kind}"]
+    assert runs == math.ceil(flux.steps[flux.main_step_kind][1] / STEPS)
     assert program.work.flops > 0
-    collectives = hlo.read(step.conditions.as_text(), [0] * 8).collectives
+    collectives = hlo.read(step.modulations.as_text(), [0] * 8).collectives
     kernels = [w for w in flux.weights if w.axes == ("layers", "embed", "modulation")]
     widest = max(math.prod(kernel.shape[1:]) * kernel.itemsize for kernel in kernels)
-    sent = [one.sent_bytes for one in collectives]
+    sent = [collective.sent_bytes for collective in collectives]
     assert sent and max(sent) < widest / 2, "two devices would send each other half of it"
 
 
 def test_exchange_is_reckoned_as_it_is_compiled(flux: Sketch, step: Step) -> None:
     sent: Counter[str] = Counter()
-    for one, count in hlo.read(step.program.as_text(), [0] * 8).collectives.items():
-        sent[one.kind] += one.sent_bytes * count  # type: ignore[assignment]
-    reckoned = estimate(flux, SHAPE, V6E).step.traffic
-    # XLA splits what comes before and after each attention a little otherwise.
-    permute, swap = reckoned["permute (ring)"], reckoned["all-to-all (Ulysses)"]
+    for collective, count in hlo.read(step.program.as_text(), [0] * 8).collectives.items():
+        sent[collective.kind] += collective.sent_bytes * count  # type: ignore[assignment]
+    estimated = estimate(flux, SHAPE, V6E).step.traffic
+    # XLA splits the operations around each attention slightly differently.
+    permute, swap = estimated["permute (ring)"], estimated["all-to-all (Ulysses)"]
     assert permute.ici_bytes == pytest.approx(sent["collective-permute"], rel=0.1)
     assert swap.ici_bytes == pytest.approx(sent["all-to-all"], rel=0.1)
 
 
 def test_a_share_of_the_work(flux: Sketch) -> None:
-    whole = estimate(flux, MeshShape().over(1), V6E)
+    full = estimate(flux, MeshShape().over(1), V6E)
     part = estimate(flux, MeshShape({"context": 4}).over(4), V6E)
-    # Padding, and time and text that every device embeds.
-    assert whole.step.flops / 4 <= part.step.flops <= whole.step.flops / 4 * 1.3
-    assert whole.step.flops == flux.steps[flux.phase][0].work.flops
-    assert not whole.step.traffic and part.step.traffic
+    # Every device pads, and embeds time and text.
+    assert full.step.flops / 4 <= part.step.flops <= full.step.flops / 4 * 1.3
+    assert full.step.flops == flux.steps[flux.main_step_kind][0].work.flops
+    assert not full.step.traffic and part.step.traffic
 
 
 def test_more_slots_are_more_of_everything_but_weights(flux: Sketch) -> None:
     shape = MeshShape().over(1)
-    one, three = estimate(flux, shape, V6E, 1), estimate(flux, shape, V6E, 3)
-    assert three.memory["rows"] == 3 * one.memory["rows"]
-    assert three.memory["weights of transformer"] == one.memory["weights of transformer"]
-    assert three.step.flops == 3 * one.step.flops
+    single, triple = estimate(flux, shape, V6E, 1), estimate(flux, shape, V6E, 3)
+    assert triple.memory["rows"] == 3 * single.memory["rows"]
+    assert triple.memory["weights of transformer"] == single.memory["weights of transformer"]
+    assert triple.step.flops == 3 * single.step.flops
 
 
 def test_what_one_launch_steps_bounds_its_temporaries(flux: Sketch) -> None:
-    """Images are decoded one at a time; only their states lie side by side."""
+    """Images are decoded one at a time, and only the rows' states are in memory together."""
     shape = MeshShape().over(1)
     alone, several = estimate(flux, shape, V6E), estimate(flux, shape, V6E, 5, launch=2)
     two = estimate(flux, shape, V6E, 2)
     assert several.memory["rows"] == 5 * alone.memory["rows"]
     assert several.memory["temporaries"] == two.memory["temporaries"]
     assert several.step == two.step
-    around_s = alone.request_s - sum(
-        alone.passes[phase].seconds * count for phase, (_, count) in flux.steps.items()
+    overhead_s = alone.request_s - sum(
+        alone.passes[step_kind].seconds * count for step_kind, (_, count) in flux.steps.items()
     )
-    assert several.request_s - 5 * around_s == pytest.approx(3 * (two.request_s - 2 * around_s))
+    assert several.request_s - 5 * overhead_s == pytest.approx(3 * (two.request_s - 2 * overhead_s))
 
 
 def test_networks_that_take_turns_count_once(flux: Sketch) -> None:
     shape = MeshShape().over(1)
-    residency = Residency(by_turns=frozenset({"t5", "transformer"}))
+    residency = Residency(swapped=frozenset({"t5", "transformer"}))
     turns = estimate(flux, shape, V6E, residency=residency).memory
     assert turns["weights of t5 or transformer"] == flux.networks["transformer"]
 
 
 def small(sketch: Sketch, share: float) -> float:
-    """Memory of a chip that holds so much of the weights."""
+    """Return the memory of a chip that holds this share of the weights."""
     return share * sum(sketch.networks.values())
 
 
-def found(sketch: Sketch, memory: float = V6E.memory_bytes, devices: int = 8) -> Found:
+def found(sketch: Sketch, memory: float = V6E.memory_bytes, devices: int = 8) -> SearchResults:
     return search(sketch, replace(V6E, memory_bytes=int(memory)), devices)
 
 
-def best(found: Found) -> Estimate:
-    return found.latency[0]
+def best(result: SearchResults) -> Estimate:
+    return result.latency[0]
 
 
 def test_cfg_comes_first_where_guidance_is_used(flux: Sketch) -> None:
@@ -177,7 +177,7 @@ def test_cfg_comes_first_where_guidance_is_used(flux: Sketch) -> None:
 
 def test_cfg_is_left_out_where_there_is_no_guidance(unguided: Sketch) -> None:
     assert unguided.prompts == 1
-    assert all(one.shape.size("cfg") == 1 for one in found(unguided).latency)
+    assert all(candidate.shape.size("cfg") == 1 for candidate in found(unguided).latency)
 
 
 def test_fsdp_is_for_what_does_not_fit(flux: Sketch) -> None:
@@ -185,7 +185,7 @@ def test_fsdp_is_for_what_does_not_fit(flux: Sketch) -> None:
     tight = found(flux, small(flux, 0.6))
     split = best(tight).shape.size("fsdp") * best(tight).shape.size("tensor")
     assert split > 1 and tight.refused
-    assert all(one.fits for one in (*tight.latency, *tight.throughput))
+    assert all(candidate.fits for candidate in (*tight.latency, *tight.throughput))
 
 
 def test_throughput_has_requests_side_by_side(flux: Sketch) -> None:
@@ -209,9 +209,9 @@ def test_slices_between_which_data_goes_by_dcn(flux: Sketch) -> None:
 
 
 def test_factors() -> None:
-    ways = list(factors(8, 3))
-    assert len(ways) == len(set(ways)) == 10
-    assert all(math.prod(way) == 8 for way in ways)
+    factorizations = list(factors(8, 3))
+    assert len(factorizations) == len(set(factorizations)) == 10
+    assert all(math.prod(factorization) == 8 for factorization in factorizations)
 
 
 def test_memory_is_told_by_kind(flux: Sketch) -> None:

@@ -1,4 +1,4 @@
-"""Collectives of real compiled programs, and of lines as the TPU's compiler writes them."""
+"""Collectives in HLO text, of compiled programs and as the TPU's compiler writes them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ DEVICES, LAYERS = 8, 3
 WIDTH = 128
 TWO_SLICES = [0] * 4 + [1] * 4
 SHARE = WIDTH * WIDTH // DEVICES * 4
-"""Bytes of a device's part."""
+"""Bytes of a device's share."""
 
 
 def compiled(step: object) -> str:
-    """A loop of steps on one device's share, as text."""
+    """Return the HLO text of a loop of steps on each device's share."""
     mesh = auto_mesh(jax.devices()[:DEVICES], ("all",))
     spec = PartitionSpec("all")
 
@@ -58,24 +58,30 @@ def gather(x: jax.Array) -> jax.Array:
 def test_a_loops_collectives_count_as_often_as_it_runs(
     step: object, kind: str, sent: float
 ) -> None:
-    found = read(compiled(step), [0] * DEVICES).collectives
-    total = sum(one.sent_bytes * count for one, count in found.items() if one.kind == kind)
+    collectives = read(compiled(step), [0] * DEVICES).collectives
+    total = sum(
+        collective.sent_bytes * count
+        for collective, count in collectives.items()
+        if collective.kind == kind
+    )
     assert total == LAYERS * sent
-    assert not any(one.crosses for one in found)
+    assert not any(collective.crosses for collective in collectives)
 
 
 def test_what_leaves_its_slice_is_told() -> None:
     """The same program on two slices of four devices."""
-    assert all(one.crosses for one in read(compiled(swap), TWO_SLICES).collectives)
+    assert all(collective.crosses for collective in read(compiled(swap), TWO_SLICES).collectives)
 
 
 def test_a_permute_crosses_where_any_of_its_pairs_does() -> None:
-    found = read(compiled(turn), TWO_SLICES).collectives
-    assert all(one.crosses for one in found if one.kind == "collective-permute")
+    collectives = read(compiled(turn), TWO_SLICES).collectives
+    assert all(
+        collective.crosses for collective in collectives if collective.kind == "collective-permute"
+    )
     alternate = [0, 1] * 4  # devices of a slice need not be numbered in a row
     pairs = "source_target_pairs={{0,2},{2,0}}"
     text = f"{HEAD}  %p = {ARRAY} collective-permute(%x), {pairs}\n}}\n"
-    assert not any(one.crosses for one in read(text, alternate).collectives)
+    assert not any(collective.crosses for collective in read(text, alternate).collectives)
 
 
 HEAD = "ENTRY %main (x: f32[8]) -> f32[8] {\n"
@@ -105,8 +111,8 @@ def test_an_asynchronous_one_counts_what_comes_out() -> None:
     line = (
         f"  %g = ({ARRAY}, bf16[16,256]{{1,0}}) all-gather-start(%x), replica_groups=[1,4]<=[4]\n"
     )
-    found = read(f"{HEAD}{line}}}\n", [0] * 4).collectives
-    assert found == Counter({Collective("all-gather", 16 * 256 * 2 * 3 / 4, False): 1})
+    collectives = read(f"{HEAD}{line}}}\n", [0] * 4).collectives
+    assert collectives == Counter({Collective("all-gather", 16 * 256 * 2 * 3 / 4, False): 1})
 
 
 def test_cycles_are_added_up() -> None:

@@ -1,4 +1,4 @@
-"""The table of layouts in docs/performance/plans.md against what is reckoned."""
+"""Table of layouts in docs/performance/plans.md, compared with the planned models and slices."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def test_each_model_has_a_row_for_each_slice_and_purpose() -> None:
     lines = PAGE.read_text().splitlines()
     rows = {tuple(cell.strip() for cell in line.split("|")[1:4]) for line in lines if "|" in line}
     sizes = {model: "x".join(map(str, size.values())) for model, size in MODELS.items()}
-    wanted = product(sizes.items(), TOPOLOGIES, ("latency", "throughput"))
-    assert {(f"{model} {size}", *rest) for (model, size), *rest in wanted} <= rows
+    expected = product(sizes.items(), TOPOLOGIES, ("latency", "throughput"))
+    assert {(f"{model} {size}", *rest) for (model, size), *rest in expected} <= rows

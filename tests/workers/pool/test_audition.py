@@ -1,4 +1,4 @@
-"""Auditions: images that stop at a step, and jobs that go on from their drafts."""
+"""Auditions: images that stop at a step, and jobs that continue from their drafts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from models.parallel.axis_rules import Layout
-from service.admission.drafts import Drafts, continuing, store_drafts
+from service.admission.drafts import Drafts, continuation_job, store_drafts
 from service.front_end.front_end import FrontEnd
 from service.jobs.model.job import Job, JobState
 from service.jobs.queue import Queue
@@ -27,22 +27,22 @@ STOP, STEPS = 3, 8
 
 
 def audition(**fields: Any) -> Job:
-    """Four images of eight steps that stop after three, seeds 5 to 8."""
-    asked = {"num_images": 4, "num_inference_steps": STEPS, "seed": 5, **fields}
-    job = toy_job(**asked, stop_at_step=STOP)
+    """Return a job of four images that stop after three of eight steps, seeds 5 to 8."""
+    request = {"num_images": 4, "num_inference_steps": STEPS, "seed": 5, **fields}
+    job = toy_job(**request, stop_at_step=STOP)
     return job.model_copy(update={"steps": STOP * job.images})
 
 
 async def continuation(store: Store, drafts: Drafts, **fields: Any) -> Job:
-    """A job that goes on from drafts, as the front end puts it."""
+    """Return a job that continues from drafts, as the front end submits it."""
     before = {
         name: value
         for name, value in drafts.audition.request.items()
         if name not in ("stop_at_step", "num_images")
     }
-    asked = toy_job(**{**before, **fields, "num_images": len(drafts.images)})
-    asked = asked.model_copy(update={"fingerprint": drafts.audition.fingerprint})
-    job = continuing(asked, drafts, SPEC)
+    submitted = toy_job(**{**before, **fields, "num_images": len(drafts.images)})
+    submitted = submitted.model_copy(update={"fingerprint": drafts.audition.fingerprint})
+    job = continuation_job(submitted, drafts, SPEC)
     await store_drafts(cast(FrontEnd, SimpleNamespace(store=store)), job, drafts)
     return job
 
@@ -56,14 +56,14 @@ async def auditioned(queue: Queue, **fields: Any) -> Job:
 
 
 async def straight(queue: Queue, store: Store, job: Job, **fields: Any) -> list[np.ndarray]:
-    """The same images, each by a request of its own that stops nowhere."""
-    drawn = []
+    """Generate the same images, each by its own request without a stop."""
+    images = []
     for number in range(job.images):
-        own = {**job.request, **fields, "num_images": 1, "seed": job.seed_of(number)}
-        alone = toy_job(**own)
+        request = {**job.request, **fields, "num_images": 1, "seed": job.seed_of(number)}
+        alone = toy_job(**request)
         await queue.put(alone)
-        drawn += await pixels(store, await ended(queue, alone))
-    return drawn
+        images += await pixels(store, await ended(queue, alone))
+    return images
 
 
 async def test_images_stop_at_their_step_and_show_what_they_may_become(
@@ -76,8 +76,8 @@ async def test_images_stop_at_their_step_and_show_what_they_may_become(
         assert [draft.step for draft in job.snapshots] == [STOP] * 4
         for draft in job.snapshots:
             assert await store.exists(str(draft.key))
-        standing = await queue.standing(job.tenant, TenantSettings())
-        stored = sum(one.bytes for one in (*job.outputs, *job.snapshots))
+        standing = await queue.quota_usage(job.tenant, TenantSettings())
+        stored = sum(item.bytes for item in (*job.outputs, *job.snapshots))
         assert standing.stored_bytes == stored > 0
         assert all(draft.bytes > 0 for draft in job.snapshots)
 
@@ -86,7 +86,7 @@ async def test_images_stop_at_their_step_and_show_what_they_may_become(
 async def test_chosen_images_are_those_of_a_run_without_a_stop(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, phase: str
 ) -> None:
-    """In another pool, and only with the steps that were missing."""
+    """Another worker continues, and runs only the missing steps."""
     async with at_work(pipeline, layout, queue, store):
         parent = await auditioned(queue, phase=phase)
     async with at_work(ToyPipeline(), layout, queue, store):
@@ -130,26 +130,28 @@ async def test_without_a_usable_draft_an_image_begins_anew(
     if batching is None:
         await queue.delete(parent.id)
         await until(lambda: swept(queue, store))
-        assert not any([await store.exists(str(one.key)) for one in parent.snapshots])
+        assert not any([await store.exists(str(draft.key)) for draft in parent.snapshots])
     job = await continuation(store, Drafts(parent, (2,)))
     async with at_work(ToyPipeline(), layout, queue, store, batching=batching):
         await queue.put(job)
-        drawn = await pixels(store, await ended(queue, job))
-        assert np.array_equal(drawn, await straight(queue, store, job))
+        images = await pixels(store, await ended(queue, job))
+        assert np.array_equal(images, await straight(queue, store, job))
 
 
 async def test_an_audition_goes_on_where_another_pool_was_stopped(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, put_aside_at_once: float
 ) -> None:
-    """Images that have reached their step are not drawn again, and the others from where they
-    were; what comes of them is the same."""
+    """Images that have reached their step are not drawn again, and the others resume.
+
+    The final images are the same.
+    """
     job = audition(phase="gated", num_images=2)
     await queue.put(job)
     drain_s = put_aside_at_once
-    async with at_work(pipeline, layout, queue, store, slots=1, drain_s=drain_s) as (pool, task):
+    async with at_work(pipeline, layout, queue, store, slots=1, drain_s=drain_s) as (worker, task):
         pipeline.gate.open(STOP + 2)
         await until(lambda: has_step(queue, job.id, STOP + 1))
-        pool.stop()
+        worker.stop()
         await asyncio.wait_for(task, DEADLINE_S)
     assert (await queue.get(job.id)).state is JobState.QUEUED
     other = ToyPipeline()
@@ -160,8 +162,8 @@ async def test_an_audition_goes_on_where_another_pool_was_stopped(
         assert other.gate.count < STOP * 2
         job = await continuation(store, Drafts(parent, (0, 1)))
         await queue.put(job)
-        drawn = await pixels(store, await ended(queue, job))
-        assert np.array_equal(drawn, await straight(queue, store, job))
+        images = await pixels(store, await ended(queue, job))
+        assert np.array_equal(images, await straight(queue, store, job))
 
 
 @pytest.mark.parametrize("is_kept", [True, False], ids=["from its draft", "its draft drawn again"])
@@ -176,7 +178,7 @@ async def test_a_branch_has_the_first_steps_of_its_draft(
         assert job.drafted and job.drafted.fields == {"prompt": "a cat"}
         assert [warning.field for warning in job.warnings] == ["prompt"]
         if not is_kept:
-            await store.delete([str(one.key) for one in job.snapshots])
+            await store.delete([str(snapshot.key) for snapshot in job.snapshots])
         await queue.put(job)
         job = await ended(queue, job)
         steps = STEPS - STOP if is_kept else STEPS
@@ -197,24 +199,24 @@ async def test_a_branch_has_the_first_steps_of_its_draft(
 async def test_a_branch_may_have_other_noise(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, is_kept: bool
 ) -> None:
-    """Later steps have it, each image by a seed of its own, and its file says of which draft."""
+    """Later steps have other noise, each image by its own seed. The file names the draft's seed."""
     async with at_work(pipeline, layout, queue, store):
         parent = await auditioned(queue, phase="noisy")
         job = await continuation(store, Drafts(parent, (2, 0), seed=90))
         assert job.seeds == [90, 91] and job.drafted and job.drafted.seeds == (7, 5)
         assert [warning.field for warning in job.warnings] == ["seed"]
         if not is_kept:
-            await store.delete([str(one.key) for one in job.snapshots])
+            await store.delete([str(snapshot.key) for snapshot in job.snapshots])
         await queue.put(job)
         job = await ended(queue, job)
-        drawn = await pixels(store, job)
+        images = await pixels(store, job)
         assert [output.seed for output in job.outputs] == [90, 91]
-    for number, (drafted, own) in enumerate([(7, 90), (5, 91)]):
+    for number, (drafted, new_seed) in enumerate([(7, 90), (5, 91)]):
         recipe = read_recipe(await store.get(job.outputs[number].key))
-        assert recipe and recipe.drafted == {"seed": drafted} and recipe.request["seed"] == own
-        begun = {**job.request, "seed": drafted}
-        expected = reference(ToyPipeline(), begun, later=(STOP, {"seed": own}))
-        assert np.abs(drawn[number].astype(int) - expected).max() <= 1
+        assert recipe and recipe.drafted == {"seed": drafted} and recipe.request["seed"] == new_seed
+        first_request = {**job.request, "seed": drafted}
+        expected = reference(ToyPipeline(), first_request, later=(STOP, {"seed": new_seed}))
+        assert np.abs(images[number].astype(int) - expected).max() <= 1
     same = await continuation(store, Drafts(parent, (1, 2), seed=6))
     assert same.drafted is None and same.seeds == [6, 7], "their own"
     half = await continuation(store, Drafts(parent, (1, 3), seed=6))

@@ -7,69 +7,69 @@ from workers.pool.capacity import JOBS_A_SLOT, LEAVING_STEPS, Capacity
 
 
 async def test_a_picture_makes_room_shortly_before_its_end() -> None:
-    room = Capacity(slots=2)
-    places = room.enter(2)
-    assert room.free == 0
-    places.step(0, LEAVING_STEPS + 1)
-    assert room.free == 0
-    places.step(0, LEAVING_STEPS)
-    places.step(0, LEAVING_STEPS - 1)
-    assert room.free == 1
-    places.leave()
-    assert room.free == 2
+    capacity = Capacity(slots=2)
+    reservation = capacity.enter(2)
+    assert capacity.free == 0
+    reservation.step(0, LEAVING_STEPS + 1)
+    assert capacity.free == 0
+    reservation.step(0, LEAVING_STEPS)
+    reservation.step(0, LEAVING_STEPS - 1)
+    assert capacity.free == 1
+    reservation.release()
+    assert capacity.free == 2
 
 
 async def test_a_job_of_more_pictures_than_slots_takes_all_the_room() -> None:
-    room = Capacity(slots=2)
-    places = room.enter(5)
-    room.enter(1).leave()
-    waiting = asyncio.create_task(room.wait())
+    capacity = Capacity(slots=2)
+    reservation = capacity.enter(5)
+    capacity.enter(1).release()
+    waiting = asyncio.create_task(capacity.wait())
     for picture in range(4):
-        places.step(picture, 1)
-        assert room.free == picture - 2
+        reservation.step(picture, 1)
+        assert capacity.free == picture - 2
     assert await asyncio.wait_for(waiting, DEADLINE_S) == 1
 
 
 async def test_jobs_that_cannot_be_delivered_stop_the_claims() -> None:
-    room = Capacity(slots=1)
+    capacity = Capacity(slots=1)
     undelivered = []
     for _ in range(JOBS_A_SLOT):
-        undelivered.append(room.enter(1))
+        undelivered.append(capacity.enter(1))
         undelivered[-1].step(0, 0)
-    assert room.free == 0
-    undelivered[0].leave()
-    assert room.free == 1
+    assert capacity.free == 0
+    undelivered[0].release()
+    assert capacity.free == 1
 
 
 async def test_it_is_full_where_a_place_less_would_make_room() -> None:
-    room = Capacity(slots=2)
-    places = room.enter(2)
-    assert (room.is_full, places.pictures) == (True, 2)
-    places.step(0, 1)
-    assert (room.is_full, places.pictures) == (False, 1)
-    suspect = room.enter(1, is_suspect=True)
-    assert not room.is_full, "nobody may come in, place or not"
-    suspect.leave()
+    capacity = Capacity(slots=2)
+    reservation = capacity.enter(2)
+    assert (capacity.is_full, reservation.images_with_slot) == (True, 2)
+    reservation.step(0, 1)
+    assert (capacity.is_full, reservation.images_with_slot) == (False, 1)
+    suspect = capacity.enter(1, is_suspect=True)
+    assert not capacity.is_full, "nobody may come in, place or not"
+    suspect.release()
     for _ in range(2 * JOBS_A_SLOT):
-        room.enter(1)
-    assert not room.is_full, "too many jobs, wherever they are"
+        capacity.enter(1)
+    assert not capacity.is_full, "too many jobs, wherever they are"
 
 
 async def test_nobody_comes_in_beside_a_suspect() -> None:
-    room = Capacity(slots=4)
-    room.enter(1)
-    suspect = room.enter(1, is_suspect=True)
-    assert room.free == 0
+    capacity = Capacity(slots=4)
+    capacity.enter(1)
+    suspect = capacity.enter(1, is_suspect=True)
+    assert capacity.free == 0
     suspect.step(0, 0)
-    assert room.free == 0
-    suspect.leave()
-    assert room.free == 3
+    assert capacity.free == 0
+    suspect.release()
+    assert capacity.free == 3
 
 
 def test_a_job_that_has_left_takes_no_slot_again() -> None:
     capacity = Capacity(2)
-    places = capacity.enter(2)
-    places.wait(0)
-    places.leave()
-    places.come_back(0)
-    assert capacity.is_whole and capacity.free == 2
+    reservation = capacity.enter(2)
+    reservation.wait(0)
+    reservation.release()
+    reservation.reacquire(0)
+    assert capacity.is_unused and capacity.free == 2

@@ -1,4 +1,5 @@
-"""A pool that an operator drains puts its jobs aside and stays; resumed, it goes on with them."""
+"""Drain by an operator: a worker puts its jobs aside and stays; after a resume it continues
+them."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from tests.workers.toy import ToyPipeline
 
 DRAIN = Pause(by="op", at=1.0, drains=True)
 ENDLESS = 200_000
-"""Steps of a job that does not end by itself here."""
+"""Number of steps of a job that does not end within a test."""
 
 
 async def test_what_runs_is_put_aside_and_goes_on(
@@ -22,18 +23,20 @@ async def test_what_runs_is_put_aside_and_goes_on(
 ) -> None:
     job = toy_job(num_inference_steps=ENDLESS)
     await queue.put(job)
-    async with at_work(pipeline, layout, queue, store, lease_s=0.6) as (pool, task):
+    async with at_work(pipeline, layout, queue, store, lease_s=0.6) as (worker, task):
         await until(lambda: has_step(queue, job.id, 3))
         await queue.pause("pool", "toy", DRAIN)
 
         async def is_back() -> bool:
-            found = await queue.get(job.id)
-            return found is not None and found.state is JobState.QUEUED and not pool.jobs
+            current = await queue.get(job.id)
+            return current is not None and current.state is JobState.QUEUED and not worker.jobs
 
         await until(is_back)
-        back = await queue.get(job.id)
-        assert back is not None and back.attempts == 0 and back.step > 0, "what it did is kept"
-        assert not task.done() and pool.name in (await queue.models())[job.model].pools
+        queued = await queue.get(job.id)
+        assert queued is not None and queued.attempts == 0 and queued.step > 0, (
+            "what it did is kept"
+        )
+        assert not task.done() and worker.name in (await queue.models())[job.model].pools
         await queue.resume("pool", "toy")
-        await until(lambda: has_step(queue, job.id, back.step + 1))
+        await until(lambda: has_step(queue, job.id, queued.step + 1))
         await queue.cancel(job.id)

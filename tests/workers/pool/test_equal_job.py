@@ -1,4 +1,4 @@
-"""Equal jobs at the same time: drawn once where that can be, and each with files of its own."""
+"""Equal jobs at the same time: drawn once if possible, each with its own files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def gated(**fields: Any) -> Job:
 
 
 async def half_way(queue: Queue, pipeline: ToyPipeline, **fields: Any) -> Job:
-    """A job that has done a few steps, and waits for the gate."""
+    """Return a job that has done a few steps and waits at the gate."""
     job = gated(**fields)
     await queue.put(job)
     pipeline.gate.open(4)
@@ -37,12 +37,12 @@ async def half_way(queue: Queue, pipeline: ToyPipeline, **fields: Any) -> Job:
 
 
 def equal_to(job: Job) -> Job:
-    """The same request again, as a front end puts it."""
+    """Return the same request again, as a front end submits it."""
     return gated().model_copy(update={"awaits": job.id})
 
 
 async def waiting_for(queue: Queue, job: Job) -> Job:
-    """An equal job that a pool has taken."""
+    """Return an equal job that a worker has claimed."""
     again = equal_to(job)
     await queue.put(again)
     return await reached(queue, again, JobState.RUNNING)
@@ -65,22 +65,24 @@ async def test_it_is_drawn_once(
         first = await half_way(queue, pipeline)
         again = [await waiting_for(queue, first) for _ in range(2)]
         pipeline.gate.open()
-        drawn, *copied = [await ended(queue, job) for job in (first, *again)]
-    assert pipeline.gate.count == 2 * STEPS == drawn.usage.steps
-    assert drawn.copied_from is None
+        original, *copied = [await ended(queue, job) for job in (first, *again)]
+    assert pipeline.gate.count == 2 * STEPS == original.usage.steps
+    assert original.copied_from is None
     for job in copied:
         assert (job.state, job.copied_from) == (JobState.SUCCEEDED, first.id)
         assert (job.usage.steps, job.usage.device_seconds) == (0, 0)
-        assert await files_of(store, job) == await files_of(store, drawn)
-        assert not {one.key for one in job.outputs} & {one.key for one in drawn.outputs}
-        assert [one.seed for one in job.outputs] == [5, 6]
-    assert saved_s() - before_s == pytest.approx(2 * drawn.usage.device_seconds)
+        assert await files_of(store, job) == await files_of(store, original)
+        assert not {output.key for output in job.outputs} & {
+            output.key for output in original.outputs
+        }
+        assert [output.seed for output in job.outputs] == [5, 6]
+    assert saved_s() - before_s == pytest.approx(2 * original.usage.device_seconds)
 
 
 async def test_another_pool_does_not_wait_for_it(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
-    """Pools may be slow, or compile first."""
+    """A worker may be slow, or compile first."""
     other = ToyPipeline()
     other.gate.open()
     async with AsyncExitStack() as pools:
@@ -132,12 +134,12 @@ async def test_it_is_drawn_where_the_other_one_is_canceled(
 async def test_both_go_back_and_go_on_elsewhere(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
-    """The other one waits again as soon as the first one runs again."""
-    async with at_work(pipeline, layout, queue, store, drain_s=2) as (pool, task):
+    """The equal job waits again as soon as the first job runs again."""
+    async with at_work(pipeline, layout, queue, store, drain_s=2) as (worker, task):
         first = await half_way(queue, pipeline)
         again = await waiting_for(queue, first)
         pipeline.gate.open(2)
-        pool.stop()
+        worker.stop()
         await asyncio.wait_for(task, 60)
     for job in (first, again):
         assert (await queue.get(job.id)).state is JobState.QUEUED
@@ -162,8 +164,8 @@ async def test_it_is_drawn_where_the_files_are_gone(
         job = await ended(queue, again)
         assert (job.state, job.copied_from) == (JobState.SUCCEEDED, None)
         assert len(await files_of(store, job)) == 2
-        assert await equal_job.drawn_by(queue, job) == first
+        assert await equal_job.awaited_result(queue, job) == first
         damaged = first.outputs[0].model_copy(update={"sha256": "another"})
         assert await equal_job.read(store, Patience(1), damaged) is None
         newer = job.model_copy(update={"fingerprint": "newer"})
-        assert await equal_job.drawn_by(queue, newer) is None
+        assert await equal_job.awaited_result(queue, newer) is None

@@ -1,4 +1,4 @@
-"""Pools that come, go, and change their model while the queue lives on."""
+"""Workers that join, leave, and change their model while the queue keeps running."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def other_job(**fields: object) -> Job:
 
 
 async def served(queue: Queue) -> dict[str, tuple[int, bool]]:
-    """By model: its pools, and whether one is ready."""
+    """Return each model's number of workers, and whether one is ready."""
     models = await queue.models()
     return {name: (len(status.pools), status.ready) for name, status in models.items()}
 
@@ -51,14 +51,16 @@ async def test_a_pool_that_joins_takes_what_waits_for_another(
 async def test_nobody_counts_on_a_pool_that_drains(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
-    """It is there until its job has ended, and takes no other; no wait is reckoned with its slots,
-    and no other pool leaves anything to it."""
+    """A draining worker finishes its job and claims no other.
+
+    Wait estimates ignore its slots, and other workers leave no jobs to it.
+    """
     runs = toy_job(phase="gated", num_inference_steps=50)
     await queue.put(runs)
-    async with at_work(pipeline, layout, queue, store, drain_s=1000) as (pool, task):
+    async with at_work(pipeline, layout, queue, store, drain_s=1000) as (worker, task):
         await asyncio.to_thread(pipeline.gate.wait)
-        assert pool.name in (await queue.costs(SPEC.name)).pools
-        pool.stop()
+        assert worker.name in (await queue.costs(SPEC.name)).pools
+        worker.stop()
 
         async def is_told() -> bool:
             return (await served(queue))[SPEC.name] == (1, False)
@@ -74,12 +76,12 @@ async def test_nobody_counts_on_a_pool_that_drains(
 async def test_a_pool_that_comes_back_with_another_model(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
-    """Under the same name. What waits for the old model goes on waiting, and none of it is lost."""
+    """The worker keeps its name. Jobs for the old model keep waiting, and none is lost."""
     runs, waits, other = toy_job(phase="gated", num_inference_steps=50), toy_job(), other_job()
     await queue.put(runs)
-    async with at_work(pipeline, layout, queue, store, slots=1, drain_s=0.1) as (pool, task):
+    async with at_work(pipeline, layout, queue, store, slots=1, drain_s=0.1) as (worker, task):
         await asyncio.to_thread(pipeline.gate.wait)
-        pool.stop()
+        worker.stop()
         await task
     for job in (waits, other):
         await queue.put(job)

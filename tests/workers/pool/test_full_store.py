@@ -1,4 +1,5 @@
-"""A store that has no room: tried again, then told with the reason, and no half file is left."""
+"""Store without space: writes are retried, the failure has a reason, and no partial file
+remains."""
 
 from __future__ import annotations
 
@@ -19,15 +20,15 @@ from service.jobs.storage.object_store import Store
 from tests.workers.jobs import ended, pixels, toy_job
 
 FEW_BYTES = 64
-"""Less than any image."""
+"""Smaller than any image."""
 
 
 CAPBSET_DROP, DAC_OVERRIDE, DAC_READ_SEARCH = 24, 1, 2
-"""Of prctl(2) and capabilities(7)."""
+"""Constants of prctl(2) and capabilities(7)."""
 
 
 def obey_modes() -> None:
-    """What root starts from here on may not write where a folder's mode forbids it."""
+    """Drop the capabilities by which root's processes ignore a folder's mode."""
     for capability in (DAC_OVERRIDE, DAC_READ_SEARCH):
         ctypes.CDLL(None).prctl(CAPBSET_DROP, capability, 0, 0, 0)
 
@@ -54,7 +55,7 @@ async def test_a_store_that_takes_nothing_fails_the_job_with_the_reason_and_may_
     job = await ended(queue, job)
     assert (job.state, job.attempts) == (JobState.FAILED, 2)
     assert job.error.code == "store"
-    assert "File too large" in job.error.message and "has room" in job.error.message
+    assert "File too large" in job.error.message and "has space" in job.error.message
     assert not await asyncio.to_thread(files_in, tmp_path)
 
     _, most = resource.prlimit(pool.pid, resource.RLIMIT_FSIZE)
@@ -83,7 +84,7 @@ async def test_what_the_store_has_no_room_for_is_not_there(tmp_path: Path) -> No
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, limits[1]))
     try:
-        with pytest.raises(StoreError, match="has room"):
+        with pytest.raises(StoreError, match="has space"):
             await store.put("outputs/job/1-0.png", bytes(2**21), "image/png")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -1,4 +1,4 @@
-"""A pool as a process, that is killed in the first or in the second pass of hires fix."""
+"""Worker process that is killed in the first or in the second pass of hires fix."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.workers.pool.test_process import SETTINGS, toml
 from tests.workers.pool_process import PoolProcess
 
 FIRST, SECOND, SIDE = 24, 40, 32
-"""Steps of each pass, and sides of the first one."""
+"""Steps of each pass, and the side of the first pass's image."""
 CONFIG = "atelier.toml"
 
 
@@ -26,7 +26,7 @@ CONFIG = "atelier.toml"
 def pools(
     tmp_path: Path, redis_url: str, flux_folder: Path, state_dir: Path
 ) -> Iterator[list[PoolProcess]]:
-    """Three pools, of which one is left in the end."""
+    """Start three worker processes, one of which survives the test."""
     warmup = {"width": SIDE, "height": SIDE, "max_sequence_length": REQUEST["max_sequence_length"]}
     sections = {
         "": {"state_dir": str(state_dir)},
@@ -59,7 +59,7 @@ async def put(queue: Queue) -> Job:
 
 
 async def is_kept_in(queue: Queue, job: Job, second: bool) -> bool:
-    """Whether a snapshot was taken in that pass."""
+    """Return whether a snapshot was taken in that pass."""
     now = await queue.get(job.id)
     if now is None or not now.snapshots:
         return False
@@ -71,13 +71,15 @@ async def is_kept_in(queue: Queue, job: Job, second: bool) -> bool:
 async def test_another_pool_goes_on_in_the_pass_that_was_broken_off(
     pools: list[PoolProcess], queue: Queue, tmp_path: Path
 ) -> None:
-    """Killed once in each pass, the job has the pixels of one that was left alone."""
+    """Killed once in each pass, the job has the pixels of an undisturbed job."""
     for pool in pools:
         await pool.ready()
-    whole = await ended(queue, await put(queue))
-    assert whole.state == JobState.SUCCEEDED, whole.error
-    assert (whole.step, whole.usage.steps) == (FIRST + SECOND, FIRST + SECOND)
-    assert [(one.width, one.height) for one in whole.outputs] == [(2 * SIDE, 2 * SIDE)]
+    undisturbed = await ended(queue, await put(queue))
+    assert undisturbed.state == JobState.SUCCEEDED, undisturbed.error
+    assert (undisturbed.step, undisturbed.usage.steps) == (FIRST + SECOND, FIRST + SECOND)
+    assert [(output.width, output.height) for output in undisturbed.outputs] == [
+        (2 * SIDE, 2 * SIDE)
+    ]
     for second in (False, True):
         with held(tmp_path / CONFIG, FIRST + SECOND // 2 if second else FIRST // 2):
             job = await put(queue)
@@ -91,8 +93,8 @@ async def test_another_pool_goes_on_in_the_pass_that_was_broken_off(
         job = await ended(queue, job)
         assert (job.state, job.attempts) == (JobState.SUCCEEDED, 2), job.error
         lines = [line for pool in pools for line in pool.said.splitlines()]
-        [line] = [line for line in lines if f"of {job.id} goes on after step" in line]
+        [line] = [line for line in lines if f"of {job.id} resumes after step" in line]
         assert (int(line.split()[-1]) > FIRST) == second
-        assert [one.pixels_sha256 for one in job.outputs] == [
-            one.pixels_sha256 for one in whole.outputs
+        assert [output.pixels_sha256 for output in job.outputs] == [
+            output.pixels_sha256 for output in undisturbed.outputs
         ]

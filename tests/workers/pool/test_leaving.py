@@ -1,4 +1,4 @@
-"""A pool that is asked to leave is gone in time, whatever its threads are in the midst of."""
+"""Exit of a worker in time, whatever its threads are doing."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def running(command: list[str], **options: Any) -> Iterator[subprocess.Popen[byt
 def pool(
     redis_url: str, empty_redis: object, tmp_path: Path
 ) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """The process, and what it says."""
+    """Start the process. Yield it with its log."""
     log = tmp_path / "pool.log"
     arguments = [redis_url, str(tmp_path / "state"), str(DRAIN_S)]
     command = [sys.executable, "-m", "tests.workers.stuck_pool", *arguments]
@@ -49,7 +49,7 @@ def pool(
 async def test_what_never_ends_is_left(
     pool: tuple[subprocess.Popen[bytes], Path], queue: Queue, signals: int
 ) -> None:
-    """Without an end of its own, each of these would keep the process for ever."""
+    """Without a time limit, each of these stages would block the process for ever."""
     process, log = pool
     jobs = [toy_job(decode="hopeless"), toy_job(phase="step"), toy_job(phase="compile")]
     for job, stage in zip(jobs, STAGES, strict=True):
@@ -60,16 +60,18 @@ async def test_what_never_ends_is_left(
         process.send_signal(signal.SIGTERM)
     await until(lambda: ended(process))
     assert process.returncode == 0, log.read_text()
-    found = [await queue.get(job.id) for job in jobs]
-    assert not any(job.state.ended for job in found), "each is given back, or its lease tells"
+    current_jobs = [await queue.get(job.id) for job in jobs]
+    assert not any(job.state.ended for job in current_jobs), (
+        "each is given back, or its lease tells"
+    )
 
 
 WITH_A_HANDLER = """
 import os
 import sys
-from workers.multihost.exits import watch_exits, leave_on_sigterm
+from workers.multihost.exits import watch_exits, exit_on_sigterm
 
-leave_on_sigterm()
+exit_on_sigterm()
 watch_exits(lambda *_: os.write(1, b"told\\n"))  # a print may not interrupt another one
 os.write(1, b"there\\n")
 sys.stdin.read()
@@ -77,7 +79,8 @@ sys.stdin.read()
 
 
 def test_who_hears_of_ends_is_left_alone() -> None:
-    """A process that follows tells the first one of the slice, and works on until it may leave."""
+    """A follower reports the signal to the first process of the slice, and works until it may
+    exit."""
     command = [sys.executable, "-c", WITH_A_HANDLER]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with running(command, text=True, **pipes) as process:
@@ -91,14 +94,14 @@ def test_who_hears_of_ends_is_left_alone() -> None:
 
 @pytest.fixture
 def ports() -> Iterator[tuple[int, int]]:
-    with reserved_port() as one, reserved_port() as other:
-        yield one, other
+    with reserved_port() as first, reserved_port() as second:
+        yield first, second
 
 
 async def test_who_has_not_begun_leaves_at_once(
     tmp_path: Path, flux_folder: Path, ports: tuple[int, int]
 ) -> None:
-    """One that waits for Redis, and then for another host, in a library that holds its main
+    """The process waits for Redis, then for another host in a library that blocks its main
     thread."""
     state, (page, coordinator) = tmp_path / "state", ports
     settings = {

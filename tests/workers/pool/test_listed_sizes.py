@@ -1,4 +1,4 @@
-"""The sizes that a model serves."""
+"""Sizes that a model serves."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def test_the_smaller_size_of_what_is_compiled_first_is_listed_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hires", "said"), [(True, "hires: Input should be"), ({"scale": "2"}, r"hires\.scale: ")]
+    ("hires", "message"), [(True, "hires: Input should be"), ({"scale": "2"}, r"hires\.scale: ")]
 )
-def test_a_mistyped_hires_fix_is_named(hires: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=rf"models\..*\.warmup\.{said}"):
+def test_a_mistyped_hires_fix_is_named(hires: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=rf"models\..*\.warmup\.{message}"):
         of(SPEC, sizes="listed", warmup=[{"hires": hires}])
     spec = SPEC.model_copy(update={"defaults": {**SPEC.defaults, "hires": hires}})
-    with pytest.raises(ConfigError, match=rf"models\..*\.defaults\.{said}"):
+    with pytest.raises(ConfigError, match=rf"models\..*\.defaults\.{message}"):
         of(spec, sizes="listed")
 
 
@@ -70,7 +70,7 @@ def test_a_listed_size_has_the_default_length_of_text_unless_it_names_one() -> N
 
 
 @pytest.mark.parametrize(
-    ("size", "said"),
+    ("size", "message"),
     [
         ({"width": 40, "height": 64}, "no multiple of 16"),
         ({"width": 512, "height": 64}, "no multiple of 16 from 32 to 256"),
@@ -79,6 +79,6 @@ def test_a_listed_size_has_the_default_length_of_text_unless_it_names_one() -> N
         ({"width": 64, "height": 64, "max_sequence_length": 999}, "must be 128 at most"),
     ],
 )
-def test_what_the_model_cannot_serve_is_named(size: dict[str, int], said: str) -> None:
-    with pytest.raises(ConfigError, match=f"sizes: .*{said}"):
+def test_what_the_model_cannot_serve_is_named(size: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"sizes: .*{message}"):
         of(VIDEO, sizes=[size])

@@ -1,4 +1,4 @@
-"""Adapters of a pool: the settings' and a tenant's own, present, deleted and damaged."""
+"""Adapters of a worker: from the settings and from a tenant; present, deleted and damaged."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PAGES = 3
 
 @pytest.fixture
 def fresh() -> Pipeline:
-    """With empty banks: an engine takes those of its pipeline over."""
+    """Load a pipeline with empty banks. An engine takes over its pipeline's banks."""
     loaded = registry.load(MODEL, str(DEMO), "float32", {})
     install_banks(loaded, PAGES)
     return loaded
@@ -68,8 +68,8 @@ def job(pipeline: Pipeline, *loras: RequestedLora, **fields: Any) -> Job:
 async def pool(
     pipeline: Pipeline, layout: Layout, queue: Queue, store: Store, settings: Settings
 ) -> AsyncIterator[Pipeline]:
-    found = await prepared_loras(settings, POOL, pipeline, MeshSlice(layout, None), store)  # type: ignore[arg-type]
-    engine = Engine(pipeline, layout, 4, lora_files=found.find)
+    adapters = await prepared_loras(settings, POOL, pipeline, MeshSlice(layout, None), store)  # type: ignore[arg-type]
+    engine = Engine(pipeline, layout, 4, lora_files=adapters.find)
     worker = Worker("demo", engine, queue, store, POOL, 3.0)
     task = asyncio.create_task(worker.run([]))
     try:
@@ -89,67 +89,67 @@ def settings_with(folder: Path, **loras: LoraSettings) -> Settings:
 async def test_adapters_of_settings_and_tenants_change_images_and_deleted_ones_end_jobs(
     fresh: Pipeline, layout: Layout, queue: Queue, store: Store, tmp_path: Path
 ) -> None:
-    own = adapter(tmp_path / "own.safetensors", 1)
-    theirs = adapter(tmp_path / "theirs.safetensors", 2, rank=20)
+    ink_file = adapter(tmp_path / "own.safetensors", 1)
+    tenant_file = adapter(tmp_path / "theirs.safetensors", 2, rank=20)
     gone = adapter(tmp_path / "gone.safetensors", 3)
     damaged = adapter(tmp_path / "damaged.safetensors", 4)
     broken = tmp_path / "broken.safetensors"
     broken.write_bytes(b"nothing")
-    ink = LoraSettings(source=str(own), model=MODEL, trigger="ink", tenants=("acme",))
+    ink = LoraSettings(source=str(ink_file), model=MODEL, trigger="ink", tenants=("acme",))
     settings = settings_with(
         tmp_path / "state",
         ink=ink,
         broken=LoraSettings(source=str(broken), model=MODEL),
-        other=LoraSettings(source=str(own), model="another-model"),
+        other=LoraSettings(source=str(ink_file), model="another-model"),
     )
-    wanted = requested("ink", own), requested("theirs", theirs, 20)
-    await store.put(lora_key("acme", wanted[1].digest), theirs.read_bytes(), "x/y")
+    loras = requested("ink", ink_file), requested("theirs", tenant_file, 20)
+    await store.put(lora_key("acme", loras[1].digest), tenant_file.read_bytes(), "x/y")
     bad = requested("damaged", damaged)
     await store.put(lora_key("acme", bad.digest), damaged.read_bytes()[:-4] + b"1234", "x/y")
     async with pool(fresh, layout, queue, store, settings):
         spec = fresh.spec
         assert spec.loras.keys() == {"ink", "broken"}
         assert (spec.loras["ink"].rank, spec.loras["ink"].trigger) == (4, "ink")
-        assert spec.loras["ink"].digest == wanted[0].digest
+        assert spec.loras["ink"].digest == loras[0].digest
         assert "safetensors" in str(spec.loras["broken"].error)
         assert "loras" in spec.fields and spec.lora_pages == PAGES
         jobs = [
             job(fresh),
-            job(fresh, wanted[0]),
-            job(fresh, wanted[1]),
-            job(fresh, *wanted),
-            job(fresh, wanted[0]),
+            job(fresh, loras[0]),
+            job(fresh, loras[1]),
+            job(fresh, *loras),
+            job(fresh, loras[0]),
             job(fresh, requested("gone", gone)),
             job(fresh, bad),
         ]
-        for one in jobs:
-            await queue.put(one)
-        *drawn, missing, wrong = [await ended(queue, one) for one in jobs]
-    images = [(await pixels(store, one))[0].astype(int) for one in drawn]
+        for item in jobs:
+            await queue.put(item)
+        *succeeded, missing, wrong = [await ended(queue, item) for item in jobs]
+    images = [(await pixels(store, item))[0].astype(int) for item in succeeded]
     plain, ink_alone, theirs_alone, both, again = images
-    for one in (ink_alone, theirs_alone, both):
-        assert np.abs(one - plain).mean() > 1, "the adapter shows"
+    for item in (ink_alone, theirs_alone, both):
+        assert np.abs(item - plain).mean() > 1, "the adapter shows"
     assert np.abs(ink_alone - both).mean() > 1 and np.abs(theirs_alone - both).mean() > 1
     assert (ink_alone == again).all()
-    for one, reason in ((missing, "was deleted before"), (wrong, "is damaged")):
-        assert one.state is JobState.FAILED and one.error is not None
-        assert one.error.code == "lora_gone" and reason in one.error.message
+    for item, reason in ((missing, "was deleted before"), (wrong, "is damaged")):
+        assert item.state is JobState.FAILED and item.error is not None
+        assert item.error.code == "lora_gone" and reason in item.error.message
 
 
 async def test_a_kept_file_serves_after_the_store_has_lost_it(
     fresh: Pipeline, layout: Layout, queue: Queue, store: Store, tmp_path: Path
 ) -> None:
-    """And the next start of a pool finds what the last one fetched."""
-    theirs = adapter(tmp_path / "theirs.safetensors", 2)
-    lora = requested("theirs", theirs)
+    """The next start of a worker uses the file that the last one fetched."""
+    tenant_file = adapter(tmp_path / "theirs.safetensors", 2)
+    lora = requested("theirs", tenant_file)
     folder = tmp_path / "state"
     (folder / "loras").mkdir(parents=True, mode=0o700)
-    (folder / "loras" / lora.digest).write_bytes(theirs.read_bytes())
+    (folder / "loras" / lora.digest).write_bytes(tenant_file.read_bytes())
     async with pool(fresh, layout, queue, store, settings_with(folder)):
-        one = job(fresh, lora)
-        await queue.put(one)
-        done = await ended(queue, one)
-    assert done.state is JobState.SUCCEEDED, done.error
+        submitted = job(fresh, lora)
+        await queue.put(submitted)
+        finished = await ended(queue, submitted)
+    assert finished.state is JobState.SUCCEEDED, finished.error
 
 
 def test_a_digest_is_sha_256(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""A pool that loses its engine, its store, its lease or Redis; jobs that another was lost with."""
+"""Worker that loses its engine, store, lease or Redis; and jobs that were lost with another
+worker."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ from workers.pool.worker import Worker
 
 
 def walled(folder: Path) -> tuple[Store, Path]:
-    """A store that takes no outputs while a file lies where it would have a folder; the file."""
+    """Return a store, and the file that stands in the place of its folder of outputs and blocks
+    writes."""
     store, wall = Store(str(folder / "outputs")), folder / "outputs" / "outputs"
     wall.write_text("a file where a folder should be")
     return store, wall
@@ -38,37 +40,37 @@ def walled(folder: Path) -> tuple[Store, Path]:
 async def test_a_suspect_has_the_pool_to_itself(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, redis_url: str
 ) -> None:
-    """A pool died with it: if another does, nobody else should be beside it."""
-    brief = await Queue.connect(redis_url, QueueSettings(lease_s=1e-6))
+    """A worker crashed while running this job, so it now runs alone."""
+    short_leases = await Queue.connect(redis_url, QueueSettings(lease_s=1e-6))
     suspect, other = toy_job(phase="gated"), toy_job(phase="gated")
     await queue.put(suspect)
-    await brief.claim("dead", SPEC.name, 1)
-    await brief.reap()
+    await short_leases.claim("dead", SPEC.name, 1)
+    await short_leases.reap()
     await queue.put(other)
-    async with at_work(pipeline, layout, queue, store) as (pool, _):
+    async with at_work(pipeline, layout, queue, store) as (worker, _):
         await asyncio.to_thread(pipeline.gate.wait)
-        assert pool.jobs == 1
+        assert worker.jobs == 1
         pipeline.gate.open()
         assert (await ended(queue, suspect)).state == JobState.SUCCEEDED
         other = await ended(queue, other)
     assert other.started_at > (await queue.get(suspect.id)).started_at
-    await brief.close()
+    await short_leases.close()
 
 
 async def test_a_suspect_is_not_begun_beside_others(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, redis_url: str
 ) -> None:
-    brief = await Queue.connect(redis_url, QueueSettings(lease_s=1e-6))
+    short_leases = await Queue.connect(redis_url, QueueSettings(lease_s=1e-6))
     first, suspect, other = toy_job(phase="gated"), toy_job(), toy_job()
     await queue.put(suspect)
-    await brief.claim("dead", SPEC.name, 1)
-    await brief.reap()
-    [held] = await queue.claim("another", SPEC.name, 1)  # so that the pool begins without it
+    await short_leases.claim("dead", SPEC.name, 1)
+    await short_leases.reap()
+    [claim] = await queue.claim("another", SPEC.name, 1)  # so that the worker begins without it
     await queue.put(first)
     unhurried = await Queue.connect(redis_url, QueueSettings(affinity_s=1000))
     async with at_work(pipeline, layout, unhurried, store):
         await asyncio.to_thread(pipeline.gate.wait)
-        await queue.release(held)
+        await queue.release(claim)
         await queue.put(other)
         await reached(queue, other, JobState.RUNNING)
         assert (await queue.get(suspect.id)).state == JobState.QUEUED
@@ -76,34 +78,34 @@ async def test_a_suspect_is_not_begun_beside_others(
         first, suspect = await ended(queue, first), await ended(queue, suspect)
     assert suspect.state == JobState.SUCCEEDED
     assert suspect.started_at > first.finished_at
-    await brief.close()
+    await short_leases.close()
     await unhurried.close()
 
 
 async def test_an_engine_that_dies_is_a_death_of_its_jobs(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
-    """Whichever of them it was: each goes on alone, and none has failed."""
+    """Each of the engine's jobs runs alone afterwards, and none has failed."""
     jobs = [toy_job(phase="gated") for _ in range(2)]
     for job in jobs:
         await queue.put(job)
-    async with at_work(pipeline, layout, queue, store) as (pool, task):
-        await until(lambda: pool.jobs == 2)
+    async with at_work(pipeline, layout, queue, store) as (worker, task):
+        await until(lambda: worker.jobs == 2)
         await asyncio.to_thread(pipeline.gate.wait)
-        pool.engine.step_loop.submit(None)  # what no caller would do
+        worker.engine.step_loop.submit(None)  # no caller sends this
         pipeline.gate.open()
         assert await asyncio.wait_for(task, DEADLINE_S) == 1
         assert await status(queue) == (0, False)
     for job in jobs:
         await lapsed(queue, job)
     claims = [await queue.claim("another", SPEC.name, 4) for _ in jobs]
-    assert [[claim.job.id for claim in taken] for taken in claims] == [[job.id] for job in jobs]
+    assert [[claim.job.id for claim in claimed] for claimed in claims] == [[job.id] for job in jobs]
     assert [len(claim.job.deaths) for [claim] in claims] == [1, 1]
 
 
 @asynccontextmanager
 async def claimed_amid_idle_work(pool: Worker, queue: Queue) -> AsyncIterator[Job]:
-    """Inside, a job is claimed, and the idle work before it does not come to a halt."""
+    """Yield a job that is claimed while the preceding idle work does not stop."""
     ends, under_way = asyncio.Event(), asyncio.Event()
 
     async def work() -> None:
@@ -113,10 +115,12 @@ async def claimed_amid_idle_work(pool: Worker, queue: Queue) -> AsyncIterator[Jo
         finally:
             await ends.wait()
 
-    await until(lambda: pool._idle._task is not None)  # its own, which it begins once it claims
-    own, pool._idle = pool._idle, IdleWork(work)
+    await until(
+        lambda: pool._idle._task is not None
+    )  # the worker's own, which begins with its claims
+    idle, pool._idle = pool._idle, IdleWork(work)
     pool._idle.begin()
-    await own.give_way()
+    await idle.interrupt()
     await under_way.wait()
     job = toy_job()
     await queue.put(job)
@@ -128,9 +132,9 @@ async def claimed_amid_idle_work(pool: Worker, queue: Queue) -> AsyncIterator[Jo
 async def test_a_claim_is_kept_while_idle_work_ends(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
-    """Its last step may be longer than a lease: no other pool has to begin the job anew."""
-    async with at_work(pipeline, layout, queue, store, lease_s=1) as (pool, _):
-        async with claimed_amid_idle_work(pool, queue) as job:
+    """The last step of idle work may exceed a lease. No other worker may start the job anew."""
+    async with at_work(pipeline, layout, queue, store, lease_s=1) as (worker, _):
+        async with claimed_amid_idle_work(worker, queue) as job:
             for _ in range(2):
                 until_s = await queue.redis.zscore(keys.LEASES, job.id)
                 await until(lambda s=until_s: is_renewed(queue, job, s))
@@ -145,17 +149,17 @@ async def is_renewed(queue: Queue, job: Job, until_s: float) -> bool:
 async def test_a_claim_that_is_lost_while_idle_work_ends_is_not_begun(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
-    async with at_work(pipeline, layout, queue, store, lease_s=1) as (pool, _):
-        begun: list[str] = []
-        begin = pool._running._see_through
-        pool._running._see_through = lambda work: begun.append(work.claim.job.id) or begin(work)
-        async with claimed_amid_idle_work(pool, queue) as job:
+    async with at_work(pipeline, layout, queue, store, lease_s=1) as (worker, _):
+        started: list[str] = []
+        begin = worker._running._run_job
+        worker._running._run_job = lambda work: started.append(work.claim.job.id) or begin(work)
+        async with claimed_amid_idle_work(worker, queue) as job:
             await queue.cancel(job.id)
-            await until(lambda: not pool._running.leases._held)
+            await until(lambda: not worker._running.leases._held)
         other = toy_job()
         await queue.put(other)
         assert (await ended(queue, other)).state is JobState.SUCCEEDED
-        assert begun == [other.id]
+        assert started == [other.id]
         assert (await ended(queue, job)).state is JobState.CANCELED
 
 
@@ -175,19 +179,19 @@ async def test_a_broken_store_lets_another_pool_try(
 async def test_a_pool_that_lost_its_lease_changes_nothing(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, tmp_path: Path
 ) -> None:
-    """Its lease lapses before it renews it; another pool has the job when it is done."""
+    """The lease expires before it is renewed, and another worker has the job by the end."""
     job = toy_job(phase="gated", num_inference_steps=10)
     await queue.put(job)
     store, long_s = Store(str(tmp_path)), 1000.0
-    async with at_work(pipeline, layout, queue, store, lease_s=long_s, slots=1) as (pool, _):
+    async with at_work(pipeline, layout, queue, store, lease_s=long_s, slots=1) as (worker, _):
         await asyncio.to_thread(pipeline.gate.wait)
         await lapsed(queue, job)
         [other] = await queue.claim("another", SPEC.name, 1)
         pipeline.gate.open()
-        await until(lambda: pool.jobs == 0)
+        await until(lambda: worker.jobs == 0)
         assert (await queue.get(job.id)).state == JobState.RUNNING
         assert await queue.finish(other, [], Usage())
-        # Whether it hears of the loss by its progress or at the end, of one that it stores then.
+        # It learns of the loss from its progress, or at the end, when it has stored the image.
         await until(lambda: not files_in(tmp_path))
 
 
@@ -196,7 +200,7 @@ async def test_a_pool_may_claim_anew_what_it_has_lost(
 ) -> None:
     job = toy_job(phase="gated", num_inference_steps=10)
     await queue.put(job)
-    async with at_work(pipeline, layout, queue, store, slots=2) as (pool, _):
+    async with at_work(pipeline, layout, queue, store, slots=2) as (worker, _):
         await asyncio.to_thread(pipeline.gate.wait)
         await lapse(queue, job)
 
@@ -207,7 +211,7 @@ async def test_a_pool_may_claim_anew_what_it_has_lost(
         pipeline.gate.open()
         job = await ended(queue, job)
         assert (job.state, job.attempts) == (JobState.SUCCEEDED, 2)
-        await until(lambda: pool.jobs == 0)
+        await until(lambda: worker.jobs == 0)
         assert len(await pixels(store, job)) == 1
 
 
@@ -235,21 +239,24 @@ async def test_a_store_may_be_away_for_longer_than_a_moment(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The finished images are held meanwhile, and not made again; a cancel lets go of one."""
+    """Finished images are held meanwhile, and not made again.
+
+    A canceled job's images are dropped.
+    """
     store, wall = walled(tmp_path)
     job, canceled = toy_job(phase="gated", num_images=2), toy_job()
     for each in (job, canceled):
         await queue.put(each)
     pipeline.gate.open()
-    async with at_work(pipeline, layout, queue, store, store_patience_s=1000) as (pool, _):
+    async with at_work(pipeline, layout, queue, store, store_patience_s=1000) as (worker, _):
         await until(lambda: caplog.text.count("the store failed") >= 15)  # three of them: 3 s
-        assert pool.jobs == 2
+        assert worker.jobs == 2
         await queue.cancel(canceled.id)
-        await until(lambda: pool.jobs == 1)
+        await until(lambda: worker.jobs == 1)
         wall.unlink()
         job = await ended(queue, job)
         assert len(await pixels(store, job)) == 2
-        await until(lambda: pool.jobs == 0)
+        await until(lambda: worker.jobs == 0)
     assert (job.state, job.attempts) == (JobState.SUCCEEDED, 1)
     assert pipeline.gate.count <= 2 * 4, "no step is done twice; two images may share one"
     assert not (tmp_path / "outputs" / "outputs" / canceled.id).exists()
@@ -266,16 +273,16 @@ async def test_a_pool_that_holds_what_is_not_stored_leaves_in_time(
     job = toy_job()
     await queue.put(job)
     patient = {"store_patience_s": 1000, "drain_s": 1}
-    async with at_work(pipeline, layout, queue, Store(str(tmp_path)), **patient) as (pool, task):
+    async with at_work(pipeline, layout, queue, Store(str(tmp_path)), **patient) as (worker, task):
         await until(lambda: "the store failed" in caplog.text)
-        pool.stop()
+        worker.stop()
         assert await asyncio.wait_for(task, DEADLINE_S) == 0
     job = await queue.get(job.id)
     assert (job.state, job.attempts) == (JobState.QUEUED, 0)
 
 
 class SlowStore(Store):
-    """Writes when it is let."""
+    """Store whose writes wait for `let`."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -294,39 +301,41 @@ async def test_a_job_that_leaves_while_its_files_are_written_leaves_none(
     store = SlowStore(str(tmp_path))
     job = toy_job()
     await queue.put(job)
-    async with at_work(pipeline, layout, queue, store) as (pool, _):
+    async with at_work(pipeline, layout, queue, store) as (worker, _):
         await store.asked.wait()
         await (queue.delete(job.id) if how == "deleted" else queue.cancel(job.id))
-        await until(lambda: pool.jobs == 0)
+        await until(lambda: worker.jobs == 0)
         store.let.set()
         await until(lambda: not {"SlowStore.put", "RunningJobs._clear_up"} & doing())
         assert not await asyncio.to_thread(files_in, tmp_path)
 
 
 def doing() -> set[str]:
-    """Names of the functions that tasks are in."""
+    """Return the names of the functions that tasks run."""
     return {getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()}
 
 
 async def test_redis_may_be_killed_and_come_back(
     pipeline: ToyPipeline, layout: Layout, store: Store, tmp_path: Path
 ) -> None:
-    """It is away for longer than the lease: the pool finishes what it has, holds the result, and
-    hands it in; nobody takes the job for lost meanwhile."""
+    """Redis is away for longer than the lease.
+
+    The worker finishes, and delivers the result later.
+    """
     job = toy_job(phase="gated")
     settings = QueueSettings(lease_s=2)
     with embedded(tmp_path) as url:
         queue = await Queue.connect(url, settings)
         await queue.put(job)
         at = at_work(pipeline, layout, queue, store)
-        pool, _ = await at.__aenter__()
+        worker, _ = await at.__aenter__()
         await asyncio.to_thread(pipeline.gate.wait)
         started_at = (await queue.get(job.id)).started_at
         async with Redis.from_url(url) as redis:
             os.kill((await redis.info("server"))["process_id"], signal.SIGKILL)
     pipeline.gate.open()
     await until(lambda: time.time() > started_at + settings.lease_s)
-    assert pool.jobs == 1
+    assert worker.jobs == 1
     with embedded(tmp_path) as url:
         front_end = await Queue.connect(url, settings)
         await front_end.reap()
@@ -341,18 +350,18 @@ async def test_redis_may_be_killed_and_come_back(
 async def test_a_pool_that_leaves_while_redis_is_away_has_not_died(
     pipeline: ToyPipeline, layout: Layout, store: Store, tmp_path: Path
 ) -> None:
-    """It cannot give its job back: when Redis is there again, its lease lapses, and no more."""
+    """The worker cannot give its job back. Once Redis returns, only the lease expires."""
     job = toy_job(phase="gated", num_inference_steps=50)
     settings = QueueSettings(lease_s=2, reap_every_s=0.1)
     with embedded(tmp_path) as url:
         queue = await Queue.connect(url, settings)
         await queue.put(job)
         at = at_work(pipeline, layout, queue, store, drain_s=1)
-        pool, task = await at.__aenter__()
+        worker, task = await at.__aenter__()
         await asyncio.to_thread(pipeline.gate.wait)
         async with Redis.from_url(url) as redis:
             os.kill((await redis.info("server"))["process_id"], signal.SIGKILL)
-    pool.stop()
+    worker.stop()
     assert await asyncio.wait_for(task, DEADLINE_S) == 0
     await at.__aexit__(None, None, None)
     await queue.close()
@@ -374,25 +383,25 @@ async def test_a_pool_that_leaves_while_redis_is_away_has_not_died(
 async def test_a_job_that_is_canceled_before_its_first_step_leaves_its_slots(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
-    """The event loop hears of it between the claim and the first step of the job's task."""
-    async with at_work(pipeline, layout, queue, store, slots=2) as (pool, _):
-        await until(lambda: pool.is_ready)
-        running, canceled = pool._running, list[str]()
-        take = running.take
+    """The cancellation arrives between the claim and the first step of the job's task."""
+    async with at_work(pipeline, layout, queue, store, slots=2) as (worker, _):
+        await until(lambda: worker.is_ready)
+        running, canceled = worker._running, list[str]()
+        start = running.start
 
-        def take_and_drop(claim: Claim) -> None:
-            take(claim)
+        def start_and_drop(claim: Claim) -> None:
+            start(claim)
             running.drop_job(claim.job.id)
             canceled.append(claim.job.id)
 
-        running.take = take_and_drop  # type: ignore[method-assign]
+        running.start = start_and_drop  # type: ignore[method-assign]
         jobs = [toy_job(num_images=2) for _ in range(3)]
         for job in jobs:
             await queue.put(job)
-            await until(lambda job=job: job.id in canceled and not pool.jobs)
+            await until(lambda job=job: job.id in canceled and not worker.jobs)
             await queue.cancel(job.id)
-            assert pool._capacity.is_whole and not running.leases._held
-        running.take = take  # type: ignore[method-assign]
+            assert worker._capacity.is_unused and not running.leases._held
+        running.start = start  # type: ignore[method-assign]
         await queue.put(last := toy_job(num_images=2))
         assert (await ended(queue, last)).state == JobState.SUCCEEDED
 
@@ -400,10 +409,10 @@ async def test_a_job_that_is_canceled_before_its_first_step_leaves_its_slots(
 async def test_a_pool_that_has_lost_slots_ends(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
-    """Whatever has lost them: it counts as ready no more, and is started again."""
+    """The worker is no longer ready, and exits to be started again, whatever the cause."""
     with pytest.raises(RuntimeError, match="slots are taken while no job runs"):
-        async with at_work(pipeline, layout, queue, store, lease_s=0.3) as (pool, task):
-            await until(lambda: pool.is_ready)
-            pool._capacity.enter(1)
+        async with at_work(pipeline, layout, queue, store, lease_s=0.3) as (worker, task):
+            await until(lambda: worker.is_ready)
+            worker._capacity.enter(1)
             await until(task.done)
             assert await status(queue) == (0, False)

@@ -1,4 +1,4 @@
-"""Measuring of warm-up requests, and what a pool's readiness does not wait for."""
+"""Trials of warm-up requests, and work that a worker's readiness does not wait for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from models.interface.pipeline import Fields, Prepared
+from models.interface.pipeline import Fields, PreparedRow
 from models.parallel.axis_rules import Layout
 from service.jobs.model.job import JobState
 from service.jobs.queue import Queue
@@ -22,9 +22,9 @@ from tests.workers.toy import SPEC, ToyPipeline
 from workers.engine.engine import Engine
 from workers.engine.latency_stats import describe
 from workers.pool import measuring
-from workers.pool.cost_reporting import KNOWN_S, CostReporter
+from workers.pool.cost_reporting import MAX_AGE_S, CostReporter
 from workers.pool.idle_work import IdleWork
-from workers.pool.measuring import FEW_S, NO_NUMBERS, Trials
+from workers.pool.measuring import NO_NUMBERS, SHORT_TRIAL_S, Trials
 from workers.programs.batch_sizes import fast
 from workers.programs.step_latency import TRIALS
 
@@ -41,16 +41,16 @@ async def engine(pipeline: ToyPipeline, layout: Layout) -> AsyncIterator[Engine]
 
 
 async def measure_alone(engine: Engine, *requests: Fields) -> str | None:
-    return await Trials(engine, requests, SHORT * len(requests)).alone()
+    return await Trials(engine, requests, SHORT * len(requests)).run_alone()
 
 
 async def test_every_size_is_measured(engine: Engine, layout: Layout) -> None:
     request = {**SMALL, "phase": "plain", "second_phase": "double", "num_inference_steps": 20}
-    await engine.warm_up([request])
+    await engine.readiness.warm_up([request])
     trials = Trials(engine, [request], SHORT)
-    await trials.alone()
+    await trials.run_alone()
     assert {key.batch for key in engine.costs.rows("here", 1)} == {1}
-    await trials.batches()
+    await trials.run_batches()
     rows = engine.costs.rows(describe("toy", layout, engine.batching), 1)
     assert {key.batch for key in rows} == {1, 2, 4}
     assert {(key.bucket, key.layout) for key in rows} == {(BUCKET, "toy on cpu")}
@@ -61,29 +61,29 @@ async def test_every_size_is_measured(engine: Engine, layout: Layout) -> None:
 async def test_batches_that_others_have_measured_are_not_tried_again(
     engine: Engine, queue: Queue, empty_redis: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One image is made even so: that shows that it can be."""
+    """One image is made even so, which shows that the model works."""
     monkeypatch.setattr(measuring, "BATCHES_S", DEADLINE_S)
     request = {**SMALL, "num_inference_steps": 20}
-    await engine.warm_up([request])
+    await engine.readiness.warm_up([request])
     trials = Trials(engine, [request], SHORT)
-    await trials.alone()
+    await trials.run_alone()
     cost_reporter = CostReporter(engine, queue, "toy")
     layout = cost_reporter.facts.layout
-    assert await cost_reporter.known() == set()
+    assert await cost_reporter.recent_measurements() == set()
     row = CostRow(step_s=1.0, encode_s=0.5, decode_s=2.0)
-    told = {CostKey(BUCKET, name, size): row for name in (layout, "x") for size in (1, 2, 4)}
-    await queue.measured(SPEC.name, told)
-    known = await cost_reporter.known()
-    assert known == {(BUCKET, 1), (BUCKET, 2), (BUCKET, 4)}
-    await trials.batches(known)
+    costs = {CostKey(BUCKET, name, size): row for name in (layout, "x") for size in (1, 2, 4)}
+    await queue.measured(SPEC.name, costs)
+    measured = await cost_reporter.recent_measurements()
+    assert measured == {(BUCKET, 1), (BUCKET, 2), (BUCKET, 4)}
+    await trials.run_batches(measured)
     assert {key.batch for key in engine.costs.rows(layout, 1)} == {1}
-    await trials.batches([(BUCKET, 1), (BUCKET, 2)])
+    await trials.run_batches([(BUCKET, 1), (BUCKET, 2)])
     assert {key.batch for key in engine.costs.rows(layout, 1)} == {1, 2, 4}
-    at = (await queue.costs(SPEC.name)).at - KNOWN_S - 1
-    for key in told:
+    at = (await queue.costs(SPEC.name)).at - MAX_AGE_S - 1
+    for key in costs:
         old = row.model_copy(update={"at": at}).model_dump_json()
         await empty_redis.hset(f"{PREFIX}costs:{SPEC.name}", key.wire(), old)
-    assert await cost_reporter.known() == set(), "that is too long ago"
+    assert await cost_reporter.recent_measurements() == set(), "that is too long ago"
 
 
 async def test_a_request_that_fails_is_no_harm(engine: Engine) -> None:
@@ -95,30 +95,30 @@ async def test_a_model_whose_every_warm_up_request_breaks_down_is_told(engine: E
     assert await measure_alone(engine, {**SMALL, "nan_at": 1}, {**SMALL, "nan_at": 0}) == NO_NUMBERS
     assert await measure_alone(engine, {**SMALL, "nan_at": 1}, SMALL) is None
     assert await measure_alone(engine) is None
-    some = Trials(engine, [{**SMALL, "nan_at": 1}, SMALL], [0.0, 2 * FEW_S])
-    assert await some.alone() is None, "of one of them nothing is known"
+    some = Trials(engine, [{**SMALL, "nan_at": 1}, SMALL], [0.0, 2 * SHORT_TRIAL_S])
+    assert await some.run_alone() is None, "of one of them nothing is known"
 
 
 async def test_what_breaks_down_in_larger_batches_or_by_one_seed_alone_is_no_broken_model(
     layout: Layout,
 ) -> None:
-    """Of a pool with one warm-up request, the default: it would never be ready."""
+    """A worker with one warm-up request, the default, would never be ready."""
     engine = Engine(UnluckyPipeline(), layout, 4, fast(4))
     try:
         assert await measure_alone(engine, {**SMALL, "seed": 0}) is None
         later = {**SMALL, "seed": 1, "nan_at": TRIALS, "num_inference_steps": 9}
         trials = Trials(engine, [later], SHORT)
-        assert await trials.alone() is None
-        await trials.batches()
+        assert await trials.run_alone() is None
+        await trials.run_batches()
         assert await measure_alone(engine, {**SMALL, "seed": 1, "nan_at": 0}) == NO_NUMBERS
     finally:
         engine.close()
 
 
 class UnluckyPipeline(ToyPipeline):
-    """Its first seed gives no numbers."""
+    """Toy pipeline whose seed 0 gives non-finite numbers."""
 
-    def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
+    def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> PreparedRow:
         unlucky = {} if fields["seed"] else {"nan_at": 0}
         return super().prepare({**fields, **unlucky}, images)
 
@@ -126,27 +126,27 @@ class UnluckyPipeline(ToyPipeline):
 async def test_a_trial_that_takes_long_is_measured_when_it_comes(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
-    """No step of it is begun before the first job: it would stand in that one's way."""
+    """No step of the trial begins before the first job, which would have to wait for it."""
     long = {"phase": "gated"}
-    expected_s = [2 * FEW_S]
+    expected_s = [2 * SHORT_TRIAL_S]
     async with at_work(pipeline, layout, queue, store, warmup=long, expected_s=expected_s) as (
-        pool,
+        worker,
         _,
     ):
         await until(lambda: has(queue, (1, True)))
-        assert pipeline.gate.count == 0 and not pool.engine.costs.rows("here", 1)
+        assert pipeline.gate.count == 0 and not worker.engine.costs.rows("here", 1)
         pipeline.gate.open()
         job = toy_job(**long)
         await queue.put(job)
         assert (await ended(queue, job)).state is JobState.SUCCEEDED
-        assert pool.engine.costs.rows("here", 1)
+        assert worker.engine.costs.rows("here", 1)
 
 
 async def test_readiness_does_not_wait_for_a_trial_whose_estimate_is_wrong(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(Trials, "held_s", 0.1)
+    monkeypatch.setattr(Trials, "timeout_s", 0.1)
     async with at_work(pipeline, layout, queue, store, warmup={"phase": "gated"}):
         await until(lambda: has(queue, (1, True)))
         pipeline.gate.open()
@@ -158,9 +158,12 @@ async def test_readiness_does_not_wait_for_a_trial_whose_estimate_is_wrong(
 async def test_a_pool_serves_while_larger_batches_compile(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
-    """Also a job of another shape, whose own programs are compiled before those."""
+    """A job of another shape is served as well; its own programs are compiled first."""
     slow = {"phase": "slow-together"}
-    async with at_work(pipeline, layout, queue, store, warmup=slow, batching=fast(4)) as (pool, _):
+    async with at_work(pipeline, layout, queue, store, warmup=slow, batching=fast(4)) as (
+        worker,
+        _,
+    ):
         await until(lambda: has(queue, (1, True)))
         await until(pipeline.waits_to_compile.is_set)
         jobs = [toy_job(**slow), toy_job(width=64)]
@@ -170,17 +173,17 @@ async def test_a_pool_serves_while_larger_batches_compile(
             assert (await ended(queue, job)).state is JobState.SUCCEEDED
         assert not pipeline.compile_gate.is_set()
         pipeline.compile_gate.set()
-        await until(lambda: {key.batch for key in pool.engine.costs.rows("here", 1)} >= {1, 4})
+        await until(lambda: {key.batch for key in worker.engine.costs.rows("here", 1)} >= {1, 4})
 
 
 async def test_trials_give_way_to_a_job(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
-    """They are rows in its way: canceled ones leave with the next step."""
-    pipeline.gate.open(TRIALS)  # of the one that is tried alone
+    """Rows of trials would delay the job: canceled rows leave with the next step."""
+    pipeline.gate.open(TRIALS)  # steps of the trial of a single row
     warmup = {"phase": "gated", "num_inference_steps": 40}
     async with at_work(pipeline, layout, queue, store, warmup=warmup, batching=fast(4)) as (
-        pool,
+        worker,
         _,
     ):
         await until(lambda: has(queue, (1, True)))
@@ -188,9 +191,9 @@ async def test_trials_give_way_to_a_job(
         job = toy_job()
         await queue.put(job)
         await reached(queue, job, JobState.RUNNING)
-        pipeline.gate.open(pool.engine.slots)
+        pipeline.gate.open(worker.engine.slots)
         assert (await ended(queue, job)).state is JobState.SUCCEEDED
-        assert pipeline.gate.count <= TRIALS + 2 * pool.engine.slots
+        assert pipeline.gate.count <= TRIALS + 2 * worker.engine.slots
 
 
 async def test_idle_work_is_dropped_begun_anew_and_done_once() -> None:
@@ -203,18 +206,18 @@ async def test_idle_work_is_dropped_begun_anew_and_done_once() -> None:
         done += 1
 
     idle = IdleWork(work)
-    await idle.give_way()
+    await idle.interrupt()
     for time in (1, 2):
         idle.begin()
         idle.begin()
         await until(lambda: begun == time)  # noqa: B023 - it is awaited here
-        await idle.give_way()
+        await idle.interrupt()
     assert (begun, done) == (2, 0)
     may_end.set()
     for _ in range(2):
         idle.begin()
         await until(lambda: done == 1)
-        await idle.give_way()
+        await idle.interrupt()
     assert (begun, done) == (3, 1)
 
 
@@ -232,5 +235,5 @@ async def test_idle_work_that_fails_is_told_and_not_tried_again(
     for _ in range(2):
         idle.begin()
         await until(lambda: "broken" in caplog.text)
-        await idle.give_way()
+        await idle.interrupt()
     assert tries == 1

@@ -1,4 +1,4 @@
-"""What a worker says of its machine: on its page, and in the ledger of what it made."""
+"""Description of a worker's machine: on its metrics page, and in the usage ledger."""
 
 from __future__ import annotations
 
@@ -69,15 +69,18 @@ def test_its_page_says_what_it_is(layout: Layout) -> None:
 
 
 def test_what_outputs_depend_on(layout: Layout) -> None:
-    """Not on the place of the devices, but on the configs, the layout, and XLA's flags."""
-    made = made_by(SPEC, layout)
-    assert (made.checkpoint, made.platform, made.chip) == ("toy", "cpu", "cpu")
-    assert (made.layout, made.jax) == ("one device", jax.__version__)
-    assert made_by(SPEC, one_device(jax.devices()[1])) == made
-    assert made.rounds_as(made_by(SPEC.model_copy(update={"fingerprint": "new"}), layout))
-    assert not made.rounds_as(made_by(SPEC.model_copy(update={"config_digest": "new"}), layout))
+    """Outputs depend on the configs, the layout and XLA's flags, but not on the place of the
+    devices."""
+    provenance = made_by(SPEC, layout)
+    assert (provenance.checkpoint, provenance.platform, provenance.chip) == ("toy", "cpu", "cpu")
+    assert (provenance.layout, provenance.jax) == ("one device", jax.__version__)
+    assert made_by(SPEC, one_device(jax.devices()[1])) == provenance
+    assert provenance.rounds_as(made_by(SPEC.model_copy(update={"fingerprint": "new"}), layout))
+    assert not provenance.rounds_as(
+        made_by(SPEC.model_copy(update={"config_digest": "new"}), layout)
+    )
     split = made_by(SPEC, parallel(tensor=2))
-    assert split.layout == "tensor=2" and not split.rounds_as(made)
+    assert split.layout == "tensor=2" and not split.rounds_as(provenance)
 
 
 def test_models_of_one_slice_share_its_chips_on_the_page_and_not_in_the_ledger() -> None:

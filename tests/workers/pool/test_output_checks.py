@@ -1,4 +1,4 @@
-"""Outputs that the safety hook allows, refuses, or gives no verdict about."""
+"""Outputs that the safety hook allows, rejects, or returns no verdict for."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from workers.pool.output_checks import OutputChecks
 
 @pytest.fixture(scope="module")
 def hook() -> Iterator[HookProcess]:
-    with hook_process() as found:
-        yield found
+    with hook_process() as process:
+        yield process
 
 
 @asynccontextmanager
 async def checked(hook: HookProcess, **settings: Any) -> AsyncIterator[OutputChecks]:
-    wanted = SafetySettings(url=hook.url, **{"timeout_s": DEADLINE_S, **settings})
-    checker = SafetyChecker(wanted, SafetyMetrics(CollectorRegistry(), "after"))
-    yield OutputChecks(checker, wanted.max_frames)
+    safety = SafetySettings(url=hook.url, **{"timeout_s": DEADLINE_S, **settings})
+    checker = SafetyChecker(safety, SafetyMetrics(CollectorRegistry(), "after"))
+    yield OutputChecks(checker, safety.max_frames)
     await checker.close()
 
 
@@ -52,13 +52,13 @@ async def test_the_hook_sees_the_pixels_that_are_stored(
         checked(hook) as check,
         at_work(pipeline, layout, queue, store, check=check),
     ):
-        made = await pixels(store, await ended(queue, job))
-    asked = [one for one in hook.asked() if one["job"] == job.id]
-    assert {one["when"] for one in asked} == {"after"} and len(asked) == 2
-    for one in asked:
-        (shown,) = one["images"]
-        file = Image.open(io.BytesIO(base64.b64decode(shown["data"])))
-        assert np.array_equal(np.asarray(file), made[one["index"]])
+        images = await pixels(store, await ended(queue, job))
+    calls = [call for call in hook.questions() if call["job"] == job.id]
+    assert {call["when"] for call in calls} == {"after"} and len(calls) == 2
+    for call in calls:
+        (sent,) = call["images"]
+        file = Image.open(io.BytesIO(base64.b64decode(sent["data"])))
+        assert np.array_equal(np.asarray(file), images[call["index"]])
 
 
 async def test_of_a_refused_job_nothing_is_stored_and_its_neighbour_ends(
@@ -84,23 +84,23 @@ async def test_of_a_refused_job_nothing_is_stored_and_its_neighbour_ends(
 async def test_no_preview_is_shown_before_the_check(
     layout: Layout, queue: Queue, store: Store, hook: HookProcess
 ) -> None:
-    """The same pool without the check shows some: this can fail."""
-    shown = []
+    """The same worker without the check shows previews, so this test can fail."""
+    had_preview = []
     async with checked(hook) as check:
-        for given in (check, None):
+        for active_check in (check, None):
             pipeline = ToyPipeline()
             job = toy_job(prompt="a hat", phase="gated", num_inference_steps=8)
             await queue.put(job)
             async with at_work(
-                pipeline, layout, queue, store, check=given, preview_every_s=1e-6
+                pipeline, layout, queue, store, check=active_check, preview_every_s=1e-6
             ), asyncio.timeout(DEADLINE_S):  # fmt: skip
                 names = []
                 async for event in queue.events(job.id):
                     names.append(event.name)
                     pipeline.gate.open(1)
             assert names[-1] == "succeeded"
-            shown.append("preview" in names)
-    assert shown == [False, True]
+            had_preview.append("preview" in names)
+    assert had_preview == [False, True]
 
 
 async def test_a_slow_hook_holds_up_no_step_of_others(
@@ -115,8 +115,8 @@ async def test_a_slow_hook_holds_up_no_step_of_others(
         await reached(queue, slow, JobState.RUNNING)
         await queue.put(other)
         assert (await ended(queue, other)).state is JobState.SUCCEEDED
-        found = await queue.get(slow.id)
-        assert found and found.state is JobState.RUNNING
+        current = await queue.get(slow.id)
+        assert current and current.state is JobState.RUNNING
 
 
 async def test_without_a_verdict_a_job_is_tried_again_and_fails_at_last(
@@ -155,5 +155,5 @@ async def test_of_a_video_some_frames_are_shown(
         at_work(pipeline, layout, queue, store, check=check),
     ):
         await ended(queue, job)
-    (asked,) = [one for one in hook.asked() if one["job"] == job.id]
-    assert [one["frame"] for one in asked["images"]] == [0, 4, 8]
+    (call,) = [entry for entry in hook.questions() if entry["job"] == job.id]
+    assert [entry["frame"] for entry in call["images"]] == [0, 4, 8]

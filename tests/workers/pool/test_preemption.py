@@ -1,4 +1,4 @@
-"""A pool puts a long job aside for a short one, and goes on with it: nothing is done twice."""
+"""Preemption: a worker puts a long job aside for a short one and resumes it. No step runs twice."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from tests.workers.toy import SPEC, Gate, ToyPipeline, reference
 
 WARM_UP = dict(SPEC.defaults)
 STEPS = 1000
-"""More than are let through while the pool asks the queue for the first time, by far."""
+"""Far more steps than pass the gate before the worker's first query of the queue."""
 AT_ONCE = {"slots": 1, "quantum_s": 0.02, "snapshot_share": 0.99, "warmup": WARM_UP}
-"""Settings of a pool that puts aside whatever it may."""
+"""Settings of a pool that preempts whenever it may."""
 
 
 def a_clip(**fields: object) -> Job:
-    """Long, of a bucket of its own, and of low priority."""
+    """Return a long job of its own bucket, with low priority."""
     job = toy_job(phase="gated", width=64, num_inference_steps=STEPS, **fields)
     return job.model_copy(update={"priority": PRIORITIES["low"]})
 
 
 def a_picture(**fields: object) -> Job:
-    """Known to take next to no time."""
+    """Return a job with a known run time of almost zero."""
     return toy_job(**fields).model_copy(update={"run_s": 1e-6})
 
 
 async def until_room_is_made(redis: Redis, gate: Gate, job: Job) -> None:
-    """Step by step, until a pool makes room for that job."""
+    """Let single steps through the gate until a worker makes room for the job."""
 
     async def is_promised() -> bool:
         gate.open(1)
@@ -76,16 +76,18 @@ async def test_a_clip_is_put_aside_for_a_picture_and_goes_on(
     assert await states(queue, clip) == ["queued", "running", "queued", "running", "succeeded"]
     assert (clip.attempts, clip.deaths, clip.usage.steps) == (1, [], STEPS)
     assert put_aside_so_far() == before + 1
-    [made], [expected] = await pixels(store, clip), await pixels(store, undisturbed)
-    assert (made == expected).all()
-    [made] = await pixels(store, picture)
-    assert np.abs(made - reference(pipeline, picture.request).astype(int)).max() <= 1  # test_engine
+    [image], [expected] = await pixels(store, clip), await pixels(store, undisturbed)
+    assert (image == expected).all()
+    [image] = await pixels(store, picture)
+    assert (
+        np.abs(image - reference(pipeline, picture.request).astype(int)).max() <= 1
+    )  # test_engine
 
 
 async def test_only_one_of_several_is_put_aside(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, empty_redis: Redis
 ) -> None:
-    """The one of low priority; its neighbour, of as high a one as the image's, goes on."""
+    """Only the job of low priority is preempted. Its neighbour has the image's priority."""
     low, neighbour, before = a_clip(), a_clip(seed=1), put_aside_so_far()
     neighbour = neighbour.model_copy(update={"priority": PRIORITIES["normal"]})
     picture = a_picture()
@@ -125,15 +127,15 @@ async def test_what_cannot_be_kept_goes_on(
 async def test_a_drain_while_it_is_put_aside(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, empty_redis: Redis
 ) -> None:
-    """The step under way does not end, which both wait for: the drain does not for ever."""
+    """Preemption and drain wait for a step that does not end, but the drain gives up in time."""
     clip, picture = a_clip(), a_picture()
     await queue.put(clip)
-    async with at_work(pipeline, layout, queue, store, drain_s=5, **AT_ONCE) as (pool, task):
+    async with at_work(pipeline, layout, queue, store, drain_s=5, **AT_ONCE) as (worker, task):
         await asyncio.to_thread(pipeline.gate.wait)
         await queue.put(picture)
         await until_room_is_made(empty_redis, pipeline.gate, picture)
         pipeline.gate.close()
-        pool.stop()
+        worker.stop()
         assert await asyncio.wait_for(task, DEADLINE_S) == 0
     clip = await reached(queue, clip, JobState.QUEUED)
     assert (clip.attempts, clip.deaths) == (0, [])

@@ -1,4 +1,4 @@
-"""Videos and images of one real, tiny model: two buckets of one pool."""
+"""Preemption of a video for an image on one tiny model: two buckets of one pool."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ PICTURE: dict[str, Any] = {
     "output": {"format": "png"},
 }
 CLIP = {**PICTURE, "seed": 2, "num_frames": 9, "num_inference_steps": 400}
-"""Of more steps than are let through while the pool asks the queue for the first time, by far."""
+"""Video with far more steps than pass the gate before the worker's first query of the queue."""
 
 
 class Gated:
-    """A pipeline whose steps wait at a gate, in the device's time."""
+    """Pipeline whose steps wait at a gate, in the device's time."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
@@ -58,16 +58,16 @@ class Gated:
         weights: PyTree,
         rows: PyTree,
         values: Mapping[str, jax.Array],
-        conditions: PyTree = None,
+        modulations: PyTree = None,
     ) -> PyTree:
-        rows = self._pipeline.step(program, weights, rows, values, conditions)
+        rows = self._pipeline.step(program, weights, rows, values, modulations)
         latents = rows["latents"]
         return {**rows, "latents": jax.pure_callback(self.gate, jax.typeof(latents), latents)}
 
 
 @pytest.fixture(scope="module")
 def wan(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
-    from tests.parity.tiny_wan import make_wan  # torch: only where it is needed
+    from tests.parity.tiny_wan import make_wan  # imports torch
 
     folder = make_wan(tmp_path_factory.mktemp("wan"), transformer={"num_layers": 1})
     return registry.load("wan", str(folder), "float32", {})
@@ -108,5 +108,5 @@ async def test_a_clip_put_aside_for_a_picture_is_the_same_to_the_bit(
     assert picture.finished_at < clip.finished_at
     frames, expected = await pixels(store, clip), await pixels(store, undisturbed)
     assert len(frames) == 9
-    assert all((one == other).all() for one, other in zip(frames, expected, strict=True))
+    assert all((image == other).all() for image, other in zip(frames, expected, strict=True))
     assert max(frame.std() for frame in frames) > 10, "a video without contrast proves nothing"

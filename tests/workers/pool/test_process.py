@@ -1,4 +1,4 @@
-"""Pools as processes of their own, with a real, tiny Flux: killed, stopped, drained."""
+"""Worker processes with a tiny Flux: killed, stopped, drained."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.workers.polling import DEADLINE_S, until
 from tests.workers.pool_process import PoolProcess
 
 SETTINGS = QueueSettings(lease_s=3600)
-"""No lease lapses by itself: only where a test says so."""
+"""Leases that expire only when a test expires them."""
 DRAIN_S = 600
-"""Half of it for jobs to end, which is longer than a test waits for the end of a process."""
+"""Duration of a drain. Jobs have half of it to end, longer than a test waits for an exit."""
 ENDLESS = 100_000
-"""Steps of a job that no drain waits for, as long as it is held."""
+"""Number of steps of a job that no drain waits for, while it is held."""
 LONG = 60
 
 
@@ -33,7 +33,7 @@ LONG = 60
 def config(
     tmp_path_factory: pytest.TempPathFactory, redis_url: str, flux_folder: Path, state_dir: Path
 ) -> Path:
-    """An atelier.toml for all pools of this file."""
+    """Write an atelier.toml for all workers of this module."""
     warmup = {name: REQUEST[name] for name in ("width", "height", "max_sequence_length")}
     sections = {
         "": {"state_dir": str(state_dir)},
@@ -83,7 +83,7 @@ async def put(queue: Queue, steps: int) -> Job:
 
 
 async def in_mid_step(queue: Queue, job: Job, snapshots: int = 0) -> Job:
-    """The job when some of its steps are done, and so many of its images kept."""
+    """Return the job when it has done some steps, and has this number of snapshots."""
 
     async def is_there() -> bool:
         nonlocal job
@@ -97,7 +97,7 @@ async def in_mid_step(queue: Queue, job: Job, snapshots: int = 0) -> Job:
 
 
 async def caught(queue: Queue, config: Path, pool: PoolProcess, snapshots: int = 0) -> Job:
-    """A job in the midst of which its pool has been stopped."""
+    """Return a job whose worker has been stopped midway."""
     with held(config, LONG // 2):
         job = await in_mid_step(queue, await put(queue, LONG), snapshots)
         pool.send(signal.SIGSTOP)
@@ -105,7 +105,7 @@ async def caught(queue: Queue, config: Path, pool: PoolProcess, snapshots: int =
 
 
 async def ends(queue: Queue, job: Job) -> list[str]:
-    """The names of all its events that tell an end."""
+    """Return the names of the job's final events."""
     names = []
     async with asyncio.timeout(DEADLINE_S):
         async for event in queue.events(job.id):
@@ -113,13 +113,15 @@ async def ends(queue: Queue, job: Job) -> list[str]:
     return [name for name in names if name in {state.value for state in JobState if state.ended}]
 
 
-@pytest.mark.timeout(900)  # two pools start, one after the other
+@pytest.mark.timeout(900)  # two workers start, one after the other
 async def test_a_job_outlives_its_pools(
     queue: Queue, start: Callable[[], PoolProcess], config: Path, state_dir: Path
 ) -> None:
-    """A pool is stopped for longer than its lease, and its successor is killed: each time the other
-    one makes the same image, of the killed one's from what was kept, and the job ends once. Then
-    the late pool is drained in the midst of a job that would run for hours."""
+    """A worker is stopped for longer than its lease, and its successor is killed.
+
+    Each time the other worker makes the same image, once from a snapshot, and the job ends once.
+    Then the late worker is drained during a very long job.
+    """
     store = Store(str(state_dir / "outputs"))
     first = start()
     await first.ready()
@@ -136,11 +138,11 @@ async def test_a_job_outlives_its_pools(
     killed = await caught(queue, config, second, snapshots=1)
     second.send(signal.SIGKILL)
     await lapsed(queue, killed)
-    first.send(signal.SIGCONT)  # it is alive, and free of what it has lost
+    first.send(signal.SIGCONT)  # it continues without the job that it has lost
     killed = await ended(queue, killed)
     assert (killed.state, killed.attempts) == (JobState.SUCCEEDED, 2)
     assert killed.outputs[0].sha256 == undisturbed.outputs[0].sha256
-    assert f"{killed.id} goes on after step" in first.said
+    assert f"{killed.id} resumes after step" in first.said
     assert await ends(queue, killed) == ["succeeded"]
 
     with held(config, ENDLESS // 2):

@@ -1,4 +1,4 @@
-"""What the queue is told of a job's steps, and how often."""
+"""Progress of a job's steps that a worker reports to the queue, and how often."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def claim(queue: Queue) -> Claim:
 
 
 class Painter:
-    """Engine as far as previews need one, and the steps that it was asked for them."""
+    """Stand-in for an engine that records the steps of requested previews."""
 
     def __init__(self) -> None:
         self.steps: list[int] = []
@@ -61,14 +61,14 @@ def row_after(steps: int) -> Row:
 
 
 async def calls(redis: Redis) -> int:
-    """Scripts that Redis has run."""
+    """Return the number of scripts that Redis has run."""
     return int((await redis.info("commandstats"))["cmdstat_evalsha"]["calls"])
 
 
 async def test_what_is_known_is_not_told_again(
     queue: Queue, claim: Claim, empty_redis: Redis
 ) -> None:
-    """The end of a job does not wait for it, which takes a round trip."""
+    """The end of a job must not wait for another report, which takes a round trip."""
 
     async def is_told() -> bool:
         return (await queue.get(claim.job.id)).step == STEPS
@@ -83,7 +83,7 @@ async def test_what_is_known_is_not_told_again(
 async def test_a_stage_is_not_told_at_the_end(
     queue: Queue, claim: Claim, empty_redis: Redis
 ) -> None:
-    """The end says more, and would wait for it."""
+    """The job's end contains more, and would wait for the stage's report."""
 
     async def is_told() -> bool:
         return (await queue.get(claim.job.id)).step == STEPS
@@ -97,7 +97,7 @@ async def test_a_stage_is_not_told_at_the_end(
 
 
 async def test_the_last_step_is_told_before_the_end(queue: Queue, claim: Claim) -> None:
-    """However soon after the one before it that comes."""
+    """The last step may follow the one before at once."""
     async with telling(queue, claim) as progress:
         progress.step(0, row_after(STEPS - 1))
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Receipts: what a preset drew is drawn again exactly, and never in a job's way."""
+"""Receipts: images of presets are drawn again exactly, and never delay a job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
-from models.interface.pipeline import Fields, Prepared
+from models.interface.pipeline import Fields, PreparedRow
 from models.parallel.axis_rules import Layout
 from models.spec.quality_presets import GuidanceInterval, Quality
 from service.jobs.model.job import Job, JobState
@@ -25,8 +25,8 @@ from workers.engine.engine import Engine
 from workers.media.psnr import MOST_DB, psnr_db
 from workers.pool import worker
 from workers.pool.process import run_all
-from workers.pool.receipts import Receipts, Served
-from workers.pool.turns import AllPresent
+from workers.pool.quality_samples import QualitySamples, ServedOutput
+from workers.pool.time_sharing import ResidentModels
 from workers.pool.worker import Worker
 from workers.programs.step_latency import TRIALS
 
@@ -44,20 +44,20 @@ PRESET_SPEC = SPEC.model_copy(
 
 
 class PresetToy(ToyPipeline):
-    """Toy whose preset takes a phase and a guidance of its own."""
+    """Toy pipeline whose preset has its own phase and guidance."""
 
     def __init__(self, name: str = SPEC.name) -> None:
         super().__init__()
         self.spec = PRESET_SPEC.model_copy(update={"name": name})
 
-    def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
-        own = {"phase": "plain", "guidance_scale": 1.5} if fields.get("quality") == FAST else {}
-        return super().prepare({**fields, **own}, images)
+    def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> PreparedRow:
+        changes = {"phase": "plain", "guidance_scale": 1.5} if fields.get("quality") == FAST else {}
+        return super().prepare({**fields, **changes}, images)
 
 
 @pytest.fixture(autouse=True)
 def looking_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pool sees that it is idle when a claim has waited in vain."""
+    """Shorten the claim's wait, after which a worker is idle."""
     monkeypatch.setattr(worker, "CLAIM_WAIT_S", 0.1)
 
 
@@ -73,20 +73,20 @@ async def engine(pipeline: PresetToy, layout: Layout) -> AsyncIterator[Engine]:
     engine.close()
 
 
-def told(name: str, **labels: str) -> float:
+def metric_value(name: str, **labels: str) -> float:
     return REGISTRY.get_sample_value(f"atelier_{name}", {"model": SPEC.name, **labels}) or 0
 
 
 def measured() -> tuple[float, float]:
-    """Return how many there are, and the sum of their PSNR."""
-    return tuple(told(f"quality_psnr_db_{one}", preset=FAST) for one in ("count", "sum"))
+    """Return the number of receipts, and the sum of their PSNR."""
+    return tuple(metric_value(f"quality_psnr_db_{part}", preset=FAST) for part in ("count", "sum"))
 
 
 def of_jobs() -> tuple[float, ...]:
-    """Return the counts of what jobs alone are counted in."""
+    """Return the counters that only jobs increase."""
     stages = ("encode", "denoise", "decode")
-    outcomes = (told("pool_jobs_total", outcome="succeeded"), told("claims_total"))
-    return (*(told("job_stage_seconds_count", stage=one) for one in stages), *outcomes)
+    outcomes = (metric_value("pool_jobs_total", outcome="succeeded"), metric_value("claims_total"))
+    return (*(metric_value("job_stage_seconds_count", stage=stage) for stage in stages), *outcomes)
 
 
 async def drawn(queue: Queue, **fields: Any) -> Job:
@@ -98,18 +98,18 @@ async def drawn(queue: Queue, **fields: Any) -> Job:
 async def test_the_psnr_between_what_was_served_and_the_exact_image_is_told(
     pipeline: PresetToy, layout: Layout, queue: Queue, store: Store
 ) -> None:
-    """And nothing of that is a job's, and an exact image needs no receipt."""
+    """A receipt increases no counter of jobs, and an exact image needs no receipt."""
     (count, total), jobs = measured(), of_jobs()
-    async with at_work(pipeline, layout, queue, store, receipts=1) as (pool, _):
+    async with at_work(pipeline, layout, queue, store, receipts=1) as (worker, _):
         fast = await drawn(queue, seed=3, quality=FAST)
         await until(lambda: measured()[0] > count)
         exact = await drawn(queue, seed=3, quality="exact")
-        await until(lambda: not pool.jobs)
-    (one,), (other,) = await pixels(store, fast), await pixels(store, exact)
-    expected_db = psnr_db(one, other)
+        await until(lambda: not worker.jobs)
+    (served_image,), (exact_image,) = await pixels(store, fast), await pixels(store, exact)
+    expected_db = psnr_db(served_image, exact_image)
     assert 10 < expected_db < MOST_DB
-    found, total_now = measured()
-    assert (found - count, total_now - total) == (1, pytest.approx(expected_db, rel=1e-9))
+    count_now, total_now = measured()
+    assert (count_now - count, total_now - total) == (1, pytest.approx(expected_db, rel=1e-9))
     assert [now - before for now, before in zip(of_jobs(), jobs, strict=True)] == [2] * len(jobs)
 
 
@@ -140,17 +140,19 @@ async def test_a_receipt_gives_way_to_a_job_of_another_model_on_its_devices(
 ) -> None:
     count, _ = measured()
     gated: dict[str, Any] = {"phase": "gated", "num_inference_steps": STEPS}
-    toys, turns = [PresetToy(), PresetToy("other")], AllPresent()
+    toys, time_sharing = [PresetToy(), PresetToy("other")], ResidentModels()
     workers = []
     for toy in toys:
         toy.gate.open(TRIALS)
         pool = PoolSettings(model=toy.spec.name, receipts=1, preview_every_s=0)
         engine = Engine(toy, layout, 2)
-        workers.append(Worker("toys", engine, queue, store, pool, LEASE_S, turns=turns))
-        await turns.join(workers[-1])
-    task = asyncio.create_task(run_all(workers, [[gated]] * 2, [[]] * 2, turns))
+        workers.append(
+            Worker("toys", engine, queue, store, pool, LEASE_S, time_sharing=time_sharing)
+        )
+        await time_sharing.join(workers[-1])
+    task = asyncio.create_task(run_all(workers, [[gated]] * 2, [[]] * 2, time_sharing))
     try:
-        await until(lambda: all(one.is_ready for one in workers))
+        await until(lambda: all(member.is_ready for member in workers))
         await drawn(queue, **gated, quality=FAST)
         await until(lambda: toys[0].gate.count > TRIALS)
         job = toy_job(**gated).model_copy(update={"model": "other"})
@@ -164,35 +166,38 @@ async def test_a_receipt_gives_way_to_a_job_of_another_model_on_its_devices(
         assert measured()[0] == count
         toys[0].gate.open()
         await until(lambda: measured()[0] == count + 1)
-        for one in workers:
-            one.stop_now()
+        for member in workers:
+            member.stop_now()
         assert await asyncio.wait_for(task, DEADLINE_S) == 0
     finally:
         task.cancel()
-        for toy, one in zip(toys, workers, strict=True):
+        for toy, member in zip(toys, workers, strict=True):
             toy.gate.open()
-            one.engine.close()
+            member.engine.close()
 
 
 async def test_nothing_is_compiled_for_a_receipt(
     pipeline: PresetToy, layout: Layout, queue: Queue, store: Store
 ) -> None:
     def without() -> float:
-        return told("receipts_total", outcome="not_compiled")
+        return metric_value("receipts_total", outcome="not_compiled")
 
     count, before = measured()[0], without()
-    async with at_work(pipeline, layout, queue, store, receipts=1) as (pool, _):
+    async with at_work(pipeline, layout, queue, store, receipts=1) as (worker, _):
         await drawn(queue, phase="double", quality=FAST)
         await until(lambda: without() == before + 1)
-        assert not await pool.engine.is_compiled({"phase": "double"}, {})
-        assert await pool.engine.is_compiled({"phase": "plain"}, {})
+        assert not await worker.engine.readiness.is_compiled({"phase": "double"}, {})
+        assert await worker.engine.readiness.is_compiled({"phase": "plain"}, {})
     assert measured()[0] == count
 
 
 async def test_the_sample_is_bounded_in_bytes(engine: Engine) -> None:
-    """The oldest ones leave; what is larger than all of it is left out, and none leaves for it."""
-    before = told("receipts_total", outcome="dropped")
-    receipts = Receipts(engine, 1, max_bytes=3000)
+    """The oldest receipts are dropped.
+
+    An image larger than the limit is skipped, and none is dropped for it.
+    """
+    before = metric_value("receipts_total", outcome="dropped")
+    receipts = QualitySamples(engine, 1, max_bytes=3000)
     for size in (1000, 900, 1000, 800):
         receipts.offer(served(size))
     assert receipts.bytes == 2700
@@ -200,19 +205,21 @@ async def test_the_sample_is_bounded_in_bytes(engine: Engine) -> None:
     assert receipts.bytes == 2900
     receipts.offer(served(3001))
     assert receipts.bytes == 2900
-    assert told("receipts_total", outcome="dropped") - before == 3
+    assert metric_value("receipts_total", outcome="dropped") - before == 3
 
 
 async def test_nothing_is_kept_of_what_is_exact_or_not_to_be_compared(engine: Engine) -> None:
-    every, none = Receipts(engine, 1), Receipts(engine, 0)
+    every, none = QualitySamples(engine, 1), QualitySamples(engine, 0)
     for receipts, preset in ((every, "exact"), (none, FAST)):
         receipts.offer(served(10, preset))
         assert receipts.bytes == 0
     engine.pipeline.spec = engine.pipeline.spec.model_copy(update={"has_exact": False})
-    without = Receipts(engine, 1)
-    without.offer(served(10))
-    assert without.bytes == 0
+    inexact = QualitySamples(engine, 1)
+    inexact.offer(served(10))
+    assert inexact.bytes == 0
 
 
-def served(size: int, preset: str = FAST, images: Mapping[str, bytes] | None = None) -> Served:
-    return Served({"quality": preset}, images or {}, "", np.zeros(size, np.uint8))
+def served(
+    size: int, preset: str = FAST, images: Mapping[str, bytes] | None = None
+) -> ServedOutput:
+    return ServedOutput({"quality": preset}, images or {}, "", np.zeros(size, np.uint8))

@@ -1,5 +1,7 @@
-"""A model's new version takes the place of its old one, with one real pool of each: nobody is
-refused, and nothing is lost."""
+"""Rollout of a model's new version, with one real worker of each version.
+
+No request is rejected, and no job is lost.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,7 @@ def start(config: Path) -> Iterator[Start]:
 async def http(
     redis_url: str, empty_redis: object, state_dir: Path
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """A front end."""
+    """Start a front end, and yield a client."""
     settings = Settings(
         state_dir=state_dir,
         redis=RedisSettings(url=redis_url),
@@ -88,7 +90,7 @@ async def weigh(queue: Queue, r1: float, r2: float) -> None:
     await AliasRecords(queue.redis).change(lambda _: {"flux": alias})
 
 
-@pytest.mark.timeout(900)  # two pools start, one after the other
+@pytest.mark.timeout(900)  # two workers start, one after the other
 async def test_one_pool_takes_the_place_of_another(
     http: httpx.AsyncClient, queue: Queue, start: Start, config: Path
 ) -> None:
@@ -111,7 +113,7 @@ async def test_one_pool_takes_the_place_of_another(
     new = start(R2)
 
     async def is_served_by_new() -> bool:
-        """With requests all the while, each of which r1 ends."""
+        """Send a request, and wait for its end if r1 serves it."""
         job = await ask()
         if job["served_by"] == R2:
             return True
@@ -144,13 +146,19 @@ async def test_one_pool_takes_the_place_of_another(
     prints = {name: models[name].spec.fingerprint for name in (R1, R2)}
     assert len({*prints.values()}) == 2
     assert [job.fingerprint for job in jobs] == [prints[str(job.served_by)] for job in jobs]
-    moved = [job for job in jobs if job.id in {one["id"] for one in late} and job.served_by == R2]
+    moved = [
+        job
+        for job in jobs
+        if job.id in {response["id"] for response in late} and job.served_by == R2
+    ]
     assert len(moved) >= len(late) - 2 * SLOTS
     for steps in (1, LONG):
         same = [job for job in jobs if job.request["num_inference_steps"] == steps]
-        drawn = {(job.served_by, job.outputs[0].pixels_sha256) for job in same}
-        assert len(drawn) == len({job.served_by for job in same}), "one image of each version"
-        assert len({pixels for _, pixels in drawn}) == len(drawn), "and another one of the other"
+        digests = {(job.served_by, job.outputs[0].pixels_sha256) for job in same}
+        assert len(digests) == len({job.served_by for job in same}), "one image of each version"
+        assert len({pixels for _, pixels in digests}) == len(digests), (
+            "and another one of the other"
+        )
 
 
 async def found(queue: Queue, job_id: str) -> Job:

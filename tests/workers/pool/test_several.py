@@ -1,4 +1,4 @@
-"""One process that serves several checkpoints of one base: jobs of all, side by side."""
+"""Worker process that serves several checkpoints of one base, with jobs of all side by side."""
 
 from __future__ import annotations
 
@@ -76,17 +76,17 @@ async def test_a_pool_of_two_models_makes_the_jobs_of_both(
     store = Store(str(state_dir / "outputs"))
     for model in MODELS:
         await queue_has(queue, model, pool)
-    asked = [(model, seed) for seed in range(3) for model in MODELS]
-    jobs = await asyncio.gather(*(put(queue, model, seed) for model, seed in asked))
-    drawn = {}
-    for (model, seed), job in zip(asked, jobs, strict=True):
-        (drawn[model, seed],) = await pixels(store, await ended(queue, job))
+    pairs = [(model, seed) for seed in range(3) for model in MODELS]
+    jobs = await asyncio.gather(*(put(queue, model, seed) for model, seed in pairs))
+    images = {}
+    for (model, seed), job in zip(pairs, jobs, strict=True):
+        (images[model, seed],) = await pixels(store, await ended(queue, job))
     for model in MODELS:
         alone = registry.load(model, str(folders[model]), "float32", {})
         fields = {**alone.spec.defaults, **REQUEST, "seed": 2, "num_inference_steps": 4}
-        levels = np.abs(drawn[model, 2].astype(int) - generate(alone, fields, {}))
+        levels = np.abs(images[model, 2].astype(int) - generate(alone, fields, {}))
         assert levels.max() <= 2, "coarsely compiled programs round otherwise"
-    assert np.ptp(drawn["flux", 0].astype(int) - drawn["tuned", 0]) > 10
+    assert np.ptp(images["flux", 0].astype(int) - images["tuned", 0]) > 10
 
     endless = [await put(queue, model, 1, ENDLESS) for model in MODELS]
     for job in endless:
@@ -94,15 +94,15 @@ async def test_a_pool_of_two_models_makes_the_jobs_of_both(
     pool.send(signal.SIGTERM)
     assert await pool.exit_code() == 0
     for job in endless:
-        left = await queue.get(job.id)
-        assert left
-        assert (left.state, left.attempts) == (JobState.QUEUED, 0)
+        queued = await queue.get(job.id)
+        assert queued
+        assert (queued.state, queued.attempts) == (JobState.QUEUED, 0)
     assert not any(status.pools for status in (await queue.models()).values())
     await queue.close()
 
 
 async def queue_has(queue: Queue, model: str, pool: PoolProcess) -> None:
-    """Wait until a ready pool of that model is known."""
+    """Wait until a ready worker of that model is registered."""
     await pool.ready()
 
     async def is_there() -> bool:

@@ -1,4 +1,4 @@
-"""Snapshots are taken as often as their measured cost allows, and no more often."""
+"""Frequency of snapshots: as often as their measured cost allows, and no more often."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from workers.pool.snapshot_budget import Budget
 SHARE = 0.01
 
 
-def keeping(budget: Budget, one: Row, step_s: float, cost_s: float, steps: int) -> list[int]:
-    """The steps after which a snapshot was taken; each takes `cost_s`."""
-    account, taken = budget.account(one.device_seconds), []
+def keeping(budget: Budget, image_row: Row, step_s: float, cost_s: float, steps: int) -> list[int]:
+    """Return the steps after which a snapshot was taken. Each snapshot takes `cost_s`."""
+    account, taken = budget.account(image_row.device_seconds), []
     for step in range(1, steps + 1):
-        one.advance(None, step_s)
-        if account.pays(one, size=1000):
-            account.spend(one, cost_s)
+        image_row.advance(None, step_s)
+        if account.pays(image_row, size=1000):
+            account.spend(image_row, cost_s)
             taken.append(step)
     return taken
 
@@ -34,8 +34,8 @@ def test_the_first_waits_until_it_pays() -> None:
     budget = Budget(SHARE)
     first = keeping(budget, row(shape(1)), 0.1, 0.5, 1000)[0]
     assert first * 0.1 * SHARE >= budget.expected("of no snapshot yet", 1000)
-    known = keeping(budget, row(shape(1)), 0.1, 0.5, 1000)[0]
-    assert known * 0.1 * SHARE >= 0.5
+    second = keeping(budget, row(shape(1)), 0.1, 0.5, 1000)[0]
+    assert second * 0.1 * SHARE >= 0.5
 
 
 def test_a_store_that_becomes_slow_is_used_less() -> None:
@@ -47,25 +47,29 @@ def test_a_store_that_becomes_slow_is_used_less() -> None:
 
 
 def test_earlier_claims_do_not_pay_for_this_one() -> None:
-    budget, begun = Budget(SHARE), row(shape(1))
-    keeping(budget, begun, 0.1, 0.5, 1000)
-    account = budget.account(begun.device_seconds)
-    assert not account.pays(begun, size=1000)
+    budget, image_row = Budget(SHARE), row(shape(1))
+    keeping(budget, image_row, 0.1, 0.5, 1000)
+    account = budget.account(image_row.device_seconds)
+    assert not account.pays(image_row, size=1000)
 
 
 def test_putting_aside_pays_when_it_costs_no_more_than_the_share() -> None:
-    """A snapshot of half a second, and a prompt that takes as long to encode: after 100 s of this
-    claim, whatever was kept before."""
-    budget, begun = Budget(SHARE), row(shape(1))
-    keeping(budget, begun, 0.1, 0.5, 2000)
-    begun.programs.encode_times.observe(0.5)
-    account = budget.account(begun.device_seconds)
-    begun.advance(None, 99.0)
-    account.spend(begun, 0.5)
-    assert not account.pays_aside(begun, size=1000)
-    begun.advance(None, 2.0)
-    assert account.pays_aside(begun, size=1000)
-    assert not Budget(0).account(0.0).pays_aside(begun, size=1000), "only a drain keeps anything"
+    """A snapshot takes 0.5 s, and so does encoding the prompt.
+
+    They pay after 100 s of this claim, regardless of earlier snapshots.
+    """
+    budget, image_row = Budget(SHARE), row(shape(1))
+    keeping(budget, image_row, 0.1, 0.5, 2000)
+    image_row.programs.encode_times.observe(0.5)
+    account = budget.account(image_row.device_seconds)
+    image_row.advance(None, 99.0)
+    account.spend(image_row, 0.5)
+    assert not account.pays_suspension(image_row, size=1000)
+    image_row.advance(None, 2.0)
+    assert account.pays_suspension(image_row, size=1000)
+    assert not Budget(0).account(0.0).pays_suspension(image_row, size=1000), (
+        "only a drain keeps anything"
+    )
 
 
 def test_none_at_all() -> None:

@@ -1,5 +1,7 @@
-"""What jobs have taken is told to their clients and charged to their tenants: of attempts that
-died, were given back or failed, and of compiling that goes on when its job has left."""
+"""Device time of jobs, reported to clients and charged to tenants.
+
+It includes attempts that died, were given back or failed, and compilation that outlives its job.
+"""
 
 from __future__ import annotations
 
@@ -26,25 +28,25 @@ LIMITS = TenantSettings(device_seconds_per_hour=1e6)
 WARM = {"width": 32, "height": 16}
 NEW = {"width": 48, "height": 16, "phase": "slow-to-compile"}
 LEAST_READING_S = 0.05
-"""Of a process that starts, decodes three frames and scales them."""
+"""Least time of a process that starts, decodes three frames and scales them."""
 ROUNDED_S = 1e-5
-"""Of a few amounts in millionths."""
+"""Rounding of a few amounts in millionths."""
 
 
 async def charged(queue: Queue, job: Job) -> float:
-    """To its tenant, which has no other jobs."""
-    return (await queue.standing(job.tenant, LIMITS)).device_seconds
+    """Return the device seconds of the job's tenant, which has no other jobs."""
+    return (await queue.quota_usage(job.tenant, LIMITS)).device_seconds
 
 
 async def compiles(queue: Queue, job: Job, pipeline: ToyPipeline) -> bool:
-    """It is told, and its step's program has begun: one that had not would be dropped with it."""
-    found = await queue.get(job.id)
-    is_told = found is not None and found.detail is not None
+    """Return whether the job reports compilation, and its step's program is being compiled."""
+    current = await queue.get(job.id)
+    is_told = current is not None and current.detail is not None
     return is_told and pipeline.waits_to_compile.is_set()
 
 
 async def goes_on_elsewhere(queue: Queue, layout: Layout, store: Store, job: Job) -> None:
-    """And ends well: all that was taken before counts, and what is taken there."""
+    """Check that the job succeeds in another worker, and that its usage includes all attempts."""
     before = await queue.get(job.id)
     assert before.state is JobState.QUEUED and before.usage.device_seconds > 0
     other = ToyPipeline()
@@ -62,18 +64,18 @@ async def test_an_attempt_that_died(
     job = toy_job(phase="gated", num_inference_steps=20)
     await queue.put(job, limits=LIMITS)
     brief = await Queue.connect(redis_url, QueueSettings(lease_s=1e-6))
-    async with at_work(pipeline, layout, queue, store, snapshot_share=1e-9) as (pool, task):
+    async with at_work(pipeline, layout, queue, store, snapshot_share=1e-9) as (worker, task):
         pipeline.gate.open(3)
         await until(lambda: has_step(queue, job.id, 2))
-        pool.engine.die(RuntimeError("the device is gone"))
+        worker.engine.fail(RuntimeError("the device is gone"))
         pipeline.gate.open()
         assert await asyncio.wait_for(task, DEADLINE_S) == 1
 
         async def is_back() -> bool:
-            lost = await queue.get(job.id)
+            current = await queue.get(job.id)
             await brief.redis.zadd("{atelier}:leases", {job.id: 0}, xx=True)
             await brief.reap()
-            return lost.state is JobState.QUEUED
+            return current.state is JobState.QUEUED
 
         await until(is_back)
     await brief.close()
@@ -87,10 +89,10 @@ async def test_an_attempt_that_a_drain_gave_back(
     drain_s = put_aside_at_once
     job = toy_job(phase="gated", num_inference_steps=50)
     await queue.put(job, limits=LIMITS)
-    async with at_work(pipeline, layout, queue, store, drain_s=drain_s) as (pool, task):
+    async with at_work(pipeline, layout, queue, store, drain_s=drain_s) as (worker, task):
         pipeline.gate.open(3)
         await until(lambda: has_step(queue, job.id, 2))
-        pool.stop()
+        worker.stop()
         assert await asyncio.wait_for(task, DEADLINE_S) == 0
     await goes_on_elsewhere(queue, layout, store, job)
 
@@ -111,10 +113,10 @@ async def test_an_attempt_that_failed(
 async def test_what_is_compiled_for_a_job_that_left(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, how: str
 ) -> None:
-    """It is charged, and counts among what the pool compiles, until that is over."""
+    """The compilation is charged, and counts as running until it is over."""
     job, waiting = toy_job(**NEW), toy_job(width=40)
     await queue.put(job, limits=LIMITS)
-    async with at_work(pipeline, layout, queue, store) as (pool, _):
+    async with at_work(pipeline, layout, queue, store) as (worker, _):
         await until(lambda: compiles(queue, job, pipeline))
         if how == "canceled":
             await queue.cancel(job.id)
@@ -122,8 +124,8 @@ async def test_what_is_compiled_for_a_job_that_left(
             await queue.delete(job.id)
         else:
             await queue.redis.hset(f"{{atelier}}:job:{job.id}", "deadline_at", 1)
-        await until(lambda: pool.jobs == 0)
-        assert pool._running.compiling == 1
+        await until(lambda: worker.jobs == 0)
+        assert worker._running.compiling == 1
         await queue.put(waiting)
         before = await charged(queue, job)
         assert (await queue.get(waiting.id)).state is JobState.QUEUED
@@ -134,7 +136,7 @@ async def test_what_is_compiled_for_a_job_that_left(
             return await charged(queue, job) > before
 
         await until(is_charged)
-        assert pool._running.compiling == 0
+        assert worker._running.compiling == 0
     if how != "deleted":
         usage = (await queue.get(job.id)).usage
         assert usage.compile_seconds == usage.device_seconds
@@ -146,9 +148,9 @@ async def test_a_drain_does_not_wait_for_compilers(
 ) -> None:
     job = toy_job(**NEW)
     await queue.put(job)
-    async with at_work(pipeline, layout, queue, store, drain_s=1e4) as (pool, task):
+    async with at_work(pipeline, layout, queue, store, drain_s=1e4) as (worker, task):
         await until(lambda: compiles(queue, job, pipeline))
-        pool.stop()
+        worker.stop()
         job = await reached(queue, job, JobState.QUEUED)
         pipeline.compile_gate.set()
         assert await asyncio.wait_for(task, DEADLINE_S) == 0
@@ -158,22 +160,25 @@ async def test_a_drain_does_not_wait_for_compilers(
 async def test_a_bucket_at_hand_may_have_to_be_compiled_even_so(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
-    """By another scheduler, say: it counts, and others that have to be compiled wait."""
+    """Another scheduler, for example, needs new programs.
+
+    They count, and other compilations wait.
+    """
     job, waiting = toy_job(phase="slow-to-compile"), toy_job(width=40)
     await queue.put(job)
-    async with at_work(pipeline, layout, queue, store, WARM) as (pool, _):
+    async with at_work(pipeline, layout, queue, store, WARM) as (worker, _):
         await until(lambda: compiles(queue, job, pipeline))
-        assert pool._running.compiling == 1
+        assert worker._running.compiling == 1
         pipeline.compile_gate.set()
         await queue.put(waiting)
         assert (await ended(queue, waiting)).state is JobState.SUCCEEDED
-        assert pool._running.compiling == 0
+        assert worker._running.compiling == 0
 
 
 async def test_reading_a_video(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
-    """It is read once for all images of a job, in the size that the model takes."""
+    """The video is read once for all images of a job, at the model's size."""
     spec = pipeline.spec
     pipeline.spec = spec.model_copy(update={"frame_scaling": {"control_video": FrameScaling()}})
     pipeline.gate.open()

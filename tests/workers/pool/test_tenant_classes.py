@@ -1,4 +1,4 @@
-"""A pool's page has the classes of tenants that came after its start, with 0."""
+"""Metrics of tenant classes that are added after a worker's start: they begin with 0."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from workers.pool import metrics
 CLASS = "came-later"
 
 
-def told() -> set[str]:
-    """Values of what the pool counts of that class."""
+def exported() -> set[str]:
+    """Return the values that the worker counts for that class."""
     return {
         f"{sample.name} {sample.value}"
-        for family in (metrics.tally.ends, metrics.tally.wait)
+        for family in (metrics.job_metrics.ends, metrics.job_metrics.wait)
         for metric in family.collect()
         for sample in metric.samples
         if sample.labels.get("tenant_class") == CLASS and sample.labels["model"] == SPEC.name
@@ -30,8 +30,8 @@ async def test_a_class_that_comes_later(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     async with at_work(pipeline, layout, queue, store, lease_s=0.3):
-        assert not told()
+        assert not exported()
         acme = TenantSettings(metrics_class=CLASS)
         await TenantRecords(queue.redis).change(lambda _: {"acme": acme})
-        await until(lambda: bool(told()))
-    assert {"atelier_jobs_ended_total 0.0", "atelier_job_wait_seconds_count 0.0"} <= told()
+        await until(lambda: bool(exported()))
+    assert {"atelier_jobs_ended_total 0.0", "atelier_job_wait_seconds_count 0.0"} <= exported()

@@ -1,4 +1,5 @@
-"""Two models by turns on the same devices: whose turn it is, and what becomes of running jobs."""
+"""Two models by turns on the same devices: which model is next, and what happens to running
+jobs."""
 
 from __future__ import annotations
 
@@ -25,15 +26,15 @@ from tests.workers.polling import DEADLINE_S, until
 from tests.workers.toy import ToyPipeline
 from workers.engine.engine import Engine
 from workers.pool.process import run_all
-from workers.pool.turns import LOOK_EVERY_S, AllPresent, ModelTurns, next_model
+from workers.pool.time_sharing import CHECK_EVERY_S, ResidentModels, TimeSharedModels, next_model
 from workers.pool.worker import Worker
 
 ENDLESS = 200_000
-"""Steps of a job that does not end by itself here."""
+"""Number of steps of a job that does not end within a test."""
 NAMES = ("one", "other")
 LEASE_S = 0.6
-"""Interval of heartbeats, by which a pool hears of operators."""
-LONG = 10 * LOOK_EVERY_S
+"""Interval of heartbeats, which deliver operators' requests to a worker."""
+LONG = 10 * CHECK_EVERY_S
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,7 @@ LONG = 10 * LOOK_EVERY_S
         ("a", 5.0, {"b": 9 * LONG}, None),
         ("a", -1.0, {"a": 9 * LONG, "b": LONG}, "b"),
         ("a", 0.0, {"b": LONG, "c": 2 * LONG}, "c"),
-        ("a", 0.0, {"b": LOOK_EVERY_S / 2}, None),
+        ("a", 0.0, {"b": CHECK_EVERY_S / 2}, None),
     ],
 )
 def test_whose_turn_it_is(
@@ -75,19 +76,21 @@ async def by_turns(
     names: Sequence[str] = NAMES,
     **settings: Any,
 ) -> AsyncIterator[dict[str, Worker]]:
-    """A pool of toys, ready."""
-    turns, workers = ModelTurns(turn_s, is_single=len(names) == 1), dict[str, Worker]()
-    wanted = {"slots": 2, "preview_every_s": 0, "quantum_s": 0.2, "snapshot_share": 0.5}
+    """Yield the ready workers of a pool of toy models."""
+    time_sharing, workers = TimeSharedModels(turn_s, is_single=len(names) == 1), dict[str, Worker]()
+    defaults = {"slots": 2, "preview_every_s": 0, "quantum_s": 0.2, "snapshot_share": 0.5}
     for name in names:
-        pool = PoolSettings(model=name, **{**wanted, **settings})
+        pool = PoolSettings(model=name, **{**defaults, **settings})
         engine = Engine(Named(name), layout, pool.slots or 1)
-        workers[name] = Worker("toys", engine, queue, store, pool, LEASE_S, turns=turns)
-        await turns.join(workers[name])
+        workers[name] = Worker(
+            "toys", engine, queue, store, pool, LEASE_S, time_sharing=time_sharing
+        )
+        await time_sharing.join(workers[name])
     task = asyncio.create_task(
-        run_all([*workers.values()], [[{}]] * len(names), [[]] * len(names), turns)
+        run_all([*workers.values()], [[{}]] * len(names), [[]] * len(names), time_sharing)
     )
     try:
-        await until(lambda: task.done() or all(one.is_ready for one in workers.values()))
+        await until(lambda: task.done() or all(member.is_ready for member in workers.values()))
         yield workers
         for worker in workers.values():
             worker.stop_now()
@@ -99,8 +102,8 @@ async def by_turns(
 
 
 def present(workers: dict[str, Worker]) -> list[str]:
-    """Models whose weights are on the devices."""
-    return [name for name, worker in workers.items() if not worker.engine.weights.is_away]
+    """Return the models whose weights are on the devices."""
+    return [name for name, worker in workers.items() if not worker.engine.weights.is_offloaded]
 
 
 async def test_jobs_of_both_are_made_as_each_alone_makes_them(
@@ -109,14 +112,14 @@ async def test_jobs_of_both_are_made_as_each_alone_makes_them(
     swaps = {name: swapped(name) for name in NAMES}
     async with by_turns(layout, queue, store) as workers:
         assert len(present(workers)) == 1
-        asked = [job(name, seed=seed) for seed in range(3) for name in NAMES]
-        for one in asked:
-            await queue.put(one)
-        for one in asked:
-            (drawn,) = await pixels(store, await ended(queue, one))
-            alone = Named(one.model)
-            fields = {**alone.spec.defaults, **one.request}
-            assert (drawn == generate(alone, fields, {})).all()
+        submitted = [job(name, seed=seed) for seed in range(3) for name in NAMES]
+        for item in submitted:
+            await queue.put(item)
+        for item in submitted:
+            (image,) = await pixels(store, await ended(queue, item))
+            alone = Named(item.model)
+            fields = {**alone.spec.defaults, **item.request}
+            assert (image == generate(alone, fields, {})).all()
             assert len(present(workers)) <= 1
     assert all(swapped(name) > before for name, before in swaps.items())
 
@@ -135,9 +138,14 @@ async def test_a_long_job_is_put_aside_and_goes_on(
         short = job("other")
         await queue.put(short)
         assert (await ended(queue, short)).state is JobState.SUCCEEDED
-        kept = await queue.get(long.id)
-        assert kept is not None and kept.step >= 3 and kept.attempts <= 1 and not kept.deaths
-        await until(lambda: has_step(queue, long.id, kept.step + 1))
+        suspended = await queue.get(long.id)
+        assert (
+            suspended is not None
+            and suspended.step >= 3
+            and suspended.attempts <= 1
+            and not suspended.deaths
+        )
+        await until(lambda: has_step(queue, long.id, suspended.step + 1))
         again = await queue.get(long.id)
         assert again is not None and again.attempts == 1, "an attempt that made way is not counted"
         assert present(workers) == ["one"]
@@ -148,34 +156,34 @@ async def test_the_queue_knows_how_soon_the_other_can_begin(
     layout: Layout, queue: Queue, store: Store
 ) -> None:
     async with by_turns(layout, queue, store, turn_s=100) as workers:
-        (here,) = present(workers)
-        (away,) = {*NAMES} - {here}
-        await queue.put(long := job(here, num_inference_steps=ENDLESS))
+        (resident,) = present(workers)
+        (absent,) = {*NAMES} - {resident}
+        await queue.put(long := job(resident, num_inference_steps=ENDLESS))
         await until(lambda: has_step(queue, long.id, 1))
-        await workers[away].announce()
+        await workers[absent].announce()
         facts = {name: (await queue.costs(name)).pools for name in NAMES}
-        ((there,), (later,)) = (facts[name].values() for name in (here, away))
-        assert there.away_s == 0 and 10 < later.away_s < 101
-        await queue.put(waiting := job(away))
-        await queue.cancel(long.id)  # the present model has no work: nobody waits for its time
+        ((current,), (later,)) = (facts[name].values() for name in (resident, absent))
+        assert current.away_s == 0 and 10 < later.away_s < 101
+        await queue.put(waiting := job(absent))
+        await queue.cancel(long.id)  # the present model has no work, so its turn ends at once
         assert (await ended(queue, waiting)).state is JobState.SUCCEEDED
 
 
 async def test_a_paused_model_does_not_come(layout: Layout, queue: Queue, store: Store) -> None:
     async with by_turns(layout, queue, store) as workers:
-        (here,) = present(workers)
-        (away,) = {*NAMES} - {here}
-        await queue.pause("model", away, Pause(by="op", at=1.0))
-        await queue.put(paused := job(away))
-        running = [job(here) for _ in range(3)]
-        for one in running:
-            await queue.put(one)
-        for one in running:
-            await ended(queue, one)
-        assert (await workers[away].waiting_s()) is None and present(workers) == [here]
-        await queue.resume("model", away)
+        (resident,) = present(workers)
+        (absent,) = {*NAMES} - {resident}
+        await queue.pause("model", absent, Pause(by="op", at=1.0))
+        await queue.put(paused := job(absent))
+        running = [job(resident) for _ in range(3)]
+        for item in running:
+            await queue.put(item)
+        for item in running:
+            await ended(queue, item)
+        assert (await workers[absent].waiting_s()) is None and present(workers) == [resident]
+        await queue.resume("model", absent)
         await ended(queue, paused)
-        assert present(workers) == [away]
+        assert present(workers) == [absent]
 
 
 async def test_weights_that_cannot_come_end_the_process(
@@ -183,8 +191,8 @@ async def test_weights_that_cannot_come_end_the_process(
 ) -> None:
     with pytest.raises(RuntimeError, match="no room"):
         async with by_turns(layout, queue, store) as workers:
-            (here,) = present(workers)
-            (away,) = {*NAMES} - {here}
+            (resident,) = present(workers)
+            (absent,) = {*NAMES} - {resident}
 
             tried = threading.Event()
 
@@ -192,12 +200,12 @@ async def test_weights_that_cannot_come_end_the_process(
                 tried.set()
                 raise RuntimeError("no room")
 
-            workers[away].engine.weights.come_back = broken  # type: ignore[method-assign]
-            await queue.put(waiting := job(away))
+            workers[absent].engine.weights.reload = broken  # type: ignore[method-assign]
+            await queue.put(waiting := job(absent))
             await until(tried.is_set)
-            assert workers[here].engine.weights.is_away
-            kept = await queue.get(waiting.id)
-            assert kept is not None and kept.state is JobState.QUEUED
+            assert workers[resident].engine.weights.is_offloaded
+            current = await queue.get(waiting.id)
+            assert current is not None and current.state is JobState.QUEUED
 
 
 @pytest.mark.parametrize("names", [NAMES, NAMES[:1]], ids=["by turns", "single"])
@@ -205,26 +213,26 @@ async def test_an_idle_pool_sleeps_until_a_job_comes(
     layout: Layout, queue: Queue, store: Store, names: tuple[str, ...]
 ) -> None:
     async with by_turns(layout, queue, store, names=names) as workers:
-        (here,) = present(workers)
-        await queue.put(long := job(here, num_inference_steps=ENDLESS))
+        (resident,) = present(workers)
+        await queue.put(long := job(resident, num_inference_steps=ENDLESS))
         await until(lambda: has_step(queue, long.id, 1))
         await queue.put_to_sleep("toys", Sleep(by="op", at=1.0))
         step = (await queue.get(long.id)).step  # type: ignore[union-attr]
         await until(lambda: has_step(queue, long.id, step + 10**3))
-        assert present(workers) == [here], "not while it has work"
+        assert present(workers) == [resident], "not while it has work"
         await queue.cancel(long.id)
-        await until(lambda: asleep(queue, here))
-        assert present(workers) == [] and workers[here].is_ready
-        status = (await queue.models())[here]
+        await until(lambda: asleep(queue, resident))
+        assert present(workers) == [] and workers[resident].is_ready
+        status = (await queue.models())[resident]
         assert status.pools and status.ready, "clients find it as before"
 
-        await queue.put(waking := job(here))
-        done = await ended(queue, waking)
-        (drawn,) = await pixels(store, done)
-        alone = Named(here)
-        assert (drawn == generate(alone, {**alone.spec.defaults, **waking.request}, {})).all()
-        await until(lambda: awake(queue, here))
-        assert present(workers) == [here], "a wish that was fulfilled once is not again"
+        await queue.put(waking := job(resident))
+        finished = await ended(queue, waking)
+        (image,) = await pixels(store, finished)
+        alone = Named(resident)
+        assert (image == generate(alone, {**alone.spec.defaults, **waking.request}, {})).all()
+        await until(lambda: awake(queue, resident))
+        assert present(workers) == [resident], "a wish that was fulfilled once is not again"
 
 
 @pytest.mark.parametrize("names", [NAMES, NAMES[:1]], ids=["by turns", "single"])
@@ -232,18 +240,18 @@ async def test_an_operator_wakes_it(
     layout: Layout, queue: Queue, store: Store, names: tuple[str, ...]
 ) -> None:
     async with by_turns(layout, queue, store, names=names) as workers:
-        (here,) = present(workers)
+        (resident,) = present(workers)
         await queue.put_to_sleep(workers["one"].name, Sleep(by="op", at=1.0))
-        await until(lambda: asleep(queue, here))
+        await until(lambda: asleep(queue, resident))
         assert await queue.wake(workers["one"].name) and not await queue.sleeps()
-        await until(lambda: awake(queue, here))
-        assert present(workers) == [here]
+        await until(lambda: awake(queue, resident))
+        assert present(workers) == [resident]
         await queue.put_to_sleep("toys", Sleep(by="op", at=2.0))
-        await until(lambda: asleep(queue, here))
+        await until(lambda: asleep(queue, resident))
 
 
 class Idle:
-    """Member without a network; jobs of its model wait as a test says."""
+    """Member without a network. A test sets how long jobs of its model have waited."""
 
     is_ready, jobs = True, 0
 
@@ -256,57 +264,57 @@ class Idle:
         self.looks += 1
         return self.waits_s
 
-    def look_again(self) -> None:
+    def end_waiting_claim(self) -> None:
         pass
 
-    async def leave_devices(self) -> None:
+    async def offload_weights(self) -> None:
         pass
 
-    async def return_to_devices(self, keep_copies: bool) -> None:
+    async def reload_weights(self, keep_copies: bool) -> None:
         pass
 
-    make_way = announce = give_way = leave_devices
+    clear_jobs = announce = interrupt = offload_weights
 
 
 async def test_a_wish_for_one_worker_is_one_for_all_and_is_fulfilled_once() -> None:
-    """Each model has a worker of its own name: one hears of it, the other of nothing."""
-    turns, one = ModelTurns(0.0), Idle("one")
+    """Each model has its own worker. Only one of them gets the request to sleep."""
+    time_sharing, first = TimeSharedModels(0.0), Idle("one")
 
     def beat(sleep: Sleep | None) -> None:
         for model in ("other", "one", "other"):
-            turns.heed(model, sleep if model == "one" else None)
+            time_sharing.apply_sleep(model, sleep if model == "one" else None)
 
-    for member in (one, Idle("other")):
-        await turns.join(member)
-    await turns.bring("one")
-    running = asyncio.create_task(turns.run())
-    beat(wish := Sleep(by="op", at=1.0))
-    await until(lambda: turns.is_asleep)
-    one.waits_s = LONG
-    await until(lambda: turns.is_present("one"))
-    one.waits_s = None
-    asked = one.looks
-    while one.looks < asked + 3:
-        beat(wish)
-        assert turns.is_present("one"), "it was put to sleep again"
-        await asyncio.sleep(LOOK_EVERY_S / 10)
+    for member in (first, Idle("other")):
+        await time_sharing.join(member)
+    await time_sharing.ensure_present("one")
+    running = asyncio.create_task(time_sharing.run())
+    beat(request := Sleep(by="op", at=1.0))
+    await until(lambda: time_sharing.is_asleep)
+    first.waits_s = LONG
+    await until(lambda: time_sharing.is_present("one"))
+    first.waits_s = None
+    looks = first.looks
+    while first.looks < looks + 3:
+        beat(request)
+        assert time_sharing.is_present("one"), "it was put to sleep again"
+        await asyncio.sleep(CHECK_EVERY_S / 10)
     beat(Sleep(by="op", at=2.0))
-    await until(lambda: turns.is_asleep)
+    await until(lambda: time_sharing.is_asleep)
     beat(None)
-    await until(lambda: turns.is_present("one"))
+    await until(lambda: time_sharing.is_present("one"))
     running.cancel()
 
 
 def test_a_pool_that_cannot_sleep_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
-    turns = AllPresent()
+    time_sharing = ResidentModels()
     for _ in range(3):
-        turns.heed("one", Sleep(by="op", at=1.0))
-        turns.heed("other", None)
+        time_sharing.apply_sleep("one", Sleep(by="op", at=1.0))
+        time_sharing.apply_sleep("other", None)
     assert caplog.text.count("cannot sleep") == 1
 
 
 async def asleep(queue: Queue, model: str) -> bool:
-    return all(one.asleep for one in (await queue.costs(model)).pools.values())
+    return all(facts.asleep for facts in (await queue.costs(model)).pools.values())
 
 
 async def awake(queue: Queue, model: str) -> bool:
@@ -315,9 +323,9 @@ async def awake(queue: Queue, model: str) -> bool:
 
 async def test_a_drain_lets_jobs_end_as_ever(layout: Layout, queue: Queue, store: Store) -> None:
     async with by_turns(layout, queue, store, drain_s=600) as workers:
-        (here,) = present(workers)
-        await queue.put(one := job(here, num_inference_steps=4_000))
-        await until(lambda: has_step(queue, one.id, 1))
+        (resident,) = present(workers)
+        await queue.put(running := job(resident, num_inference_steps=4_000))
+        await until(lambda: has_step(queue, running.id, 1))
         for worker in workers.values():
             worker.stop()
-        assert (await ended(queue, one)).state is JobState.SUCCEEDED
+        assert (await ended(queue, running)).state is JobState.SUCCEEDED

@@ -1,4 +1,4 @@
-"""One process, models of two families by turns: what both draw, and what a kill loses."""
+"""Process that serves models of two families by turns: their images, and a kill during a swap."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def start(
             f"models.{name}": {
                 "source": str(folder),
                 "dtype": "float32",
-                "defaults": {one: REQUESTS[name][one] for one in sizes if one in REQUESTS[name]},
+                "defaults": {key: REQUESTS[name][key] for key in sizes if key in REQUESTS[name]},
             }
             for name, folder in folders.items()
         },
@@ -88,7 +88,7 @@ async def put(queue: Queue, model: str, seed: int = 0, steps: int = 3) -> Job:
     return job
 
 
-@pytest.mark.timeout(900)  # two starts, and both pipelines compiled once more without a pool
+@pytest.mark.timeout(900)  # two starts, and both pipelines compiled once more without a worker
 async def test_two_families_draw_by_turns_what_each_draws_alone(
     start: Callable[[], PoolProcess], queue: Queue, folders: dict[str, Path], state_dir: Path
 ) -> None:
@@ -97,13 +97,13 @@ async def test_two_families_draw_by_turns_what_each_draws_alone(
         await queue_has(queue, model, pool)
     jobs = [await put(queue, model, seed) for seed in range(2) for model in REQUESTS]
     done = [await ended(queue, job) for job in jobs]
-    assert pool.said.count("sdxl has come to the devices") >= 1
-    assert pool.said.count("flux has come to the devices") >= 2, "once to warm up"
+    assert pool.said.count("sdxl is on the devices") >= 1
+    assert pool.said.count("flux is on the devices") >= 2, "once to warm up"
     for job in done[:2]:
-        (drawn,) = await pixels(store, job)
+        (actual,) = await pixels(store, job)
         alone = registry.load(job.model, str(folders[job.model]), "float32", {})
         image = generate(alone, {**alone.spec.defaults, **job.request}, {})
-        levels = np.abs(drawn.astype(int) - image)
+        levels = np.abs(actual.astype(int) - image)
         assert levels.max() <= 2, "coarsely compiled programs round otherwise"
 
 
@@ -116,9 +116,9 @@ async def test_a_long_job_makes_way_and_goes_on(
     long = await put(queue, "flux", steps=ENDLESS)
     await until(lambda: has_step(queue, long.id, 3))
     assert (await ended(queue, await put(queue, "sdxl"))).state is JobState.SUCCEEDED
-    kept = await queue.get(long.id)
-    assert kept is not None and kept.step >= 3
-    await until(lambda: has_step(queue, long.id, kept.step + 1))
+    suspended = await queue.get(long.id)
+    assert suspended is not None and suspended.step >= 3
+    await until(lambda: has_step(queue, long.id, suspended.step + 1))
     again = await queue.get(long.id)
     assert again is not None and again.attempts == 1 and not again.deaths
     await queue.cancel(long.id)
@@ -135,23 +135,23 @@ async def test_a_kill_in_the_middle_of_a_swap_loses_nothing(
     long = await put(queue, "flux", steps=60_000)
     await until(lambda: has_step(queue, long.id, 3))
     other = await put(queue, "sdxl")
-    aside = await reached(queue, long, JobState.QUEUED)
+    suspended = await reached(queue, long, JobState.QUEUED)
     pool.send(signal.SIGKILL)
     assert await pool.exit_code() == -signal.SIGKILL
-    assert aside.step >= 3 and aside.attempts == 0
+    assert suspended.step >= 3 and suspended.attempts == 0
     again, reaping = start(), asyncio.create_task(reap(queue, store))
     try:
         await again.ready()
         assert (await ended(queue, other)).state is JobState.SUCCEEDED
-        await until(lambda: has_step(queue, long.id, aside.step + 1))
-        back = await queue.get(long.id)
-        assert back is not None and back.state is JobState.RUNNING and not back.deaths
+        await until(lambda: has_step(queue, long.id, suspended.step + 1))
+        resumed = await queue.get(long.id)
+        assert resumed is not None and resumed.state is JobState.RUNNING and not resumed.deaths
     finally:
         reaping.cancel()
 
 
 async def reap(queue: Queue, store: Store) -> None:
-    """As the front end does."""
+    """Reap the queue repeatedly, as the front end does."""
     while True:
         await store.delete(await queue.reap())
         await asyncio.sleep(0.2)

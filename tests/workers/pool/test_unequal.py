@@ -1,4 +1,4 @@
-"""Pools that differ, at one queue: who takes what."""
+"""Workers of different speed at one queue: which worker takes which job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BUCKET = SPEC.bucket(WARM_UP)
 
 
 async def a_faster_pool(queue: Queue, step_s: float) -> None:
-    """Another pool of the model is ready, with these steps."""
+    """Register another ready worker of the model, with these step times."""
     facts = PoolFacts("faster", slots=1)
     await queue.register("fast", SPEC, ready=True, facts=facts)
     row = CostRow(step_s=step_s, encode_s=0, decode_s=0)
@@ -30,7 +30,7 @@ async def a_faster_pool(queue: Queue, step_s: float) -> None:
 
 
 def tight_job(run_s: float, **fields: Any) -> Job:
-    """Takes so long on the fastest pool, and has twice that time."""
+    """Return a job that takes `run_s` on the fastest worker, and has twice that time."""
     times = {"run_s": run_s, "deadline_at": time.time() + 2 * run_s}
     return toy_job(**fields).model_copy(update=times)
 
@@ -38,7 +38,7 @@ def tight_job(run_s: float, **fields: Any) -> Job:
 async def test_a_slow_pool_leaves_a_tight_deadline_to_a_faster_one(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
-    """By what both have measured: steps of the other are a billion times as fast."""
+    """Both workers' times are measured: the other worker's steps are a billion times as fast."""
     await a_faster_pool(queue, step_s=1e-12)
     tight, easy = tight_job(run_s=600), toy_job(seed=1)
     for job in (tight, easy):

@@ -1,4 +1,4 @@
-"""Finished images drawn larger: by a real pool, from HTTP to the store."""
+"""Upscaling of finished images by a real worker, from HTTP to the store."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from workers.engine.upscaling import TilePrograms, Upscaling
 
 TWICE = {"name": "twice", "scale": 2}
 WIDTH, HEIGHT = 64, 8
-"""Of the toy's image of 32 x 16: one long strip."""
+"""Size of the toy's image for 32 x 16: one long strip."""
 
 
 def larger(image: np.ndarray, scale: float = 2) -> np.ndarray:
-    """The same image by an upscaler of its own."""
+    """Upscale an image with a separate upscaler."""
     upscaling = Upscaling(TilePrograms("toy", upscalers()["twice"]), image, scale)
-    for work in upscaling.works():
+    for work in upscaling.tile_tasks():
         work()
     return upscaling.image()
 
@@ -42,7 +42,7 @@ def larger(image: np.ndarray, scale: float = 2) -> np.ndarray:
 async def test_a_request_by_http_comes_out_larger(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, tmp_path: Path
 ) -> None:
-    """Two outputs of which each is its plain image drawn larger, and says so truly."""
+    """Each of two outputs is its plain image upscaled, and its recipe says so."""
     settings = Settings(state_dir=tmp_path)
     store = Store(settings.store_url)
     app = create_app(settings, queue, store)
@@ -59,26 +59,29 @@ async def test_a_request_by_http_comes_out_larger(
         body = {"prompt": "a cat", "seed": 5, "num_images": 2}
         wait = {"Prefer": "wait=60"}
         plain = (await http.post("/v1/generate", json=body, headers=wait)).json()
-        asked = {**body, "upscale": {"name": "twice"}}
-        job = (await http.post("/v1/generate", json=asked, headers=wait)).json()
+        upscaled_body = {**body, "upscale": {"name": "twice"}}
+        job = (await http.post("/v1/generate", json=upscaled_body, headers=wait)).json()
         assert (job["state"], job["request"]["upscale"]) == ("succeeded", TWICE)
-        costs = [await queue.get(one["id"]) for one in (plain, job)]
-        without, with_it = [one for one in costs if one is not None]
-        assert (without.tail_s, with_it.tail_s > 0) == (0, True)
-        assert with_it.cost > with_it.tail_s and (with_it.run_s or 0) > with_it.tail_s
+        costs = [await queue.get(entry["id"]) for entry in (plain, job)]
+        plain_job, upscaled_job = [entry for entry in costs if entry is not None]
+        assert (plain_job.tail_s, upscaled_job.tail_s > 0) == (0, True)
+        assert (
+            upscaled_job.cost > upscaled_job.tail_s
+            and (upscaled_job.run_s or 0) > upscaled_job.tail_s
+        )
         for output, before in zip(job["outputs"], plain["outputs"], strict=True):
             assert (output["width"], output["height"]) == (2 * WIDTH, 2 * HEIGHT)
             file = (await http.get(output["url"])).content
             small = np.asarray(Image.open(io.BytesIO((await http.get(before["url"])).content)))
-            drawn = np.asarray(Image.open(io.BytesIO(file)))
-            assert np.array_equal(drawn, larger(small))
+            large = np.asarray(Image.open(io.BytesIO(file)))
+            assert np.array_equal(large, larger(small))
             recipe = read_recipe(file)
             assert recipe is not None and recipe.upscaler == "ab" * 32
             again = {name: recipe.request[name] for name in ("prompt", "seed", "upscale")}
             repeated = (await http.post("/v1/generate", json=again, headers=wait)).json()
             assert repeated["outputs"][0]["pixels_sha256"] == output["pixels_sha256"]
-            said = read_parameters(file)
-            assert said is not None and "Postprocess upscaler: twice" in said
+            parameters = read_parameters(file)
+            assert parameters is not None and "Postprocess upscaler: twice" in parameters
         refused = await http.post("/v1/generate", json={**body, "upscale": {"name": "x"}})
         assert refused.status_code == 422
         assert refused.json()["errors"][0]["field"] == "upscale.name"
@@ -93,7 +96,7 @@ async def test_a_smaller_scale_is_resized_from_the_upscalers_own(
     await queue.put(job)
     async with at_work(pipeline, layout, queue, store, upscalers=upscalers()):
         job = await ended(queue, job)
-    assert [(one.width, one.height) for one in job.outputs] == [(width, height)]
+    assert [(output.width, output.height) for output in job.outputs] == [(width, height)]
 
 
 async def test_company_changes_no_byte(
@@ -115,14 +118,14 @@ async def test_what_a_tile_takes_is_told_and_charged(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     plain, job = toy_job(), toy_job(upscale=TWICE)
-    async with at_work(pipeline, layout, queue, store, upscalers=upscalers()) as (pool, _):
+    async with at_work(pipeline, layout, queue, store, upscalers=upscalers()) as (worker, _):
         await until(lambda: has(queue, (1, True)))
         await queue.put(plain)
         plain = await ended(queue, plain)
         await queue.put(job)
         job = await ended(queue, job)
         tile_s = (await queue.costs("toy")).unit_s(BUCKET + "twice")
-        took_s = pool.engine.upscalers.seconds(TWICE, (HEIGHT, WIDTH, 3))
+        took_s = worker.engine.upscalers.seconds(TWICE, (HEIGHT, WIDTH, 3))
     assert tile_s > 0 and took_s > 0
     assert job.usage.device_seconds >= took_s
 
@@ -156,22 +159,22 @@ async def is_in(queue: Queue, job_id: str, state: JobState) -> bool:
 async def test_a_pool_that_leaves_in_the_midst_of_it_has_kept_the_latents(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, put_aside_at_once: float
 ) -> None:
-    """Another one decodes and upscales what is kept, and takes no step."""
+    """Another worker decodes and upscales the snapshot, and runs no step."""
     gate = Gate()
     gate.open(3)
     pipeline.gate.open()
     job = toy_job(phase="gated", num_inference_steps=20, seed=3, upscale=TWICE)
     settings = {"upscalers": upscalers(gate), "drain_s": put_aside_at_once}
-    async with at_work(pipeline, layout, queue, store, **settings) as (pool, task):
+    async with at_work(pipeline, layout, queue, store, **settings) as (worker, task):
         await until(lambda: has(queue, (1, True)))
         await queue.put(job)
         await until(lambda: gate.count == 4)
         await until(lambda: has_step(queue, job.id, 20))
-        pool.stop()
+        worker.stop()
         assert await asyncio.wait_for(task, DEADLINE_S) == 0
         gate.open()
     job = await queue.get(job.id)
-    assert (job.state, [kept.step for kept in job.snapshots]) == (JobState.QUEUED, [20])
+    assert (job.state, [snapshot.step for snapshot in job.snapshots]) == (JobState.QUEUED, [20])
     other = ToyPipeline()
     async with at_work(other, layout, queue, store, upscalers=upscalers()):
         job = await ended(queue, job)

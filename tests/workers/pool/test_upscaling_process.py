@@ -1,4 +1,4 @@
-"""A pool of the settings' upscaler, as a process, that is killed while it draws an image larger."""
+"""Worker process with an upscaler of the settings, killed while it upscales an image."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.workers.pool_process import PoolProcess
 
 SMALL = RrdbConfig(blocks=2, features=16, growth=8, doublings=2, unshuffle=1)
 STEPS, SIDE, TILE = 8, 192, 32
-"""Steps, and sides of an image and of its tiles, of which there are dozens."""
+"""Steps, and sides of an image and of its tiles. An image has dozens of tiles."""
 CONFIG = "atelier.toml"
 
 
@@ -29,7 +29,7 @@ CONFIG = "atelier.toml"
 def pools(
     tmp_path: Path, redis_url: str, flux_folder: Path, state_dir: Path
 ) -> Iterator[list[PoolProcess]]:
-    """Two pools, the second of which takes over."""
+    """Start two worker processes, the second of which takes over."""
     file = write(net(SMALL), tmp_path / "large.safetensors")
     warmup = {"width": SIDE, "height": SIDE, "max_sequence_length": REQUEST["max_sequence_length"]}
     sections = {
@@ -63,7 +63,7 @@ async def put(queue: Queue) -> Job:
 
 
 async def is_upscaled(queue: Queue, job: Job) -> bool:
-    """Whether it is, and what its steps have made is kept."""
+    """Return whether the job is being upscaled and has a snapshot of its last step."""
     now = await queue.get(job.id)
     if now is None or now.detail is None or not now.snapshots:
         return False
@@ -89,9 +89,9 @@ async def test_another_pool_goes_on_from_what_was_kept(
     await lapsed(queue, job)
     job = await ended(queue, job)
     assert (job.state, job.attempts) == (JobState.SUCCEEDED, 2), job.error
-    assert [(one.width, one.height) for one in job.outputs] == [(4 * SIDE, 4 * SIDE)]
-    assert f"of {job.id} goes on after step" in other.said
+    assert [(output.width, output.height) for output in job.outputs] == [(4 * SIDE, 4 * SIDE)]
+    assert f"of {job.id} resumes after step" in other.said
     again = await ended(queue, await put(queue))
-    assert [one.pixels_sha256 for one in again.outputs] == [
-        one.pixels_sha256 for one in job.outputs
+    assert [output.pixels_sha256 for output in again.outputs] == [
+        output.pixels_sha256 for output in job.outputs
     ]

@@ -1,4 +1,4 @@
-"""A pool in this process, at the real queue, with a pipeline that misbehaves when told to."""
+"""Worker in this process, at the real queue, with a pipeline with injectable faults."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ import pytest
 from PIL import Image
 from prometheus_client import REGISTRY
 
-from models.interface.pipeline import Fields, Prepared, generate
+from models.interface.pipeline import Fields, PreparedRow, generate
 from models.parallel.axis_rules import Layout
 from models.spec.model_spec import Batching
-from service.jobs.model.job import JobState, Warned
+from service.jobs.model.job import FieldWarning, JobState
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store, input_key
 from service.recipes.files import read_recipe
@@ -55,20 +55,20 @@ async def test_ready_only_after_the_warm_up_and_gone_at_the_end(
 async def test_how_its_batches_are_is_told(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, mode: str
 ) -> None:
-    """Where they have several sizes, with the levels once they are measured."""
+    """Fast batching also reports the levels between its batch sizes, once they are measured."""
     batching = fast(2) if mode == "fast" else None
     async with at_work(
         pipeline, layout, queue, store, warmup={"prompt": "a hat"}, batching=batching
     ):
         await until(lambda: has(queue, (1, True)))
 
-        async def told() -> Batching:
+        async def reported() -> Batching:
             return (await queue.models())[SPEC.name].spec.batching
 
-        assert (await told()).mode == mode
+        assert (await reported()).mode == mode
 
         async def measured() -> bool:
-            return (await told()).levels is not None
+            return (await reported()).levels is not None
 
         if mode == "fast":
             await until(measured)
@@ -80,20 +80,22 @@ async def test_a_signal_ends_the_warm_up(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     slow = {"phase": "slow-to-compile"}
-    async with at_work(pipeline, layout, queue, store, warmup=slow) as (pool, task):
+    async with at_work(pipeline, layout, queue, store, warmup=slow) as (worker, task):
         await until(lambda: has(queue, (1, False)))
-        pool.stop()
+        worker.stop()
         assert await asyncio.wait_for(task, DEADLINE_S) == 0
 
 
 async def test_a_model_of_no_finite_numbers_is_never_ready(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
-    async with at_work(pipeline, layout, queue, store, warmup={"nan_at": 0}) as (pool, task):
-        await until(lambda: pool.liveness.unready == NO_NUMBERS)
+    async with at_work(pipeline, layout, queue, store, warmup={"nan_at": 0}) as (worker, task):
+        await until(lambda: worker.liveness.not_ready_reason == NO_NUMBERS)
         assert await status(queue) == (1, False)
-        assert pool.liveness.illness is None, "started again, it would load the same weights"
-        pool.stop()
+        assert worker.liveness.failure_reason is None, (
+            "started again, it would load the same weights"
+        )
+        worker.stop()
         assert await asyncio.wait_for(task, DEADLINE_S) == 0
 
 
@@ -109,16 +111,19 @@ async def test_a_model_that_does_not_compile_ends_the_pool(
 async def test_jobs_become_files(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
-    """More jobs than slots, one of three images: each is the reference's, with its own seed."""
+    """More jobs than slots, one with three images.
+
+    Each image equals the reference with its own seed.
+    """
     jobs = [toy_job(seed=10 * i, num_inference_steps=3 + i) for i in range(6)]
     jobs.append(toy_job(seed=2**63 - 4, num_images=3))
     for job in jobs:
         await queue.put(job)
     async with at_work(pipeline, layout, queue, store):
         for job in [await ended(queue, job) for job in jobs]:
-            made = await pixels(store, job)
-            assert len(made) == job.images
-            for index, picture in enumerate(made):
+            images = await pixels(store, job)
+            assert len(images) == job.images
+            for index, picture in enumerate(images):
                 seed = job.request["seed"] + index
                 expected = reference(pipeline, {**job.request, "seed": seed}).astype(int)
                 assert np.abs(picture - expected).max() <= 1  # as in test_engine
@@ -132,16 +137,16 @@ async def test_jobs_become_files(
 async def test_warnings_of_the_pipeline_join_those_of_the_front_end(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
-    known = Warned(field="eta", message="has no effect")
+    existing = FieldWarning(field="eta", message="has no effect")
     long = toy_job(prompt="a red circle on a blue background", num_images=2)
-    job = long.model_copy(update={"warnings": [known]})
+    job = long.model_copy(update={"warnings": [existing]})
     short = toy_job(prompt="a cat")
-    for one in (job, short):
-        await queue.put(one)
+    for submitted in (job, short):
+        await queue.put(submitted)
     async with at_work(pipeline, layout, queue, store):
-        first, *others = (await ended(queue, job)).warnings
-        assert first == known
-        ((field, message),) = [(other.field, other.message) for other in others]
+        first, *added = (await ended(queue, job)).warnings
+        assert first == existing
+        ((field, message),) = [(other.field, other.message) for other in added]
         assert (field, message.startswith("not read: '")) == ("prompt", True)
         assert (await ended(queue, short)).warnings == []
 
@@ -149,21 +154,21 @@ async def test_warnings_of_the_pipeline_join_those_of_the_front_end(
 async def test_predictions_are_held_against_what_was_taken(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
-    def told(name: str) -> float:
+    def metric(name: str) -> float:
         labels = {"model": SPEC.name}
         return REGISTRY.get_sample_value(f"atelier_job_cost_ratio_{name}", labels) or 0
 
-    count, total = told("count"), told("sum")
+    count, total = metric("count"), metric("sum")
     job, other = toy_job().model_copy(update={"run_s": 1.0, "cost": 1e-3}), toy_job()
     for each in (job, other):
         await queue.put(each)
     async with at_work(pipeline, layout, queue, store):
         job, _ = [await ended(queue, each) for each in (job, other)]
-        await until(lambda: told("count") > count)
-    assert told("count") - count == 1, "of the other one nothing was predicted"
+        await until(lambda: metric("count") > count)
+    assert metric("count") - count == 1, "of the other one nothing was predicted"
     rounded = 1e-6 / job.cost  # the account is in millionths
     expected = pytest.approx(job.usage.device_seconds / job.cost, abs=rounded)
-    assert told("sum") - total == expected
+    assert metric("sum") - total == expected
 
 
 async def test_clips_become_one_file_each(
@@ -196,8 +201,8 @@ async def test_clips_have_their_sound(layout: Layout, queue: Queue, store: Store
     for job in jobs:
         await queue.put(job)
     async with at_work(pipeline, layout, queue, store, warmup={"num_frames": 5}):
-        made = [await ended(queue, job) for job in jobs]
-    for job, rate_hz in zip(made, formats.values(), strict=True):
+        done = [await ended(queue, job) for job in jobs]
+    for job, rate_hz in zip(done, formats.values(), strict=True):
         for output in job.outputs:
             assert (output.sound_hz, output.duration_s) == (rate_hz, 0.625)
             with av.open(io.BytesIO(await store.get(output.key))) as file:
@@ -205,20 +210,20 @@ async def test_clips_have_their_sound(layout: Layout, queue: Queue, store: Store
                 if rate_hz is None:
                     continue
                 frames = list(file.decode(audio=0))
-            heard = np.concatenate([one.to_ndarray() for one in frames], axis=1)
+            decoded = np.concatenate([frame.to_ndarray() for frame in frames], axis=1)
             sound = generate(pipeline, {**job.request, "seed": output.seed}, {}).sound
-            for found, expected in zip(heard, sound, strict=True):
+            for channel, expected in zip(decoded, sound, strict=True):
                 rate = frames[0].sample_rate
                 hz = loudest_hz(expected, RATE_HZ)
-                assert loudest_hz(found[: len(expected) * rate // RATE_HZ], rate) == pytest.approx(
-                    hz, abs=2
-                )
+                assert loudest_hz(
+                    channel[: len(expected) * rate // RATE_HZ], rate
+                ) == pytest.approx(hz, abs=2)
 
 
 class Quoting(ToyPipeline):
-    """Says in its errors what was asked of it, as other people's code may."""
+    """Toy pipeline that quotes prompts in its errors and logs, as third-party code may."""
 
-    def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
+    def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> PreparedRow:
         if fields.get("prompt"):
             logging.getLogger("elsewhere").warning("odd: %s", fields["prompt"])
             raise ValueError(f"cannot read {fields['prompt']!r}")
@@ -261,9 +266,9 @@ async def test_frames_become_files_that_are_counted_on(
         ("image/png", None)
     }
     clips = [reference(pipeline, {**job.request, "seed": seed}) for seed in (5, 6)]
-    made = await pixels(store, job)
+    images = await pixels(store, job)
     assert (
-        np.abs(np.stack(made) - np.concatenate(clips).astype(int)).max() <= 1
+        np.abs(np.stack(images) - np.concatenate(clips).astype(int)).max() <= 1
     )  # as in test_engine
 
 
@@ -293,24 +298,27 @@ async def test_pictures_of_the_request_reach_the_pipeline(
 async def test_files_hold_the_recipe_of_each_image(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
-    asked = {"num_images": 2, "seed": 5, "prompt": "a fox", "webhook": {"url": "https://a.b/c"}}
-    said, silent = toy_job(**asked), toy_job(**asked, output={"format": "png", "metadata": False})
-    said.request["image"] = input_key(said.id, "image")
-    await store.put(said.request["image"], b"an image", "image/png")
+    fields = {"num_images": 2, "seed": 5, "prompt": "a fox", "webhook": {"url": "https://a.b/c"}}
+    marked, unmarked = (
+        toy_job(**fields),
+        toy_job(**fields, output={"format": "png", "metadata": False}),
+    )
+    marked.request["image"] = input_key(marked.id, "image")
+    await store.put(marked.request["image"], b"an image", "image/png")
     alone = toy_job(prompt="a fox", seed=6)
-    for job in (said, silent, alone):
+    for job in (marked, unmarked, alone):
         await queue.put(job)
     async with at_work(pipeline, layout, queue, store):
-        said, silent, alone = [await ended(queue, job) for job in (said, silent, alone)]
-    digests = [[one.pixels_sha256 for one in job.outputs] for job in (said, silent, alone)]
+        marked, unmarked, alone = [await ended(queue, job) for job in (marked, unmarked, alone)]
+    digests = [[item.pixels_sha256 for item in job.outputs] for job in (marked, unmarked, alone)]
     assert digests[0] == digests[1] and digests[0][1:] == digests[2] and digests[0][0]
-    found = [read_recipe(await store.get(output.key)) for output in said.outputs]
-    assert [one.request["seed"] for one in found] == [5, 6]
-    assert found[0].images == {"image": hashlib.sha256(b"an image").hexdigest()}
-    assert not {"image", "webhook", "num_images"} & found[0].request.keys()
-    assert read_recipe(await store.get(silent.outputs[0].key)) is None
-    [own] = [await store.get(output.key) for output in alone.outputs]
-    assert read_recipe(own).model_copy(update={"images": found[1].images}) == found[1]
+    recipes = [read_recipe(await store.get(output.key)) for output in marked.outputs]
+    assert [item.request["seed"] for item in recipes] == [5, 6]
+    assert recipes[0].images == {"image": hashlib.sha256(b"an image").hexdigest()}
+    assert not {"image", "webhook", "num_images"} & recipes[0].request.keys()
+    assert read_recipe(await store.get(unmarked.outputs[0].key)) is None
+    [file] = [await store.get(output.key) for output in alone.outputs]
+    assert read_recipe(file).model_copy(update={"images": recipes[1].images}) == recipes[1]
 
 
 async def test_failures_end_their_jobs_alone(
@@ -338,17 +346,17 @@ async def test_cancel_while_running_and_while_waiting_for_a_slot(
 ) -> None:
     many = toy_job(phase="gated", num_images=6, num_inference_steps=50)
     await queue.put(many)
-    async with at_work(pipeline, layout, queue, store) as (pool, _):
+    async with at_work(pipeline, layout, queue, store) as (worker, _):
         await asyncio.to_thread(pipeline.gate.wait)
-        await until(lambda: pool.engine.step_loop.load == 6)
+        await until(lambda: worker.engine.step_loop.load == 6)
         await queue.cancel(many.id)
-        await until(lambda: pool.jobs == 0)
-        begun = pipeline.gate.count
+        await until(lambda: worker.jobs == 0)
+        before = pipeline.gate.count
         pipeline.gate.open()
         other = toy_job()
         await queue.put(other)
         assert (await ended(queue, other)).state == JobState.SUCCEEDED
-        assert pipeline.gate.count - begun <= 1, "at most the step that was sent already"
+        assert pipeline.gate.count - before <= 1, "at most the step that was sent already"
         assert (await queue.get(many.id)).state == JobState.CANCELED
 
 
@@ -358,19 +366,19 @@ async def test_progress_and_previews_are_events(
     job = toy_job(phase="gated", num_inference_steps=8, num_images=2)
     await queue.put(job)
     async with at_work(pipeline, layout, queue, store, preview_every_s=1e-6):
-        seen = []
+        events = []
         async with asyncio.timeout(DEADLINE_S):
             async for event in queue.events(job.id):
-                seen.append(event)
+                events.append(event)
                 pipeline.gate.open(1)
-    names = [event.name for event in seen]
+    names = [event.name for event in events]
     assert names[0] == "queued"
     assert {"running", "progress", "preview"} <= set(names)
     assert names[-1] == "succeeded"
-    told = [event.data["step"] for event in seen if event.name == "progress"]
-    assert told == sorted(told)
-    assert all(event.data["steps"] == 16 for event in seen if event.name == "progress")
-    previews = [event.data["preview"] for event in seen if event.name == "preview"]
+    steps = [event.data["step"] for event in events if event.name == "progress"]
+    assert steps == sorted(steps)
+    assert all(event.data["steps"] == 16 for event in events if event.name == "progress")
+    previews = [event.data["preview"] for event in events if event.name == "preview"]
     assert all(preview.startswith("data:image/webp;base64,") for preview in previews)
 
 

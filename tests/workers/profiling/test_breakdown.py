@@ -1,4 +1,4 @@
-"""Shares of made-up recordings, whose answers can be counted by hand."""
+"""Shares of time in made-up recordings, computed by hand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from workers.profiling.breakdown import (
 STEP = "jit_step"
 C, M, P, F = Kind.COMPUTE, Kind.COMMUNICATION, Kind.OTHER, Kind.FRAME
 ROUNDING = 1e-9
-"""Sums of a few dozen float64 of at most 100."""
+"""Rounding of sums of a few dozen float64 of at most 100."""
 
 
 @pytest.mark.parametrize(
@@ -62,37 +62,38 @@ def recording(*ops: ProfiledOp, steps: tuple[float, ...] = (0, 10), **more: obje
 
 
 def test_a_window_is_shared_out() -> None:
-    """By hand: compute 1-3 and 6-7, alone communicating 3-5, decoding 7-8, nothing to do at 9."""
-    made = recording(
+    """Computed by hand: compute 1-3 and 6-7, only communication 3-5, decoding 7-8, no work
+    from 9."""
+    recorded = recording(
         ProfiledOp("fusion.1", C, 1, 3),
         ProfiledOp("all-gather", M, 2, 5),
         ProfiledOp("fusion.2", C, 6, 7),
         ProfiledOp("decode", P, 6.5, 8),
         no_work=[(9, 11)],
     )
-    found = report(made, 10)
-    assert found is not None
-    assert (found.steps, found.window_s, found.devices) == (1, 10, 1)
-    assert (found.compute_s, found.communication_s, found.other_s) == (3, 2, 1)
-    assert (found.waiting_s, found.no_work_s, found.hidden_s) == (3, 1, 1)
-    assert found.communication_share == pytest.approx(2 / 9)
-    assert [(op.name, op.seconds) for op in found.top[:2]] == [("all-gather", 3), ("fusion.1", 2)]
+    result = report(recorded, 10)
+    assert result is not None
+    assert (result.steps, result.window_s, result.devices) == (1, 10, 1)
+    assert (result.compute_s, result.communication_s, result.other_s) == (3, 2, 1)
+    assert (result.waiting_s, result.no_work_s, result.hidden_s) == (3, 1, 1)
+    assert result.communication_share == pytest.approx(2 / 9)
+    assert [(op.name, op.seconds) for op in result.top[:2]] == [("all-gather", 3), ("fusion.1", 2)]
 
 
 def test_a_loop_computes_where_nothing_in_it_communicates() -> None:
-    found = report(
+    result = report(
         recording(ProfiledOp("while.1", F, 0, 10), ProfiledOp("all-gather", M, 4, 6)), 10
     )
-    assert found is not None
-    assert (found.compute_s, found.communication_s, found.waiting_s) == (8, 2, 0)
-    assert [op.name for op in found.top] == ["all-gather"], "a loop is no operation of its own"
+    assert result is not None
+    assert (result.compute_s, result.communication_s, result.waiting_s) == (8, 2, 0)
+    assert [op.name for op in result.top] == ["all-gather"], "a loop is no operation of its own"
 
 
 def test_only_the_steps_that_were_asked_for_count() -> None:
     ops = [ProfiledOp("fusion", C, start, start + 0.5) for start in range(10)]
-    found = report(recording(*ops, steps=(2, 1, 4, 3, 9)), 2)
-    assert found is not None
-    assert (found.steps, found.window_s, found.compute_s) == (2, 2, 1)
+    result = report(recording(*ops, steps=(2, 1, 4, 3, 9)), 2)
+    assert result is not None
+    assert (result.steps, result.window_s, result.compute_s) == (2, 2, 1)
     assert report(recording(*ops, steps=(2,)), 2) is None
     assert report(Recording({}, (1, 2), ()), 2) is None
 
@@ -101,10 +102,10 @@ def test_devices_are_averaged() -> None:
     two = Recording(
         {"a": [ProfiledOp("f", C, 0, 10)], "b": [ProfiledOp("all-reduce", M, 0, 5)]}, (0, 10), ()
     )
-    found = report(two, 10)
-    assert found is not None
-    assert (found.devices, found.compute_s, found.communication_s) == (2, 5, 2.5)
-    assert found.waiting_s == 2.5
+    result = report(two, 10)
+    assert result is not None
+    assert (result.devices, result.compute_s, result.communication_s) == (2, 5, 2.5)
+    assert result.waiting_s == 2.5
 
 
 SPANS = st.lists(
@@ -115,7 +116,7 @@ SPANS = st.lists(
 
 @given(SPANS, SPANS)
 def test_moments_are_taken_away_one_by_one(some: list, others: list) -> None:
-    """Held against counting whole seconds, which all the ends are."""
+    """Compare with counting whole seconds: all intervals end at whole seconds."""
     left = minus(merged(some), merged(others))
 
     def has(spans: list, second: int) -> bool:
@@ -132,10 +133,11 @@ def test_parts_sum_to_the_window(
 ) -> None:
     kinds = ((C, compute), (M, talk), (P, other), (F, frames))
     ops = [ProfiledOp("x", kind, start, end) for kind, spans in kinds for start, end in spans]
-    found = report(recording(*ops, steps=(7, 42.5), no_work=idle), 10)
-    assert found is not None
+    shares = report(recording(*ops, steps=(7, 42.5), no_work=idle), 10)
+    assert shares is not None
     parts = (
-        found.compute_s, found.communication_s, found.other_s, found.waiting_s, found.no_work_s,
+        shares.compute_s, shares.communication_s, shares.other_s, shares.waiting_s,
+        shares.no_work_s,
     )  # fmt: skip
     assert sum(parts) == pytest.approx(35.5, abs=ROUNDING)
-    assert min(*parts, found.hidden_s) >= -ROUNDING
+    assert min(*parts, shares.hidden_s) >= -ROUNDING

@@ -1,4 +1,4 @@
-"""Banks of adapters on the device: what a page holds, and who still reads what it held."""
+"""Adapter banks on the device: contents of pages, and steps that still read overwritten pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
 from models.adapters.banks import page_axis, with_banks
-from models.adapters.files.adapter import Adapter, LowRank, Place, Stored
+from models.adapters.files.adapter import Adapter, LayerPosition, LowRank, StoredArray
 from models.nn.layers.parameterised import conv, linear
 from models.nn.layers.scanned import stack
 from models.parallel.axis_rules import Layout
@@ -31,7 +31,7 @@ AXES = ("embed", "mlp")
 
 
 class Network(nnx.Module):
-    """A stack of layers, a layer alone and a convolution."""
+    """Network with a stack of layers, a single layer and a convolution."""
 
     def __init__(self) -> None:
         rngs = nnx.Rngs(0)
@@ -46,7 +46,7 @@ class Networks(NamedTuple):
 
 
 class Banks:
-    """Banks of two networks, the second one's kernels on the host if it says so."""
+    """Banks of two networks. With `on_host`, the second network's kernels are in host memory."""
 
     def __init__(self, layout: Layout, on_host: bool = False) -> None:
         graphs, weights = zip(
@@ -63,17 +63,17 @@ class Banks:
         self.banks = AdapterBanks(self.pipeline, self.weights)  # type: ignore[arg-type]
 
     def bring(self, adapter: Adapter, pages: Sequence[int]) -> int:
-        """Write an adapter; return how many arrays that took."""
+        """Write an adapter, and return how many arrays were written."""
         written = list(self.banks.arrays(adapter, pages))
-        for one in written:
-            self.banks.write(*one)
+        for update in written:
+            self.banks.write(*update)
         return len(written)
 
     def page(self, number: int) -> Mapping[str, np.ndarray]:
-        """What a page holds of each array."""
+        """Return the contents of one page of each array."""
         return {
             name: np.take(np.asarray(self.weights.common[place]), number, self.axis(place))
-            for name, place in self.banks._places.items()
+            for name, place in self.banks._indices.items()
         }
 
     def axis(self, place: int) -> int:
@@ -88,35 +88,35 @@ def banks(layout: Layout) -> Banks:
 def low_rank(seed: int, rank: int, outputs: int = WIDTH, window: tuple[int, ...] = ()) -> LowRank:
     rng = np.random.default_rng(seed)
 
-    def draw(*shape: int) -> Stored:
-        return Stored(np.asarray(rng.standard_normal(shape), np.float32))
+    def draw(*shape: int) -> StoredArray:
+        return StoredArray(np.asarray(rng.standard_normal(shape), np.float32))
 
     return LowRank(draw(rank, WIDTH, *window), draw(outputs, rank), 0.5, draw(outputs))
 
 
 def large(rank: int = 20) -> Adapter:
-    """Changes every layer of both networks, and their biases."""
+    """Return an adapter that changes every layer of both networks, and their biases."""
     changes = {
-        **{Place("blocks", number): low_rank(number, rank) for number in range(LAYERS)},
-        Place("alone"): low_rank(5, rank, 5),
-        Place("window"): low_rank(6, rank, window=WINDOW),
+        **{LayerPosition("blocks", number): low_rank(number, rank) for number in range(LAYERS)},
+        LayerPosition("alone"): low_rank(5, rank, 5),
+        LayerPosition("window"): low_rank(6, rank, window=WINDOW),
     }
     return Adapter({"first": changes, "second": changes})
 
 
 def small() -> Adapter:
-    """Changes one layer of a stack of the first network."""
-    return Adapter({"first": {Place("blocks", 1): low_rank(9, 3)}})
+    """Return an adapter that changes one layer of a stack of the first network."""
+    return Adapter({"first": {LayerPosition("blocks", 1): low_rank(9, 3)}})
 
 
-def assert_same(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> None:
-    assert found.keys() == expected.keys()
+def assert_same(actual: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> None:
+    assert actual.keys() == expected.keys()
     for name, array in expected.items():
-        np.testing.assert_array_equal(found[name], array, err_msg=name)
+        np.testing.assert_array_equal(actual[name], array, err_msg=name)
 
 
 def test_nothing_of_a_pages_last_adapter_is_left(banks: Banks, layout: Layout) -> None:
-    """Which changed more layers, more ranks, biases, and another network."""
+    """The previous adapter changed more layers, more ranks, biases, and another network."""
     fresh = Banks(layout)
     fresh.bring(small(), [0])
     banks.bring(large(), [2, 0])
@@ -128,7 +128,7 @@ def test_nothing_of_a_pages_last_adapter_is_left(banks: Banks, layout: Layout) -
 
 
 def test_ranks_lie_in_an_adapters_pages_in_order(banks: Banks, layout: Layout) -> None:
-    """Whichever pages it has."""
+    """The order is the same in any pages."""
     other = Banks(layout)
     banks.bring(large(), [2, 0])
     other.bring(large(), [0, 1])
@@ -138,22 +138,22 @@ def test_ranks_lie_in_an_adapters_pages_in_order(banks: Banks, layout: Layout) -
 
 
 def test_arrays_that_stay_zero_are_not_written(banks: Banks) -> None:
-    arrays = len(banks.banks._places)
+    arrays = len(banks.banks._indices)
     assert banks.bring(large(), [0, 1]) == arrays
     assert banks.bring(small(), [2]) == 3
-    for one in banks.banks.empty():
-        banks.banks.write(*one)
+    for update in banks.banks.empty():
+        banks.banks.write(*update)
     assert not any(array.any() for array in banks.page(0).values())
     assert banks.bring(small(), [0]) == 3, "the page was emptied"
 
 
 @pytest.mark.parametrize("pages", [[1], [1, 0]], ids=str)
 def test_steps_in_flight_read_what_they_were_given(banks: Banks, pages: list[int]) -> None:
-    """Though their arrays are written while they run."""
+    """The arrays are written while the steps run."""
     banks.bring(large(), [0, 1])
-    places = [*banks.banks._places.values()]
-    given = [banks.weights.common[place] for place in places]
-    held = [np.array(leaf) for leaf in given]
+    places = [*banks.banks._indices.values()]
+    arrays = [banks.weights.common[place] for place in places]
+    copies = [np.array(leaf) for leaf in arrays]
 
     @jax.jit
     def step(leaves: list[jax.Array], x: jax.Array) -> list[jax.Array]:
@@ -162,18 +162,18 @@ def test_steps_in_flight_read_what_they_were_given(banks: Banks, pages: list[int
         return [leaf * x[0, 0].astype(leaf.dtype) for leaf in leaves]
 
     x = jnp.ones((2048, 2048))
-    results = step(given, x)
+    results = step(arrays, x)
     banks.bring(large(16 * len(pages)), pages)
-    assert all(leaf.is_deleted() for leaf in given), "copied"
-    for result, before, place in zip(results, held, places, strict=True):
+    assert all(leaf.is_deleted() for leaf in arrays), "copied"
+    for result, before, place in zip(results, copies, places, strict=True):
         np.testing.assert_array_equal(np.asarray(result), before)
         assert not np.array_equal(np.asarray(banks.weights.common[place]), before)
 
 
 def test_nothing_is_launched_while_a_page_is_written(banks: Banks) -> None:
-    """Launches of three threads read the banks' arrays, which are gone once they are written."""
+    """Programs of three threads read the banks' arrays, which are deleted once they are written."""
     launcher, ended = OneHost(), threading.Event()
-    places = [*banks.banks._places.values()]
+    places = [*banks.banks._indices.values()]
     total = jax.jit(lambda leaves: sum(leaf.sum() for leaf in leaves))
     programs = BucketPrograms("any")
     launch = launcher.show(programs, "decode", lambda weights: total([weights[p] for p in places]))
@@ -190,15 +190,15 @@ def test_nothing_is_launched_while_a_page_is_written(banks: Banks) -> None:
         running = [threads.submit(launch_on) for _ in range(3)]
         try:
             for number in range(20):
-                for one in banks.banks.arrays(large(), [number % 2, 2]):
-                    write(*one)
+                for item in banks.banks.arrays(large(), [number % 2, 2]):
+                    write(*item)
         finally:
             ended.set()
-        assert all(one.result() > 0 for one in running)
+        assert all(item.result() > 0 for item in running)
 
 
 def test_a_pipeline_keeps_the_shapes_of_its_banks_alone(banks: Banks) -> None:
-    """An array that it kept would be on the device for good, beside those with the adapters."""
+    """Arrays in the pipeline would stay on the device, in addition to the adapters' arrays."""
     leaves = [leaf for state in banks.pipeline.weights for _, leaf in nnx.to_flat_state(state)]
     for leaf in leaves:
         kind = jax.ShapeDtypeStruct if isinstance(leaf, AdapterPages) else jax.Array
@@ -208,16 +208,17 @@ def test_a_pipeline_keeps_the_shapes_of_its_banks_alone(banks: Banks) -> None:
 
 
 def test_a_swapped_network_comes_and_goes_beside_its_banks(layout: Layout) -> None:
-    """What was written while it was on the device is there when it is back, and never deleted."""
+    """Pages written while the network is on the device are there after its return, and never
+    deleted."""
     banks = Banks(layout, on_host=True)
     weights = banks.weights
     assert weights.is_swapped("second") and not weights.is_swapped("first")
     weights.load_expert("second")
     banks.bring(large(), [0, 1])
-    places = set(banks.banks._places.values())
+    places = set(banks.banks._indices.values())
     assert all(weights.load_expert("second")[place] is weights.common[place] for place in places)
-    kept = {place: np.asarray(weights.common[place]) for place in places}
+    contents = {place: np.asarray(weights.common[place]) for place in places}
     weights._free()
     again = weights.load_expert("second")
     for place in places:
-        np.testing.assert_array_equal(np.asarray(again[place]), kept[place])
+        np.testing.assert_array_equal(np.asarray(again[place]), contents[place])

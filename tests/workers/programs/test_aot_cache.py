@@ -1,4 +1,4 @@
-"""Programs as files: read where all that they depend on is the same, compiled anew where not."""
+"""Compiled programs in files: read if their key is the same, and compiled again otherwise."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KEY = {"program": ["double"]}
 
 
 pytestmark = pytest.mark.usefixtures("no_compile_cache")
-"""A CPU's program that came from JAX's cache cannot be kept; see below."""
+"""A CPU's program from JAX's cache cannot be stored; see below."""
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 class Build:
-    """Counts how often it compiles."""
+    """Builder that counts its compilations."""
 
     def __init__(self, function: Callable[..., Any] = lambda x: jnp.tanh(x * 2)) -> None:
         self.function = function
@@ -53,8 +53,8 @@ class Build:
 
 
 def program(folder: Path, build: Build, common: str = "here", most: int = 1 << 30) -> Any:
-    kept = ExecutableFiles(folder, {"model": common}, most)
-    return kept.program(lambda: KEY, jax.devices()[:1], build)
+    files = ExecutableFiles(folder, {"model": common}, most)
+    return files.program(lambda: KEY, jax.devices()[:1], build)
 
 
 def only_file(folder: Path) -> Path:
@@ -105,7 +105,7 @@ def test_a_damaged_file_is_compiled_anew_with_a_warning(
 
 
 class Trap:
-    """Makes a file when it is unpickled."""
+    """Object that creates a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -132,12 +132,12 @@ def test_what_others_may_have_put_into_jaxs_cache_is_deleted(
 ) -> None:
     (folder := tmp_path / "jax").mkdir()
     folder.chmod(0o770)
-    ours, theirs = folder / "ours-cache", folder / "theirs-cache"
-    for path, mode in ((ours, 0o600), (theirs, 0o660)):
+    private, shared = folder / "ours-cache", folder / "theirs-cache"
+    for path, mode in ((private, 0o600), (shared, 0o660)):
         path.write_bytes(b"code")
         path.chmod(mode)
     use_compile_cache(folder)
-    assert [path.name for path in folder.iterdir()] == [ours.name]
+    assert [path.name for path in folder.iterdir()] == [private.name]
     assert folder.stat().st_mode & 0o777 == 0o700
     assert "others may write to it" in caplog.text
 
@@ -161,13 +161,13 @@ def test_a_link_is_not_followed(folder: Path) -> None:
 
 def test_the_one_that_was_unused_longest_makes_room(folder: Path) -> None:
     size = len(packed("x" * 100, {"model": "here", "n": 0}))
-    kept = ExecutableFiles(folder, {"model": "here"}, most_bytes=2 * size)
+    files = ExecutableFiles(folder, {"model": "here"}, most_bytes=2 * size)
     for n in range(2):
-        kept.fact(partial(dict, n=n), lambda: "x" * 100)
+        files.fact(partial(dict, n=n), lambda: "x" * 100)
     for age, path in enumerate(sorted(folder.iterdir())):
         os.utime(path, (age, age))
     oldest, newer = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)
-    kept.fact(lambda: {"n": 2}, lambda: "x" * 100)
+    files.fact(lambda: {"n": 2}, lambda: "x" * 100)
     assert not oldest.exists()
     assert newer.exists()
 
@@ -184,7 +184,7 @@ def test_a_program_that_calls_the_host_is_compiled_each_time(folder: Path) -> No
 
 
 def test_a_cpu_program_from_jaxs_cache_is_not_kept(folder: Path, tmp_path: Path) -> None:
-    """It would be written down without its machine code, and fail when it is called."""
+    """The file would lack the machine code, and the program would fail when it is called."""
     use_compile_cache(tmp_path / "jax")
     build = Build(lambda x: jnp.tanh(x * 3))
     program(folder / "first", build)
@@ -196,15 +196,15 @@ def test_a_cpu_program_from_jaxs_cache_is_not_kept(folder: Path, tmp_path: Path)
 
 
 def test_nothing_to_write_to_is_no_failure(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """And is told once, not once a program."""
+    """The failure is logged once, not once per program."""
     folder.write_text("a file where the folder should be")
-    build, kept = Build(), ExecutableFiles(folder, {"model": "here"})
+    build, files = Build(), ExecutableFiles(folder, {"model": "here"})
     for n in range(3):
-        found = kept.program(partial(dict, program=[n]), jax.devices()[:1], build)
-        assert found(np.ones(3, np.float32)).shape == (3,)
+        compiled = files.program(partial(dict, program=[n]), jax.devices()[:1], build)
+        assert compiled(np.ones(3, np.float32)).shape == (3,)
     read, written = (record.getMessage() for record in caplog.records)
-    assert f"kept in {folder} cannot be read" in read
-    assert f"kept in {folder} cannot be written" in written
+    assert f"stored in {folder} cannot be read" in read
+    assert f"stored in {folder} cannot be written" in written
 
 
 def test_files_are_its_own_under_any_umask(folder: Path) -> None:
@@ -219,9 +219,9 @@ def test_files_are_its_own_under_any_umask(folder: Path) -> None:
 
 def test_a_folder_among_the_files_is_left_alone(folder: Path) -> None:
     (other := folder / "lost+found").mkdir(parents=True)
-    kept = ExecutableFiles(folder, {"model": "here"}, most_bytes=1)
+    files = ExecutableFiles(folder, {"model": "here"}, most_bytes=1)
     for n in range(2):
-        kept.fact(partial(dict, n=n), lambda: "x" * 100)
+        files.fact(partial(dict, n=n), lambda: "x" * 100)
     assert list(folder.iterdir()) == [other], "what is too large for the folder goes at once"
 
 
@@ -229,7 +229,7 @@ def test_a_folder_among_the_files_is_left_alone(folder: Path) -> None:
 def test_a_pipelines_second_compiler_traces_nothing(
     kind: type[ToyPipeline], folder: Path, layout: Layout
 ) -> None:
-    """Rows, changes and operations are known, too, and an image is the same to the last bit."""
+    """Rows, changes and operation counts also come from files, and the image is bitwise equal."""
     pipeline = kind()
 
     def picture() -> tuple[Any, ...]:

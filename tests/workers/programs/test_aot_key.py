@@ -1,4 +1,4 @@
-"""What a program depends on: each of it makes another key."""
+"""Key of a compiled program, which changes with anything that the program depends on."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def test_where_things_are_kept_is_not(tmp_path: Path) -> None:
 
 
 def test_which_platforms_jax_looks_for_is_not() -> None:
-    """Whoever builds for a TPU looks for CPUs alone; the devices are in the key themselves."""
-    found, before = of_process(), jax.config.values["jax_platforms"]
+    """A build for TPUs limits JAX to CPUs. The devices themselves are in the key."""
+    key, before = of_process(), jax.config.values["jax_platforms"]
     jax.config.update("jax_platforms", "cpu,other")
     try:
-        assert of_process() == found
+        assert of_process() == key
     finally:
         jax.config.update("jax_platforms", before)
-    assert found["machine"][1] == jax.device_count()
+    assert key["machine"][1] == jax.device_count()
 
 
 def test_any_source_is_in_it(tmp_path: Path) -> None:
@@ -71,32 +71,32 @@ def test_any_source_is_in_it(tmp_path: Path) -> None:
 
 def test_layouts_differ_by_devices_axes_and_table() -> None:
     devices = jax.devices()
-    one, other = one_device(devices[0]), one_device(devices[1])
-    tabled = Layout(one.mesh, one.kernel, {**one.table, "heads": ()})
-    told = [json.dumps(aot_key.of_layout(layout)) for layout in (one, other, tabled)]
-    assert len(set(told)) == 3
-    assert json.dumps(aot_key.of_layout(one_device(devices[0]))) == told[0]
+    first, second = one_device(devices[0]), one_device(devices[1])
+    tabled = Layout(first.mesh, first.kernel, {**first.table, "heads": ()})
+    keys = [json.dumps(aot_key.of_layout(layout)) for layout in (first, second, tabled)]
+    assert len(set(keys)) == 3
+    assert json.dumps(aot_key.of_layout(one_device(devices[0]))) == keys[0]
 
 
 def test_dimensions_that_nothing_splits_need_not_be_named() -> None:
     mesh = one_device(jax.devices()[0]).mesh
 
-    def told(*axes: str | None) -> str:
+    def key(*axes: str | None) -> str:
         place = NamedSharding(mesh, PartitionSpec(*axes))
         return aot_key.of_arguments(jax.ShapeDtypeStruct((2, 3), np.float32, sharding=place))
 
-    assert told() == told(None) == told(None, None)
-    assert told("data") == told("data", None) != told(None, "data")
+    assert key() == key(None) == key(None, None)
+    assert key("data") == key("data", None) != key(None, "data")
 
 
 def test_arguments_differ_by_name_shape_dtype_and_place() -> None:
     mesh = one_device(jax.devices()[0]).mesh
     place = NamedSharding(mesh, PartitionSpec())
 
-    def told(name: str = "a", shape: tuple[int, ...] = (2, 3), dtype: type = np.float32,
+    def key(name: str = "a", shape: tuple[int, ...] = (2, 3), dtype: type = np.float32,
              place: NamedSharding | None = None) -> str:  # fmt: skip
         return aot_key.of_arguments({name: jax.ShapeDtypeStruct(shape, dtype, sharding=place)})
 
-    different = [told(), told("b"), told(shape=(3, 2)), told(dtype=np.int32), told(place=place)]
+    different = [key(), key("b"), key(shape=(3, 2)), key(dtype=np.int32), key(place=place)]
     assert len(set(different)) == len(different)
-    assert told() == told()
+    assert key() == key()

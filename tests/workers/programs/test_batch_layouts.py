@@ -1,4 +1,4 @@
-"""The same devices as another mesh: which layouts there are, and that nothing moves."""
+"""Layouts of the same devices as another mesh: available layouts, and rows that do not move."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def sizes(layout: Layout) -> dict[str, int]:
     ],
 )
 def test_devices_of_one_row_go_to_others(parts: int, expected: dict[str, int]) -> None:
-    whole = layout(cfg=2, context=4)
-    other = side_by_side(whole, parts)
+    full = layout(cfg=2, context=4)
+    other = side_by_side(full, parts)
     assert sizes(other) == expected
-    assert list(other.mesh.devices.flat) == list(whole.mesh.devices.flat)
+    assert list(other.mesh.devices.flat) == list(full.mesh.devices.flat)
 
 
 def test_each_batch_size_has_the_layout_with_a_part_for_each_row() -> None:
-    whole = layout(cfg=2, context=4)
-    found = layouts_by_batch(whole, [1, 2, 3, 4, 6], lambda other: True)
-    assert sorted(found) == [
+    full = layout(cfg=2, context=4)
+    layouts = layouts_by_batch(full, [1, 2, 3, 4, 6], lambda other: True)
+    assert sorted(layouts) == [
         *(
             BatchLayout(1),
             BatchLayout(2),
@@ -50,12 +50,12 @@ def test_each_batch_size_has_the_layout_with_a_part_for_each_row() -> None:
             BatchLayout(6, 2),
         ),
     ]
-    assert all(found[BatchLayout(size)] == whole for size in (1, 2, 3, 4, 6))
-    assert sizes(found[BatchLayout(6, 2)]) == {"data": 2, "cfg": 2, "ulysses": 2}
+    assert all(layouts[BatchLayout(size)] == full for size in (1, 2, 3, 4, 6))
+    assert sizes(layouts[BatchLayout(6, 2)]) == {"data": 2, "cfg": 2, "ulysses": 2}
 
 
 class Weighted(ToyPipeline):
-    """The toy, whose weights name their axes."""
+    """Toy pipeline whose weights name their axes."""
 
     def __init__(self, *axes: str | None) -> None:
         super().__init__()
@@ -84,12 +84,12 @@ def test_a_layout_that_would_move_weights_is_left_out(
 
 
 def test_a_row_goes_from_one_layout_to_another_without_a_copy() -> None:
-    whole = layout(cfg=2, context=4)
-    other = side_by_side(whole, 8)
-    everywhere = NamedSharding(whole.mesh, PartitionSpec())
+    full = layout(cfg=2, context=4)
+    other = side_by_side(full, 8)
+    everywhere = NamedSharding(full.mesh, PartitionSpec())
     row = jax.device_put(np.ones((8, 8), np.float32), everywhere)
-    seen = jax.device_put(row, NamedSharding(other.mesh, PartitionSpec()))
+    moved = jax.device_put(row, NamedSharding(other.mesh, PartitionSpec()))
     before, after = (
-        [shard.data.unsafe_buffer_pointer() for shard in x.addressable_shards] for x in (row, seen)
+        [shard.data.unsafe_buffer_pointer() for shard in x.addressable_shards] for x in (row, moved)
     )
     assert before == after

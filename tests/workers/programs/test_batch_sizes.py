@@ -1,4 +1,4 @@
-"""Which batch sizes a pool has: of its settings and its layout alone."""
+"""Batch sizes of a pool, from its settings and its layout alone."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from workers.programs.batch_sizes import BatchSizes, exact, fast
 def test_of_settings(
     model: dict[str, Any], pool: dict[str, Any], mesh: dict[str, int], expected: BatchSizes
 ) -> None:
-    found = batch_sizes.of_settings(
+    result = batch_sizes.of_settings(
         PoolSettings(model="m", **pool), ModelSettings(source="x", **model), layout(**mesh), slots=3
     )
-    assert found == expected
-    assert found.is_exact == (len(found.sizes) == 1)
+    assert result == expected
+    assert result.is_exact == (len(result.sizes) == 1)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Which programs are compiled, where images leave that asked for them."""
+"""Compilation of a bucket's programs when images that need them are canceled."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from models.parallel.axis_rules import Layout
+from tests.workers.observing import Observing
 from tests.workers.polling import DEADLINE_S, until
 from tests.workers.toy import SPEC, SharingToy, ToyPipeline
-from workers.engine.engine import Engine, EngineOutput
+from workers.engine.engine import Engine
 from workers.engine.errors import GenerationFailed
+from workers.engine.generation import EngineOutput
 from workers.programs.batch_sizes import fast
 from workers.programs.compilation import Compilation
 
@@ -23,7 +25,7 @@ SLOW = {"phase": "slow-to-compile"}
 
 
 class TwoGates(ToyPipeline):
-    """The phase "slower" waits for a second gate when it is traced."""
+    """Toy pipeline whose phase "slower" waits for a second gate when it is traced."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +52,7 @@ async def engine(gates: TwoGates, layout: Layout) -> AsyncIterator[Engine]:
 
 
 class Asking:
-    """Makes images, and knows what each has to pay for."""
+    """Generates images, and records the compilation that each is charged for."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -62,11 +64,11 @@ class Asking:
 
         request = {**SPEC.defaults, **fields}
         making: Coroutine[Any, Any, EngineOutput]
-        making = self.engine.generate(request, {}, on_compile=owe)
+        making = self.engine.generate(request, {}, observer=Observing(on_compile=owe))
         return asyncio.create_task(making)
 
     async def asked(self, name: str, **fields: Any) -> asyncio.Task[EngineOutput]:
-        """Whose programs wait for a compiler."""
+        """Start an image, and return when its programs wait for a compiler."""
         task = self.make(name, **fields)
         await until(lambda: name in self.owed)
         return task
@@ -114,10 +116,10 @@ async def test_what_another_waits_for_is_compiled(gates: TwoGates, asking: Askin
 async def test_what_others_have_of_a_shape_stays(gates: TwoGates, asking: Asking) -> None:
     await asking.make("before")
     shape = _shape(asking, "32x16xNone,plain")
-    ready = {name: dict(phase.programs) for name, phase in shape.phases.items()}
+    ready = {name: dict(step_kind.programs) for name, step_kind in shape.step_kinds.items()}
     first = await asking.asked("first", width=40, **SLOW)
     await leave(await asking.asked("left", phase="double"))
-    assert {name: dict(phase.programs) for name, phase in shape.phases.items()} == ready
+    assert {name: dict(step_kind.programs) for name, step_kind in shape.step_kinds.items()} == ready
     gates.compile_gate.set()
     await first
     assert (await asking.make("again", phase="double")).steps == 4
@@ -127,21 +129,22 @@ async def test_what_others_have_of_a_shape_stays(gates: TwoGates, asking: Asking
 async def test_larger_batches_that_were_dropped_are_compiled_for_the_next_one(
     engine: Engine, gates: TwoGates, asking: Asking
 ) -> None:
-    """Its first program had begun."""
+    """Compilation of the first program had begun."""
     left = await asking.asked("left", **SLOW)
     shape = _shape(asking, "32x16xNone,plain")
-    [phase] = shape.phases.values()
-    await until(lambda: phase.programs[phase.smallest].running())
+    [step_kind] = shape.step_kinds.values()
+    await until(lambda: step_kind.programs[step_kind.smallest].running())
     await leave(left)
-    assert list(shape.phases.values()) in ([phase], [])
+    assert list(shape.step_kinds.values()) in ([step_kind], [])
     gates.compile_gate.set()
     await asking.make("again", **SLOW)
-    [phase] = _shape(asking, shape.bucket).phases.values()
-    assert [batch_layout.size for batch_layout in phase.programs] == [1, 2, 4]
+    [step_kind] = _shape(asking, shape.bucket).step_kinds.values()
+    assert [batch_layout.size for batch_layout in step_kind.programs] == [1, 2, 4]
 
 
 async def test_a_picture_notes_its_own_compiling_alone(gates: TwoGates, asking: Asking) -> None:
-    """A third one, which waits for the first one's programs while the second one's are newest."""
+    """A third image waits for the first image's programs while the second image's are the
+    newest."""
     first = await asking.asked("first", **SLOW)
     second = await asking.asked("second", phase="slower")
     third = asking.make("third", **SLOW)
@@ -169,14 +172,14 @@ def _of_seed(sharing: Asking, seed: int) -> Any:
 
 
 async def test_steps_are_compiled_once_for_all_sizes_of_a_bucket(sharing: Asking) -> None:
-    """And the second size is measured with them."""
+    """The step times of both sizes are measured together."""
     await sharing.make("first", seed=1)
     await sharing.make("second", seed=2)
     first, second = (_of_seed(sharing, seed) for seed in (1, 2))
-    assert first.phases == second.phases and first.decode is not second.decode
-    [phase] = first.phases.values()
-    assert phase.times.steps == 8
-    steps = {one for future in phase.programs.values() for one in [future]}
+    assert first.step_kinds == second.step_kinds and first.decode is not second.decode
+    [step_kind] = first.step_kinds.values()
+    assert step_kind.times.steps == 8
+    steps = {item for future in step_kind.programs.values() for item in [future]}
     assert not steps & {*sharing.owed["second"].programs}
 
 
@@ -186,8 +189,8 @@ async def test_steps_that_another_size_waits_for_are_compiled(sharing: Asking) -
     other = await sharing.asked("other", seed=2, **SLOW)
     await until(lambda: bool(_of_seed(sharing, 2).awaited))
     await leave(owner)
-    [phase] = _of_seed(sharing, 2).phases.values()
-    assert not phase.is_broken
+    [step_kind] = _of_seed(sharing, 2).step_kinds.values()
+    assert not step_kind.is_broken
     toy.compile_gate.set()
     assert (await other).steps == 4
 

@@ -1,4 +1,4 @@
-"""What compiling takes: known, told, and charged to whoever was the first to need it."""
+"""Time of compilation: known in advance, reported, and charged to the first job that needs it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.workers.jobs import ended, toy_job
 from tests.workers.polling import until
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.engine.engine import Engine
-from workers.engine.image_programs import LOOK_AGAIN_S
+from workers.engine.request_programs import LOOKUP_EVERY_S
 from workers.programs.aot_cache import ExecutableFiles
 from workers.programs.batch_sizes import exact, fast
 from workers.programs.compilation import COMPILERS, Compilation, building
@@ -33,15 +33,15 @@ async def test_a_job_that_is_compiled_for_says_so_and_pays(
     job = toy_job(**NEW, phase="slow-to-compile")
 
     async def compiles() -> bool:
-        found = await queue.get(job.id)
-        return found is not None and found.detail is not None
+        current = await queue.get(job.id)
+        return current is not None and current.detail is not None
 
-    async with at_work(pipeline, layout, queue, store, WARM) as (pool, _):
+    async with at_work(pipeline, layout, queue, store, WARM) as (worker, _):
         await queue.put(job)
         await until(compiles)
         detail = (await queue.get(job.id)).detail
         assert detail.stage == "compiling"
-        assert detail.expected_s == pytest.approx(pool.engine.costs.expected_s(job.bucket))
+        assert detail.expected_s == pytest.approx(worker.engine.costs.expected_s(job.bucket))
         neighbour = await finished(queue, toy_job(**WARM))
         assert neighbour.usage.compile_seconds == 0, "it waits for nobody's compiler"
         pipeline.compile_gate.set()
@@ -50,7 +50,9 @@ async def test_a_job_that_is_compiled_for_says_so_and_pays(
         assert first.state is JobState.SUCCEEDED and first.detail is None
         assert 0 < first.usage.compile_seconds < first.usage.device_seconds
         assert second.usage.compile_seconds == 0
-        await until(lambda: job.bucket in pool.engine.costs.at_hand)  # when all sizes are compiled
+        await until(
+            lambda: job.bucket in worker.engine.costs.available
+        )  # when all sizes are compiled
     stages = [
         event.data["detail"]["stage"]
         async for event in queue.events(job.id)
@@ -74,13 +76,13 @@ async def test_the_next_start_knows_what_need_not_be_compiled(
 
     first, again = start(), start()
     try:
-        await first.warm_up([WARM])
+        await first.readiness.warm_up([WARM])
         took_s = first.costs.expected_s(bucket)
         assert took_s and took_s > 0
 
         await until(partial(is_found, again, bucket, "another"))
-        assert again.costs.in_files == {bucket: took_s}
-        assert again.costs.at_hand == (bucket,)
+        assert again.costs.stored_compile_s == {bucket: took_s}
+        assert again.costs.available == (bucket,)
         assert again.costs.expected_s("another") == took_s, "as others of the model"
     finally:
         first.close()
@@ -88,44 +90,48 @@ async def test_the_next_start_knows_what_need_not_be_compiled(
 
 
 async def is_found(engine: Engine, *buckets: str) -> bool:
-    """As if the time had passed after which it looks again."""
-    engine._programs._look_again.clear()
-    await engine.look_for(buckets)
-    return bool(engine.costs.in_files)
+    """Look for executables again, as if the time before another look had passed."""
+    engine._machinery.programs._next_lookup_at.clear()
+    await engine.readiness.find_stored(buckets)
+    return bool(engine.costs.stored_compile_s)
 
 
 async def test_a_file_that_came_later_is_found_after_a_while(
     pipeline: ToyPipeline, layout: Layout, tmp_path: Path
 ) -> None:
     bucket, loop = SPEC.bucket(WARM), asyncio.get_running_loop()
-    first, beside = (
+    first, second = (
         Engine(pipeline, layout, slots=1, executables=ExecutableFiles(tmp_path, {}))
         for _ in range(2)
     )
     try:
-        await beside.look_for([bucket])
-        assert not beside.costs.in_files
-        await first.warm_up([WARM])
-        assert 0 < beside._programs._look_again[bucket] - loop.time() <= LOOK_AGAIN_S
-        await until(partial(is_found, beside, bucket))
+        await second.readiness.find_stored([bucket])
+        assert not second.costs.stored_compile_s
+        await first.readiness.warm_up([WARM])
+        assert (
+            0 < second._machinery.programs._next_lookup_at[bucket] - loop.time() <= LOOKUP_EVERY_S
+        )
+        await until(partial(is_found, second, bucket))
     finally:
         first.close()
-        beside.close()
+        second.close()
 
 
 async def test_programs_of_other_ways_are_not_there(
     pipeline: ToyPipeline, layout: Layout, tmp_path: Path
 ) -> None:
-    """After a change of `batching` or `exact_rows` all steps have to be compiled."""
-    bucket, kept = SPEC.bucket(WARM), ExecutableFiles(tmp_path, {})
+    """After a change of `batching` or `exact_rows`, all steps must be compiled."""
+    bucket, files = SPEC.bucket(WARM), ExecutableFiles(tmp_path, {})
     batchings = (exact(), exact(), exact(2), fast(2))
-    first, *others = (Engine(pipeline, layout, 2, one, executables=kept) for one in batchings)
+    first, *engines = (
+        Engine(pipeline, layout, 2, batching, executables=files) for batching in batchings
+    )
     try:
-        await first.warm_up([WARM])
-        await until(partial(is_found, others[0], bucket))
-        assert [await is_found(engine, bucket) for engine in others] == [True, False, False]
+        await first.readiness.warm_up([WARM])
+        await until(partial(is_found, engines[0], bucket))
+        assert [await is_found(engine, bucket) for engine in engines] == [True, False, False]
     finally:
-        for engine in (first, *others):
+        for engine in (first, *engines):
             engine.close()
 
 
@@ -133,36 +139,36 @@ def test_larger_batches_that_are_not_compiled_yet_are_charged_too() -> None:
     compilation = Compilation(optional=2)
     with compilation.making(is_optional=False), building():
         pass
-    one_s = compilation.charge_s
-    assert one_s > 0
+    first_s = compilation.charge_s
+    assert first_s > 0
     assert compilation.take() and not compilation.take()
     assert compilation.can_begin() is not None and compilation.can_begin() is None
-    assert compilation.charge_s == one_s
+    assert compilation.charge_s == first_s
     with compilation.making(is_optional=True):
         pass
-    assert compilation.charge_s == one_s * 2 / 3, "what was read from a file costs nothing"
+    assert compilation.charge_s == first_s * 2 / 3, "what was read from a file costs nothing"
     assert COMPILERS == 2
 
 
 def test_nothing_is_charged_that_was_in_files() -> None:
-    told: list[str] = []
+    events: list[str] = []
     compilation = Compilation(optional=1)
-    compilation.on_begin(lambda: told.append("compiling"))
+    compilation.on_begin(lambda: events.append("compiling"))
     for is_optional in (False, True):
         with compilation.making(is_optional):
             pass
-    assert (compilation.charge_s, compilation.can_begin(), told) == (0, None, [])
+    assert (compilation.charge_s, compilation.can_begin(), events) == (0, None, [])
 
 
 async def test_one_at_a_time_is_compiled_and_leaves_its_place_to_others(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
-    """With the only slot: what has programs runs while two others wait for theirs."""
+    """There is one slot. A job with compiled programs runs while two others wait for theirs."""
     waiting = [toy_job(width=width, phase="slow-to-compile") for width in (40, 48)]
 
     async def compiles() -> bool:
-        found = [await queue.get(job.id) for job in waiting]
-        return any(job is not None and job.detail is not None for job in found)
+        current = [await queue.get(job.id) for job in waiting]
+        return any(job is not None and job.detail is not None for job in current)
 
     async with at_work(pipeline, layout, queue, store, WARM, slots=1):
         for job in waiting:

@@ -1,4 +1,4 @@
-"""Order of compiling: what cannot wait goes first."""
+"""Order of compilation: programs that cannot wait are compiled first."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def test_what_cannot_wait_goes_first_and_of_each_kind_the_oldest() -> None:
     dropped = threads.submit(lambda: order.append(9))
     assert dropped.cancel()
     gate.set()
-    for one in later:
-        one.result(DEADLINE_S)
+    for future in later:
+        future.result(DEADLINE_S)
     assert order == [2, 3, 0, 1]
     threads.close()
 
@@ -29,9 +29,9 @@ def test_one_thread_is_kept_free_of_what_can_wait() -> None:
     threads, gate = CompileThreads(2), threading.Event()
     slow = [threads.submit(lambda: gate.wait(DEADLINE_S), can_wait=True) for _ in range(3)]
     assert threads.submit(lambda: 1).result(DEADLINE_S) == 1
-    assert [one.running() for one in slow] == [True, False, False]
+    assert [future.running() for future in slow] == [True, False, False]
     gate.set()
-    assert all(one.result(DEADLINE_S) for one in slow)
+    assert all(future.result(DEADLINE_S) for future in slow)
     threads.close()
 
 

@@ -1,4 +1,4 @@
-"""Inside one program a row's bits do not depend on its neighbours."""
+"""Independence of a row's bits from other rows within one program."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workers.programs.row_tree import check_row
 from workers.slice.mesh import one_device
 
 SIZE_TOLERANCE = 1e-5
-"""Relative, after one step: programs of other batch sizes may add up in another order."""
+"""Relative tolerance after one step: programs of other batch sizes may sum in another order."""
 
 
 @pytest.fixture(scope="module")
@@ -36,28 +36,28 @@ def step(compiler: Compiler, batch: list[dict[str, np.ndarray]], guidance: list[
     names = compiler.pipeline.prepare({}, {}).steps[0].values
     values = {name: np.zeros(len(batch), np.float32) for name in names}
     values |= {"sigma": np.ones(len(batch), np.float32), "guidance": np.float32(guidance)}
-    one = {name: value[0] for name, value in values.items()}
+    single = {name: value[0] for name, value in values.items()}
     batch_layout = compiler.batch_layouts([len(batch)], elastic=False)[-1]
-    program, _ = compiler.step(StepProgram("double"), one, batch_layout, batch[0])
+    program, _ = compiler.step(StepProgram("double"), single, batch_layout, batch[0])
     states, finite = program(compiler.weights.common, tuple(batch), values)
     assert np.asarray(finite).all()
     return [np.asarray(state["latents"]) for state in states]
 
 
 def test_bitwise_equal_with_any_neighbours_and_in_any_place(compiler: Compiler) -> None:
-    mine, a, b, c = rows(compiler, 4)
-    first = step(compiler, [mine, a, b, c], [2, 1, 3, 5])[0]
-    padded = step(compiler, [mine, mine, mine, mine], [2, 2, 2, 2])
-    moved = step(compiler, [c, b, mine, b], [0, 9, 2, 7])[2]
+    tested, a, b, c = rows(compiler, 4)
+    first = step(compiler, [tested, a, b, c], [2, 1, 3, 5])[0]
+    padded = step(compiler, [tested, tested, tested, tested], [2, 2, 2, 2])
+    moved = step(compiler, [c, b, tested, b], [0, 9, 2, 7])[2]
     assert all((first == other).all() for other in (*padded, moved))
 
 
 def test_close_across_batch_sizes(compiler: Compiler) -> None:
-    mine, a, b, c = rows(compiler, 4)
-    alone = step(compiler, [mine], [2])[0]
-    in_four = step(compiler, [a, b, c, mine], [1, 3, 5, 2])[3]
+    tested, a, b, c = rows(compiler, 4)
+    alone = step(compiler, [tested], [2])[0]
+    in_four = step(compiler, [a, b, c, tested], [1, 3, 5, 2])[3]
     np.testing.assert_allclose(in_four, alone, rtol=SIZE_TOLERANCE, atol=SIZE_TOLERANCE)
-    assert np.abs(alone - mine["latents"]).max() > 0.1, "a step that does nothing proves nothing"
+    assert np.abs(alone - tested["latents"]).max() > 0.1, "a step that does nothing proves nothing"
 
 
 def test_signature_tells_programs_apart(compiler: Compiler) -> None:
@@ -69,17 +69,17 @@ def test_signature_tells_programs_apart(compiler: Compiler) -> None:
 
 
 def test_options_around_a_compiler_do_not_reach_its_programs() -> None:
-    seen: list[TraceOptions] = []
+    options: list[TraceOptions] = []
 
     class Watched(ToyPipeline):
         def decode(self, weights: PyTree, row: PyTree) -> jax.Array:
-            seen.append(trace_options())
+            options.append(trace_options())
             return super().decode(weights, row)
 
     compiler = Compiler(Watched(), one_device(jax.devices()[0]))
     with TraceOptions(quant="w8a8", strips=8, unroll=True).active():
         compiler.tracer.decode(rows(compiler, 1)[0])
-    assert seen == [TraceOptions(compiler.layout)]
+    assert options == [TraceOptions(compiler.layout)]
 
 
 def test_a_row_that_changes_its_type_is_refused_by_name() -> None:

@@ -1,4 +1,4 @@
-"""What steps are told is computed ahead of them, once, and belongs to its row alone."""
+"""Modulations of steps: computed in advance, once, for one row."""
 
 from __future__ import annotations
 
@@ -16,11 +16,18 @@ from models.interface.pipeline import Step
 from models.interface.step_program import StepProgram
 from models.parallel.axis_rules import Layout
 from tests.workers.engine.test_engine import assert_is_reference, make
+from tests.workers.observing import Observing
 from tests.workers.toy import ToyPipeline
 from workers.engine.engine import Engine
 from workers.engine.row import Row
-from workers.programs.bucket_programs import BucketPrograms, Phase
-from workers.programs.conditioning import STEPS, computed, first, gather_steps, place
+from workers.programs.bucket_programs import BucketPrograms, StepKind
+from workers.programs.conditioning import (
+    STEPS,
+    gather_steps,
+    group_start,
+    index_in_group,
+    precompute,
+)
 
 
 @pytest.fixture
@@ -32,7 +39,7 @@ async def engine(pipeline: ToyPipeline, layout: Layout) -> AsyncIterator[Engine]
 
 
 def echo(weights: Any, row: Any, values: Any) -> dict[str, np.ndarray]:
-    """Conditions that tell what they were computed of."""
+    """Return modulations that contain their inputs."""
     return {"sigma": values["sigma"]}
 
 
@@ -43,14 +50,14 @@ def table(*phases: str) -> tuple[Step, ...]:
 
 
 def sigmas(steps: tuple[Step, ...], at: int) -> list[float]:
-    return list(computed(echo, [], None, steps, at).tree["sigma"])
+    return list(precompute(echo, [], None, steps, at).tree["sigma"])
 
 
 def test_every_step_finds_its_own() -> None:
     steps = table(*["a"] * (2 * STEPS + 3))
     for at in range(len(steps)):
         assert len(sigmas(steps, at)) == STEPS
-        assert sigmas(steps, at)[place(at)] == at
+        assert sigmas(steps, at)[index_in_group(at)] == at
 
 
 def test_steps_of_another_phase_are_not_computed() -> None:
@@ -63,14 +70,14 @@ def test_each_row_of_a_batch_is_told_of_its_own_step() -> None:
     random = np.random.default_rng(0)
     trees = [{"x": random.standard_normal((STEPS, 2), np.float32)} for _ in range(3)]
     places = [STEPS - 1, 0, 5]
-    found = jax.jit(gather_steps)(trees, np.array(places, np.int32))["x"]
+    gathered = jax.jit(gather_steps)(trees, np.array(places, np.int32))["x"]
     expected = [tree["x"][at] for tree, at in zip(trees, places, strict=True)]
-    assert (found == np.stack(expected)).all()
+    assert (gathered == np.stack(expected)).all()
 
 
 def row(steps: int, done: int = 0) -> Row:
     programs = BucketPrograms("a")
-    programs.phases[StepProgram("a")] = Phase(StepProgram("a"))
+    programs.step_kinds[StepProgram("a")] = StepKind(StepProgram("a"))
     return Row(programs, table(*["a"] * steps), None, lambda row: None, lambda *_: None, done=done)
 
 
@@ -81,35 +88,35 @@ def test_a_row_computes_them_once_in_so_many_steps_and_drops_them_at_the_end() -
         calls.append(values["sigma"][0])
         return {"sigma": values["sigma"]}
 
-    one = row(STEPS + 2)
+    image_row = row(STEPS + 2)
     for ticket in range(STEPS + 2):
-        told = one.load_conditions(program, [])
-        assert told.tree["sigma"][place(one.sent)] == one.sent
-        one.send(None, ticket)
+        modulations = image_row.load_modulations(program, [])
+        assert modulations.tree["sigma"][index_in_group(image_row.sent)] == image_row.sent
+        image_row.send(None, ticket)
     assert calls == [0, STEPS]
-    assert one.conditions is None
+    assert image_row.modulations is None
 
 
 def test_they_are_computed_again_after_what_went_wrong() -> None:
-    one = row(3)
-    failed = one.load_conditions(echo, [])
-    one.send(None, 1)
-    one.rewind()
-    assert one.load_conditions(echo, []) is not failed
+    image_row = row(3)
+    failed = image_row.load_modulations(echo, [])
+    image_row.send(None, 1)
+    image_row.rewind()
+    assert image_row.load_modulations(echo, []) is not failed
 
 
 def test_a_row_that_goes_on_midway_has_the_same_as_from_the_beginning() -> None:
-    """The same program with the same columns: equal to the last bit."""
-    whole, rest = row(STEPS), row(STEPS, done=7)
-    told = [one.load_conditions(echo, []) for one in (whole, rest)]
-    assert told[0].first == told[1].first == first(7)
-    assert (told[0].tree["sigma"] == told[1].tree["sigma"]).all()
+    """The same program gets the same columns: equal to the last bit."""
+    complete, resumed = row(STEPS), row(STEPS, done=7)
+    modulations = [image_row.load_modulations(echo, []) for image_row in (complete, resumed)]
+    assert modulations[0].group_start == modulations[1].group_start == group_start(7)
+    assert (modulations[0].tree["sigma"] == modulations[1].tree["sigma"]).all()
 
 
 async def test_company_of_any_length_is_the_reference(
     engine: Engine, pipeline: ToyPipeline
 ) -> None:
-    """Rows at different places of different chunks, in one batch and with other phases."""
+    """Rows at different places of different chunks share a batch, also with other phases."""
     requests: list[dict[str, Any]] = [
         {"seed": 1, "phase": "told", "num_inference_steps": 2 * STEPS + 1},
         {"seed": 2, "phase": "told", "num_inference_steps": 3, "guidance_scale": 5.0},
@@ -123,23 +130,23 @@ async def test_company_of_any_length_is_the_reference(
 
 
 async def test_a_canceled_row_frees_them(engine: Engine, pipeline: ToyPipeline) -> None:
-    seen: asyncio.Queue[Row] = asyncio.Queue()
+    rows: asyncio.Queue[Row] = asyncio.Queue()
     request = {"phase": "told", "num_inference_steps": 500}
-    task = asyncio.create_task(engine.generate(request, {}, seen.put_nowait))
-    row = await seen.get()
-    conditions = row.conditions
-    assert conditions is not None
-    leaf = weakref.ref(conditions.tree["hint"])
-    del conditions
+    task = asyncio.create_task(engine.generate(request, {}, Observing(rows.put_nowait)))
+    row = await rows.get()
+    modulations = row.modulations
+    assert modulations is not None
+    leaf = weakref.ref(modulations.tree["hint"])
+    del modulations
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    await make(engine)  # the loop has gone on
+    await make(engine)  # by now the loop has run further steps
     gc.collect()
-    assert row.conditions is None and leaf() is None
+    assert row.modulations is None and leaf() is None
 
 
 async def test_a_family_without_them_computes_none(engine: Engine, pipeline: ToyPipeline) -> None:
-    programs = await engine.try_out({"seed": 1}, steps=1)
-    assert programs.phases[StepProgram("plain")].conditions.result() is None
-    programs = await engine.try_out({"seed": 1, "phase": "told"}, steps=1)
-    assert programs.phases[StepProgram("told")].conditions.result() is not None
+    programs = await engine.readiness.try_out({"seed": 1}, steps=1)
+    assert programs.step_kinds[StepProgram("plain")].modulations.result() is None
+    programs = await engine.readiness.try_out({"seed": 1, "phase": "told"}, steps=1)
+    assert programs.step_kinds[StepProgram("told")].modulations.result() is not None

@@ -1,4 +1,4 @@
-"""Two experts, and room for one: which is where, and when."""
+"""Two experts with device memory for one: their places and their swaps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from workers.programs.device_weights import Weights
 
 @pytest.fixture
 def experts() -> TwoExperts:
-    gc.collect()  # what an engine of before had on the device
+    gc.collect()  # arrays of earlier engines
     return TwoExperts()
 
 
@@ -38,7 +38,7 @@ def swaps() -> float:
 
 
 def on_device() -> Iterator[float]:
-    """The gain of each expert's matrix that is on the device now."""
+    """Yield the gain of each expert whose matrix is on the device."""
     for array in jax.live_arrays():
         if array.shape == (SIDE, SIDE):
             yield float(np.asarray(array)[0, 0])
@@ -68,12 +68,12 @@ async def test_a_request_swaps_once_and_is_the_plain_loop_s_picture(
 ) -> None:
     experts.gate.close()
     before = swaps()
-    made = asyncio.create_task(engine.generate(fields(6), {}))
+    task = asyncio.create_task(engine.generate(fields(6), {}))
     for gain in (1, 1, 1, -3, -3, -3):
         await asyncio.to_thread(experts.gate.wait)
         assert list(on_device()) == [gain]
         experts.gate.open(1)
-    picture = await made
+    picture = await task
     assert swaps() - before == 2, "one to begin with, one for the second half"
     experts.gate.open()
     expected = generate(experts, fields(6), {}).astype(int)
@@ -83,15 +83,15 @@ async def test_a_request_swaps_once_and_is_the_plain_loop_s_picture(
 
 
 async def test_several_requests_at_once_swap_as_one(engine: Engine, experts: TwoExperts) -> None:
-    """All four are there before the first step is done."""
+    """All four images are admitted before the first step is done."""
     experts.gate.close()
     before = swaps()
     requests = [fields(4 + 2 * seed, seed) for seed in range(4)]
     async with asyncio.timeout(DEADLINE_S):
-        made = asyncio.gather(*(engine.generate(request, {}) for request in requests))
+        outputs = asyncio.gather(*(engine.generate(request, {}) for request in requests))
         await until(lambda: engine.step_loop.load == 4)
         experts.gate.open()
-        pictures = await made
+        pictures = await outputs
     assert swaps() - before == 2
     for picture, request in zip(pictures, requests, strict=True):
         expected = generate(experts, request, {}).astype(int)

@@ -1,4 +1,4 @@
-"""Executables made elsewhere: fetched where all is right with them, compiled where not."""
+"""Executables built elsewhere: fetched if they are valid, and compiled otherwise."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.service.jobs import object_stores
 from tests.service.jobs.object_stores import BUCKET, Server
 from tests.workers.polling import DEADLINE_S
 from tests.workers.programs.test_aot_cache import Build, Trap
-from workers.building.stored import BuildReport, Built, StoredPrograms
+from workers.building.stored import BuildReport, ProgramOutcome, StoredPrograms
 from workers.programs.aot_cache import digest, file_name, packed
 from workers.programs.executable_store import THREAD, manifest_name
 from workers.programs.program_folder import ProgramFolder
@@ -43,28 +43,28 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "here"
 
 
-def built(url: str, build: Build, model: dict[str, Any] = MODEL) -> list[Built]:
-    """Build a program and a fact, as one command does."""
-    report = BuildReport(lambda one: None)
+def built(url: str, build: Build, model: dict[str, Any] = MODEL) -> list[ProgramOutcome]:
+    """Build a program and a fact, as `atelier compile` does."""
+    report = BuildReport(lambda program: None)
     programs = StoredPrograms(Store(url), jax.devices(), report)
-    there = programs.of_model(model)
-    there.program(lambda: KEY, jax.devices()[:1], build)
-    there.fact(lambda: FACT, lambda: "found elsewhere")
+    model_programs = programs.of_model(model)
+    model_programs.program(lambda: KEY, jax.devices()[:1], build)
+    model_programs.fact(lambda: FACT, lambda: "found elsewhere")
     programs.save()
     return report.programs
 
 
 def started(url: str, folder: Path, build: Build) -> tuple[Any, Any]:
-    """Return what one worker has at its start."""
-    there = ProgramFolder(folder, jax.devices(), url).of_model(MODEL)
-    program = there.program(lambda: KEY, jax.devices()[:1], build)
-    return program(X), there.fact(lambda: FACT, lambda: "found here")
+    """Return the result and the fact that a worker gets at its start."""
+    model_programs = ProgramFolder(folder, jax.devices(), url).of_model(MODEL)
+    program = model_programs.program(lambda: KEY, jax.devices()[:1], build)
+    return program(X), model_programs.fact(lambda: FACT, lambda: "found here")
 
 
 def file_of(url: str, program: list[str]) -> Path:
     (manifest,) = (Path(url) / "manifests").iterdir()
     files = json.loads(manifest.read_text())["files"]
-    (name,) = (name for name, one in files.items() if one["program"] == program)
+    (name,) = (name for name, entry in files.items() if entry["program"] == program)
     return Path(url) / name
 
 
@@ -73,29 +73,29 @@ def count(result: str) -> float:
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return the warnings when all that was fetched has arrived."""
+    """Return the warnings, after all fetches have ended."""
     for thread in threading.enumerate():
         if thread.name == THREAD:
             thread.join(DEADLINE_S)
-    return [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def test_what_was_built_is_fetched_and_gives_the_same(
     url: str, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    build, here = Build(), Build()
-    assert [one.outcome for one in built(url, build)] == ["built"]
+    build, local_build = Build(), Build()
+    assert [entry.outcome for entry in built(url, build)] == ["built"]
     fetched, hits = count("fetched"), count("hit")
-    result, fact = started(url, folder, here)
+    result, fact = started(url, folder, local_build)
     np.testing.assert_array_equal(result, Build()()(X))
-    assert (build.times, here.times, fact) == (1, 0, "found elsewhere")
+    assert (build.times, local_build.times, fact) == (1, 0, "found elsewhere")
     assert (count("fetched") - fetched, count("hit") - hits) == (2, 1)
     assert not warnings(caplog)
 
 
 def test_what_is_there_is_not_built_again(url: str) -> None:
     build = Build()
-    assert [one.outcome for _ in range(2) for one in built(url, build)] == ["built", "there"]
+    assert [entry.outcome for _ in range(2) for entry in built(url, build)] == ["built", "there"]
     assert build.times == 1
 
 
@@ -104,9 +104,9 @@ def test_what_was_fetched_before_is_not_fetched_again(url: str, folder: Path) ->
     started(url, folder, Build())
     fetched = count("fetched")
     file_of(url, KEY["program"]).unlink()
-    here = Build()
-    started(url, folder, here)
-    assert (here.times, count("fetched")) == (0, fetched)
+    local_build = Build()
+    started(url, folder, local_build)
+    assert (local_build.times, count("fetched")) == (0, fetched)
 
 
 def trap(path: Path) -> bytes:
@@ -123,51 +123,51 @@ def test_a_damaged_file_is_compiled_with_one_warning(
         path.unlink()
     else:
         path.write_bytes(path.read_bytes()[:-1] if harm == "cut" else trap(path))
-    unfetched, here = count("unfetched"), Build()
-    _, fact = started(url, folder, here)
-    assert (here.times, fact) == (1, "found elsewhere")
+    unfetched, local_build = count("unfetched"), Build()
+    _, fact = started(url, folder, local_build)
+    assert (local_build.times, fact) == (1, "found elsewhere")
     assert count("unfetched") - unfetched == 1
-    (said,) = warnings(caplog)
-    assert "1 of 2 executables cannot be fetched" in said
+    (warning,) = warnings(caplog)
+    assert "1 of 2 executables cannot be fetched" in warning
     assert not path.with_name("sprung").exists()
 
 
 def test_a_file_of_another_key_under_that_name_is_compiled(
     url: str, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Even where the manifest agrees: it holds what it is asked for, or nothing."""
+    """The file must contain the requested key, even if the manifest agrees with the file."""
     built(url, Build())
     path, (manifest,) = file_of(url, KEY["program"]), (Path(url) / "manifests").iterdir()
-    said = json.loads(manifest.read_text())
+    content = json.loads(manifest.read_text())
     path.write_bytes(trap(path))
-    said["files"][path.name]["sha256"] = digest(path.read_bytes())
-    manifest.write_text(json.dumps(said))
-    refused, here = count("refused"), Build()
-    started(url, folder, here)
-    assert (here.times, count("refused") - refused) == (1, 1)
+    content["files"][path.name]["sha256"] = digest(path.read_bytes())
+    manifest.write_text(json.dumps(content))
+    refused, local_build = count("refused"), Build()
+    started(url, folder, local_build)
+    assert (local_build.times, count("refused") - refused) == (1, 1)
     assert not path.with_name("sprung").exists()
-    assert any("it is of another key" in one for one in warnings(caplog))
+    assert any("it has another key" in warning for warning in warnings(caplog))
 
 
 def test_without_a_manifest_the_nearest_is_named(
     url: str, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     built(url, Build(), {**MODEL, "configs": "others"})
-    here = Build()
-    _, fact = started(url, folder, here)
-    assert (here.times, fact) == (1, "found here")
-    (said,) = warnings(caplog)
-    assert said.endswith("the most similar ones there differ in: configs")
+    local_build = Build()
+    _, fact = started(url, folder, local_build)
+    assert (local_build.times, fact) == (1, "found here")
+    (warning,) = warnings(caplog)
+    assert warning.endswith("the most similar ones there differ in: configs")
 
 
 def test_an_empty_store_is_told_once(
     url: str, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    here = Build()
-    started(url, folder, here)
-    assert here.times == 1
-    (said,) = warnings(caplog)
-    assert f"{url} has no executables for this model" in said and "similar" not in said
+    local_build = Build()
+    started(url, folder, local_build)
+    assert local_build.times == 1
+    (warning,) = warnings(caplog)
+    assert f"{url} has no executables for this model" in warning and "similar" not in warning
 
 
 @pytest.mark.parametrize("text", [b"no manifest", b'{"format": 2, "key": {}}'])
@@ -177,15 +177,15 @@ def test_a_damaged_manifest_is_as_none(
     built(url, Build())
     (manifest,) = (Path(url) / "manifests").iterdir()
     manifest.write_bytes(text)
-    here = Build()
-    started(url, folder, here)
-    assert here.times == 1
-    (said,) = warnings(caplog)
-    assert manifest.name in said
+    local_build = Build()
+    started(url, folder, local_build)
+    assert local_build.times == 1
+    (warning,) = warnings(caplog)
+    assert manifest.name in warning
 
 
 def test_a_build_goes_on_after_files_were_lost(url: str) -> None:
-    """Its manifest says what there is; a fact that cannot be read is found again."""
+    """The manifest lists existing files. A fact that cannot be read is found again."""
     build = Build()
     built(url, build)
     file_of(url, FACT["program"]).write_bytes(b"damaged")
@@ -197,8 +197,8 @@ def test_a_build_goes_on_after_files_were_lost(url: str) -> None:
 def test_names_in_stores_are_those_of_folders(url: str, folder: Path) -> None:
     built(url, Build())
     started(url, folder, Build())
-    theirs = {path.name for path in Path(url).iterdir() if path.is_file()}
-    assert theirs == {path.name for path in (folder / "executables").iterdir()}
+    stored = {path.name for path in Path(url).iterdir() if path.is_file()}
+    assert stored == {path.name for path in (folder / "executables").iterdir()}
     (manifest,) = (Path(url) / "manifests").iterdir()
     key = json.loads(manifest.read_text())["key"]
     assert manifest_name(key) == f"manifests/{file_name(key)}.json" == f"manifests/{manifest.name}"
@@ -224,10 +224,10 @@ def test_buckets_keep_them(
 ) -> None:
     httpx.put(f"{server.url}/{BUCKET}", timeout=DEADLINE_S).raise_for_status()
     USE[kind](monkeypatch, server)
-    here, url = Build(), f"{kind}://{BUCKET}/executables"
+    local_build, url = Build(), f"{kind}://{BUCKET}/executables"
     built(url, Build())
-    _, fact = started(url, folder, here)
-    assert (here.times, fact) == (0, "found elsewhere")
+    _, fact = started(url, folder, local_build)
+    assert (local_build.times, fact) == (0, "found elsewhere")
 
 
 def test_a_bucket_that_is_not_there_is_no_failure(
@@ -237,8 +237,8 @@ def test_a_bucket_that_is_not_there_is_no_failure(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     object_stores.use_s3(monkeypatch, server)
-    here = Build()
-    started("s3://missing/executables", folder, here)
-    assert here.times == 1
-    (said,) = warnings(caplog)
-    assert "the folder or bucket is not there; make it, or correct executables" in said
+    local_build = Build()
+    started("s3://missing/executables", folder, local_build)
+    assert local_build.times == 1
+    (warning,) = warnings(caplog)
+    assert "the folder or bucket does not exist; create it, or correct executables" in warning

@@ -1,4 +1,4 @@
-"""Weights that leave their devices and come back: bit by bit, once each, with what changed."""
+"""Weights that leave their devices and return: bitwise equal, copied once, with their changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def weights_of(tree: Any, stacks: list[bool] | None = None) -> Weights:
 
 
 def live() -> int:
-    """Arrays of our shape that take memory of a device."""
+    """Return the number of arrays of `SHAPE` that use device memory."""
     gc.collect()
     return sum(array.shape == SHAPE and not array.is_deleted() for array in jax.live_arrays())
 
@@ -35,51 +35,51 @@ def live() -> int:
 def test_they_come_back_as_they_were(dtype: Any) -> None:
     mesh = auto_mesh(np.array(jax.devices()[:2]), ("tensor",))
     values = np.random.default_rng(0).integers(-9, 9, SHAPE)
-    split, whole = (
+    split, replicated = (
         jax.device_put(values.astype(dtype), NamedSharding(mesh, PartitionSpec(*spec)))
         for spec in (("tensor",), ())
     )
-    weights = weights_of({"a": split, "b": whole, "c": split})
+    weights = weights_of({"a": split, "b": replicated, "c": split})
     common, places = weights.common, [leaf.sharding for leaf in weights.common]
     size = weights.device_bytes
-    assert size == split.nbytes + whole.nbytes, "one array at two places counts once"
+    assert size == split.nbytes + replicated.nbytes, "one array at two places counts once"
     for _ in range(3):
-        weights.leave()
-        assert weights.is_away and live() == 0 and split.is_deleted()
-        assert weights.come_back() > 0
-        assert not weights.is_away and weights.load_expert(None) is common is weights.common
+        weights.offload()
+        assert weights.is_offloaded and live() == 0 and split.is_deleted()
+        assert weights.reload() > 0
+        assert not weights.is_offloaded and weights.load_expert(None) is common is weights.common
         assert [leaf.sharding for leaf in common] == places and common[0] is common[2]
         assert live() == 2
-        back = [jax.device_put(leaf, jax.devices()[0]) for leaf in common]
-        assert all((np.array(leaf) == values.astype(dtype)).all() for leaf in back)
-        del back
-    assert weights.come_back() == 0.0
+        copies = [jax.device_put(leaf, jax.devices()[0]) for leaf in common]
+        assert all((np.array(leaf) == values.astype(dtype)).all() for leaf in copies)
+        del copies
+    assert weights.reload() == 0.0
 
 
 def test_layers_that_lie_apart_come_back_apart() -> None:
     stack = jnp.arange(12.0).reshape(3, 4)
     weights = weights_of({"a": stack}, [True])
-    weights.leave()
-    weights.come_back(keep_copies=False)
+    weights.offload()
+    weights.reload(keep_copies=False)
     (layers,) = weights.common
     assert [list(map(float, layer)) for layer in layers] == [
         [0, 1, 2, 3],
         [4, 5, 6, 7],
         [8, 9, 10, 11],
     ]
-    weights.leave()
-    weights.come_back()
+    weights.offload()
+    weights.reload()
     assert float(weights.common[0][2][3]) == 11
 
 
 def test_what_has_changed_is_copied_again() -> None:
     weights = weights_of({"bank": jnp.zeros(4), "kernel": jnp.ones(4)})
     for number in range(1, 4):
-        weights.leave()
-        weights.come_back()
+        weights.offload()
+        weights.reload()
         weights.replace(0, lambda bank: bank + 1)
-        weights.leave()
-        weights.come_back()
+        weights.offload()
+        weights.reload()
         assert float(weights.common[0][0]) == number
 
 
@@ -87,11 +87,11 @@ def test_an_expert_that_is_there_leaves_too(layout: Layout) -> None:
     experts = TwoExperts()
     places = [NamedSharding(layout.mesh, PartitionSpec())] * len(jax.tree.leaves(experts.weights))
     weights = Weights("toy", experts.weights, places, [False] * len(places))
-    brought = weights.load_expert("high")
-    there = [leaf for leaf in brought if is_on_device(leaf)]
-    weights.leave()
-    assert all(leaf.is_deleted() for leaf in there) and weights.resident is None
-    weights.come_back()
+    arrays = weights.load_expert("high")
+    on_device = [leaf for leaf in arrays if is_on_device(leaf)]
+    weights.offload()
+    assert all(leaf.is_deleted() for leaf in on_device) and weights.resident is None
+    weights.reload()
     assert weights.resident is None
     assert all(
         not is_on_device(leaf) or not leaf.is_deleted() for leaf in weights.load_expert("low")

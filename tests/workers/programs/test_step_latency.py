@@ -1,4 +1,4 @@
-"""The measured table decides how many rows share a step."""
+"""Number of rows that share a step, chosen by measured times."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SIZES = [BatchLayout(1), BatchLayout(2), BatchLayout(4)]
 
 
 def measured(**seconds: float) -> StepTimes:
-    """A table that believes these: measured(s1=0.1, s4=0.3)."""
+    """Return a table with these step times: measured(s1=0.1, s4=0.3)."""
     times = StepTimes()
     for name, value in seconds.items():
         for _ in range(TRIALS):
@@ -21,11 +21,15 @@ def measured(**seconds: float) -> StepTimes:
 @pytest.mark.parametrize(
     ("seconds", "count", "size"),
     [
-        ({"s1": 1.0, "s2": 1.0, "s4": 1.0}, 3, 4),  # company is free: pad
-        ({"s1": 1.0, "s2": 2.0, "s4": 4.0}, 4, 1),  # it gains nothing: the smallest, no padding
+        ({"s1": 1.0, "s2": 1.0, "s4": 1.0}, 3, 4),  # larger batches are free: pad
+        (
+            {"s1": 1.0, "s2": 2.0, "s4": 4.0},
+            4,
+            1,
+        ),  # larger batches gain nothing: the smallest, no padding
         ({"s1": 1.0, "s2": 1.5, "s4": 3.0}, 3, 2),  # a pair at 0.75 a row beats a padded four at 1
         ({"s1": 1.0, "s2": 1.5, "s4": 2.1}, 3, 4),  # a padded four at 0.7 a row beats a pair
-        ({"s1": 1.0, "s2": 3.0, "s4": 9.0}, 4, 1),  # it costs: one by one
+        ({"s1": 1.0, "s2": 3.0, "s4": 9.0}, 4, 1),  # larger batches cost more: one by one
         ({"s1": 1.0, "s2": 0.5, "s4": 0.5}, 1, 1),  # never padded past an exact fit
     ],
 )
@@ -64,7 +68,7 @@ def test_the_table_follows_the_machine_and_gives_second_chances() -> None:
 
 
 WIDE, APART = BatchLayout(4), BatchLayout(4, 4)
-"""Four rows, one after the other over all devices or each on a quarter of them."""
+"""Four rows: one after the other on all devices, or each on a quarter of them."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Layers apart: which stacks, what becomes of them, and the same images."""
+"""Stacks of layers that are split into separate arrays: which stacks, and the same images."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from workers.slice.mesh import make_mesh
 from workers.slice.mesh_shape import MeshShape
 
 CLOSE = 1e-5
-"""Relative, after two steps: layers that are no loop may be fused otherwise."""
+"""Relative tolerance after two steps: layers outside a loop may be fused differently."""
 MERGED = 1e-4
-"""Relative, after two steps: W x + B A x is added up otherwise than (W + B A) x."""
+"""Relative tolerance after two steps: W x + B A x sums in another order than (W + B A) x."""
 
 
 @dataclass(frozen=True)
 class LikeGpus(Layout):
-    """CPUs, whose programs are traced as for GPUs."""
+    """Layout of CPUs whose programs are traced as for GPUs."""
 
     @property
     def platform(self) -> str:
@@ -43,8 +43,8 @@ class LikeGpus(Layout):
 
 
 def layout(kind: type[Layout], **sizes: int) -> Layout:
-    whole = MeshShape(sizes).over(max(1, int(np.prod(list(sizes.values())))))
-    return kind(make_mesh(whole, jax.devices()[: whole.devices]), xla_kernel)
+    shape = MeshShape(sizes).over(max(1, int(np.prod(list(sizes.values())))))
+    return kind(make_mesh(shape, jax.devices()[: shape.devices]), xla_kernel)
 
 
 @pytest.fixture(scope="module")
@@ -62,12 +62,14 @@ def test_kernels_of_denoising_blocks_alone_and_on_gpus_alone(folder: str) -> Non
     names = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(pipeline.weights)]
 
     def chosen(by: Layout) -> set[str]:
-        return {name for name, is_one in zip(names, stacks(pipeline, by), strict=True) if is_one}
+        return {
+            name for name, is_chosen in zip(names, stacks(pipeline, by), strict=True) if is_chosen
+        }
 
-    found = chosen(layout(LikeGpus))
-    assert len(found) == 12 + 5  # q, k, v, out, up, down of both streams; of a single block
-    assert all("transformer" in name and "kernel" in name for name in found)
-    assert chosen(layout(LikeGpus, tensor=2)) == found
+    selected = chosen(layout(LikeGpus))
+    assert len(selected) == 12 + 5  # q, k, v, out, up, down of both streams; of a single block
+    assert all("transformer" in name and "kernel" in name for name in selected)
+    assert chosen(layout(LikeGpus, tensor=2)) == selected
     assert not chosen(layout(LikeGpus, fsdp=2)) and not chosen(layout(Layout))
     limits = pipeline.spec.limits.model_copy(update={"max_frames": 81})
     pipeline.spec = pipeline.spec.model_copy(update={"limits": limits})
@@ -85,12 +87,12 @@ def test_a_stack_becomes_its_layers_and_is_freed() -> None:
     assert unstack(stack) is layers, "networks that share a stack share its layers"
     place = NamedSharding(mesh, PartitionSpec())
     shapes = unstack(jax.ShapeDtypeStruct((3, 2, 4), jnp.float32, sharding=place))
-    assert [one.shape for one in shapes] == [(2, 4)] * 3
+    assert [shape.shape for shape in shapes] == [(2, 4)] * 3
 
 
 @pytest.mark.parametrize("quality", ["exact", "cached"])
 def test_the_same_picture(folder: str, quality: str) -> None:
-    """With a step cache too, whose first block runs by itself."""
+    """Also with a step cache, whose first block runs separately."""
 
     def rows(by: Layout) -> Iterator[Any]:
         pipeline = flux(folder)
@@ -102,14 +104,17 @@ def test_the_same_picture(folder: str, quality: str) -> None:
     for looped, one_by_one in zip(rows(layout(Layout)), rows(layout(LikeGpus)), strict=True):
         if isinstance(looped, dict):
             same = np.asarray(looped["latents"])
-            found = np.asarray(one_by_one["latents"])
-            np.testing.assert_allclose(found, same, atol=CLOSE * np.abs(same).max())
+            actual = np.asarray(one_by_one["latents"])
+            np.testing.assert_allclose(actual, same, atol=CLOSE * np.abs(same).max())
 
 
 def test_adapters_are_read_from_banks_that_stay_whole(folder: str, tmp_path: Path) -> None:
-    """Which layer of a bank is read is a number in the program; as merged into a loop's weights."""
+    """The layer of a bank is a number in the program.
+
+    The image equals that of merged weights in a loop.
+    """
     loras = Loras(flux(folder), tmp_path)
-    asked = [loras.make("a", 20), loras.make("b", 4, share=0.5)]
+    requested = [loras.make("a", 20), loras.make("b", 4, share=0.5)]
     fields = {"prompt": "a red circle", "width": 48, "height": 80, "seed": 1}
     fields |= {"num_inference_steps": 2}
 
@@ -118,16 +123,16 @@ def test_adapters_are_read_from_banks_that_stay_whole(folder: str, tmp_path: Pat
         *_, row, _ = denoise(pipeline, place(pipeline.prepare(request, {})), layout(kind))
         return np.asarray(row["latents"])
 
-    banked, place = filled(flux(folder), loras, asked, 4)
+    banked, place = filled(flux(folder), loras, requested, 4)
     names = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(banked.weights)]
     apart = stacks(banked, layout(LikeGpus))
     assert sum(apart) == 12 + 5, "as without banks"
-    assert not any("bank" in name for name, one in zip(names, apart, strict=True) if one)
-    found = latents(LikeGpus, banked, *asked)
-    fused = merged(flux(folder), [(loras.read(lora), 1.0) for lora in asked])
-    same, without = latents(Layout, fused), latents(Layout, flux(folder))
-    np.testing.assert_allclose(found, same, rtol=0, atol=MERGED * np.abs(same).max())
-    assert np.abs(without - same).max() > 0.01 * np.abs(same).max(), "the adapters do not show"
+    assert not any("bank" in name for name, is_apart in zip(names, apart, strict=True) if is_apart)
+    actual = latents(LikeGpus, banked, *requested)
+    fused = merged(flux(folder), [(loras.read(lora), 1.0) for lora in requested])
+    same, plain = latents(Layout, fused), latents(Layout, flux(folder))
+    np.testing.assert_allclose(actual, same, rtol=0, atol=MERGED * np.abs(same).max())
+    assert np.abs(plain - same).max() > 0.01 * np.abs(same).max(), "the adapters do not show"
 
 
 def test_a_program_takes_the_layers_and_says_what_it_changes(folder: str) -> None:
@@ -137,5 +142,5 @@ def test_a_program_takes_the_layers_and_says_what_it_changes(folder: str) -> Non
     prepared = pipeline.prepare({**pipeline.spec.defaults, "prompt": "", "seed": 0}, {})
     row = compiler.encoding(prepared.inputs).row
     step = prepared.steps[0]
-    traced = compiler.tracer.step(step.phase, step.values, row)
+    traced = compiler.tracer.step(step.program, step.values, row)
     assert compiler.changes(traced, row) == {"['latents']", "['denoised']"}

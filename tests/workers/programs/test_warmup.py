@@ -1,4 +1,4 @@
-"""A pool is ready for models that make nothing from text alone, too."""
+"""Warm-up of models that need images in addition to text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from models.interface.pipeline import Fields, Pipeline, Prepared, RequestError
+from models.interface.pipeline import Fields, Pipeline, PreparedRow, RequestError
 from models.parallel.axis_rules import Layout
 from models.sdxl.published import SDXL_INPAINTING
 from models.wan import published
@@ -25,13 +25,13 @@ from workers.programs import warmup
 
 
 class Picky(ToyPipeline):
-    """Asks for one image after another."""
+    """Toy pipeline that asks for one image after another."""
 
     def __init__(self, *needs: str) -> None:
         super().__init__()
         self.needs = needs
 
-    def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
+    def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> PreparedRow:
         for name in self.needs:
             if name not in images:
                 raise RequestError(name, "is needed")
@@ -47,7 +47,7 @@ async def test_an_engine_brings_the_pictures_that_a_model_needs(
     pipeline = Picky(*needs)
     engine = Engine(pipeline, layout, slots=1)
     try:
-        await engine.warm_up([{}])
+        await engine.readiness.warm_up([{}])
     finally:
         engine.close()
     assert set(pipeline.images) == set(needs)
@@ -61,7 +61,7 @@ def test_what_no_picture_mends_is_raised(needs: str, fields: Fields) -> None:
 
 def test_a_picture_that_is_refused_is_not_sent_again() -> None:
     class Blind(ToyPipeline):
-        def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
+        def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> PreparedRow:
             raise RequestError("image", "is no image")
 
     with pytest.raises(RequestError, match="is no image"):
@@ -81,7 +81,7 @@ def test_defaults_are_those_of_the_models_first_task() -> None:
 def test_what_edits_first_of_all_is_warmed_up_with_an_image(kind: str, images: set[str]) -> None:
     pipeline = abstract(f"flux-{kind}", "bfloat16", logical_layout().of_parameter)
     (fields,) = warmup.requests(pipeline.spec, [{"width": 256, "height": 256}])
-    prepared, stood_in = warmup.stood_in(pipeline, fields)
+    prepared, stood_in = warmup.prepare_with_stand_ins(pipeline, fields)
     assert set(stood_in) == images
     assert ("reference" in prepared.inputs) == bool(images)
 

@@ -1,4 +1,4 @@
-"""Which accelerators there are, from what the machine shows of its PCI bus."""
+"""Detection of accelerators on the machine's PCI bus."""
 
 from __future__ import annotations
 

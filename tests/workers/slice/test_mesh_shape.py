@@ -1,4 +1,5 @@
-"""Sizes of a slice: what fits is filled in, what does not is refused with the numbers."""
+"""Sizes of a slice: a free axis is computed, and sizes that do not fit are rejected with the
+numbers."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def test_what_does_not_divide_the_heads_goes_round_in_rings(
 
 
 @pytest.mark.parametrize(
-    ("ici", "dcn", "ring", "said"),
+    ("ici", "dcn", "ring", "message"),
     [
         ({"cfg": 3}, {}, None, "ici cfg 3 makes 3 devices, but there are 8"),
         ({"cfg": 3, "tensor": -1}, {}, None, "3 does not divide 8 devices"),
@@ -50,9 +51,9 @@ def test_what_does_not_divide_the_heads_goes_round_in_rings(
     ],
 )
 def test_sizes_that_make_no_slice_are_refused_with_the_numbers(
-    ici: dict[str, int], dcn: dict[str, int], ring: int | None, said: str
+    ici: dict[str, int], dcn: dict[str, int], ring: int | None, message: str
 ) -> None:
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         MeshShape(ici, dcn, ring).over(8, heads={12})
 
 
@@ -75,7 +76,7 @@ def test_slots_are_the_product(
 
 
 @pytest.mark.parametrize(
-    ("slots", "per_device", "sizes", "said"),
+    ("slots", "per_device", "sizes", "message"),
     [
         (None, 0.25, {"context": 6}, "0.25 on 6 devices is a batch of 1.5, which is not whole"),
         (None, 0.125, {"context": 4}, "a batch of 0.5, which is not whole"),
@@ -84,9 +85,9 @@ def test_slots_are_the_product(
     ],
 )
 def test_batches_that_are_not_whole_are_refused_with_the_numbers(
-    slots: int | None, per_device: float | None, sizes: dict[str, int], said: str
+    slots: int | None, per_device: float | None, sizes: dict[str, int], message: str
 ) -> None:
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         slots_of(slots, per_device, MeshShape(sizes))
 
 

@@ -1,4 +1,4 @@
-"""What a worker says of a machine before JAX starts there, on trees of real files and modes."""
+"""Checks of a machine before JAX starts, on trees of real files and modes."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from workers.slice.preflight import (
 
 REPOSITORY = Path(__file__).parents[3]
 USER = 10001
-"""As the images have it."""
+"""User of the container images."""
 POOL = PoolSettings(model="flux", mesh=MeshSettings(ici={"context": 4, "cfg": 2}))
 
 
 @pytest.fixture
 def root() -> Iterator[Path]:
-    """A machine whose folders any user may look into, as /dev is."""
+    """Create a machine whose folders any user may list, like /dev."""
     folder = Path(mkdtemp())
     folder.chmod(0o755)
     (folder / "dev" / "shm").mkdir(parents=True)
@@ -53,7 +53,7 @@ def root() -> Iterator[Path]:
 
 @contextmanager
 def as_user() -> Iterator[None]:
-    """As whoever owns no device; tests that are not root's own files of mode 0."""
+    """Act as a user who owns no device. Without root, files of mode 0 are used."""
     if os.geteuid() != 0:
         yield
         return
@@ -73,7 +73,7 @@ def put(root: Path, *names: str, mode: int = 0o666) -> None:
 
 
 def put_chip(root: Path, device: str) -> None:
-    """A TPU on the machine's PCI bus."""
+    """Add a TPU to the machine's PCI bus."""
     folder = root / "sys" / "bus" / "pci" / "devices" / "0000:00:05.0"
     folder.mkdir(parents=True)
     (folder / "vendor").write_text("0x1ae0\n")
@@ -109,7 +109,7 @@ def test_the_control_file_counts_too_and_is_no_chip(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "names", "devices", "said"),
+    ("kind", "names", "devices", "message"),
     [
         (TPU, (), 8, "there is no device file of a TPU (/dev/accel[0-9]*, /dev/vfio/[0-9]*)"),
         (TPU, VFIO[:4], 9, "wants 9 devices, and there are 8"),
@@ -120,11 +120,11 @@ def test_the_control_file_counts_too_and_is_no_chip(root: Path) -> None:
     ],
 )
 def test_there_are_as_many_chips_as_are_asked_for(
-    root: Path, kind: Accelerator, names: tuple[str, ...], devices: int, said: str
+    root: Path, kind: Accelerator, names: tuple[str, ...], devices: int, message: str
 ) -> None:
     put(root, *names)
-    found = fatal(kind, devices, root)
-    assert [said in fault for fault in found] == ([True] if said else [])
+    failures = fatal(kind, devices, root)
+    assert [message in fault for fault in failures] == ([True] if message else [])
 
 
 @pytest.mark.parametrize(("device", "enough"), [("0x006f", False), ("0x0076", True)])
@@ -191,7 +191,7 @@ def test_accelerators_are_expected_where_something_says_so(
     environment: dict[str, str],
     kind: Accelerator | None,
 ) -> None:
-    put(root, *VFIO)  # of any device that a virtual machine may have
+    put(root, *VFIO)  # a virtual machine may have these for any device
     monkeypatch.setattr(preflight, "find_spec", lambda name: name == "libtpu" or None)
     assert expected(environment, root) is kind
 
@@ -213,7 +213,7 @@ def test_without_its_packages_jax_looks_for_no_accelerator(
 
 
 @pytest.mark.parametrize(
-    ("pool", "devices", "wanted"),
+    ("pool", "devices", "required_devices"),
     [
         (POOL, None, 8),
         (POOL, range(4, 6), 6),
@@ -232,9 +232,9 @@ def test_without_its_packages_jax_looks_for_no_accelerator(
     ],
 )
 def test_what_a_worker_wants_of_its_host(
-    pool: PoolSettings, devices: range | None, wanted: int
+    pool: PoolSettings, devices: range | None, required_devices: int
 ) -> None:
-    assert preflight.wanted(pool, devices) == wanted
+    assert preflight.required_devices(pool, devices) == required_devices
 
 
 def test_all_faults_are_told_at_once(
@@ -247,8 +247,8 @@ def test_all_faults_are_told_at_once(
         preflight.check(POOL, None, root)
     first, *lines = str(refused.value).splitlines()
     assert first == "this machine is not fit for a worker with TPUs:"
-    said = zip(("no device", "may lock", "/dev/shm"), lines, strict=True)
-    assert all(words in line for words, line in said)
+    pairs = zip(("no device", "may lock", "/dev/shm"), lines, strict=True)
+    assert all(words in line for words, line in pairs)
     put(root, *VFIO)
     with caplog.at_level(logging.WARNING):
         preflight.check(POOL, None, root)
@@ -283,7 +283,7 @@ def test_a_worker_ends_before_it_looks_for_weights(tmp_path: Path) -> None:
 
 
 def test_a_worker_on_the_cpu_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its start gets as far as to the weights."""
+    """The start gets as far as the weights."""
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "localhost")
     settings = Settings(**tomllib.loads(SETTINGS))

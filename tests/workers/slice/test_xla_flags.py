@@ -1,4 +1,4 @@
-"""Flags by chip and model: the compilers know each of them."""
+"""XLA flags by chip and model, each of which the compilers accept."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def test_and_would_say_so_if_they_did_not(program: str, variable: str) -> None:
 def test_a_set_is_for_its_chips_and_families() -> None:
     assert not xla_flags.chosen(None, "flux")
     assert xla_flags.chosen("nvidia", "flux").keys() == {"xla"}
-    found = {
+    limits = {
         name: [flag for flag in xla_flags.chosen("v6e", name)["libtpu"] if "vmem" in flag]
         for name in ("flux", "sdxl", "wan")
     }
     limit = "--xla_tpu_scoped_vmem_limit_kib"
-    assert found == {
+    assert limits == {
         "flux": [f"{limit}=65536"], "sdxl": [f"{limit}=65536"], "wan": [f"{limit}=98304"],
     }  # fmt: skip
     assert "vmem_limit" not in " ".join(xla_flags.chosen("v5e", "wan")["libtpu"])
@@ -76,21 +76,21 @@ def test_every_chip_of_the_table_is_one_that_is_told_apart() -> None:
 
 
 def test_what_the_operator_sets_by_hand_comes_last() -> None:
-    wanted = xla_flags.of_settings(["--a=1"], None, "flux")
-    assert xla_flags.environment(wanted, {"XLA_FLAGS": "--a=2"}) == {"XLA_FLAGS": "--a=1 --a=2"}
+    flags = xla_flags.of_settings(["--a=1"], None, "flux")
+    assert xla_flags.environment(flags, {"XLA_FLAGS": "--a=2"}) == {"XLA_FLAGS": "--a=1 --a=2"}
     assert xla_flags.environment(xla_flags.of_settings([], None, "flux"), {}) == {}
 
 
 @pytest.mark.parametrize(("chip", "kind"), [("v6e", "libtpu"), ("nvidia", "xla")])
 def test_a_pools_own_flags_come_beside_the_tables_or_in_their_place(chip: str, kind: str) -> None:
-    known = xla_flags.chosen(chip, "flux")
-    first, *others = known[kind]
+    table_flags = xla_flags.chosen(chip, "flux")
+    first, *further = table_flags[kind]
     off = f"{xla_flags.name_of(first)}=false"
-    assert xla_flags.of_settings([off, "--a=1"], chip, "flux") == {kind: (off, *others, "--a=1")}
+    assert xla_flags.of_settings([off, "--a=1"], chip, "flux") == {kind: (off, *further, "--a=1")}
     assert (
         xla_flags.of_settings([], chip, "flux")
         == xla_flags.of_settings("auto", chip, "flux")
-        == known
+        == table_flags
     )
 
 

@@ -1,5 +1,5 @@
-"""AUTOMATIC1111's API (`/sdapi/v1`): of Open WebUI's default engine, Krita, SillyTavern, webuiapi.
+"""AUTOMATIC1111's API (`/sdapi/v1`), for Open WebUI, Krita, SillyTavern and webuiapi.
 
-It may import what the other doors may. Source: AUTOMATIC1111 stable-diffusion-webui,
+May import what the other compatible endpoints may. Source: AUTOMATIC1111 stable-diffusion-webui,
 modules/api/api.py and models.py (the shapes).
 """

@@ -1,4 +1,4 @@
-"""Requests of AUTOMATIC1111's clients, and its form of errors."""
+"""Request bodies of AUTOMATIC1111's API, and its error format."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
 from service.errors.problems import Problem
 from service.http.negotiation import JSON
-from service.routes.compat.door import DoorBody
-from service.schemas.examples import PIXEL, shown
-from service.schemas.request_parts import Picture, Text
+from service.routes.compat.endpoint import CompatibleRequestBody
+from service.schemas.examples import PIXEL, schema_example
+from service.schemas.request_parts import ImageData, Text
 
 EXAMPLE = {
     "prompt": "a (red:1.2) circle on a blue background",
@@ -26,14 +26,14 @@ Many = Annotated[int, Field(ge=1, le=1000)]
 Pixels = Annotated[float, Field(ge=0, le=1000)]
 
 
-class TextToImage(DoorBody):
+class TextToImage(CompatibleRequestBody):
     """Request of `txt2img`.
 
-    Further fields of AUTOMATIC1111's are taken where they change nothing, and refused by name
-    where they would. Null is the default of any field, as there.
+    Other AUTOMATIC1111 fields are accepted if they have no effect, and rejected by name otherwise.
+    Null means a field's default, as in AUTOMATIC1111.
     """
 
-    model_config = ConfigDict(extra="allow", json_schema_extra=shown(EXAMPLE))
+    model_config = ConfigDict(extra="allow", json_schema_extra=schema_example(EXAMPLE))
 
     prompt: Text | None = ""
     """Prompt, with `<lora:name:0.8>` for adapters and `(weights:1.2)`."""
@@ -48,74 +48,75 @@ class TextToImage(DoorBody):
     cfg_scale: float | None = None
     """Guidance scale. Default: the model's."""
     seed: Annotated[int, Field(ge=-1)] | None = -1
-    """Random seed; -1 draws one."""
+    """Random seed; -1 chooses a random one."""
     sampler_name: str | None = None
-    """Name of one of `GET /sdapi/v1/samplers`. Default: the checkpoint's own."""
+    """Name of a sampler of `GET /sdapi/v1/samplers`. Default: the checkpoint's."""
     sampler_index: str | None = None
-    """Former name of `sampler_name`, which goes before it."""
+    """Former name of `sampler_name`, which has precedence."""
     scheduler: str | None = None
-    """Name of one of `GET /sdapi/v1/schedulers`. Default: the sampler's."""
+    """Name of a scheduler of `GET /sdapi/v1/schedulers`. Default: the sampler's."""
     eta: float | None = None
-    """Share of noise that each step adds, of DDIM."""
+    """Share of noise that each DDIM step adds."""
     batch_size: Many | None = 1
     """Number of images of a batch."""
     n_iter: Many | None = 1
-    """Number of batches. All images are of one job; number i has `seed + i`."""
+    """Number of batches. All images belong to one job; image i has seed `seed + i`."""
     enable_hr: StrictBool | None = None
-    """Hires fix: draw, enlarge, and draw again from that. Of `txt2img` alone. `false` is one pass,
-    also of a model whose default is two; left out, or null, it is the model's default."""
+    """Hires fix: generate, upscale, and denoise again. Only for `txt2img`. `false` runs one pass,
+    even if the model's default is two; null or absent selects the model's default."""
     hr_scale: float | None = 2.0
-    """Sides of the target of hires fix, relative to `width` and `height`."""
+    """Scale of the hires fix: output side relative to `width` and `height`."""
     hr_resize_x: int | None = 0
-    """Width of the target in pixels, in place of `hr_scale`; 0: by the other side."""
+    """Output width in pixels, instead of `hr_scale`; 0 derives it from the height."""
     hr_resize_y: int | None = 0
-    """Height of the target, likewise."""
+    """Output height in pixels; 0 derives it from the width."""
     hr_upscaler: str | None = "Latent"
-    """Upscaler of hires fix: `Latent`, `Lanczos`, or one of `GET /sdapi/v1/upscalers`."""
+    """Upscaler of the hires fix: `Latent`, `Lanczos`, or a name of `GET /sdapi/v1/upscalers`."""
     hr_second_pass_steps: int | None = 0
-    """Steps that the second pass runs; 0: `steps`."""
+    """Number of steps of the second pass; 0 means `steps`."""
     denoising_strength: float | None = None
-    """Share of the image to redraw: of `img2img`, and of the second pass of hires fix. Default: the
-    model's; of hires fix 0.75."""
+    """Strength of `img2img`, and of the second pass of the hires fix. Default: the model's; for the
+    hires fix 0.75."""
     refiner_checkpoint: str | None = None
-    """Refiner of the image: that of the model, by any name. Default: none."""
+    """Enables the model's refiner, by any name. Default: none."""
     refiner_switch_at: float | None = None
-    """Share of the steps before the refiner's. Default: 0.8."""
+    """Share of the steps before the refiner takes over. Default: 0.8."""
     override_settings: dict[str, Any] | None = None
-    """Options of this request alone: `sd_model_checkpoint` is its model."""
+    """Options of this request only: `sd_model_checkpoint` selects the model."""
     disable_extra_networks: StrictBool | None = False
-    """Take the adapters out of the prompt without using them."""
+    """Removes adapter tags from the prompt without using the adapters."""
     send_images: StrictBool | None = True
-    """Answer with the images; the job holds them in any case."""
+    """Includes the images in the response; the job stores them in any case."""
 
 
 class ImageToImage(TextToImage):
     """Request of `img2img`."""
 
-    model_config = ConfigDict(json_schema_extra=shown(EXAMPLE | {"init_images": [PIXEL]}))
+    model_config = ConfigDict(json_schema_extra=schema_example(EXAMPLE | {"init_images": [PIXEL]}))
 
-    init_images: Annotated[list[Picture], Field(min_length=1)]
-    """Image to start from, in base64."""
-    mask: Picture | None = None
-    """Mask of the image: white where it is redrawn, or of a file with holes where it is not one."""
+    init_images: Annotated[list[ImageData], Field(min_length=1)]
+    """Input image, in base64."""
+    mask: ImageData | None = None
+    """Inpainting mask: white where the image is regenerated; of a file with transparency, where it
+    is transparent."""
     mask_blur: Pixels | None = None
     """Blur of the mask: its standard deviation in pixels. Default: 4."""
     mask_blur_x: Pixels | None = None
-    """Blur across, where `mask_blur` is not there."""
+    """Horizontal blur, if `mask_blur` is absent."""
     mask_blur_y: Pixels | None = None
-    """Blur down, likewise."""
+    """Vertical blur, if `mask_blur` is absent."""
     inpainting_fill: int | None = None
-    """Content under the mask: 0 the colours around it, 1 the image. Default: 0."""
+    """Initial content under the mask: 0 the surrounding colours, 1 the image. Default: 0."""
     inpaint_full_res: bool | None = None
-    """Redraw the masked part alone, enlarged, and put it back into the image. Default: true."""
+    """Regenerates only the masked region, upscaled, and pastes it into the image. Default: true."""
     inpaint_full_res_padding: Annotated[int, Field(ge=0, le=10_000)] | None = None
-    """Margin of that part in pixels. Default: 0."""
+    """Margin of the masked region in pixels. Default: 0."""
     inpainting_mask_invert: bool | None = None
-    """Redraw where the mask is black. Default: false."""
+    """Regenerates where the mask is black. Default: false."""
 
 
 class A1111Error(BaseModel):
-    """Error as AUTOMATIC1111 answers it."""
+    """Error in AUTOMATIC1111's format."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -126,12 +127,14 @@ class A1111Error(BaseModel):
     body: str
     """Always empty."""
     errors: str
-    """The fields at fault, each with its message; else the message."""
+    """The wrong fields, each with its message; otherwise the message."""
 
 
 def error_form(problem: Problem) -> Response:
-    """Return a problem as AUTOMATIC1111 would."""
-    said = "; ".join(f"{one.field}: {one.message}" for one in problem.errors) or problem.detail
-    body = A1111Error(error=problem.code, detail=problem.detail, body="", errors=said)
+    """Convert a problem to AUTOMATIC1111's error format."""
+    messages = (
+        "; ".join(f"{error.field}: {error.message}" for error in problem.errors) or problem.detail
+    )
+    body = A1111Error(error=problem.code, detail=problem.detail, body="", errors=messages)
     content = json.dumps(body.model_dump())
     return Response(content, problem.status, headers=problem.headers, media_type=JSON)

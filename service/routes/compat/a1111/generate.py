@@ -1,4 +1,4 @@
-"""`txt2img` and `img2img`: make images, and wait for them."""
+"""`txt2img` and `img2img`: generate images and wait for them."""
 
 from __future__ import annotations
 
@@ -9,57 +9,59 @@ from fastapi import Response
 
 from service.http.negotiation import JSON
 from service.jobs.model.job import Job
-from service.responses.render import naming_the_job
+from service.responses.render import job_headers_on_errors
 from service.routes.compat import documents
 from service.routes.compat.a1111 import masks, results
 from service.routes.compat.a1111.bodies import A1111Error, ImageToImage, TextToImage
-from service.routes.compat.a1111.choice import model_of, named
+from service.routes.compat.a1111.choice import model_in_body, model_of
 from service.routes.compat.a1111.router import ByKey, router
-from service.routes.compat.a1111.translation import names_of, translated
+from service.routes.compat.a1111.translation import field_names, to_generate_fields
 from service.routes.compat.call import Call
-from service.routes.compat.entry import entry
-from service.routes.compat.outcome import ended
+from service.routes.compat.incoming_request import receive_request
+from service.routes.compat.outcome import wait_for_success
 
-ANSWER = {JSON: documents.schema_of(results.A1111Images)}
+RESPONSE_CONTENT = {JSON: documents.schema_of(results.A1111Images)}
 
 
 @router.post(
     "/txt2img",
-    **documents.operation({JSON: documents.schema_of(TextToImage)}, ANSWER, A1111Error),
+    **documents.operation({JSON: documents.schema_of(TextToImage)}, RESPONSE_CONTENT, A1111Error),
 )
 async def sdapi_txt2img(call: ByKey) -> Response:
-    """Make images of a prompt, as AUTOMATIC1111's clients ask for them."""
-    return await _made(call, TextToImage)
+    """Generate images from a prompt, for AUTOMATIC1111's clients."""
+    return await _generate(call, TextToImage)
 
 
 @router.post(
     "/img2img",
-    **documents.operation({JSON: documents.schema_of(ImageToImage)}, ANSWER, A1111Error),
+    **documents.operation({JSON: documents.schema_of(ImageToImage)}, RESPONSE_CONTENT, A1111Error),
 )
 async def sdapi_img2img(call: ByKey) -> Response:
-    """Make images of another one, or redraw it where a mask is white."""
-    return await _made(call, ImageToImage)
+    """Generate images from an input image, or regenerate it where a mask is white."""
+    return await _generate(call, ImageToImage)
 
 
-async def _made(call: Call, kind: type[TextToImage]) -> Response:
+async def _generate(call: Call, kind: type[TextToImage]) -> Response:
     with call.waiting():
-        async with entry(call) as entering:
-            asked = await entering.json(kind, named)
-            spec = await model_of(call, asked)
-            fields = translated(asked, spec)
-            masked = await masks.prepared(call, asked, spec)
-            job = await entering.admit(fields | (masked.fields if masked else {}), names_of(asked))
-        with naming_the_job(job):
-            async with _at_work(call, job):
-                job = await ended(call, job)
-            return await results.answer(call, asked, spec, job, masked)
+        async with receive_request(call) as incoming:
+            body = await incoming.json(kind, model_in_body)
+            spec = await model_of(call, body)
+            fields = to_generate_fields(body, spec)
+            masked = await masks.prepare_masked_request(call, body, spec)
+            job = await incoming.admit(
+                fields | (masked.fields if masked else {}), field_names(body)
+            )
+        with job_headers_on_errors(job):
+            async with _registered_as_waiting(call, job):
+                job = await wait_for_success(call, job)
+            return await results.answer(call, body, spec, job, masked)
 
 
 @asynccontextmanager
-async def _at_work(call: Call, job: Job) -> AsyncIterator[None]:
+async def _registered_as_waiting(call: Call, job: Job) -> AsyncIterator[None]:
     """Record that the sender waits for the job, for `progress` and `interrupt`."""
-    await call.front.queue.begin_at_door(call.sender, job.id)
+    await call.front.queue.add_waiting_job(call.sender, job.id)
     try:
         yield
     finally:
-        await call.front.queue.end_at_door(call.sender, job.id)
+        await call.front.queue.remove_waiting_job(call.sender, job.id)

@@ -1,4 +1,4 @@
-"""Hires fix and the refiner of AUTOMATIC1111 in our fields.
+"""Conversion of AUTOMATIC1111's hires fix and refiner to this API's fields.
 
 Source: AUTOMATIC1111 modules/processing.py, StableDiffusionProcessingTxt2Img; modules/
 sd_samplers_common.py, setup_img2img_steps.
@@ -19,18 +19,19 @@ from service.errors.problems import FieldError, Invalid
 from service.routes.compat.a1111.bodies import ImageToImage, TextToImage
 
 STRENGTH = 0.75
-"""Default of `denoising_strength` there."""
-LEAST_STRENGTH = 0.01
-"""Below that the second pass's schedule would have thousands of steps, of which it runs few."""
+"""AUTOMATIC1111's default of `denoising_strength`."""
+MIN_STRENGTH = 0.01
+"""Minimum strength; below it the second pass needs a schedule of thousands of steps, and runs few.
+"""
 BUILT_IN: Mapping[str, str] = {"Latent": LATENT, "Lanczos": LANCZOS, "None": LANCZOS}
-"""Upscalers that are no network: "None" is resized as "Lanczos", there too."""
-FORMER: Mapping[str, str] = {
+"""Upscalers without a network; "None" resizes like "Lanczos", as in AUTOMATIC1111."""
+RETIRED_FIELDS: Mapping[str, str] = {
     "firstphase_width": "send the first pass's as width, and the target's as hr_resize_x",
     "firstphase_height": "send the first pass's as height, and the target's as hr_resize_y",
 }
-"""Fields of the first pass's size in its earlier versions, where `width` is the target's."""
-SAME: Mapping[str, Sequence[Any]] = {
-    **dict.fromkeys(FORMER, (0, None)),
+"""Fields of earlier versions for the first pass's size, in which `width` is the output's."""
+SAME_AS_FIRST_PASS: Mapping[str, Sequence[Any]] = {
+    **dict.fromkeys(RETIRED_FIELDS, (0, None)),
     "hr_checkpoint_name": (None, "", "None", "Use same checkpoint"),
     "hr_sampler_name": (None, "", "Use same sampler"),
     "hr_scheduler": (None, "", "Automatic", "Use same scheduler"),
@@ -38,107 +39,113 @@ SAME: Mapping[str, Sequence[Any]] = {
     "hr_negative_prompt": (None, ""),
     "hr_additional_modules": (None, [], ["Use same choices"]),
 }
-"""Values of fields that would make the second pass differ from the first in more than its size."""
+"""Values of second-pass fields that keep its settings equal to the first pass's."""
 
 
 def upscalers_of(spec: ModelSpec) -> list[str]:
-    """Return the names that `hr_upscaler` may have."""
+    """Return the accepted values of `hr_upscaler`."""
     return [*BUILT_IN, *spec.upscalers]
 
 
-def with_passes(asked: TextToImage, spec: ModelSpec) -> dict[str, Any]:
-    """Return the fields of hires fix and of the refiner. Raises: Invalid."""
-    wrong = [*_wrong(asked, spec)]
-    if wrong:
-        raise Invalid(wrong)
-    return {FIELD: _hires(asked, spec), REFINER: _refiner(asked)}
+def with_passes(body: TextToImage, spec: ModelSpec) -> dict[str, Any]:
+    """Return the fields of the hires fix and the refiner. Raises: Invalid."""
+    errors = [*_wrong(body, spec)]
+    if errors:
+        raise Invalid(errors)
+    return {FIELD: _hires(body, spec), REFINER: _refiner(body)}
 
 
-def _wrong(asked: TextToImage, spec: ModelSpec) -> Iterator[FieldError]:
-    if _names_refiner(asked) and REFINER not in spec.fields:
-        said = f"the model {spec.name!r} has no refiner; leave it out"
-        yield FieldError("refiner_checkpoint", said)
-    if not asked.enable_hr:
+def _wrong(body: TextToImage, spec: ModelSpec) -> Iterator[FieldError]:
+    if _names_refiner(body) and REFINER not in spec.fields:
+        message = f"the model {spec.name!r} has no refiner; leave it out"
+        yield FieldError("refiner_checkpoint", message)
+    if not body.enable_hr:
         return
-    if isinstance(asked, ImageToImage):
-        yield FieldError("enable_hr", "is of txt2img; send the larger width and height")
+    if isinstance(body, ImageToImage):
+        yield FieldError("enable_hr", "applies to txt2img only; send the larger width and height")
     if FIELD not in spec.fields:
-        said = f"the model {spec.name!r} does no image to image, as hires fix has to"
-        yield FieldError("enable_hr", said)
-    if (asked.hr_upscaler or "Latent") not in upscalers_of(spec):
+        message = (
+            f"the model {spec.name!r} does not support image to image, which hires fix requires"
+        )
+        yield FieldError("enable_hr", message)
+    if (body.hr_upscaler or "Latent") not in upscalers_of(spec):
         yield FieldError("hr_upscaler", f"must be {' or '.join(upscalers_of(spec))}")
-    if not LEAST_STRENGTH <= _strength(asked) <= 1:
-        yield FieldError("denoising_strength", f"must be {LEAST_STRENGTH} to 1 with enable_hr")
+    if not MIN_STRENGTH <= _strength(body) <= 1:
+        yield FieldError("denoising_strength", f"must be {MIN_STRENGTH} to 1 with enable_hr")
     else:
-        yield from _too_many_steps(asked, spec)
-    given = asked.__pydantic_extra__ or {}
-    for name, allowed in SAME.items():
-        if given.get(name) in allowed:
+        yield from _too_many_steps(body, spec)
+    extra_fields = body.__pydantic_extra__ or {}
+    for name, allowed in SAME_AS_FIRST_PASS.items():
+        if extra_fields.get(name) in allowed:
             continue
-        if name in FORMER:
-            yield FieldError(name, f"{FORMER[name]}; leave it out")
-        elif given[name] != _of_first(asked, name):
-            yield FieldError(name, "the second pass is as the first; leave it out")
-    if given.get("hr_cfg") not in (None, asked.cfg_scale):
-        yield FieldError("hr_cfg", "the second pass is guided as the first; leave it out")
+        if name in RETIRED_FIELDS:
+            yield FieldError(name, f"{RETIRED_FIELDS[name]}; leave it out")
+        elif extra_fields[name] != _first_pass_value(body, name):
+            yield FieldError(name, "the second pass uses the first pass's value; leave it out")
+    if extra_fields.get("hr_cfg") not in (None, body.cfg_scale):
+        yield FieldError("hr_cfg", "the second pass uses the first pass's guidance; leave it out")
 
 
-def _too_many_steps(asked: TextToImage, spec: ModelSpec) -> Iterator[FieldError]:
-    """Report steps of the second pass whose schedule, of which they are the last, is too long."""
-    strength, longest = _strength(asked), spec.limits.max_steps
-    most = denoising_steps(longest, strength, spec.strength_rounds)
-    if _wanted(asked, spec) > most:
-        name = "hr_second_pass_steps" if asked.hr_second_pass_steps else "steps"
-        beside = "" if strength == 1 else f" with a denoising_strength of {strength:g}"
-        yield FieldError(name, f"must be {most} at most{beside}")
+def _too_many_steps(body: TextToImage, spec: ModelSpec) -> Iterator[FieldError]:
+    """Report an error if the second pass, the end of a longer schedule, exceeds `max_steps`."""
+    strength, max_schedule_steps = _strength(body), spec.limits.max_steps
+    max_steps = denoising_steps(max_schedule_steps, strength, spec.strength_rounds)
+    if _second_pass_steps(body, spec) > max_steps:
+        name = "hr_second_pass_steps" if body.hr_second_pass_steps else "steps"
+        condition = "" if strength == 1 else f" with a denoising_strength of {strength:g}"
+        yield FieldError(name, f"must be {max_steps} at most{condition}")
 
 
-def _of_first(asked: TextToImage, name: str) -> Any:
-    """Return what the first pass has, of a field of the second one."""
-    return getattr(asked, name.removeprefix("hr_"), None)
+def _first_pass_value(body: TextToImage, name: str) -> Any:
+    """Return the first pass's value of a second-pass field."""
+    return getattr(body, name.removeprefix("hr_"), None)
 
 
-def _hires(asked: TextToImage, spec: ModelSpec) -> dict[str, Any] | None:
-    if not asked.enable_hr:
+def _hires(body: TextToImage, spec: ModelSpec) -> dict[str, Any] | None:
+    if not body.enable_hr:
         return None
-    sides = {"width": asked.hr_resize_x or None, "height": asked.hr_resize_y or None}
-    scale = None if any(sides.values()) else asked.hr_scale or 2.0
-    name = asked.hr_upscaler or "Latent"
+    sides = {"width": body.hr_resize_x or None, "height": body.hr_resize_y or None}
+    scale = None if any(sides.values()) else body.hr_scale or 2.0
+    name = body.hr_upscaler or "Latent"
     fields = {
         **sides,
         "scale": scale,
         "upscaler": BUILT_IN.get(name, name),
-        "strength": _strength(asked),
-        "num_inference_steps": _steps(asked, spec),
+        "strength": _strength(body),
+        "num_inference_steps": _schedule_steps(body, spec),
     }
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _steps(asked: TextToImage, spec: ModelSpec) -> int:
-    """Return the steps of which `denoising_strength` leaves as many as are asked for.
+def _schedule_steps(body: TextToImage, spec: ModelSpec) -> int:
+    """Return the schedule length at which `denoising_strength` leaves the requested steps.
 
-    There, hires fix runs all of its steps.
+    AUTOMATIC1111's hires fix runs all of its steps.
     """
-    wanted, strength, rounds = _wanted(asked, spec), _strength(asked), spec.strength_rounds
-    least = max(wanted, int((wanted - 1) / strength))
-    return next(n for n in count(least) if denoising_steps(n, strength, rounds) >= wanted)
+    requested, strength, rounds = (
+        _second_pass_steps(body, spec),
+        _strength(body),
+        spec.strength_rounds,
+    )
+    shortest = max(requested, int((requested - 1) / strength))
+    return next(n for n in count(shortest) if denoising_steps(n, strength, rounds) >= requested)
 
 
-def _wanted(asked: TextToImage, spec: ModelSpec) -> int:
-    """Return the steps that the second pass is to run."""
-    return asked.hr_second_pass_steps or asked.steps or spec.defaults["num_inference_steps"]
+def _second_pass_steps(body: TextToImage, spec: ModelSpec) -> int:
+    """Return the number of steps that the second pass runs."""
+    return body.hr_second_pass_steps or body.steps or spec.defaults["num_inference_steps"]
 
 
-def _strength(asked: TextToImage) -> float:
-    return STRENGTH if asked.denoising_strength is None else asked.denoising_strength
+def _strength(body: TextToImage) -> float:
+    return STRENGTH if body.denoising_strength is None else body.denoising_strength
 
 
-def _names_refiner(asked: TextToImage) -> bool:
-    return asked.refiner_checkpoint not in (None, "", "None")
+def _names_refiner(body: TextToImage) -> bool:
+    return body.refiner_checkpoint not in (None, "", "None")
 
 
-def _refiner(asked: TextToImage) -> dict[str, Any] | None:
-    if not _names_refiner(asked):
+def _refiner(body: TextToImage) -> dict[str, Any] | None:
+    if not _names_refiner(body):
         return None
-    switch = asked.refiner_switch_at
+    switch = body.refiner_switch_at
     return {"switch": SWITCH if switch is None else switch}

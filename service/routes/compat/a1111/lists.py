@@ -1,4 +1,4 @@
-"""Lists that AUTOMATIC1111's clients show: models, samplers, schedulers, adapters."""
+"""Lists for AUTOMATIC1111's clients: models, samplers, schedulers, adapters."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from service.routes.compat.a1111.bodies import A1111Error
 from service.routes.compat.a1111.choice import image_models
 from service.routes.compat.a1111.hires import BUILT_IN
 from service.routes.compat.a1111.router import ByKey, router
-from service.routes.compat.a1111.samplers import SAMPLERS, SCHEDULES, Sampler, has
-from service.routes.documented_responses import shows
+from service.routes.compat.a1111.samplers import SAMPLERS, SCHEDULES, Sampler, supports
+from service.routes.documented_responses import with_example
 
 List = list[dict[str, Any]]
 ERRORS = documents.errors(A1111Error, 401, 422, 503)
-NONE = shows([])
+NONE = with_example([])
 MODEL = {
     "title": "sdxl-demo",
     "model_name": "sdxl-demo",
@@ -43,9 +43,9 @@ UPSCALER = {
 LORA = {"name": "ink", "alias": "ink", "path": "ink", "metadata": {}}
 
 
-@router.get("/sd-models", responses=shows([MODEL]) | ERRORS)
+@router.get("/sd-models", responses=with_example([MODEL]) | ERRORS)
 async def sdapi_models(call: ByKey) -> List:
-    """List the models that make images."""
+    """List the models that generate images."""
     return [_model(spec) for spec in (await image_models(call)).values()]
 
 
@@ -60,11 +60,13 @@ def _model(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
-@router.get("/samplers", responses=shows([SAMPLER]) | ERRORS)
+@router.get("/samplers", responses=with_example([SAMPLER]) | ERRORS)
 async def sdapi_samplers(call: ByKey) -> List:
-    """List the samplers that any of the models has."""
+    """List the samplers that at least one model supports."""
     specs = (await image_models(call)).values()
-    return [_sampler(one) for one in SAMPLERS if any(has(spec, one) for spec in specs)]
+    return [
+        _sampler(sampler) for sampler in SAMPLERS if any(supports(spec, sampler) for spec in specs)
+    ]
 
 
 def _sampler(sampler: Sampler) -> dict[str, Any]:
@@ -72,22 +74,22 @@ def _sampler(sampler: Sampler) -> dict[str, Any]:
     return {"name": sampler.name, "aliases": [*sampler.aliases], "options": options}
 
 
-@router.get("/schedulers", responses=shows([SCHEDULER]) | ERRORS)
+@router.get("/schedulers", responses=with_example([SCHEDULER]) | ERRORS)
 async def sdapi_schedulers(call: ByKey) -> List:
-    """List the spacings of steps that there are; a model may have fewer."""
+    """List all step schedules; a model may support fewer."""
     return [
         {
-            "name": one.name,
-            "label": one.label,
+            "name": schedule.name,
+            "label": schedule.label,
             "aliases": [],
             "default_rho": -1,
             "need_inner_model": False,
         }
-        for one in SCHEDULES
+        for schedule in SCHEDULES
     ]
 
 
-@router.get("/loras", responses=shows([LORA]) | ERRORS)
+@router.get("/loras", responses=with_example([LORA]) | ERRORS)
 async def sdapi_loras(call: ByKey) -> List:
     """List the adapters that prompts may name as `<lora:name:0.8>`."""
     return [_lora(lora) for lora in await call.front.loras.of(call.tenant) if lora.error is None]
@@ -97,14 +99,14 @@ def _lora(lora: Lora) -> dict[str, Any]:
     return {"name": lora.name, "alias": lora.name, "path": lora.name, "metadata": {}}
 
 
-@router.get("/upscalers", responses=shows([UPSCALER]) | ERRORS)
+@router.get("/upscalers", responses=with_example([UPSCALER]) | ERRORS)
 async def sdapi_upscalers(call: ByKey) -> List:
-    """List the upscalers that any of the models has, and those that are no network."""
+    """List the upscalers of all models, and the built-in ones."""
     specs = (await image_models(call)).values()
-    known = {name: one.scale for spec in specs for name, one in spec.upscalers.items()}
+    scales = {name: upscaler.scale for spec in specs for name, upscaler in spec.upscalers.items()}
     built_in = [name for name, kind in BUILT_IN.items() if kind != LATENT]
     return [_upscaler(name, 4) for name in built_in] + [
-        _upscaler(name, scale) for name, scale in known.items()
+        _upscaler(name, scale) for name, scale in scales.items()
     ]
 
 
@@ -118,51 +120,51 @@ def _upscaler(name: str, scale: int) -> dict[str, Any]:
     }
 
 
-@router.get("/latent-upscale-modes", responses=shows([{"name": "Latent"}]) | ERRORS)
+@router.get("/latent-upscale-modes", responses=with_example([{"name": "Latent"}]) | ERRORS)
 async def sdapi_latent_upscale_modes(call: ByKey) -> List:
-    """List the upscalers of latents."""
+    """List the latent upscalers."""
     return [{"name": name} for name, kind in BUILT_IN.items() if kind == LATENT]
 
 
 @router.get("/sd-vae", responses=NONE | ERRORS)
 async def sdapi_vaes(call: ByKey) -> List:
-    """List no autoencoders: each model has its own."""
+    """Return an empty list of VAEs: each model has its own."""
     return []
 
 
 @router.get("/hypernetworks", responses=NONE | ERRORS)
 async def sdapi_hypernetworks(call: ByKey) -> List:
-    """List no hypernetworks."""
+    """Return an empty list of hypernetworks."""
     return []
 
 
 @router.get("/face-restorers", responses=NONE | ERRORS)
 async def sdapi_face_restorers(call: ByKey) -> List:
-    """List no restorers of faces."""
+    """Return an empty list of face restorers."""
     return []
 
 
 @router.get("/prompt-styles", responses=NONE | ERRORS)
 async def sdapi_prompt_styles(call: ByKey) -> List:
-    """List no styles of prompts."""
+    """Return an empty list of prompt styles."""
     return []
 
 
-@router.get("/embeddings", responses=shows({"loaded": {}, "skipped": {}}) | ERRORS)
+@router.get("/embeddings", responses=with_example({"loaded": {}, "skipped": {}}) | ERRORS)
 async def sdapi_embeddings(call: ByKey) -> dict[str, Any]:
-    """List no textual inversions."""
+    """Return empty lists of textual inversions."""
     return {"loaded": {}, "skipped": {}}
 
 
-@router.get("/scripts", responses=shows({"txt2img": [], "img2img": []}) | ERRORS)
+@router.get("/scripts", responses=with_example({"txt2img": [], "img2img": []}) | ERRORS)
 async def sdapi_scripts(call: ByKey) -> dict[str, list[str]]:
-    """List no scripts."""
+    """Return empty lists of scripts."""
     return {"txt2img": [], "img2img": []}
 
 
-@router.get("/cmd-flags", responses=shows({}) | ERRORS)
+@router.get("/cmd-flags", responses=with_example({}) | ERRORS)
 async def sdapi_flags(call: ByKey) -> dict[str, Any]:
-    """Return no flags: those of the server are its operator's."""
+    """Return no command-line flags."""
     return {}
 
 

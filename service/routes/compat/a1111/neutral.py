@@ -1,6 +1,6 @@
-"""Fields of AUTOMATIC1111's requests that do nothing here: taken where they would change nothing.
+"""AUTOMATIC1111 fields without support here: accepted if they would not change the image.
 
-What would make another image is refused by name, with the value that is taken.
+Other values are rejected by name, with an accepted value.
 """
 
 from __future__ import annotations
@@ -13,87 +13,93 @@ from service.errors.problems import FieldError, Invalid
 from service.routes.compat.a1111.bodies import ImageToImage, TextToImage
 from service.schemas.unknown_fields import unknown_field
 
-IDLE = frozenset(
+IGNORED_FIELDS = frozenset(
     (
-        # of files on the server's disk and of its page; a job is kept in any case
+        # files on the server's disk, and its web page; jobs are stored in any case
         *("do_not_save_samples", "do_not_save_grid", "save_images", "include_init_images"),
         *("comments", "force_task_id", "override_settings_restore_afterwards"),
-        *("url", "auth"),  # of SillyTavern's own server, which sends on what its page sent it
-        # of hires fix, with which they are checked
+        *("url", "auth"),  # forwarded by SillyTavern's server from its page
+        # hires fix, checked in hires.py
         *("firstphase_width", "firstphase_height", "hr_checkpoint_name", "hr_sampler_name"),
         *("hr_scheduler", "hr_prompt", "hr_negative_prompt", "hr_cfg", "hr_additional_modules"),
-        # of what is refused itself: a second seed, churn, a script
+        # options of rejected features: a second seed, churn, a script
         *("subseed", "s_tmin", "s_tmax", "script_args"),
-        # of networks that are not served: instruct-pix2pix, CLIP's layers, which SDXL ignores there
+        # unsupported networks: instruct-pix2pix; CLIP's layers, which SDXL ignores there, too
         *("image_cfg_scale", "clip_skip"),
     )
 )
-"""Fields that may have any value."""
+"""Fields that are ignored, whatever their value."""
 
-NOTHING = (None, "", "None", False, 0)
-OFF = (False, *NOTHING)
-ZERO = (0, *NOTHING)
-ONE = (1, None)
-NEUTRAL: Mapping[str, Sequence[Any]] = {
+EMPTY_VALUES = (None, "", "None", False, 0)
+OFF_VALUES = (False, *EMPTY_VALUES)
+ZERO_VALUES = (0, *EMPTY_VALUES)
+ONE_VALUES = (1, None)
+NEUTRAL_VALUES: Mapping[str, Sequence[Any]] = {
     "styles": ([], None, [""]),
-    "subseed_strength": ZERO,
-    "seed_resize_from_h": (*ZERO, -1),
-    "seed_resize_from_w": (*ZERO, -1),
-    "restore_faces": OFF,
-    "tiling": OFF,
-    "s_churn": ZERO,
-    "s_noise": ONE,
-    "s_min_uncond": ZERO,
-    "firstpass_image": NOTHING,
-    "script_name": NOTHING,
-    "infotext": NOTHING,
-    "latent_mask": NOTHING,
-    "resize_mode": ZERO,
-    "initial_noise_multiplier": ONE,
+    "subseed_strength": ZERO_VALUES,
+    "seed_resize_from_h": (*ZERO_VALUES, -1),
+    "seed_resize_from_w": (*ZERO_VALUES, -1),
+    "restore_faces": OFF_VALUES,
+    "tiling": OFF_VALUES,
+    "s_churn": ZERO_VALUES,
+    "s_noise": ONE_VALUES,
+    "s_min_uncond": ZERO_VALUES,
+    "firstpass_image": EMPTY_VALUES,
+    "script_name": EMPTY_VALUES,
+    "infotext": EMPTY_VALUES,
+    "latent_mask": EMPTY_VALUES,
+    "resize_mode": ZERO_VALUES,
+    "initial_noise_multiplier": ONE_VALUES,
 }
-"""Values that each field may have; the first one, if any, is proposed."""
-OF_IMAGES = ImageToImage.model_fields.keys() - {"init_images", "mask"}
-"""Fields that do nothing without an image."""
-MASKED: Mapping[str, Sequence[Any]] = {"mask_round": (True, None)}
-"""Values that fields of a mask may have, where there is one."""
-OPTIONS = frozenset({"CLIP_stop_at_last_layers", "samples_format", "save_images_add_number"})
-"""Options that may have any value: SDXL ignores CLIP's layers there, too."""
+"""Accepted values by field; errors propose the first."""
+IMAGE_ONLY_FIELDS = ImageToImage.model_fields.keys() - {"init_images", "mask"}
+"""Fields that have no effect without an input image."""
+NEUTRAL_WITH_MASK: Mapping[str, Sequence[Any]] = {"mask_round": (True, None)}
+"""Accepted values by field, if the request has a mask."""
+IGNORED_OPTIONS = frozenset(
+    {"CLIP_stop_at_last_layers", "samples_format", "save_images_add_number"}
+)
+"""Options that are ignored: SDXL ignores CLIP's layers in AUTOMATIC1111, too."""
 NEUTRAL_OPTIONS: Mapping[str, Sequence[Any]] = {
-    "sd_vae": ("Automatic", "N/A", *NOTHING),
-    "forge_additional_modules": ([], *NOTHING),
-    "eta_noise_seed_delta": ZERO,
-    "sd_checkpoint_hash": NOTHING,
+    "sd_vae": ("Automatic", "N/A", *EMPTY_VALUES),
+    "forge_additional_modules": ([], *EMPTY_VALUES),
+    "eta_noise_seed_delta": ZERO_VALUES,
+    "sd_checkpoint_hash": EMPTY_VALUES,
 }
-"""Values that options may have."""
+"""Accepted values by option."""
 
 
-def check(asked: TextToImage, *, has_mask: bool = False) -> None:
-    """Check what a request has beside the fields that are read. Raises: Invalid."""
-    errors = [*_wrong(asked.__pydantic_extra__ or {}, has_mask)]
-    errors += _wrong_options(asked.override_settings or {})
+def check(body: TextToImage, *, has_mask: bool = False) -> None:
+    """Check the fields and options that the conversion does not read. Raises: Invalid."""
+    errors = [*_wrong(body.__pydantic_extra__ or {}, has_mask)]
+    errors += _wrong_options(body.override_settings or {})
     if errors:
         raise Invalid(errors)
 
 
-def _wrong(given: Mapping[str, Any], has_mask: bool) -> Iterator[FieldError]:
-    for name, value in given.items():
+def _wrong(extra_fields: Mapping[str, Any], has_mask: bool) -> Iterator[FieldError]:
+    for name, value in extra_fields.items():
         if name == "alwayson_scripts":
             yield from _running_scripts(value)
-        elif name in NEUTRAL or (name in MASKED and has_mask):
-            allowed = NEUTRAL.get(name) or MASKED[name]
+        elif name in NEUTRAL_VALUES or (name in NEUTRAL_WITH_MASK and has_mask):
+            allowed = NEUTRAL_VALUES.get(name) or NEUTRAL_WITH_MASK[name]
             if value not in allowed:
                 yield FieldError(name, _not_served(allowed))
-        elif name not in IDLE and name not in MASKED and name not in OF_IMAGES:
+        elif (
+            name not in IGNORED_FIELDS
+            and name not in NEUTRAL_WITH_MASK
+            and name not in IMAGE_ONLY_FIELDS
+        ):
             yield unknown_field([name], TextToImage)
 
 
 def _not_served(allowed: Sequence[Any]) -> str:
     proposed = "" if allowed[0] is None else f" or send {json.dumps(allowed[0])}"
-    return f"is not served here; leave it out{proposed}"
+    return f"is not supported; leave it out{proposed}"
 
 
 def _running_scripts(scripts: Any) -> Iterator[FieldError]:
-    """Scripts that are switched on: one that is off has no arguments, or false as the first."""
+    """Report enabled scripts; a disabled script has no arguments, or false as the first."""
     if scripts is None:
         return
     if not isinstance(scripts, dict):
@@ -102,8 +108,8 @@ def _running_scripts(scripts: Any) -> Iterator[FieldError]:
     for name, script in scripts.items():
         args = script.get("args") if isinstance(script, dict) else script
         if args and not _is_off(args):
-            said = "is not served here; switch the extension off"
-            yield FieldError(f"alwayson_scripts.{name}", said)
+            message = "is not supported; switch the extension off"
+            yield FieldError(f"alwayson_scripts.{name}", message)
 
 
 def _is_off(args: Any) -> bool:
@@ -113,13 +119,13 @@ def _is_off(args: Any) -> bool:
     return first is False or first is None
 
 
-def _wrong_options(given: Mapping[str, Any]) -> Iterator[FieldError]:
-    for name, value in given.items():
-        if name == "sd_model_checkpoint" or name in OPTIONS:
+def _wrong_options(options: Mapping[str, Any]) -> Iterator[FieldError]:
+    for name, value in options.items():
+        if name == "sd_model_checkpoint" or name in IGNORED_OPTIONS:
             continue
         allowed = NEUTRAL_OPTIONS.get(name)
         if allowed is None:
-            said = "is not served here; leave it out. There is sd_model_checkpoint"
-            yield FieldError(f"override_settings.{name}", said)
+            message = "is not supported; leave it out. The supported option is sd_model_checkpoint"
+            yield FieldError(f"override_settings.{name}", message)
         elif value not in allowed:
             yield FieldError(f"override_settings.{name}", _not_served(allowed))

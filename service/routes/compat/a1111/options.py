@@ -1,4 +1,4 @@
-"""`options`: the chosen model, which is each sender's own."""
+"""`options`: read and set the sender's chosen model."""
 
 from __future__ import annotations
 
@@ -10,34 +10,35 @@ from service.errors.problems import FieldError, Invalid
 from service.http.negotiation import JSON
 from service.routes.compat import documents
 from service.routes.compat.a1111.bodies import A1111Error
-from service.routes.compat.a1111.choice import choose, chosen, image_models
+from service.routes.compat.a1111.choice import image_models, select_model, selected_model
 from service.routes.compat.a1111.router import ByKey, router
 from service.routes.compat.call import Call
-from service.routes.compat.door import DoorBody
-from service.routes.compat.entry import entry
-from service.routes.documented_responses import shows
-from service.schemas.examples import shown
+from service.routes.compat.endpoint import CompatibleRequestBody
+from service.routes.compat.incoming_request import receive_request
+from service.routes.documented_responses import with_example
+from service.schemas.examples import schema_example
 
 FIXED: dict[str, Any] = {"samples_format": "png", "CLIP_stop_at_last_layers": 1, "sd_vae": "None"}
-"""Options that cannot be changed here."""
+"""Options that cannot be changed."""
 EXAMPLE = {"sd_model_checkpoint": "sdxl-demo"}
-OPTIONS = shows(EXAMPLE | FIXED) | documents.errors(A1111Error, 401, 422, 503)
+OPTIONS = with_example(EXAMPLE | FIXED) | documents.errors(A1111Error, 401, 422, 503)
 
 
-class A1111Options(DoorBody):
-    """Options to set: `sd_model_checkpoint`; any other only as it is."""
+class A1111Options(CompatibleRequestBody):
+    """Options to set: `sd_model_checkpoint`; all others must keep their value."""
 
-    model_config = ConfigDict(extra="allow", json_schema_extra=shown(EXAMPLE))
+    model_config = ConfigDict(extra="allow", json_schema_extra=schema_example(EXAMPLE))
 
     sd_model_checkpoint: str | None = None
-    """Name of one of `GET /sdapi/v1/sd-models`."""
+    """Name of a model of `GET /sdapi/v1/sd-models`."""
 
 
 @router.get(
-    "/options", responses=shows(EXAMPLE | FIXED) | documents.errors(A1111Error, 401, 422, 503)
+    "/options",
+    responses=with_example(EXAMPLE | FIXED) | documents.errors(A1111Error, 401, 422, 503),
 )
 async def sdapi_options(call: ByKey) -> dict[str, Any]:
-    """Return the options: `sd_model_checkpoint` is the model that this key or address chose."""
+    """Return the options; `sd_model_checkpoint` is the model chosen by this key or address."""
     return await _options(call)
 
 
@@ -52,23 +53,23 @@ async def sdapi_options(call: ByKey) -> dict[str, Any]:
     },
 )
 async def sdapi_set_options(call: ByKey) -> None:
-    """Choose the model of this key's or address's further requests."""
-    async with entry(call) as entering:
-        asked = await entering.json(A1111Options)
-        now = await _options(call)
-        wrong = [
-            FieldError(name, f"cannot be set here; it is {now.get(name)!r}")
-            for name, value in (asked.__pydantic_extra__ or {}).items()
-            if value != now.get(name)
+    """Choose the model of later requests with this key or from this address."""
+    async with receive_request(call) as incoming:
+        body = await incoming.json(A1111Options)
+        current = await _options(call)
+        errors = [
+            FieldError(name, f"cannot be set here; it is {current.get(name)!r}")
+            for name, value in (body.__pydantic_extra__ or {}).items()
+            if value != current.get(name)
         ]
-        if wrong:
-            raise Invalid(wrong)
-        if asked.sd_model_checkpoint is not None:
-            await choose(call, asked.sd_model_checkpoint)
+        if errors:
+            raise Invalid(errors)
+        if body.sd_model_checkpoint is not None:
+            await select_model(call, body.sd_model_checkpoint)
 
 
 async def _options(call: Call) -> dict[str, Any]:
-    name = await chosen(call)
+    name = await selected_model(call)
     spec = (await image_models(call)).get(name or "")
     checkpoint_hash = spec.fingerprint if spec else None
     return {"sd_model_checkpoint": name, "sd_checkpoint_hash": checkpoint_hash, **FIXED}

@@ -1,4 +1,4 @@
-"""`png-info`: what a file says of how it was made, whoever wrote it."""
+"""`png-info`: read the generation parameters embedded in an image file by any program."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from service.routes.compat import documents
 from service.routes.compat.a1111.bodies import A1111Error
 from service.routes.compat.a1111.router import ByKey, router
 from service.routes.compat.call import Call
-from service.routes.compat.door import DoorBody
-from service.routes.compat.entry import entry
-from service.schemas.examples import PIXEL, shown
-from service.schemas.request_parts import Picture
+from service.routes.compat.endpoint import CompatibleRequestBody
+from service.routes.compat.incoming_request import receive_request
+from service.schemas.examples import PIXEL, schema_example
+from service.schemas.request_parts import ImageData
 
 TEXT = "a cat\nSteps: 20, Sampler: Euler, Seed: 7"
 
 
-class A1111PngInfo(DoorBody):
-    """File to read."""
+class A1111PngInfo(CompatibleRequestBody):
+    """Image file to read."""
 
-    model_config = ConfigDict(json_schema_extra=shown({"image": PIXEL}))
+    model_config = ConfigDict(json_schema_extra=schema_example({"image": PIXEL}))
 
-    image: Picture
+    image: ImageData
     """PNG, JPEG or WebP in base64."""
 
 
 class A1111FileInfo(BaseModel):
-    """Texts that a file holds."""
+    """Generation parameters embedded in a file."""
 
     model_config = ConfigDict(
         use_attribute_docstrings=True,
-        json_schema_extra=shown(
+        json_schema_extra=schema_example(
             {
                 "info": TEXT,
                 "items": {"parameters": TEXT},
@@ -47,11 +47,11 @@ class A1111FileInfo(BaseModel):
     )
 
     info: str
-    """Text `parameters`; empty where the file has none."""
+    """Text of the `parameters` chunk; empty if the file has none."""
     items: dict[str, str]
-    """The text by its name."""
+    """The text, by its chunk's name."""
     parameters: dict[str, Any]
-    """The same by AUTOMATIC1111's names."""
+    """The parsed parameters, by AUTOMATIC1111's names."""
 
 
 @router.post(
@@ -65,16 +65,16 @@ class A1111FileInfo(BaseModel):
     },
 )
 async def sdapi_png_info(call: ByKey) -> A1111FileInfo:
-    """Read the parameters in an image file."""
-    async with entry(call) as entering:
-        asked = await entering.json(A1111PngInfo)
-        text, parameters = await _parameters(call, asked.image)
+    """Read the generation parameters embedded in an image file."""
+    async with receive_request(call) as incoming:
+        body = await incoming.json(A1111PngInfo)
+        text, parameters = await _parameters(call, body.image)
     items = {"parameters": text} if text else {}
     return A1111FileInfo(info=text, items=items, parameters=parameters)
 
 
 async def _parameters(call: Call, image: str) -> tuple[str, dict[str, str]]:
-    """Return the text in a file, and its parameters. Raises: Invalid."""
+    """Return an image file's generation parameters as text and as a mapping. Raises: Invalid."""
     try:
         data = await asyncio.to_thread(from_base64, image)
         return await call.front.images.parameters(data, call.client)

@@ -1,4 +1,4 @@
-"""`progress`, `interrupt` and `skip`: of the jobs that the sender itself waits for."""
+"""`progress`, `interrupt` and `skip`, for jobs that the sender waits for."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from service.routes.compat import documents
 from service.routes.compat.a1111.bodies import A1111Error
 from service.routes.compat.a1111.router import ByKey, router
 from service.routes.compat.call import Call
-from service.routes.documented_responses import shows
-from service.schemas.examples import PIXEL, Example, shown
+from service.routes.documented_responses import with_example
+from service.schemas.examples import PIXEL, Example, schema_example
 
 ERRORS = documents.errors(A1111Error, 401, 422, 503)
 EXAMPLE: Example = {
@@ -27,18 +27,20 @@ EXAMPLE: Example = {
 
 
 class A1111Progress(BaseModel):
-    """Progress of the job that runs, or is the first to."""
+    """Progress of the sender's running or next job."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True, json_schema_extra=shown(EXAMPLE))
+    model_config = ConfigDict(
+        use_attribute_docstrings=True, json_schema_extra=schema_example(EXAMPLE)
+    )
 
     progress: float
-    """Share of the steps that are done; 0 where nothing runs."""
+    """Share of finished steps; 0 if there is no job."""
     eta_relative: float
-    """Seconds until it is done; 0 where that is unknown."""
+    """Seconds until the job ends; 0 if unknown."""
     state: dict[str, Any]
-    """Step of the job, and number of jobs."""
+    """Current step of the job, and number of jobs."""
     current_image: str | None
-    """Newest preview in base64; null before the first."""
+    """Latest preview in base64; null before the first."""
     textinfo: str | None
     """Stage of the job."""
 
@@ -50,18 +52,18 @@ async def sdapi_progress(
         bool, Query(description="Whether to leave out the preview.")
     ] = False,
 ) -> A1111Progress:
-    """Return how far the job is that this key or address waits for."""
+    """Return the progress of the job that this key or address waits for."""
     jobs = await _jobs(call)
     if not jobs:
         return _idle()
     preview = None if skip_current_image else await call.front.queue.newest_preview(jobs[0].id)
-    _, eta_s = await call.front.costs.place(jobs[0])
+    _, eta_s = await call.front.costs.position_and_end(jobs[0])
     return _progress(jobs, eta_s, preview)
 
 
-@router.post("/interrupt", responses=shows({}) | ERRORS)
+@router.post("/interrupt", responses=with_example({}) | ERRORS)
 async def sdapi_interrupt(call: ByKey) -> dict[str, Any]:
-    """Cancel the job that this key or address waits for; its own request is answered with 409."""
+    """Cancel the job that this key or address waits for; the waiting request gets a 409."""
     for job in (await _jobs(call))[:1]:
         await call.front.queue.cancel(job.id)
     return {}
@@ -69,19 +71,21 @@ async def sdapi_interrupt(call: ByKey) -> dict[str, Any]:
 
 @router.post("/skip", responses=ERRORS)
 async def sdapi_skip(call: ByKey) -> None:
-    """Cancel the job, where it is of one image: those of several cannot be skipped singly."""
+    """Cancel the job if it has one image: single images of a job cannot be skipped."""
     for job in (await _jobs(call))[:1]:
         if job.images > 1:
-            said = f"no one of {job.images} images can be skipped; interrupt ends them all"
-            raise Unservable(said)
+            message = (
+                f"single images of a job cannot be skipped; interrupt cancels all {job.images}"
+            )
+            raise Unservable(message)
         await call.front.queue.cancel(job.id)
 
 
 async def _jobs(call: Call) -> list[Job]:
-    """The unended jobs that the sender waits for: those that run first, then as they came."""
-    ids = await call.front.queue.at_door(call.sender)
-    found = [await call.front.queue.get(job_id) for job_id in ids]
-    jobs = [job for job in found if job and not job.state.ended and job.tenant == call.tenant]
+    """Return the sender's jobs that have not ended: running ones first, then by arrival."""
+    ids = await call.front.queue.waiting_jobs(call.sender)
+    stored = [await call.front.queue.get(job_id) for job_id in ids]
+    jobs = [job for job in stored if job and not job.state.ended and job.tenant == call.tenant]
     return sorted(jobs, key=lambda job: job.state is not JobState.RUNNING)
 
 

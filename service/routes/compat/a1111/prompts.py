@@ -1,4 +1,4 @@
-"""Prompts as AUTOMATIC1111's users write them: adapters stand in the text.
+"""Adapter tags in prompts, such as `<lora:name:0.8>`.
 
 Source: AUTOMATIC1111 stable-diffusion-webui, modules/extra_networks.py, `parse_prompt` (the form).
 """
@@ -16,16 +16,16 @@ ADAPTERS = ("lora", "lyco")
 
 
 def without_adapters(prompt: str) -> tuple[str, list[dict[str, Any]]]:
-    """Return a prompt without its tags, and the adapters that they name as `loras`.
+    """Remove the tags from a prompt; return the prompt and the named adapters as `loras`.
 
-    The scales of one that is named twice are added up.
+    The scales of repeated adapters are added.
 
-    Raises: Invalid: a tag is of another kind, or its scale is no number.
+    Raises: Invalid: a tag is of another kind, or its scale is not a number.
     """
     scales: dict[str, float] = {}
     for kind, rest in _TAG.findall(prompt):
         if kind not in ADAPTERS:
-            raise _wrong(f"<{kind}:…> is not served here; there is <lora:name:scale>")
+            raise _wrong(f"<{kind}:…> is not supported; use <lora:name:scale>")
         name, scale = _read(rest)
         scales[name] = scales.get(name, 0.0) + scale
     text = _TAG.sub("", prompt).strip() if scales else prompt
@@ -33,10 +33,10 @@ def without_adapters(prompt: str) -> tuple[str, list[dict[str, Any]]]:
 
 
 def _read(rest: str) -> tuple[str, float]:
-    """Name and scale. Raises: Invalid."""
-    name, *given = (part.strip() for part in rest.split(":"))
+    """Parse a tag's name and scale. Raises: Invalid."""
+    name, *scale_texts = (part.strip() for part in rest.split(":"))
     try:
-        scales = [float(text) for text in given] or [1.0]
+        scales = [float(text) for text in scale_texts] or [1.0]
     except ValueError:
         raise _wrong(f"<lora:{rest}>: its scale must be a number") from None
     if len({*scales}) > 1:
@@ -44,5 +44,5 @@ def _read(rest: str) -> tuple[str, float]:
     return name, scales[0]
 
 
-def _wrong(said: str) -> Invalid:
-    return Invalid([FieldError("prompt", said)])
+def _wrong(message: str) -> Invalid:
+    return Invalid([FieldError("prompt", message)])

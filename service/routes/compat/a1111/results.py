@@ -1,4 +1,4 @@
-"""Files of a job as AUTOMATIC1111 answers them: base64, and the parameters of each as text."""
+"""Responses of `txt2img` and `img2img`: base64 files with their generation parameters."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from service.http.negotiation import JSON
 from service.jobs.model.job import Job
 from service.recipes.parameters import SAMPLERS, parameters_of
 from service.recipes.recipe import generator, recipe_of
-from service.responses.render import names_of
+from service.responses.render import job_headers
 from service.routes.compat.a1111.bodies import TextToImage
-from service.routes.compat.a1111.masks import MaskedRequest, whole
+from service.routes.compat.a1111.masks import MaskedRequest, paste_region
 from service.routes.compat.call import Call
-from service.routes.compat.outcome import files
-from service.schemas.examples import PIXEL, Example, shown
+from service.routes.compat.outcome import read_output_files
+from service.schemas.examples import PIXEL, Example, schema_example
 
-UNSHOWN = ("init_images", "mask", "auth", "url")
-"""Fields that `parameters` leaves out: images, as there, and SillyTavern's key."""
+OMITTED_FIELDS = ("init_images", "mask", "auth", "url")
+"""Request fields that `parameters` omits: images, as in AUTOMATIC1111, and SillyTavern's key."""
 
 
 EXAMPLE: Example = {
@@ -34,46 +34,54 @@ EXAMPLE: Example = {
 
 
 class A1111Images(BaseModel):
-    """Answer of `txt2img` and `img2img`."""
+    """Response of `txt2img` and `img2img`."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True, json_schema_extra=shown(EXAMPLE))
+    model_config = ConfigDict(
+        use_attribute_docstrings=True, json_schema_extra=schema_example(EXAMPLE)
+    )
 
     images: list[str]
     """Files in base64."""
     parameters: dict[str, Any]
     """The request, without its images."""
     info: str
-    """JSON: `all_seeds`, `infotexts` and more of each image."""
+    """JSON: `all_seeds`, `infotexts` and other data of each image."""
 
 
 async def answer(
-    call: Call, asked: TextToImage, spec: ModelSpec, job: Job, masked: MaskedRequest | None = None
+    call: Call, request: TextToImage, spec: ModelSpec, job: Job, masked: MaskedRequest | None = None
 ) -> Response:
-    """Return the answer with a job's files. Raises: Problem: one is gone, or too many are sent.
+    """Build the response with a job's files.
 
     Args:
-        masked: the image, of which a part may have been redrawn.
+        masked: input image of an inpainting request, if the output is pasted into it.
+
+    Raises: Problem: a file is gone, or a limit is exceeded.
     """
     hold = call.front.bodies.hold(call.client)
     try:
-        found = await files(call.front, job, hold) if asked.send_images is not False else []
+        contents = (
+            await read_output_files(call.front, job, hold)
+            if request.send_images is not False
+            else []
+        )
         if masked and masked.files.box:
-            found = [await whole(call, masked, data, hold) for data in found]
-        hold.add(sum(len(data) for data in found))  # once more, as base64
+            contents = [await paste_region(call, masked, data, hold) for data in contents]
+        hold.add(sum(len(data) for data in contents))  # for the base64 copy
         body = A1111Images(
-            images=[base64.b64encode(data).decode() for data in found],
-            parameters=asked.model_dump(exclude={*UNSHOWN}),
-            info=json.dumps(info_of(asked, spec, job)),
+            images=[base64.b64encode(data).decode() for data in contents],
+            parameters=request.model_dump(exclude={*OMITTED_FIELDS}),
+            info=json.dumps(info_of(request, spec, job)),
         )
     except BaseException:
         hold.close()
         raise
-    content = json.dumps(body.model_dump()).encode()  # ASCII: a field may be half a character
-    return HeldResponse(content, hold, headers=names_of(job), media_type=JSON)
+    content = json.dumps(body.model_dump()).encode()  # ASCII: a field may have lone surrogates
+    return HeldResponse(content, hold, headers=job_headers(job), media_type=JSON)
 
 
-def info_of(asked: TextToImage, spec: ModelSpec, job: Job) -> dict[str, Any]:
-    """Return what AUTOMATIC1111 says of the images, as far as it is known here."""
+def info_of(body: TextToImage, spec: ModelSpec, job: Job) -> dict[str, Any]:
+    """Build AUTOMATIC1111's `info` object, as far as its values are known."""
     request, count = job.request, len(job.outputs)
     spec = spec.model_copy(update={"fingerprint": job.fingerprint or spec.fingerprint})
     seeds = [output.seed for output in job.outputs]
@@ -92,7 +100,7 @@ def info_of(asked: TextToImage, spec: ModelSpec, job: Job) -> dict[str, Any]:
         "sampler_name": _sampler(spec, request),
         "cfg_scale": request.get("guidance_scale", 1.0),
         "steps": request["num_inference_steps"],
-        "batch_size": asked.batch_size or 1,
+        "batch_size": body.batch_size or 1,
         "restore_faces": False,
         "face_restoration_model": None,
         "sd_model_name": job.model,

@@ -1,4 +1,4 @@
-"""The router that all routes of AUTOMATIC1111's API share."""
+"""Router shared by all routes of AUTOMATIC1111's API."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ router = APIRouter(
 )
 
 ByKey = Annotated[Call, Depends(call_by("bearer", "basic"))]
-"""A `Call` with its key as `Bearer`, or as the password of `Basic`."""
+"""`Call` with its key as `Bearer`, or as the password of `Basic`."""

@@ -1,4 +1,4 @@
-"""Samplers and schedulers by AUTOMATIC1111's names, in ours.
+"""Conversion of AUTOMATIC1111's samplers and schedulers to this API's schedulers.
 
 Source: diffusers, docs/source/en/api/schedulers/overview.md (the mapping); AUTOMATIC1111
 stable-diffusion-webui, modules/sd_samplers_kdiffusion.py (names, and what Automatic means).
@@ -21,25 +21,25 @@ class Schedule:
     name: str
     label: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of our schedulers that mean it."""
+    """Equivalent options of this API's schedulers."""
 
 
 @dataclass(frozen=True)
 class Sampler:
-    """Sampler, which is a scheduler here."""
+    """Sampler of AUTOMATIC1111, which corresponds to a scheduler here."""
 
     name: str
     schedulers: tuple[str, ...]
-    """Names of ours; a model has one of them, or none."""
+    """Equivalent schedulers here; a model has at most one of them."""
     aliases: tuple[str, ...]
     automatic: str = "automatic"
-    """Schedule that `Automatic` means."""
+    """Schedule that `Automatic` selects."""
 
 
 AUTOMATIC = Schedule("automatic", "Automatic")
 SIMPLE = Schedule("simple", "Simple", {"timestep_spacing": "trailing"})
 NORMAL = Schedule("normal", "Normal", {"timestep_spacing": "linspace"})
-"""The same as Uniform, since a model's own sigmas are used. SillyTavern's default."""
+"""Equal to Uniform, since a model's own sigmas are used. SillyTavern's default."""
 SCHEDULES = (
     AUTOMATIC,
     Schedule("uniform", "Uniform", {"timestep_spacing": "linspace"}),
@@ -63,116 +63,128 @@ SAMPLERS = (
     Sampler("UniPC", ("unipc",), ()),
     Sampler("LCM", ("lcm",), ("k_lcm",)),
 )
-UNCHOSEN = ("Euler a", "DDIM")
-"""Samplers that clients send where nobody has chosen one (webuiapi's default, and SillyTavern's): a
-model that lacks them has its own instead."""
+CLIENT_DEFAULTS = ("Euler a", "DDIM")
+"""Default samplers of clients (webuiapi, SillyTavern), sent without a choice of the user. A model
+without them uses its own scheduler."""
 BY_TIMESTEPS = ("DDIM", "UniPC")
-"""Samplers with a spacing of their own, which there is the same by any scheduler."""
+"""Samplers with their own spacing, which AUTOMATIC1111 keeps for any scheduler."""
 STOCHASTIC = ("Euler a", "DPM++ 2M SDE")
-"""Samplers whose noise `eta` scales there, and is whole here."""
+"""Samplers whose noise AUTOMATIC1111 scales by `eta`; here it is not scaled."""
 
 
 def scheduler_of(
     spec: ModelSpec, sampler: str | None, schedule: str | None
 ) -> dict[str, Any] | None:
-    """Return a request's `scheduler`; None: the checkpoint's own.
+    """Return the `scheduler` field of a request; None: the checkpoint's own.
 
-    Raises: Invalid: this model has no such sampler or scheduler.
+    Raises: Invalid: the model does not support this sampler or scheduler.
     """
-    chosen, chosen_schedule = _chosen(spec, sampler, _schedule(schedule))
-    if chosen is None and not chosen_schedule.options:
+    sampler_choice, chosen_schedule = _select(spec, sampler, _schedule(schedule))
+    if sampler_choice is None and not chosen_schedule.options:
         return None
-    name = ours(spec, chosen) if chosen else spec.scheduler
+    name = scheduler_name(spec, sampler_choice) if sampler_choice else spec.scheduler
     if name is None or (not spec.schedulers and chosen_schedule.options):
-        return None  # Euler on a flow, which is all that the model has
+        return None  # a flow model, which supports Euler only
     _check_options(spec, name, chosen_schedule)
     return {"name": name, **chosen_schedule.options}
 
 
-def _chosen(
+def _select(
     spec: ModelSpec, name: str | None, schedule: Schedule
 ) -> tuple[Sampler | None, Schedule]:
-    """The sampler, and its schedule: which may be the last word of the sampler's name."""
+    """Return the sampler and its schedule, which may be the last word of the sampler's name."""
     if not name:
-        return None, _checked(spec, schedule)
-    found, own = _sampler(name), None
-    if found is None:
+        return None, _check_schedule(spec, schedule)
+    match, name_schedule = _find_sampler(name), None
+    if match is None:
         start, _, last = name.rpartition(" ")
-        found, own = _sampler(start), _named(last)
-    if found and found.name in UNCHOSEN and not has(spec, found):
-        return None, _checked(spec, schedule)
-    if found is None or (own is None and _sampler(name) is None) or not has(spec, found):
-        there_are = ", ".join(one.name for one in samplers_of(spec))
-        said = f"the model {spec.name!r} has no sampler {name[:80]!r}; it has {there_are}"
-        raise Invalid([FieldError("sampler_name", said)])
-    if schedule is AUTOMATIC or (schedule is NORMAL and found.name in BY_TIMESTEPS):
-        schedule = own or _named(found.automatic) or AUTOMATIC
-        return found, schedule if spec.schedulers else AUTOMATIC
-    return found, _checked(spec, schedule)
+        match, name_schedule = _find_sampler(start), _find_schedule(last)
+    if match and match.name in CLIENT_DEFAULTS and not supports(spec, match):
+        return None, _check_schedule(spec, schedule)
+    if (
+        match is None
+        or (name_schedule is None and _find_sampler(name) is None)
+        or not supports(spec, match)
+    ):
+        names = ", ".join(available.name for available in samplers_of(spec))
+        message = f"the model {spec.name!r} has no sampler {name[:80]!r}; it has {names}"
+        raise Invalid([FieldError("sampler_name", message)])
+    if schedule is AUTOMATIC or (schedule is NORMAL and match.name in BY_TIMESTEPS):
+        schedule = name_schedule or _find_schedule(match.automatic) or AUTOMATIC
+        return match, schedule if spec.schedulers else AUTOMATIC
+    return match, _check_schedule(spec, schedule)
 
 
-def _checked(spec: ModelSpec, schedule: Schedule) -> Schedule:
-    """Return the schedule. Raises: Invalid: of a model that has one alone."""
+def _check_schedule(spec: ModelSpec, schedule: Schedule) -> Schedule:
+    """Return the schedule unchanged. Raises: Invalid: the model supports only its own schedule."""
     if spec.schedulers or schedule in (AUTOMATIC, SIMPLE, NORMAL):
         return schedule
-    said = f"the model {spec.name!r} has no scheduler {schedule.label!r}; it has Automatic, Simple"
-    raise Invalid([FieldError("scheduler", said)])
+    message = (
+        f"the model {spec.name!r} has no scheduler {schedule.label!r}; it has Automatic, Simple"
+    )
+    raise Invalid([FieldError("scheduler", message)])
 
 
 def _check_options(spec: ModelSpec, name: str, schedule: Schedule) -> None:
-    """Raises: Invalid: the sampler takes no such schedule."""
+    """Check that the sampler supports the schedule's options. Raises: Invalid."""
     if schedule.options.keys() <= spec.schedulers.get(name, {}).keys():
         return
-    known = spec.schedulers.get(name, {}).keys()
-    fitting = ", ".join(one.label for one in SCHEDULES if one.options.keys() <= known)
-    said = f"{schedule.label!r} is none that this sampler has here; it has {fitting}"
-    raise Invalid([FieldError("scheduler", said)])
+    supported = spec.schedulers.get(name, {}).keys()
+    labels = ", ".join(other.label for other in SCHEDULES if other.options.keys() <= supported)
+    message = f"{schedule.label!r} is not available for this sampler; available: {labels}"
+    raise Invalid([FieldError("scheduler", message)])
 
 
 def _schedule(name: str | None) -> Schedule:
-    """Raises: Invalid."""
-    found = _named(name) if name else AUTOMATIC
-    if found is None:
-        there_are = ", ".join(one.label for one in SCHEDULES)
-        said = f"there is no scheduler {str(name)[:80]!r} here; there is {there_are}"
-        raise Invalid([FieldError("scheduler", said)])
-    return found
+    """Return the schedule of a name; `AUTOMATIC` if absent. Raises: Invalid."""
+    match = _find_schedule(name) if name else AUTOMATIC
+    if match is None:
+        labels = ", ".join(schedule.label for schedule in SCHEDULES)
+        message = f"there is no scheduler {str(name)[:80]!r} here; available: {labels}"
+        raise Invalid([FieldError("scheduler", message)])
+    return match
 
 
-def _named(name: str) -> Schedule | None:
-    asked = name.lower()
-    return next((one for one in SCHEDULES if asked in (one.name, one.label.lower())), None)
+def _find_schedule(name: str) -> Schedule | None:
+    key = name.lower()
+    return next(
+        (schedule for schedule in SCHEDULES if key in (schedule.name, schedule.label.lower())), None
+    )
 
 
-def _sampler(name: str) -> Sampler | None:
-    asked = name.lower()
-    return next((one for one in SAMPLERS if asked in (one.name.lower(), *one.aliases)), None)
+def _find_sampler(name: str) -> Sampler | None:
+    key = name.lower()
+    return next(
+        (sampler for sampler in SAMPLERS if key in (sampler.name.lower(), *sampler.aliases)), None
+    )
 
 
-def has(spec: ModelSpec, sampler: Sampler) -> bool:
-    """Return whether a model has a sampler; one without schedulers is a flow, which has Euler."""
-    return ours(spec, sampler) is not None or (not spec.schedulers and sampler.name == "Euler")
+def supports(spec: ModelSpec, sampler: Sampler) -> bool:
+    """Return whether a model supports a sampler; models without schedulers are flows (Euler)."""
+    return scheduler_name(spec, sampler) is not None or (
+        not spec.schedulers and sampler.name == "Euler"
+    )
 
 
-def ours(spec: ModelSpec, sampler: Sampler) -> str | None:
-    """Return our name of a sampler; None: the model has no such scheduler by name."""
+def scheduler_name(spec: ModelSpec, sampler: Sampler) -> str | None:
+    """Return this API's name of a sampler; None: the model has no equivalent scheduler."""
     return next((name for name in sampler.schedulers if name in spec.schedulers), None)
 
 
 def samplers_of(spec: ModelSpec) -> Iterator[Sampler]:
-    """Yield the samplers that a model has."""
-    return (one for one in SAMPLERS if has(spec, one))
+    """Yield the samplers that a model supports."""
+    return (sampler for sampler in SAMPLERS if supports(spec, sampler))
 
 
 def without_noise(sampler: str | None, eta: float | None) -> str | None:
-    """Return the sampler that is meant: `Euler a` that adds no noise is `Euler`."""
-    found = _sampler(sampler) if sampler else None
-    return "Euler" if found and found.name == "Euler a" and eta == 0 else sampler
+    """Return the sampler, with `Euler a` at eta 0 replaced by the equivalent `Euler`."""
+    match = _find_sampler(sampler) if sampler else None
+    return "Euler" if match and match.name == "Euler a" and eta == 0 else sampler
 
 
 def eta_of(sampler: str | None, eta: float | None) -> float | None:
-    """Return a request's `eta`, of the one sampler that takes it. Raises: Invalid."""
-    name = found.name if sampler and (found := _sampler(sampler)) else sampler
+    """Return the `eta` field, which only DDIM supports. Raises: Invalid."""
+    name = match.name if sampler and (match := _find_sampler(sampler)) else sampler
     if name in STOCHASTIC and eta not in (None, 1):
-        raise Invalid([FieldError("eta", f"is not served with {name}; leave it out or send 1")])
+        raise Invalid([FieldError("eta", f"is not supported with {name}; leave it out or send 1")])
     return eta if name == "DDIM" else None

@@ -1,4 +1,4 @@
-"""A request of AUTOMATIC1111's in our fields."""
+"""Conversion of an AUTOMATIC1111 request to the fields of `POST /v1/generate`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from service.routes.compat.a1111.bodies import ImageToImage, TextToImage
 from service.routes.compat.a1111.hires import with_passes
 from service.routes.compat.a1111.prompts import without_adapters
 from service.routes.compat.a1111.samplers import eta_of, scheduler_of, without_noise
-from service.routes.compat.names import Names
+from service.routes.compat.names import FieldNames
 
 NAMES: Mapping[str, str] = MappingProxyType(
     {
@@ -38,57 +38,66 @@ NAMES: Mapping[str, str] = MappingProxyType(
         "refiner.switch": "refiner_switch_at",
     }
 )
-"""Names of our fields there, but for the number of images."""
+"""AUTOMATIC1111's names of this API's fields, except the number of images."""
 
 
-def names_of(asked: TextToImage) -> Names:
-    """Return the names of our fields in a request: `n_iter` may be what makes many images."""
-    return Names({**NAMES, "num_images": "n_iter" if (asked.n_iter or 1) > 1 else "batch_size"})
+def field_names(body: TextToImage) -> FieldNames:
+    """Return AUTOMATIC1111's field names, with the field that determines the number of images."""
+    return FieldNames({**NAMES, "num_images": "n_iter" if (body.n_iter or 1) > 1 else "batch_size"})
 
 
-def translated(asked: TextToImage, spec: ModelSpec) -> dict[str, Any]:
-    """Return a request in our fields, without `cfg_scale` for a model that has no guidance.
+def to_generate_fields(body: TextToImage, spec: ModelSpec) -> dict[str, Any]:
+    """Convert a `txt2img` or `img2img` request to the fields of `POST /v1/generate`.
 
-    Clients send it with every request, whatever the model is.
+    It drops `cfg_scale` for models without guidance, since clients always send it.
 
     Raises: Invalid.
     """
-    neutral.check(asked, has_mask=isinstance(asked, ImageToImage) and bool(asked.mask))
-    sampler = without_noise(asked.sampler_name or asked.sampler_index, asked.eta)
-    eta = eta_of(sampler, asked.eta)
-    prompt, loras = without_adapters(asked.prompt or "")
+    neutral.check(body, has_mask=isinstance(body, ImageToImage) and bool(body.mask))
+    sampler = without_noise(body.sampler_name or body.sampler_index, body.eta)
+    eta = eta_of(sampler, body.eta)
+    prompt, loras = without_adapters(body.prompt or "")
     fields = {
         "model": spec.name,
         "prompt": prompt,
-        "negative_prompt": asked.negative_prompt or None,
-        "loras": loras if loras and not asked.disable_extra_networks else None,
-        "width": asked.width,
-        "height": asked.height,
-        "num_inference_steps": asked.steps,
-        "guidance_scale": asked.cfg_scale if "guidance_scale" in spec.fields else None,
-        "seed": asked.seed if asked.seed != -1 else None,
-        "num_images": (asked.batch_size or 1) * (asked.n_iter or 1),
-        "scheduler": scheduler_of(spec, sampler, asked.scheduler),
+        "negative_prompt": body.negative_prompt or None,
+        "loras": loras if loras and not body.disable_extra_networks else None,
+        "width": body.width,
+        "height": body.height,
+        "num_inference_steps": body.steps,
+        "guidance_scale": body.cfg_scale if "guidance_scale" in spec.fields else None,
+        "seed": body.seed if body.seed != -1 else None,
+        "num_images": (body.batch_size or 1) * (body.n_iter or 1),
+        "scheduler": scheduler_of(spec, sampler, body.scheduler),
         "eta": eta if "eta" in spec.fields else None,
-        **with_passes(asked, spec),
+        **with_passes(body, spec),
         **_syntax(spec),
-        **(_from_image(asked) if isinstance(asked, ImageToImage) else {}),
+        **(_from_image(body) if isinstance(body, ImageToImage) else {}),
     }
-    off = {HIRES} if asked.enable_hr is False else set()
-    return {name: value for name, value in fields.items() if value is not None or name in off}
+    explicit_nulls = {HIRES} if body.enable_hr is False else set()
+    return {
+        name: value for name, value in fields.items() if value is not None or name in explicit_nulls
+    }
 
 
 def _syntax(spec: ModelSpec) -> dict[str, Any]:
-    """Weights mean what they mean there, where the model knows them."""
+    """Enable AUTOMATIC1111's prompt weights, if the model supports them."""
     return {"prompt_syntax": "weighted"} if "prompt_syntax" in spec.fields else {}
 
 
-def _from_image(asked: ImageToImage) -> dict[str, Any]:
-    """Raises: Invalid."""
-    if len(asked.init_images) > 1:
-        raise Invalid([FieldError("init_images", "one image a request; ask again for the others")])
+def _from_image(body: ImageToImage) -> dict[str, Any]:
+    """Convert the fields of `img2img`. Raises: Invalid."""
+    if len(body.init_images) > 1:
+        raise Invalid(
+            [
+                FieldError(
+                    "init_images",
+                    "one image per request; send another request for each of the others",
+                )
+            ]
+        )
     return {
-        "image": asked.init_images[0],
-        "mask_image": asked.mask or None,
-        "strength": asked.denoising_strength,
+        "image": body.init_images[0],
+        "mask_image": body.mask or None,
+        "strength": body.denoising_strength,
     }

@@ -1,4 +1,4 @@
-"""Bodies of fal's API, and its form of errors."""
+"""Request and response bodies of fal's API, and its error format."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict
 
 from service.errors.problems import Problem
 from service.http.negotiation import JSON
-from service.routes.compat.door import CONTENT_POLICY, DoorBody
-from service.schemas.examples import Example, shown
+from service.routes.compat.endpoint import CONTENT_POLICY, CompatibleRequestBody
+from service.schemas.examples import Example, schema_example
 
 JOB = "job_0f8a1c2d3e4b5a69"
 AT = f"https://atelier.example/fal/queue/flux-demo/requests/{JOB}"
@@ -23,7 +23,7 @@ SUBMITTED: Example = {
 }
 
 
-class FalSize(DoorBody):
+class FalSize(CompatibleRequestBody):
     """Size in pixels."""
 
     width: int
@@ -32,90 +32,92 @@ class FalSize(DoorBody):
     """Height in pixels."""
 
 
-class FalLora(DoorBody):
-    """Adapter by its name."""
+class FalLora(CompatibleRequestBody):
+    """Adapter, by name."""
 
     path: str
-    """Name of one of `GET /v1/loras`."""
+    """Name of an adapter of `GET /v1/loras`."""
     scale: float = 1.0
-    """Strength of its effect."""
+    """Strength of the adapter."""
 
 
-class FalRequest(DoorBody):
-    """Arguments: by names that are common at fal, or any field of `POST /v1/generate`."""
+class FalRequest(CompatibleRequestBody):
+    """Arguments: common fal names, or any field of `POST /v1/generate`."""
 
     model_config = ConfigDict(
         extra="allow",
-        json_schema_extra=shown({"prompt": "a cat", "image_size": "square", "seed": 7}),
+        json_schema_extra=schema_example({"prompt": "a cat", "image_size": "square", "seed": 7}),
     )
 
     image_size: FalSize | str | None = None
-    """Width and height, or the name of a size there, such as `square_hd` (1024 x 1024)."""
+    """Width and height, or the name of a fal size, such as `square_hd` (1024 x 1024)."""
     image_url: str | None = None
-    """Image to start from, as a data URI: `image`."""
+    """Input image, as a data URI: `image`."""
     mask_url: str | None = None
-    """Mask of the image, white where it is redrawn: `mask_image`."""
+    """Inpainting mask, white where the image is regenerated: `mask_image`."""
     scheduler: str | dict[str, Any] | None = None
-    """Name of one of the model's schedulers, or with its options."""
+    """Name of one of the model's schedulers, or an object with its options."""
     loras: list[FalLora | dict[str, Any]] | None = None
     """Adapters by name."""
     output_format: str | None = None
-    """Format of the files: `output.format`."""
+    """File format: `output.format`."""
     sync_mode: Literal[False] | None = None
-    """Files come by their address alone."""
+    """Only false is supported: files are returned by URL."""
     enable_safety_checker: bool | None = None
-    """Taken, and without effect: what is checked is the operator's choice."""
+    """Accepted without effect: the operator configures the safety check."""
     acceleration: Literal["none", "regular"] | None = None
-    """Taken, and without effect: `quality` chooses one of the model's presets."""
+    """Accepted without effect: `quality` selects one of the model's presets."""
 
 
 class FalSubmitted(BaseModel):
-    """Request that was accepted."""
+    """Accepted fal request."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True, json_schema_extra=shown(SUBMITTED))
+    model_config = ConfigDict(
+        use_attribute_docstrings=True, json_schema_extra=schema_example(SUBMITTED)
+    )
 
     request_id: str
     """The job's id."""
     response_url: str
-    """Address of the result."""
+    """URL of the result."""
     status_url: str
-    """Address of the status."""
+    """URL of the status."""
     cancel_url: str
-    """Address to cancel it."""
+    """URL to cancel the request."""
 
 
 class FalStatus(FalSubmitted):
-    """Status of a request."""
+    """Status of a fal request."""
 
     model_config = ConfigDict(
-        json_schema_extra=shown({**SUBMITTED, "status": "IN_PROGRESS", "logs": []})
+        json_schema_extra=schema_example({**SUBMITTED, "status": "IN_PROGRESS", "logs": []})
     )
 
     status: Literal["IN_QUEUE", "IN_PROGRESS", "COMPLETED"]
-    """State of the job: `COMPLETED` however it ended."""
+    """State of the job; `COMPLETED` includes failed and canceled jobs."""
     queue_position: int | None = None
-    """Number of jobs that start before it, of one that is queued."""
+    """Number of jobs ahead of a queued job."""
     logs: list[dict[str, Any]] | None = None
-    """Progress in a line, where `logs` asks for it."""
+    """Progress as one line, if requested by `logs`."""
     metrics: dict[str, float] | None = None
-    """Seconds of computing (`inference_time`), once it has ended."""
+    """Computing time in seconds (`inference_time`), once the job has ended."""
     error: str | None = None
     """Reason why there is no result."""
     error_type: str | None = None
-    """Kind of that, for programs."""
+    """Kind of the error, for programs."""
 
 
 class FalFile(BaseModel):
-    """File of a result."""
+    """File of a fal result."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     url: str
-    """Address of the file."""
+    """URL of the file."""
     content_type: str
     """Media type of the file."""
     file_name: str
-    """Name for it."""
+    """Suggested file name."""
     file_size: int
     """Size in bytes."""
     width: int
@@ -125,11 +127,11 @@ class FalFile(BaseModel):
 
 
 class FalResult(BaseModel):
-    """Result of a request: `images`, or the first `video`."""
+    """Result of a fal request: `images`, or `video` and `videos`."""
 
     model_config = ConfigDict(
         use_attribute_docstrings=True,
-        json_schema_extra=shown(
+        json_schema_extra=schema_example(
             {
                 "images": [
                     {
@@ -150,34 +152,35 @@ class FalResult(BaseModel):
     )
 
     images: list[FalFile] | None = None
-    """The images, in their order."""
+    """The images, in order."""
     video: FalFile | None = None
-    """The video."""
+    """The first video."""
     videos: list[FalFile] | None = None
-    """Every video."""
+    """All videos."""
     seed: int
-    """Seed of the first."""
+    """Seed of the first output."""
     prompt: str
     """The prompt."""
     timings: dict[str, float]
-    """Seconds of computing."""
+    """Computing time in seconds."""
     has_nsfw_concepts: list[bool]
-    """Always false: what the operator refuses has no result."""
+    """Always false: requests that the safety check rejects have no result."""
 
 
 class FalCanceled(BaseModel):
-    """Answer to a cancellation."""
+    """Response to the cancellation of a fal request."""
 
     model_config = ConfigDict(
-        use_attribute_docstrings=True, json_schema_extra=shown({"status": "CANCELLATION_REQUESTED"})
+        use_attribute_docstrings=True,
+        json_schema_extra=schema_example({"status": "CANCELLATION_REQUESTED"}),
     )
 
     status: Literal["CANCELLATION_REQUESTED"]
-    """Confirmation that the job is stopped."""
+    """Confirmation that the job is being canceled."""
 
 
 class FalError(BaseModel):
-    """Error as fal's clients show it."""
+    """Error in the format of fal's clients."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -188,12 +191,12 @@ class FalError(BaseModel):
 
 
 def code_of(problem: Problem) -> str:
-    """Return the problem's code as fal's API spells it."""
+    """Return the problem's code as fal's API names it."""
     return CONTENT_POLICY.get(problem.code, problem.code)
 
 
 def error_form(problem: Problem) -> Response:
-    """Return a problem as fal would."""
+    """Convert a problem to fal's error format."""
     kind = code_of(problem)
     body = FalError(detail=problem.detail, error_type=kind)
     headers = {**problem.headers, "X-Fal-Error-Type": kind}

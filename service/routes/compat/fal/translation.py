@@ -1,4 +1,4 @@
-"""A request of fal's in our fields."""
+"""Conversion of a fal request to the fields of `POST /v1/generate`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from service.errors.problems import FieldError, Invalid
 from service.routes.compat.fal.bodies import FalLora, FalRequest, FalSize
-from service.routes.compat.names import Names
+from service.routes.compat.names import FieldNames
 
 SIZES: Mapping[str, tuple[int, int]] = {
     "square_hd": (1024, 1024),
@@ -17,36 +17,36 @@ SIZES: Mapping[str, tuple[int, int]] = {
     "landscape_4_3": (1024, 768),
     "landscape_16_9": (1024, 576),
 }
-"""Width and height by name. Source: docs.fal.ai, the models' schemas."""
+"""Width and height by fal's size name. Source: docs.fal.ai, the models' schemas."""
 FORMATS = {"jpg": "jpeg"}
 PRIORITIES = ("low", "normal")
-"""Values of `X-Fal-Queue-Priority`, which are ours."""
+"""Supported values of `X-Fal-Queue-Priority`, which equal this API's priorities."""
 
 
 def model_of(app: str) -> str:
-    """Return a model's name: the last part of an app's."""
+    """Return the model's name: the last path segment of the app."""
     return app.rpartition("/")[2]
 
 
-def translated(asked: FalRequest, app: str, priority: str | None) -> dict[str, Any]:
-    """Return a request in our fields. Raises: Invalid."""
-    given = asked.__pydantic_extra__ or {}
-    if "model" in given:
-        raise Invalid([FieldError("model", "the model is part of the address; leave it out")])
-    scheduler, output = asked.scheduler, asked.output_format
-    ours: dict[str, Any] = {
-        "image": asked.image_url,
-        "mask_image": asked.mask_url,
+def to_generate_fields(body: FalRequest, app: str, priority: str | None) -> dict[str, Any]:
+    """Convert a fal request to the fields of `POST /v1/generate`. Raises: Invalid."""
+    extra_fields = body.__pydantic_extra__ or {}
+    if "model" in extra_fields:
+        raise Invalid([FieldError("model", "the model is part of the path; leave it out")])
+    scheduler, output = body.scheduler, body.output_format
+    converted: dict[str, Any] = {
+        "image": body.image_url,
+        "mask_image": body.mask_url,
         "scheduler": {"name": scheduler} if isinstance(scheduler, str) else scheduler,
-        "loras": [_lora(one) for one in asked.loras] if asked.loras else None,
+        "loras": [_lora(lora) for lora in body.loras] if body.loras else None,
         "output": {"format": FORMATS.get(output, output)} if output else None,
         "priority": priority if priority in PRIORITIES else None,
-        **_size(asked.image_size),
+        **_size(body.image_size),
     }
-    chosen = {name: value for name, value in ours.items() if value is not None}
-    if twice := sorted(chosen.keys() & given.keys()):
-        raise Invalid([FieldError(name, "is there by two names") for name in twice])
-    return {**given, **chosen, "model": model_of(app)}
+    present = {name: value for name, value in converted.items() if value is not None}
+    if duplicates := sorted(present.keys() & extra_fields.keys()):
+        raise Invalid([FieldError(name, "is given under two names") for name in duplicates])
+    return {**extra_fields, **present, "model": model_of(app)}
 
 
 def _lora(lora: FalLora | dict[str, Any]) -> dict[str, Any]:
@@ -56,26 +56,28 @@ def _lora(lora: FalLora | dict[str, Any]) -> dict[str, Any]:
 
 
 def _size(size: FalSize | str | None) -> dict[str, int]:
-    """Raises: Invalid."""
+    """Convert a fal size to width and height. Raises: Invalid."""
     if size is None:
         return {}
     if isinstance(size, FalSize):
         return size.model_dump()
     if size not in SIZES:
-        said = f"there is no size {size[:80]!r}; there is {', '.join(SIZES)}, or width and height"
-        raise Invalid([FieldError("image_size", said)])
+        message = (
+            f"there is no size {size[:80]!r}; available: {', '.join(SIZES)}, or width and height"
+        )
+        raise Invalid([FieldError("image_size", message)])
     width, height = SIZES[size]
     return {"width": width, "height": height}
 
 
-def names_of(asked: FalRequest) -> Names:
-    """Return the names of our fields in this request."""
-    foreign = {"output.format": "output_format"} if asked.output_format else {}
-    foreign |= {"image": "image_url"} if asked.image_url else {}
-    foreign |= {"mask_image": "mask_url"} if asked.mask_url else {}
-    foreign |= {"scheduler.name": "scheduler"} if isinstance(asked.scheduler, str) else {}
-    if asked.image_size is not None:
-        inside = "." if isinstance(asked.image_size, FalSize) else None
+def field_names(body: FalRequest) -> FieldNames:
+    """Return fal's names of the converted fields, for errors."""
+    foreign = {"output.format": "output_format"} if body.output_format else {}
+    foreign |= {"image": "image_url"} if body.image_url else {}
+    foreign |= {"mask_image": "mask_url"} if body.mask_url else {}
+    foreign |= {"scheduler.name": "scheduler"} if isinstance(body.scheduler, str) else {}
+    if body.image_size is not None:
+        inside = "." if isinstance(body.image_size, FalSize) else None
         for side in ("width", "height"):
             foreign[side] = f"image_size.{side}" if inside else "image_size"
-    return Names(foreign)
+    return FieldNames(foreign)

@@ -1,4 +1,4 @@
-"""MCP, the Model Context Protocol: agents make images and videos by tools, at `/mcp`.
+"""MCP, the Model Context Protocol: agents generate images and videos by tools, at `/mcp`.
 
-It may import what the other doors may; `server` alone imports the SDK, which is the extra `mcp`.
+May import what the other compatible endpoints may. Only `server` imports the SDK, the extra `mcp`.
 """

@@ -1,4 +1,4 @@
-"""Arguments of the tools, from which agents are told what there is."""
+"""Argument schemas of the MCP tools, which agents read."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict
 
-from service.routes.compat.door import DoorBody
+from service.routes.compat.endpoint import CompatibleRequestBody
 from service.schemas.request_parts import LoraRequest
 
 
-class Arguments(DoorBody):
+class Arguments(CompatibleRequestBody):
     """Settings of any image or video."""
 
     model_config = ConfigDict(json_schema_extra={"additionalProperties": False})
@@ -18,9 +18,9 @@ class Arguments(DoorBody):
     prompt: str
     """Description of the image or video."""
     model: str | None = None
-    """Name of a model from list_models. May be left out where only one fits."""
+    """Name of a model from list_models. Optional if only one model fits."""
     negative_prompt: str | None = None
-    """Description of what to avoid. Not every model takes one."""
+    """Description of what to avoid. Not every model supports it."""
     width: int | None = None
     """Width in pixels. Default: the model's."""
     height: int | None = None
@@ -30,7 +30,7 @@ class Arguments(DoorBody):
     guidance_scale: float | None = None
     """Guidance scale: how closely to follow the prompt. Default: the model's."""
     seed: int | None = None
-    """Random seed; the same one gives the same result. Default: drawn, and told."""
+    """Random seed; the same seed gives the same result. Default: random, and returned."""
     loras: list[LoraRequest] | None = None
     """Adapters by name, each with its scale."""
 
@@ -41,19 +41,19 @@ class ImageArguments(Arguments):
     num_images: int | None = None
     """Number of images. Default: 1."""
     format: Literal["png", "jpeg", "webp"] | None = None
-    """Format of the files. Default: png, which loses nothing; jpeg and webp are smaller."""
+    """Format of the files. Default: png, which is lossless; jpeg and webp are smaller."""
 
 
 class EditArguments(ImageArguments):
     """Settings of edit_image."""
 
     image: str
-    """Image to start from: the id of an earlier job (job_…, with /1 for its second image), a data
-    URI or base64."""
+    """Input image: the id of an earlier job (job_…, with /1 for its second image), a data URI or
+    base64."""
     mask_image: str | None = None
-    """Mask, likewise: white where the image is redrawn. Left out: all of it."""
+    """Mask, in the same forms: white where the image is regenerated. Default: the whole image."""
     strength: float | None = None
-    """Share of the image to redraw, up to 1. Default: the model's."""
+    """Strength of the change, up to 1. Default: the model's."""
 
 
 class VideoArguments(Arguments):
@@ -67,16 +67,16 @@ class VideoArguments(Arguments):
     """First frame: the id of an earlier job, a data URI or base64."""
 
 
-class NoArguments(DoorBody):
+class NoArguments(CompatibleRequestBody):
     """Settings of list_models: none."""
 
 
-PICTURES = ("image", "mask_image")
-"""Arguments that hold an image."""
+IMAGE_ARGUMENTS = ("image", "mask_image")
+"""Arguments that contain an image."""
 
 
-def fields_of(given: Arguments) -> dict[str, Any]:
-    """Return a tool's arguments in our fields."""
-    fields = given.model_dump(exclude_none=True, by_alias=True)
-    chosen = fields.pop("format", None)
-    return fields | ({"output": {"format": chosen}} if chosen else {})
+def fields_of(arguments: Arguments) -> dict[str, Any]:
+    """Convert a tool's arguments to the fields of `POST /v1/generate`."""
+    fields = arguments.model_dump(exclude_none=True, by_alias=True)
+    file_format = fields.pop("format", None)
+    return fields | ({"output": {"format": file_format}} if file_format else {})

@@ -1,4 +1,4 @@
-"""A message of an agent on its way to the SDK, without its long texts."""
+"""MCP message passed to the SDK, with placeholders instead of long texts."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from service.http.inflight_limits import Hold
 from service.http.json_reader import JsonReader
 
 MAX_TEXT_CHARS = 2**16
-"""Length of texts that the SDK is given; longer than any prompt."""
+"""Maximum length of texts passed to the SDK; longer than any prompt."""
 
 
 class Message:
-    """Message of an agent, read as any JSON of clients is: within bounds, a piece at a time.
+    """ASGI `receive` that reads a message within limits, in slices, and shortens its texts.
 
-    The SDK gets the message with a short placeholder instead of each long text. It would parse and
+    The SDK receives a short placeholder instead of each long text. It would otherwise parse and
     copy images of many megabytes several times, and block the event loop meanwhile.
     """
 
     def __init__(self, receive: Receive, max_bytes: int, hold: Hold) -> None:
         self.texts: dict[str, str] = {}
-        """Long texts by their placeholders, which are random."""
+        """Long texts by their random placeholders."""
         self._receive = receive
         self._max_bytes = max_bytes
         self._hold = hold
         self._is_read = False
 
     async def __call__(self) -> ReceivedMessage:
-        """Return the whole body, then what follows it.
+        """Return the whole shortened body once, then the following ASGI messages.
 
         Raises: BodyTooLarge, Malformed; Busy, Unavailable.
         """
         if self._is_read:
             return await self._receive()
-        reader, seen, has_more = JsonReader(), 0, True
+        reader, received_bytes, has_more = JsonReader(), 0, True
         while has_more:
             message = await self._receive()
             if message["type"] != "http.request":
                 return message
             data, has_more = message.get("body", b""), message.get("more_body", False)
-            seen += len(data)
-            if seen > self._max_bytes:
+            received_bytes += len(data)
+            if received_bytes > self._max_bytes:
                 detail = f"the body may have {self._max_bytes} bytes; send a smaller image"
                 raise BodyTooLarge(detail)
             self._hold.add(len(data))
@@ -62,7 +62,7 @@ class Message:
         return {"type": "http.request", "body": body, "more_body": False}
 
     def _shortened(self, value: Any) -> Any:
-        """Return a value with placeholders instead of long texts."""
+        """Replace long texts in a JSON value with placeholders."""
         match value:
             case str() if len(value) > MAX_TEXT_CHARS:
                 name = f"text {secrets.token_hex(16)}"

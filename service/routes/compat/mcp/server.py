@@ -1,4 +1,4 @@
-"""The SDK's server with our tools: one for each request, since nothing is kept between two."""
+"""MCP server of the SDK with this server's tools; stateless, with a session manager per request."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from service.routes.compat.mcp.arguments import Arguments
 from service.routes.compat.mcp.message import Message
 
 CALL, TEXTS = "atelier.call", "atelier.texts"
-"""Names in a request's scope of its `Call`, and of the long texts of its message."""
+"""Keys of the ASGI scope: the request's `Call`, and the long texts of its message."""
 INSTRUCTIONS = (
-    "Make images and videos. Ask list_models first where several models may be served. An image"
-    " of an earlier result is named by its job's id."
+    "Generate images and videos. Call list_models first if several models may be available. Refer"
+    " to an image of an earlier result by its job's id."
 )
 UNBOUNDED = sys.maxsize
-"""Limit of the SDK's, which is not needed: `Message` raises where a body is too large."""
+"""Body limit for the SDK, disabled since `Message` enforces the limit."""
 Context = ServerRequestContext[Any, Any]
 T = TypeVar("T")
 
 
 async def serve(call: Call, scope: Scope, message: Message, send: Send) -> None:
-    """Answer one request of an agent. Raises: Problem: while its body is read."""
+    """Handle one request of an agent. Raises: Problem: the body is invalid."""
     scope[CALL], scope[TEXTS] = call, message.texts
-    refused: list[Problem] = []
+    problems: list[Problem] = []
 
-    async def reading() -> Any:
+    async def receive() -> Any:
         try:
             return await message()
         except Problem as problem:
-            refused.append(problem)
+            problems.append(problem)
             raise
 
     manager = StreamableHTTPSessionManager(
@@ -55,12 +55,12 @@ async def serve(call: Call, scope: Scope, message: Message, send: Send) -> None:
     )
     try:
         async with manager.run():
-            await manager.handle_request(scope, reading, send)
+            await manager.handle_request(scope, receive, send)
     except BaseExceptionGroup:
-        if not refused:
+        if not problems:
             raise
-    if refused:
-        raise refused[0]
+    if problems:
+        raise problems[0]
 
 
 @cache
@@ -78,10 +78,10 @@ def _server() -> Server[Any]:
 async def _list_tools(
     context: Context, params: types.PaginatedRequestParams | None
 ) -> types.ListToolsResult:
-    return types.ListToolsResult(tools=[_described(tool) for tool in tools.TOOLS])
+    return types.ListToolsResult(tools=[_tool_description(tool) for tool in tools.TOOLS])
 
 
-def _described(tool: tools.Tool) -> types.Tool:
+def _tool_description(tool: tools.Tool) -> types.Tool:
     return types.Tool(
         name=tool.name,
         title=tool.title,
@@ -92,7 +92,7 @@ def _described(tool: tools.Tool) -> types.Tool:
 
 
 async def _call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
-    """Run a tool; what is wrong is told as its result, from which agents learn."""
+    """Run a tool; a problem becomes its result, so that the agent can correct its arguments."""
     assert context.request is not None
     call: Call = context.request.scope[CALL]
     try:
@@ -104,48 +104,48 @@ async def _call_tool(context: Context, params: types.CallToolRequestParams) -> t
 async def _result(
     context: Context, call: Call, params: types.CallToolRequestParams
 ) -> types.CallToolResult:
-    """Raises: Problem."""
+    """Parse a tool's arguments and run it. Raises: Problem."""
     tool = tools.BY_NAME.get(params.name)
     if tool is None:
-        said = f"there is no tool {params.name[:80]!r}; there is {', '.join(tools.BY_NAME)}"
-        return types.CallToolResult(content=[_text(said)], is_error=True)
+        message = f"there is no tool {params.name[:80]!r}; available: {', '.join(tools.BY_NAME)}"
+        return types.CallToolResult(content=[_text(message)], is_error=True)
     assert context.request is not None
     texts: Mapping[str, str] = context.request.scope[TEXTS]
     arguments = params.arguments or {}
-    given = parse_as(
+    parsed = parse_as(
         tool.arguments,
         {
             name: texts.get(value, value) if isinstance(value, str) else value
             for name, value in arguments.items()
         },
     )
-    if not isinstance(given, Arguments):
+    if not isinstance(parsed, Arguments):
         models = {"models": await tools.list_models(call)}
         return types.CallToolResult(content=[_text(json.dumps(models))], structured_content=models)
 
     async def report(step: int, steps: int, stage: str) -> None:
         await context.session.report_progress(step, steps, f"{stage}: step {step} of {steps}")
 
-    async def made() -> types.CallToolResult:
+    async def run_tool() -> types.CallToolResult:
         with call.front.bodies.holding(call.client) as hold:
-            return _shown(await tools.make(call, tool, given, report, hold))
+            return _tool_result(await tools.run_tool(call, tool, parsed, report, hold))
 
-    return await _apart(made())
-
-
-_AT_WORK: set[asyncio.Task[Any]] = set()
-"""Tasks of tools; the event loop itself keeps no task."""
+    return await _run_shielded(run_tool())
 
 
-async def _apart(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of work in a task of its own.
+_TASKS: set[asyncio.Task[Any]] = set()
+"""References to the tools' tasks; the event loop holds only weak references."""
 
-    A cancellation reaches it once. The SDK's scopes would cancel it again at each step of what it
-    has to clean up.
+
+async def _run_shielded(work: Coroutine[Any, Any, T]) -> T:
+    """Run the coroutine in a separate task and return its result.
+
+    A cancellation reaches the task once. The SDK's cancel scopes would cancel it again at each
+    await of its cleanup.
     """
     task = asyncio.create_task(work)
-    _AT_WORK.add(task)
-    task.add_done_callback(_AT_WORK.discard)
+    _TASKS.add(task)
+    task.add_done_callback(_TASKS.discard)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
@@ -153,25 +153,25 @@ async def _apart(work: Coroutine[Any, Any, T]) -> T:
         raise
 
 
-def _shown(made: tools.Made) -> types.CallToolResult:
-    """Return images themselves, and a link to each file."""
-    outputs = made.job.outputs
+def _tool_result(result: tools.ToolOutputs) -> types.CallToolResult:
+    """Build a tool's result: the images, a link to each file, and JSON metadata."""
+    outputs = result.job.outputs
     images = [
         types.ImageContent(data=base64.b64encode(data).decode(), mime_type=output.content_type)
-        for output, data in zip(outputs, made.files, strict=False)
+        for output, data in zip(outputs, result.files, strict=False)
     ]
     links = [
         types.ResourceLink(
             uri=link,
-            name=f"{made.job.id}/{output.index}",
+            name=f"{result.job.id}/{output.index}",
             mime_type=output.content_type,
             size=output.bytes,
         )
-        for output, link in zip(outputs, made.links, strict=True)
+        for output, link in zip(outputs, result.links, strict=True)
     ]
-    about = {
-        "job": made.job.id,
-        "model": made.job.model,
+    metadata = {
+        "job": result.job.id,
+        "model": result.job.model,
         "outputs": [
             {
                 "url": link,
@@ -180,12 +180,12 @@ def _shown(made: tools.Made) -> types.CallToolResult:
                 "height": output.height,
                 "seed": output.seed,
             }
-            for output, link in zip(outputs, made.links, strict=True)
+            for output, link in zip(outputs, result.links, strict=True)
         ],
-        "warnings": [warned.model_dump() for warned in made.job.warnings],
+        "warnings": [warning.model_dump() for warning in result.job.warnings],
     }
     return types.CallToolResult(
-        content=[*images, *links, _text(json.dumps(about))], structured_content=about
+        content=[*images, *links, _text(json.dumps(metadata))], structured_content=metadata
     )
 
 

@@ -1,4 +1,4 @@
-"""Tools: what an agent can do here, each one a job or a look at the models."""
+"""Tools for MCP agents: generate, edit, and list models."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from service.errors.problems import FieldError, Invalid
 from service.http.inflight_limits import Hold
 from service.jobs.model.job import Job
 from service.responses.links import links_of
-from service.responses.render import without_output
+from service.responses.render import problem_without_output
 from service.responses.wait import events_of
 from service.routes.compat.call import Call
-from service.routes.compat.entry import entry
+from service.routes.compat.incoming_request import receive_request
 from service.routes.compat.mcp.arguments import (
-    PICTURES,
+    IMAGE_ARGUMENTS,
     Arguments,
     EditArguments,
     ImageArguments,
@@ -28,25 +28,25 @@ from service.routes.compat.mcp.arguments import (
     VideoArguments,
     fields_of,
 )
-from service.routes.compat.names import Names
-from service.routes.compat.outcome import files, leave
+from service.routes.compat.names import FieldNames
+from service.routes.compat.outcome import cancel_in_background, read_output_files
 
 Progress = Callable[[int, int, str], Awaitable[None]]
-"""Reporter of steps done, steps to do, and the stage."""
+"""Callback that receives finished steps, total steps, and the stage."""
 
-NAMES = Names({"output.format": "format"})
+NAMES = FieldNames({"output.format": "format"})
 JOB = re.compile(r"(job_[0-9a-f]{1,64})(?:/(\d{1,4}))?")
-"""An earlier job, and the index of one of its images."""
+"""Id of an earlier job, with an optional index of one of its images."""
 
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool.
+    """MCP tool.
 
     Args:
-        arguments: their class.
-        task: what the models that it is for can do; None: it makes nothing.
-        by_images: what they can do if arguments with these names are there, the last one wins.
+        arguments: schema of its arguments.
+        task: task that the model must support; None: the tool creates no job.
+        by_images: tasks by image argument, used if the argument is present; the last match wins.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Tool:
     by_images: Mapping[str, Task] = field(default_factory=dict)
 
     def task_of(self, fields: Mapping[str, Any]) -> Task | None:
-        """Return what a model has to be able to do for a request in our fields."""
+        """Return the task that a model must support for these request fields."""
         tasks = [task for name, task in self.by_images.items() if name in fields]
         return tasks[-1] if tasks else self.task
 
@@ -66,14 +66,14 @@ TOOLS = (
     Tool(
         "generate_image",
         "Generate images",
-        "Make images of a prompt. Returns each image and a link to it that works for a while.",
+        "Generate images from a prompt. Returns each image and a temporary link to it.",
         ImageArguments,
         "text-to-image",
     ),
     Tool(
         "edit_image",
         "Edit an image",
-        "Make a new image of another one and a prompt, all of it or where a mask is white.",
+        "Generate a new image from an image and a prompt: all of it, or where a mask is white.",
         EditArguments,
         "image-to-image",
         {"mask_image": "inpainting"},
@@ -81,8 +81,8 @@ TOOLS = (
     Tool(
         "generate_video",
         "Generate a video",
-        "Make a video of a prompt, and of a first frame if there is one. Returns a link to it."
-        " It takes minutes.",
+        "Generate a video from a prompt, and optionally a first frame. Returns a link to it."
+        " This takes minutes.",
         VideoArguments,
         "text-to-video",
         {"image": "image-to-video"},
@@ -98,11 +98,11 @@ BY_NAME = {tool.name: tool for tool in TOOLS}
 
 
 @dataclass(frozen=True)
-class Made:
-    """Files that a job has made.
+class ToolOutputs:
+    """Outputs of a tool's job.
 
     Args:
-        files: bytes of its images; empty of videos, which come by their links alone.
+        files: contents of its images; empty for videos, which are returned as links only.
     """
 
     job: Job
@@ -111,63 +111,69 @@ class Made:
 
 
 async def list_models(call: Call) -> list[dict[str, Any]]:
-    """Return what an agent has to know of the models."""
-    known = await call.front.models.all()
+    """Return the models' names, tasks, defaults, limits and schedulers."""
+    models = await call.front.models.all()
     return [
         {
             "name": name,
-            "tasks": [*known[name].spec.tasks],
-            "ready": known[name].ready,
-            "defaults": dict(known[name].spec.defaults),
-            "limits": known[name].spec.limits.model_dump(),
-            "schedulers": sorted(known[name].spec.schedulers),
+            "tasks": [*models[name].spec.tasks],
+            "ready": models[name].ready,
+            "defaults": dict(models[name].spec.defaults),
+            "limits": models[name].spec.limits.model_dump(),
+            "schedulers": sorted(models[name].spec.schedulers),
         }
-        for name in sorted(known)
+        for name in sorted(models)
     ]
 
 
-async def make(call: Call, tool: Tool, given: Arguments, report: Progress, hold: Hold) -> Made:
-    """Return what a job makes of a tool's arguments; it is canceled when the agent cancels.
+async def run_tool(
+    call: Call, tool: Tool, arguments: Arguments, report: Progress, hold: Hold
+) -> ToolOutputs:
+    """Run a job with a tool's arguments and return its outputs; cancel it if the agent cancels.
 
     Args:
         hold: counts the bytes of its files.
 
     Raises: Problem.
     """
-    fields = fields_of(given)
-    async with entry(call) as entering:
-        entering.names(fields.get("model"))
+    fields = fields_of(arguments)
+    async with receive_request(call) as incoming:
+        incoming.record_model(fields.get("model"))
         fields["model"] = await _model(call, tool, fields)
-        for name in PICTURES:
+        for name in IMAGE_ARGUMENTS:
             if match := JOB.fullmatch(fields.get(name, "")):
-                fields[name] = await _of_job(call, match, hold)
-        job = await entering.admit(fields, NAMES)
+                fields[name] = await _image_of_job(call, match, hold)
+        job = await incoming.admit(fields, NAMES)
     try:
-        job = await _followed(call, job, report)
+        job = await _wait_with_progress(call, job, report)
     except asyncio.CancelledError:
-        leave(call, job)
+        cancel_in_background(call, job)
         raise
     if not job.state.is_done:
-        raise without_output(job)
+        raise problem_without_output(job)
     are_images = job.outputs[0].content_type.startswith("image/")
-    found = await files(call.front, job, hold) if are_images else []
-    return Made(job, await links_of(call.front, call.request, job), found)
+    contents = await read_output_files(call.front, job, hold) if are_images else []
+    return ToolOutputs(job, await links_of(call.front, call.request, job), contents)
 
 
 async def _model(call: Call, tool: Tool, fields: Mapping[str, Any]) -> str:
-    """Return the model that is named, else the one that fits. Raises: Problem."""
+    """Return the named model, or the only model that supports the task. Raises: Problem."""
     task = tool.task_of(fields)
-    known = {name: model.spec for name, model in (await call.front.models.all()).items()}
-    fitting = [name for name in sorted(known) if task in known[name].tasks]
+    specs = {name: model.spec for name, model in (await call.front.models.all()).items()}
+    candidates = [name for name in sorted(specs) if task in specs[name].tasks]
     named = fields.get("model")
-    if not named and len(fitting) != 1 and known:
-        there_is = f"name a model: there is {', '.join(fitting)}"
-        raise Invalid([FieldError("model", there_is if fitting else f"no model here does {task}")])
-    spec = (await call.front.models.get(named or next(iter(fitting), None))).spec
+    if not named and len(candidates) != 1 and specs:
+        proposal = f"name a model; available: {', '.join(candidates)}"
+        raise Invalid(
+            [FieldError("model", proposal if candidates else f"no model here supports {task}")]
+        )
+    spec = (await call.front.models.get(named or next(iter(candidates), None))).spec
     if _makes_videos(spec) is not (tool.arguments is VideoArguments):
-        others = ", ".join(fitting) or "none"
-        said = f"{spec.name!r} does {', '.join(spec.tasks)}; for {tool.name} there is {others}"
-        raise Invalid([FieldError("model", said)])
+        others = ", ".join(candidates) or "none"
+        message = (
+            f"{spec.name!r} supports {', '.join(spec.tasks)}; models for {tool.name}: {others}"
+        )
+        raise Invalid([FieldError("model", message)])
     return spec.name
 
 
@@ -175,30 +181,30 @@ def _makes_videos(spec: ModelSpec) -> bool:
     return any(task.endswith("-to-video") for task in spec.tasks)
 
 
-async def _of_job(call: Call, match: re.Match[str], hold: Hold) -> str:
+async def _image_of_job(call: Call, match: re.Match[str], hold: Hold) -> str:
     """Return an image of one of the tenant's jobs in base64. Raises: Problem."""
     job = await call.front.job(match[1], call.tenant)
     index = int(match[2] or 0)
     if index >= len(job.outputs):
-        said = f"the job {job.id} is {job.state} and has {len(job.outputs)} outputs"
-        raise Invalid([FieldError("image", said)])
+        message = f"the job {job.id} is {job.state} and has {len(job.outputs)} outputs"
+        raise Invalid([FieldError("image", message)])
     hold.add(job.outputs[index].bytes)
     return base64.b64encode(await call.front.outputs.read(job.outputs[index])).decode()
 
 
-async def _followed(call: Call, job: Job, report: Progress) -> Job:
-    """Return the job once it has ended, or the wait for it has; report its steps until then."""
-    done = 0
+async def _wait_with_progress(call: Call, job: Job, report: Progress) -> Job:
+    """Report a job's steps until it ends or the wait times out; return the job."""
+    last_step = 0
     try:
         async with (
             asyncio.timeout(call.front.settings.limits.max_wait_s),
             aclosing(events_of(call.front, job.id, "0")) as events,
         ):
             async for event in events:
-                if event and event.name == "progress" and event.data["step"] > done:
-                    done = event.data["step"]
+                if event and event.name == "progress" and event.data["step"] > last_step:
+                    last_step = event.data["step"]
                     stage = (event.data.get("detail") or {}).get("stage", "denoising")
-                    await report(done, event.data["steps"], stage)
+                    await report(last_step, event.data["steps"], stage)
     except TimeoutError:
         pass
     return await call.front.job(job.id, job.tenant)

@@ -1,5 +1,5 @@
-"""OpenAI's API: images, and videos in the shape that other open engines share.
+"""OpenAI's API: images, batches, files, and videos in the format that other open engines share.
 
-Requests become ours (`translated`), jobs become its answers (`shown`); both are pure.
-It may import what the other doors may.
+Pure functions convert requests (`translated`) and jobs (`shown`). May import what the other
+compatible endpoints may.
 """

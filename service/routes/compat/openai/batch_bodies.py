@@ -1,4 +1,4 @@
-"""Bodies of OpenAI's batches.
+"""Request and response bodies of OpenAI's batch API.
 
 Source: openai-python, src/openai/types/batch.py.
 """
@@ -11,19 +11,19 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, field_validator
 
 from service.batches.endpoint import GENERATE, BatchEndpoint
-from service.routes.compat.door import DoorBody
+from service.routes.compat.endpoint import CompatibleRequestBody
 from service.routes.compat.openai.image_batches import IMAGES
-from service.schemas.examples import Example, shown
+from service.schemas.examples import Example, schema_example
 from service.schemas.response import View
 
 MAX_HOURS = 168
 MAX_ID_CHARS = 64
 HOURS = "^([1-9]|[1-9][0-9]|1[0-5][0-9]|16[0-8])h$"
-"""Pattern of a window, up to `MAX_HOURS`."""
+"""Pattern of a completion window, up to `MAX_HOURS`."""
 WINDOW = re.compile(HOURS)
 
-ENDPOINTS: dict[str, BatchEndpoint] = {one.url: one for one in (GENERATE, IMAGES)}
-"""Endpoints that the lines of a batch may ask for, by `url`."""
+ENDPOINTS: dict[str, BatchEndpoint] = {endpoint.url: endpoint for endpoint in (GENERATE, IMAGES)}
+"""Endpoints that a batch's lines may call, by `url`."""
 
 Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
@@ -31,11 +31,11 @@ Metadata = Annotated[
 ]
 
 
-class BatchRequest(DoorBody):
-    """Request for a batch."""
+class BatchRequest(CompatibleRequestBody):
+    """Request to create a batch."""
 
     model_config = ConfigDict(
-        json_schema_extra=shown(
+        json_schema_extra=schema_example(
             {
                 "input_file_id": "file-0f8a1c2d3e4b5a69",
                 "endpoint": "/v1/generate",
@@ -48,11 +48,12 @@ class BatchRequest(DoorBody):
     input_file_id: Annotated[str, Field(max_length=MAX_ID_CHARS)]
     """Id of an uploaded file with `purpose` batch."""
     endpoint: Annotated[str, Field(json_schema_extra={"enum": [*ENDPOINTS]})]
-    """`url` of all its lines."""
+    """`url` of all lines."""
     completion_window: Annotated[str, Field(json_schema_extra={"pattern": HOURS})]
-    """`24h`, or another number of hours up to 168: what is not done by then is given up."""
+    """`24h`, or another number of hours up to 168. Requests that have not ended by then are
+    dropped."""
     metadata: Metadata | None = None
-    """Up to 16 texts, given back untouched."""
+    """Up to 16 texts, returned unchanged."""
 
     @field_validator("endpoint")
     @classmethod
@@ -99,91 +100,91 @@ BATCH: Example = {
 
 
 class RequestCounts(View):
-    """Numbers of a batch's lines."""
+    """Counts of a batch's lines."""
 
     total: int
     """Number of all lines, once the file is validated."""
     completed: int
-    """Number of those whose job succeeded."""
+    """Number of lines whose job succeeded."""
     failed: int
-    """Number of those that were refused, whose job failed, or that were given up."""
+    """Number of lines that were rejected, whose job failed, or that were dropped."""
 
 
 class LineErrorView(View):
-    """Error in one line of a batch's file."""
+    """Error in one line of a batch's input file."""
 
     code: str
     """Kind of the error, for programs."""
     message: str
     """Message for people: what is wrong and what to do."""
     line: int | None = None
-    """Number of the line, from 1; null: the file as a whole."""
+    """Number of the line, from 1; null: the whole file."""
     param: str | None = None
-    """Field at fault; null: none in particular."""
+    """Wrong field; null if the error concerns no single field."""
 
 
 class BatchErrors(View):
-    """Reasons why a batch's file was refused."""
+    """Reasons why a batch's input file was rejected."""
 
     object: Literal["list"] = "list"
     """Always `list`."""
     data: list[LineErrorView]
-    """Lines at fault, the first hundred."""
+    """Errors, at most 100."""
 
 
 class BatchView(View):
-    """Batch as OpenAI's clients read it. Times are seconds since the epoch."""
+    """Batch in OpenAI's format. Times are seconds since the epoch."""
 
-    model_config = ConfigDict(json_schema_extra=shown(BATCH))
+    model_config = ConfigDict(json_schema_extra=schema_example(BATCH))
 
     id: str
-    """Name of the batch in addresses."""
+    """Id of the batch."""
     object: Literal["batch"] = "batch"
     """Always `batch`."""
     endpoint: str
-    """`url` of all its lines."""
+    """`url` of all lines."""
     errors: BatchErrors | None = None
-    """Reasons why its file was refused; null: it was not."""
+    """Reasons why the input file was rejected; null otherwise."""
     input_file_id: str
-    """File with its requests."""
+    """File with the requests."""
     completion_window: str
-    """Hours after which what is not done is given up."""
+    """Hours after which unfinished requests are dropped."""
     status: str
     """`validating`, `failed`, `in_progress`, `finalizing`, `completed`, `expired`, `cancelling` or
     `cancelled`."""
     output_file_id: str | None = None
-    """File with the answers to the lines that succeeded."""
+    """File with the results of successful lines."""
     error_file_id: str | None = None
-    """File with the answers to the others."""
+    """File with the results of all other lines."""
     created_at: int
-    """Time at which it was accepted."""
+    """Time when the batch was accepted."""
     in_progress_at: int | None = None
-    """Time at which its file had been validated, as the others null before it."""
+    """Time when the input file was validated; null until then, like the times below."""
     expires_at: int
-    """Time after which what is not done is given up."""
+    """Time after which unfinished requests are dropped."""
     finalizing_at: int | None = None
-    """Time at which its last line had ended."""
+    """Time when the last line ended."""
     completed_at: int | None = None
-    """Time at which its results were there."""
+    """Time when the result files were complete."""
     failed_at: int | None = None
-    """Time at which its file was refused."""
+    """Time when the input file was rejected."""
     expired_at: int | None = None
-    """Time at which the rest was given up."""
+    """Time when the unfinished requests were dropped."""
     cancelling_at: int | None = None
-    """Time at which a client asked for its end."""
+    """Time when a client requested the cancellation."""
     cancelled_at: int | None = None
-    """Time of that end."""
+    """Time when the cancellation was complete."""
     request_counts: RequestCounts
-    """Numbers of its lines."""
+    """Counts of the lines."""
     metadata: dict[str, str] | None = None
-    """Texts of the request, untouched."""
+    """Texts of the request, unchanged."""
 
 
 class BatchPage(View):
     """Page of batches, newest first."""
 
     model_config = ConfigDict(
-        json_schema_extra=shown(
+        json_schema_extra=schema_example(
             {
                 "object": "list",
                 "data": [BATCH],
@@ -199,8 +200,8 @@ class BatchPage(View):
     data: list[BatchView]
     """Batches of this page."""
     first_id: str | None = None
-    """Id of the first of them; null: there is none."""
+    """Id of the page's first batch; null if empty."""
     last_id: str | None = None
-    """Id of the last of them: `after` of the next page."""
+    """Id of the page's last batch: `after` of the next page."""
     has_more: bool
     """True if there is a next page."""

@@ -1,4 +1,4 @@
-"""Errors as OpenAI's clients read them: one `error` with its type, and headers about retries."""
+"""Errors in OpenAI's format: an `error` object with its type, and headers that control retries."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pydantic import BaseModel, ConfigDict
 
 from service.errors.problems import Problem, problem_body
 from service.routes.compat import documents
-from service.routes.compat.door import CONTENT_POLICY
+from service.routes.compat.endpoint import CONTENT_POLICY
 from service.schemas.response import OpenAIErrorView
 
 ADMITTING = tuple(status for status in documents.ADMITTING if status != 422)
-"""Statuses of errors of its routes that admit a request and wait for its job."""
+"""Error statuses of OpenAI routes that admit a request and wait for its job."""
 _STATUSES = {422: 400}
-"""Statuses that its API has others for."""
+"""Statuses that OpenAI's API replaces with others."""
 
 
 class OpenAIError(BaseModel):
-    """Error as OpenAI's clients read it."""
+    """Error in OpenAI's format."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -29,12 +29,12 @@ class OpenAIError(BaseModel):
 
 
 def code_of(problem: Problem) -> str:
-    """Return the problem's code as OpenAI's API spells it."""
+    """Return the problem's code as OpenAI's API names it."""
     return CONTENT_POLICY.get(problem.code, problem.code)
 
 
 def error_of(problem: Problem) -> dict[str, Any]:
-    """Return the `error` of an answer or an event."""
+    """Return the `error` object of a response or an event."""
     error: dict[str, Any] = problem_body(problem)["error"]
     return error | {"code": code_of(problem)}
 
@@ -45,10 +45,11 @@ def status_of(problem: Problem) -> int:
 
 
 def openai_error(problem: Problem) -> Response:
-    """Return a problem as OpenAI's API would.
+    """Convert a problem to OpenAI's error format.
 
-    `x-should-retry` tells its SDKs what to do; else they repeat every 409 and 5xx, of which some
-    say that a job has ended. A request that cannot be served is a 400 there, not a 422.
+    `x-should-retry` controls OpenAI's SDKs. Without it they retry every 409 and 5xx, although some
+    of these report a job that has ended. A request that cannot be served is a 400 in OpenAI's API,
+    not a 422.
 
     Source: openai-python, src/openai/_base_client.py, `_should_retry`, `_parse_retry_after_header`.
     """

@@ -1,4 +1,4 @@
-"""Examples of OpenAI's bodies, for openapi.yaml."""
+"""Example bodies of OpenAI's API for openapi.yaml."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenAI's files: what batches read, and what they write.
+"""OpenAI's file API: input files of batches, and their result files.
 
 Source: openai-python, src/openai/resources/files.py, types/file_object.py.
 """
@@ -25,18 +25,18 @@ from service.jobs.model.batch import Purpose, StoredFile, new_file_id
 from service.jobs.storage.object_store import file_key
 from service.routes.compat import documents
 from service.routes.compat.call import ByBearer, Call, documented
-from service.routes.compat.door import Door
+from service.routes.compat.endpoint import CompatibleEndpoint
 from service.routes.compat.openai.errors import OpenAIError, openai_error
 from service.routes.compat.replicate import uploads
-from service.schemas.examples import Example, shown
+from service.schemas.examples import Example, schema_example
 from service.schemas.response import View
 
 PREFIX = "/v1/files"
 MAX_PAGE = 10_000
 TEXT_BYTES = 256
-"""Maximum size of a text of the form."""
+"""Maximum size of a text field of the form."""
 EXPIRES = ("expires_after[anchor]", "expires_after[seconds]")
-"""Texts that OpenAI's SDK may send; files leave after `batches.retention_s` whatever they say."""
+"""Form fields that OpenAI's SDK may send; they are ignored, since `batches.retention_s` applies."""
 
 FileId = Annotated[str, Path(description="A file's `id`.")]
 Order = Literal["asc", "desc"]
@@ -55,33 +55,33 @@ FILE: Example = {
 
 
 class FileView(View):
-    """File as OpenAI's clients read it."""
+    """File in OpenAI's format."""
 
-    model_config = ConfigDict(json_schema_extra=shown(FILE))
+    model_config = ConfigDict(json_schema_extra=schema_example(FILE))
 
     id: str
-    """Name of the file in addresses."""
+    """Id of the file."""
     object: Literal["file"] = "file"
     """Always `file`."""
     bytes: int
-    """Size of the file."""
+    """Size in bytes."""
     created_at: int
-    """Seconds since the epoch, as in the next one."""
+    """Time of the upload: seconds since the epoch."""
     expires_at: int
-    """Time after which the file is deleted."""
+    """Time after which the file is deleted: seconds since the epoch."""
     filename: str
-    """Name that the client gave it."""
+    """File name from the upload."""
     purpose: Purpose
     """`batch`: requests; `batch_output`: results."""
     status: Literal["processed"] = "processed"
-    """Always `processed`: a batch checks its file when it begins."""
+    """Always `processed`: the file is validated when its batch starts."""
 
 
 class FilePage(View):
     """Page of files."""
 
     model_config = ConfigDict(
-        json_schema_extra=shown(
+        json_schema_extra=schema_example(
             {
                 "object": "list",
                 "data": [FILE],
@@ -97,60 +97,62 @@ class FilePage(View):
     data: list[FileView]
     """Files of this page."""
     first_id: str | None = None
-    """Id of the first of them; null: there is none."""
+    """Id of the page's first file; null if empty."""
     last_id: str | None = None
-    """Id of the last of them: `after` of the next page."""
+    """Id of the page's last file: `after` of the next page."""
     has_more: bool
     """True if there is a next page."""
 
 
 class FileDeleted(View):
-    """Deleted file."""
+    """Confirmation that a file was deleted."""
 
     model_config = ConfigDict(
-        json_schema_extra=shown({"id": FILE["id"], "object": "file", "deleted": True})
+        json_schema_extra=schema_example({"id": FILE["id"], "object": "file", "deleted": True})
     )
 
     id: str
-    """Id that the file had."""
+    """Id of the deleted file."""
     object: Literal["file"] = "file"
     """Always `file`."""
     deleted: Literal[True] = True
-    """Always true: else there is an error."""
+    """Always true: otherwise the response is an error."""
 
 
 class FileForm(View):
-    """Form of an upload."""
+    """Upload form."""
 
     model_config = ConfigDict(
-        extra="forbid", json_schema_extra=shown({"file": "@cats.jsonl", "purpose": "batch"})
+        extra="forbid",
+        json_schema_extra=schema_example({"file": "@cats.jsonl", "purpose": "batch"}),
     )
 
     file: Annotated[str, Field(json_schema_extra={"format": "binary"})]
-    """File of requests: JSON, one request a line."""
+    """File of requests: JSON lines, one request per line."""
     purpose: Literal["batch"]
-    """Use of the file: batches alone."""
+    """Use of the file: only batches."""
     anchor: Annotated[str | None, Field(alias="expires_after[anchor]")] = None
-    """Taken, and without effect, as the next one: files are kept for `batches.retention_s`."""
+    """Accepted without effect, like `expires_after[seconds]`: files expire after
+    `batches.retention_s`."""
     seconds: Annotated[str | None, Field(alias="expires_after[seconds]")] = None
-    """Taken, and without effect."""
+    """Accepted without effect."""
 
 
 def start_of(ids: Sequence[str], after: str | None) -> int:
-    """Return where the page behind an id begins. Raises: NotFound: a list of pages has no such id.
+    """Return the index of the page that follows the id `after`. Raises: NotFound: no such id.
 
-    Else a client that follows pages would begin anew where an item has left meanwhile.
+    Without the error, a client would restart at the first page if that item was deleted meanwhile.
     """
     if after is None:
         return 0
     if after not in ids:
-        said = f"there is no {after[:80]!r} in this list; begin anew, without after"
-        raise NotFound(said, errors=[FieldError("after", "there is no such id in this list")])
+        message = f"there is no {after[:80]!r} in this list; start again without after"
+        raise NotFound(message, errors=[FieldError("after", "there is no such id in this list")])
     return ids.index(after) + 1
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Describe errors of these routes."""
+    """Describe the errors of these routes for OpenAPI."""
     return documents.errors(OpenAIError, *statuses)
 
 
@@ -164,28 +166,28 @@ UPLOAD: dict[str, Any] = {
 
 @router.post("", response_model=FileView, **UPLOAD)
 async def create_file(call: ByBearer) -> FileView | Response:
-    """Upload a file of requests for a batch: JSON, one request a line.
+    """Upload a file of requests for a batch: JSON lines, one request per line.
 
-    Replicate's client sends an input's image here, as `content`, and is answered with a data URI.
+    Replicate's client sends an input image here, as `content`, and receives a data URI.
     """
-    with call.front.uploads.place(call.client) as place, uploads.receiving(call) as image:
+    with call.front.uploads.slot(call.client) as place, uploads.receiving(call) as image:
         async with _upload(call) as file:
             texts = {name: MemoryPart(TEXT_BYTES, name) for name in ("purpose", *EXPIRES)}
             parts: dict[str, Part] = {"file": file, **texts, **image.parts}
             await read_form(call.request, parts, arrived=place.arrived)
             place.is_received = True
-            if image.is_there:
+            if image.is_present:
                 return await image.answer()
             _check_form(file, texts["purpose"])
-            return _view(await _kept(call, file))
+            return _view(await _store(call, file))
 
 
 @asynccontextmanager
 async def _upload(call: Call) -> AsyncIterator[FilePart]:
-    """Hold an upload in a file that has no name, and is gone whatever dies."""
+    """Create a temporary file for an upload, unnamed so that the OS deletes it after a crash."""
     settings = call.front.settings
     folder = settings.state_dir if settings.state_dir.is_dir() else None
-    file = TemporaryFile(dir=folder)  # noqa: SIM115 - closed beside the event loop
+    file = TemporaryFile(dir=folder)  # noqa: SIM115 - closed in a thread
     try:
         yield FilePart(settings.batches.max_file_bytes, "a batch's file", file)
     finally:
@@ -193,20 +195,20 @@ async def _upload(call: Call) -> AsyncIterator[FilePart]:
 
 
 def _check_form(file: FilePart, purpose: MemoryPart) -> None:
-    """Raises: Invalid."""
-    found = [] if file.is_there else [FieldError("file", "Field required")]
+    """Check the form's `file` and `purpose`. Raises: Invalid."""
+    errors = [] if file.is_present else [FieldError("file", "Field required")]
     if purpose.text() != "batch":
-        found.append(FieldError("purpose", "must be batch: files serve batches alone"))
-    if found:
-        raise Invalid(found)
+        errors.append(FieldError("purpose", "must be batch: files are used by batches only"))
+    if errors:
+        raise Invalid(errors)
 
 
-async def _kept(call: Call, part: FilePart) -> StoredFile:
+async def _store(call: Call, part: FilePart) -> StoredFile:
     """Store the file, then record it.
 
     Raises: Conflict, Busy: the tenant has too many files, or too many bytes; StoreError.
     """
-    front, most = call.front, call.front.settings.batches.max_files
+    front, max_files = call.front, call.front.settings.batches.max_files
     limits = await front.tenants.of(call.tenant)
     name = part.filename or "batch.jsonl"
     file = new_file(front, new_file_id(), call.tenant, name, "batch", part.bytes)
@@ -214,8 +216,8 @@ async def _kept(call: Call, part: FilePart) -> StoredFile:
     await front.store.put_file(file_key(file.id), part.file, JSONL)
     try:
         async with within_quotas(front, call.tenant):
-            if not await front.queue.record_file(file, most, limits):
-                raise too_many_files(most)
+            if not await front.queue.record_file(file, max_files, limits):
+                raise too_many_files(max_files)
     except Problem:
         await front.store.delete([file_key(file.id)])
         await front.queue.withdraw(file.id)
@@ -223,11 +225,11 @@ async def _kept(call: Call, part: FilePart) -> StoredFile:
     return file
 
 
-def too_many_files(most: int) -> Conflict:
-    """Return the refusal of a file, or of a batch whose results would be files."""
+def too_many_files(max_files: int) -> Conflict:
+    """Return the problem for a file, or a batch with result files, beyond the limit."""
     detail = (
-        f"you may have {most} files, two for each batch that has not ended among them, and have as"
-        f" many; delete one (DELETE {PREFIX}/ID)"
+        f"you have reached the limit of {max_files} files, which includes two for each batch that"
+        f" has not ended; delete one (DELETE {PREFIX}/ID)"
     )
     return Conflict(detail, code="too_many_files")
 
@@ -239,37 +241,41 @@ def _view(file: StoredFile) -> FileView:
 @router.get("", responses=errors(400, 401, 404, 503))
 async def list_files(
     call: ByBearer,
-    purpose: Annotated[Purpose | None, Query(description="Files of this purpose alone.")] = None,
-    limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="Most items of a page.")] = MAX_PAGE,
-    after: Annotated[str | None, Query(description="The last id of the page before.")] = None,
-    order: Annotated[Order, Query(description="By the time they came.")] = "desc",
+    purpose: Annotated[Purpose | None, Query(description="Only files of this purpose.")] = None,
+    limit: Annotated[
+        int, Query(ge=1, le=MAX_PAGE, description=("Maximum number of items of the page."))
+    ] = MAX_PAGE,
+    after: Annotated[
+        str | None, Query(description=("Cursor: the last id of the previous page."))
+    ] = None,
+    order: Annotated[Order, Query(description="Order by upload time.")] = "desc",
 ) -> FilePage:
-    """A page of the tenant's files."""
-    found = await call.front.queue.files(call.tenant)
-    found = [file for file in found if purpose in (None, file.purpose)]
-    found = found if order == "desc" else found[::-1]
-    start = start_of([file.id for file in found], after)
-    shown = [_view(file) for file in found[start : start + limit]]
-    first, last = (shown[0].id, shown[-1].id) if shown else (None, None)
-    has_more = len(found) > start + limit
-    return FilePage(data=shown, first_id=first, last_id=last, has_more=has_more)
+    """Return a page of the tenant's files."""
+    stored = await call.front.queue.files(call.tenant)
+    stored = [file for file in stored if purpose in (None, file.purpose)]
+    stored = stored if order == "desc" else stored[::-1]
+    start = start_of([file.id for file in stored], after)
+    views = [_view(file) for file in stored[start : start + limit]]
+    first, last = (views[0].id, views[-1].id) if views else (None, None)
+    has_more = len(stored) > start + limit
+    return FilePage(data=views, first_id=first, last_id=last, has_more=has_more)
 
 
 @router.get("/{file_id}", responses=errors(401, 404, 503))
 async def get_file(file_id: FileId, call: ByBearer) -> FileView:
-    """One file."""
+    """Return one file's metadata."""
     return _view(await _file(call, file_id))
 
 
 @router.delete("/{file_id}", responses=errors(401, 404, 409, 503))
 async def delete_file(file_id: FileId, call: ByBearer) -> FileDeleted:
-    """Delete a file that no unended batch reads."""
+    """Delete a file, unless a batch that has not ended reads it."""
     match await call.front.queue.remove_file(file_id, call.tenant):
         case "none":
             raise _no_such_file(file_id)
         case "used":
-            said = "a batch that has not ended reads this file; cancel the batch first"
-            raise Conflict(said, code="file_in_use")
+            message = "a batch that has not ended reads this file; cancel the batch first"
+            raise Conflict(message, code="file_in_use")
     return FileDeleted(id=file_id)
 
 
@@ -284,26 +290,24 @@ CONTENT: dict[int | str, dict[str, Any]] = {
     responses={**CONTENT, **errors(401, 404, 503)},
 )
 async def get_file_content(file_id: FileId, call: ByBearer) -> Response:
-    """The bytes of a file."""
+    """Download a file."""
     file = await _file(call, file_id)
-    pieces = chunks_of(call.front.store, file_key(file.id), file.bytes)
+    chunks = chunks_of(call.front.store, file_key(file.id), file.bytes)
     headers = {"Content-Length": str(file.bytes)}
-    return StreamingResponse(pieces, headers=headers, media_type=JSONL)
+    return StreamingResponse(chunks, headers=headers, media_type=JSONL)
 
 
 async def _file(call: Call, file_id: str) -> StoredFile:
-    """Raises: NotFound."""
-    found = await call.front.queue.file(file_id, call.tenant)
-    if found is None:
+    """Return a tenant's file by its id. Raises: NotFound."""
+    file = await call.front.queue.file(file_id, call.tenant)
+    if file is None:
         raise _no_such_file(file_id)
-    return found
+    return file
 
 
 def _no_such_file(file_id: str) -> NotFound:
-    said = (
-        f"there is no file {file_id[:80]!r}; it was deleted, has left after its time, or never was"
-    )
-    return NotFound(said, code="file_not_found")
+    message = f"there is no file {file_id[:80]!r}; it was deleted, has expired, or never existed"
+    return NotFound(message, code="file_not_found")
 
 
-DOOR = Door(router, bodies=(FileForm,), error_forms={PREFIX: openai_error})
+ENDPOINT = CompatibleEndpoint(router, bodies=(FileForm,), error_forms={PREFIX: openai_error})

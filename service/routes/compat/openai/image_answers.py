@@ -1,4 +1,4 @@
-"""Jobs as OpenAI's clients read the images of them.
+"""Conversion of a job to OpenAI's images response.
 
 Source: openai-python, src/openai/types/images_response.py.
 """
@@ -12,53 +12,53 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict
 
-from models.spec.hires import drawn_size
+from models.spec.hires import generated_size
 from models.spec.quality_presets import EXACT
 from service.jobs.model.job import Job
 from service.routes.compat.openai import examples
-from service.routes.compat.openai.qualities import shown_quality
-from service.schemas.examples import shown as shown_example
+from service.routes.compat.openai.qualities import openai_quality
+from service.schemas.examples import schema_example as shown_example
 from service.schemas.response import View
 
 PATCH_PX = 16
-"""Side of what counts as a token of an image."""
+"""Side in pixels of the square that counts as one image token."""
 CLIP_TOKENS = 77
-"""Text tokens of models that take no other number."""
+"""Text tokens of models without `max_sequence_length`."""
 
 
 class InputTokensView(View):
-    """Tokens of the request: of its texts, and of its image."""
+    """Input tokens: of the texts, and of the input image."""
 
     text_tokens: int
     """Text tokens that the model reads."""
     image_tokens: int
-    """Tokens of the image that was sent."""
+    """Tokens of the input image."""
 
 
 class TokensView(View):
-    """Size of a request in OpenAI's unit: a token of an image is a square of 16 pixels."""
+    """Token counts in OpenAI's format: an image token is a square of 16 x 16 pixels."""
 
     input_tokens: int
     """Tokens of the request."""
     output_tokens: int
-    """Tokens of the images."""
+    """Tokens of the output images."""
     total_tokens: int
-    """Sum of the two."""
+    """Sum of both."""
     input_tokens_details: InputTokensView
     """Parts of `input_tokens`."""
 
 
 class ImageView(View):
-    """An image of an answer."""
+    """Image of a response."""
 
     b64_json: str | None = None
     """The file in base64."""
     url: str | None = None
-    """A link to it that needs no key, and expires."""
+    """Signed link that needs no key, and expires."""
     revised_prompt: str | None = None
-    """Null: prompts are drawn as they are."""
+    """Always null: prompts are not revised."""
     seed: int
-    """Random seed; with it the same request gives the same image."""
+    """Random seed; with this seed the same request generates the same image."""
 
 
 class ImagesView(View):
@@ -67,56 +67,57 @@ class ImagesView(View):
     model_config = ConfigDict(json_schema_extra=shown_example(examples.IMAGES))
 
     created: int
-    """Time of the job's end: seconds since the epoch."""
+    """Time when the job ended: seconds since the epoch."""
     data: list[ImageView]
-    """Images in their order: number i has the seed + i."""
+    """Images in order: image i has seed `seed + i`."""
     background: Literal["opaque"] = "opaque"
     """Background of the images."""
     output_format: str
     """Format of the files."""
     quality: str
-    """`low`, `medium` or `high`; `auto`: a preset that has no name there."""
+    """`low`, `medium` or `high`; `auto` for presets without an OpenAI name."""
     size: str
     """Width and height in pixels."""
     usage: TokensView
-    """Size of the request in OpenAI's unit."""
+    """Token counts of the request."""
 
 
-def shown(job: Job, links: Sequence[str] = (), files: Sequence[bytes] = ()) -> ImagesView:
-    """Return a job that has succeeded, with links to its outputs or with their bytes."""
-    given: list[dict[str, Any]] = [{"url": link} for link in links]
-    given = given or [{"b64_json": base64.b64encode(data).decode()} for data in files]
+def to_images_view(job: Job, links: Sequence[str] = (), files: Sequence[bytes] = ()) -> ImagesView:
+    """Convert a successful job to OpenAI's images, with links or with the files' bytes."""
+    sources: list[dict[str, Any]] = [{"url": link} for link in links]
+    sources = sources or [{"b64_json": base64.b64encode(data).decode()} for data in files]
     data = [
-        ImageView(seed=output.seed, **one) for output, one in zip(job.outputs, given, strict=True)
+        ImageView(seed=output.seed, **source)
+        for output, source in zip(job.outputs, sources, strict=True)
     ]
     return ImagesView(
         created=int(job.finished_at or job.created_at),
         data=data,
         usage=tokens_of(job, len(job.outputs)),
-        **about(job),
+        **image_properties(job),
     )
 
 
-def about(job: Job) -> dict[str, str]:
-    """Return what an answer and each event say of a job's images."""
+def image_properties(job: Job) -> dict[str, str]:
+    """Return the image properties that the response and each event contain."""
     return {
-        "size": "{}x{}".format(*drawn_size(job.request)),
-        "quality": shown_quality(str(job.request.get("quality", EXACT))),
+        "size": "{}x{}".format(*generated_size(job.request)),
+        "quality": openai_quality(str(job.request.get("quality", EXACT))),
         "output_format": str(job.request["output"]["format"]),
     }
 
 
 def tokens_of(job: Job, images: int) -> TokensView:
-    """Return what so many images of a job count."""
-    each = _tokens(*drawn_size(job.request))
-    read = _tokens(job.request["width"], job.request["height"])
+    """Count the tokens of a job with this number of output images."""
+    image_tokens = _tokens(*generated_size(job.request))
+    input_image = _tokens(job.request["width"], job.request["height"])
     text = int(job.request.get("max_sequence_length", CLIP_TOKENS))
-    details = InputTokensView(text_tokens=text, image_tokens=read * ("image" in job.request))
-    given = details.text_tokens + details.image_tokens
+    details = InputTokensView(text_tokens=text, image_tokens=input_image * ("image" in job.request))
+    input_tokens = details.text_tokens + details.image_tokens
     return TokensView(
-        input_tokens=given,
-        output_tokens=images * each,
-        total_tokens=given + images * each,
+        input_tokens=input_tokens,
+        output_tokens=images * image_tokens,
+        total_tokens=input_tokens + images * image_tokens,
         input_tokens_details=details,
     )
 

@@ -1,4 +1,4 @@
-"""Requests for images as OpenAI's clients send them, and what they say in our fields.
+"""Image requests of OpenAI's API, and their conversion to the fields of `POST /v1/generate`.
 
 Source: openai-python, src/openai/types/image_generate_params.py, image_edit_params.py,
 image_create_variation_params.py.
@@ -13,72 +13,72 @@ from pydantic import ConfigDict, Field
 
 from models.spec.model_spec import ModelSpec
 from service.errors.problems import FieldError, Invalid
-from service.routes.compat.door import DoorBody
-from service.routes.compat.names import Names
+from service.routes.compat.endpoint import CompatibleRequestBody
+from service.routes.compat.names import FieldNames
 from service.routes.compat.openai import examples
-from service.routes.compat.openai.further import joined
+from service.routes.compat.openai.extra_fields import merge_extra_fields
 from service.routes.compat.openai.qualities import preset_of
 from service.routes.compat.openai.sizes import sides_of
-from service.schemas.examples import shown
+from service.schemas.examples import schema_example
 from service.schemas.request_parts import MAX_LISTED_IMAGES
 
 IMAGE_TASKS = frozenset(("text-to-image", "image-to-image", "inpainting"))
 MAX_PARTIAL_IMAGES = 3
 
 
-class ImageRequest(DoorBody):
+class ImageRequest(CompatibleRequestBody):
     """Request for images (`images.generate`).
 
-    Any other field of `POST /v1/generate` may stand beside these.
+    Other fields of `POST /v1/generate` may be added.
     """
 
-    model_config = ConfigDict(extra="allow", json_schema_extra=shown(examples.REQUEST))
+    model_config = ConfigDict(extra="allow", json_schema_extra=schema_example(examples.REQUEST))
 
     prompt: str
     """Description of the image."""
     model: str | None = None
-    """Name of a model from `GET /v1/models`. May be left out where only one is served."""
+    """Name of a model from `GET /v1/models`. Optional if only one model is served."""
     n: int | None = None
     """Number of images. Default: 1."""
     size: str | None = None
-    """Width and height in pixels, such as `1024x1024`. `auto`, as the default: the model's own, or
-    the nearest to the image that is sent."""
+    """Width and height in pixels, such as `1024x1024`. `auto` (default): the model's size, or the
+    size closest to the input image."""
     quality: str | None = None
-    """`low`, `medium` or `high`: the presets `fast`, `high` and `exact` where the model has them;
-    `hd` is `high`, `auto` and `standard` are the model's default. Or a preset's name."""
+    """`low`, `medium` or `high`: the presets `fast`, `high` and `exact` if the model has them. `hd`
+    equals `high`; `auto` and `standard` select the model's default. Or a preset's name."""
     response_format: Literal["url", "b64_json"] | None = None
-    """Form of the images: signed links that expire, or base64, which is the default."""
+    """Signed links that expire (`url`), or base64 (default)."""
     output_format: Literal["png", "jpeg", "webp"] | None = None
     """Format of the files. Default: `png`."""
     output_compression: Annotated[int, Field(ge=0, le=100)] | None = None
     """Encoding quality of JPEG and WebP."""
     background: Literal["auto", "opaque", "transparent"] | None = None
-    """Background; no model here makes a transparent one."""
+    """Background; no model here supports a transparent background."""
     moderation: Literal["auto", "low"] | None = None
-    """Filter of what is made; without effect, since the operator decides."""
+    """Accepted without effect: the operator configures the safety check."""
     style: str | None = None
-    """Style of the image; refused, since the prompt says it."""
+    """Rejected: describe the style in the prompt."""
     user: str | None = None
-    """Name of an end user, which the job's metadata keep."""
+    """Identifier of an end user, stored in the job's metadata."""
     safety_identifier: str | None = None
-    """Another name of `user`, which goes before it."""
+    """Alternative to `user`, with precedence."""
     stream: bool | None = None
-    """Answer by server-sent events."""
+    """Respond with server-sent events."""
     partial_images: Annotated[int, Field(ge=0, le=MAX_PARTIAL_IMAGES)] | None = None
-    """Number of previews in the stream. There are fewer where the image is done sooner."""
+    """Number of previews in the stream. Fast jobs may send fewer."""
 
 
 _FILES: Mapping[str, Any] = {
     "image": {
         "type": "string",
         "format": "binary",
-        "description": "PNG, JPEG or WebP to start from; `image[]` is the same, and may come"
-        " several times: the further ones are `reference_images`, where the model sees any.",
+        "description": "Input image: PNG, JPEG or WebP. `image[]` is the same and may be repeated:"
+        " further images become `reference_images`, if the model accepts any.",
     },
     "mask": {
         "type": "string",
         "format": "binary",
-        "description": "PNG or WebP: the image is redrawn where it is transparent.",
+        "description": "PNG or WebP: the image is regenerated where it is transparent.",
     },
 }
 
@@ -96,16 +96,17 @@ def _with_image(schema: dict[str, Any]) -> None:
 
 
 class ImageEditForm(ImageRequest):
-    """Form that asks for edits of an image (`images.edit`)."""
+    """Form for edits of an image (`images.edit`)."""
 
     model_config = ConfigDict(json_schema_extra=_with_image_and_mask)
 
     input_fidelity: Literal["low", "high"] | None = None
-    """Likeness to the image: `low`, the default; `high` is refused, since `strength` says it."""
+    """Fidelity to the input image: `low` (default); `high` is rejected, since `strength` controls
+    this."""
 
 
 class ImageVariationForm(ImageRequest):
-    """Form that asks for variations of an image (`images.create_variation`)."""
+    """Form for variations of an image (`images.create_variation`)."""
 
     model_config = ConfigDict(json_schema_extra=_with_image)
 
@@ -113,29 +114,29 @@ class ImageVariationForm(ImageRequest):
     """Description of the image. Default: none."""
 
 
-def translated(asked: ImageRequest, spec: ModelSpec) -> dict[str, Any]:
-    """Return a request in our fields. Raises: Invalid: it asks for what is not served."""
-    if errors := [*_unserved(asked, spec)]:
+def to_generate_fields(body: ImageRequest, spec: ModelSpec) -> dict[str, Any]:
+    """Convert an OpenAI image request to the fields of `POST /v1/generate`. Raises: Invalid."""
+    if errors := [*_unserved(body, spec)]:
         raise Invalid(errors)
-    further = dict(asked.model_extra or {})
-    fields, names = _fields(asked, spec), names_of(asked)
-    if user := asked.safety_identifier or asked.user:
-        fields["metadata"] = {"user": user} | _members(further, "metadata")
-    if "output" in fields and "output" in further:
-        output = _members(further, "output")
-        fields["output"] = joined(fields["output"], output, names, inside="output.")
-    return joined(fields, further, names)
+    extra_fields = dict(body.model_extra or {})
+    fields, names = _fields(body, spec), field_names(body)
+    if user := body.safety_identifier or body.user:
+        fields["metadata"] = {"user": user} | _members(extra_fields, "metadata")
+    if "output" in fields and "output" in extra_fields:
+        output = _members(extra_fields, "output")
+        fields["output"] = merge_extra_fields(fields["output"], output, names, inside="output.")
+    return merge_extra_fields(fields, extra_fields, names)
 
 
-def _fields(asked: ImageRequest, spec: ModelSpec) -> dict[str, Any]:
-    output = {"format": asked.output_format, "quality": _quality(asked.output_compression)}
+def _fields(body: ImageRequest, spec: ModelSpec) -> dict[str, Any]:
+    output = {"format": body.output_format, "quality": _quality(body.output_compression)}
     fields = {
-        "model": asked.model,
-        "prompt": asked.prompt,
-        "num_images": asked.n,
-        "quality": preset_of(asked.quality, spec),
+        "model": body.model,
+        "prompt": body.prompt,
+        "num_images": body.n,
+        "quality": preset_of(body.quality, spec),
         "output": {name: value for name, value in output.items() if value is not None} or None,
-        **sides_of(asked.size),
+        **sides_of(body.size),
     }
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -144,32 +145,32 @@ def _quality(compression: int | None) -> int | None:
     return None if compression is None else max(1, compression)
 
 
-def _members(further: dict[str, Any], name: str) -> dict[str, Any]:
-    """Take an object out of the further fields. Raises: Invalid: it is none."""
-    found = further.pop(name, {})
-    if not isinstance(found, dict):
+def _members(extra_fields: dict[str, Any], name: str) -> dict[str, Any]:
+    """Remove an object from the additional fields and return it. Raises: Invalid: not an object."""
+    members = extra_fields.pop(name, {})
+    if not isinstance(members, dict):
         raise Invalid([FieldError(name, "must be an object")])
-    return found
+    return members
 
 
-def _unserved(asked: ImageRequest, spec: ModelSpec) -> Iterator[FieldError]:
+def _unserved(body: ImageRequest, spec: ModelSpec) -> Iterator[FieldError]:
     if not IMAGE_TASKS & {*spec.tasks}:
-        said = f"the model {spec.name!r} makes videos; ask POST /v1/videos"
-        yield FieldError("model", said)
-    if asked.background == "transparent":
-        yield FieldError("background", "no model here makes a transparent one; leave it out")
-    if asked.style is not None:
-        yield FieldError("style", "is not served; say the style in the prompt")
-    if getattr(asked, "input_fidelity", None) == "high":
-        yield FieldError("input_fidelity", "is not served; strength says how much is redrawn")
-    if asked.stream and asked.response_format == "url":
-        yield FieldError("response_format", "a stream has its images in base64; leave it out")
-    if asked.partial_images and not asked.stream:
-        yield FieldError("partial_images", "come in a stream; send stream: true")
+        message = f"the model {spec.name!r} generates videos; use POST /v1/videos"
+        yield FieldError("model", message)
+    if body.background == "transparent":
+        yield FieldError("background", "no model here generates transparent images; leave it out")
+    if body.style is not None:
+        yield FieldError("style", "is not supported; describe the style in the prompt")
+    if getattr(body, "input_fidelity", None) == "high":
+        yield FieldError("input_fidelity", "is not supported; strength determines how much changes")
+    if body.stream and body.response_format == "url":
+        yield FieldError("response_format", "a stream contains images in base64; leave it out")
+    if body.partial_images and not body.stream:
+        yield FieldError("partial_images", "are sent in streams only; send stream: true")
 
 
-def names_of(asked: ImageRequest) -> Names:
-    """Return what our fields are called in such a request."""
+def field_names(body: ImageRequest) -> FieldNames:
+    """Return the OpenAI names of the converted fields, for errors."""
     foreign = {
         "num_images": "n",
         "mask_image": "mask",
@@ -178,6 +179,6 @@ def names_of(asked: ImageRequest) -> Names:
         "output.quality": "output_compression",
         "metadata.user": "user",
     }
-    if sides_of(asked.size):
+    if sides_of(body.size):
         foreign |= {"width": "size", "height": "size"}
-    return Names(foreign)
+    return FieldNames(foreign)

@@ -1,4 +1,4 @@
-"""OpenAI's images: `client.images.generate`, `edit` and `create_variation`."""
+"""Routes of OpenAI's image API: `client.images.generate`, `edit` and `create_variation`."""
 
 from __future__ import annotations
 
@@ -17,205 +17,214 @@ from service.http.multipart import MEDIA_TYPE as FORM
 from service.http.negotiation import EVENTS, JSON
 from service.jobs.model.job import Job
 from service.responses.links import links_of
-from service.responses.render import names_of as headers_of
-from service.responses.render import naming_the_job
-from service.responses.wait import unless_left
+from service.responses.render import job_headers as headers_of
+from service.responses.render import job_headers_on_errors
+from service.responses.wait import while_connected
 from service.routes.compat import documents, forms
 from service.routes.compat.call import ByBearer, Call, documented
-from service.routes.compat.door import Door
-from service.routes.compat.entry import Entry, entry
+from service.routes.compat.endpoint import CompatibleEndpoint
+from service.routes.compat.incoming_request import IncomingRequest, receive_request
 from service.routes.compat.openai.errors import ADMITTING, OpenAIError, openai_error
 from service.routes.compat.openai.examples import EVENT
-from service.routes.compat.openai.further import joined
-from service.routes.compat.openai.image_answers import ImagesView, shown
+from service.routes.compat.openai.extra_fields import merge_extra_fields
+from service.routes.compat.openai.image_answers import ImagesView, to_images_view
 from service.routes.compat.openai.image_requests import (
     ImageEditForm,
     ImageRequest,
     ImageVariationForm,
-    names_of,
-    translated,
+    field_names,
+    to_generate_fields,
 )
 from service.routes.compat.openai.image_stream import (
     EDIT,
     GENERATION,
     ImageEvent,
     Kind,
-    stream_answer,
+    stream_response,
 )
 from service.routes.compat.openai.sizes import naming_sizes, nearest
-from service.routes.compat.outcome import ended, files
+from service.routes.compat.outcome import read_output_files, wait_for_success
 
 PREFIX = "/v1/images"
 STREAM = f"event: {EVENT['type']}\ndata: {json.dumps(EVENT)}\n\n"
 IMAGES = ("image", "image[]")
-"""Parts of forms that hold the image; clients send several as a list of the second name."""
+"""Form parts of input images; clients send several images as a list named `image[]`."""
 
 router = APIRouter(prefix=PREFIX, tags=["openai images"], dependencies=documented("bearer"))
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A request as it was sent, with its files by our field."""
+class ImageOptions:
+    """Parsed OpenAI request, with its files by field name of `POST /v1/generate`."""
 
-    asked: ImageRequest
+    body: ImageRequest
     files: Mapping[str, bytes] = field(default_factory=dict)
     references: Sequence[bytes] = ()
-    """Further images, which become `reference_images`."""
+    """Additional images, which become `reference_images`."""
 
 
 def _documents(kind: type[ImageRequest], media_type: str) -> documents.Documents:
-    answered = {
+    response_content = {
         JSON: documents.schema_of(ImagesView),
         EVENTS: documents.stream_of(documents.schema_of(ImageEvent)["schema"], STREAM),
     }
-    asked = {media_type: documents.schema_of(kind)}
-    return documents.operation(asked, answered, OpenAIError, fails=ADMITTING)
+    request_content = {media_type: documents.schema_of(kind)}
+    return documents.operation(request_content, response_content, OpenAIError, fails=ADMITTING)
 
 
 @router.post("/generations", **_documents(ImageRequest, JSON))
 async def create_image(call: ByBearer) -> Response:
-    """Make images of a prompt, by OpenAI's `images.generate`.
+    """Generate images from a prompt, as OpenAI's `images.generate`.
 
-    Fields of `POST /v1/generate` may stand beside OpenAI's: `negative_prompt`,
-    `num_inference_steps`, `guidance_scale`, `seed`, `loras` and others.
+    Fields of `POST /v1/generate` may be added: `negative_prompt`, `num_inference_steps`,
+    `guidance_scale`, `seed`, `loras` and others.
     """
 
-    async def read(entering: Entry) -> Wanted:
-        return Wanted(await entering.json(ImageRequest))
+    async def read(incoming: IncomingRequest) -> ImageOptions:
+        return ImageOptions(await incoming.json(ImageRequest))
 
-    return await _made(call, read, GENERATION)
+    return await _generate(call, read, GENERATION)
 
 
 @router.post("/edits", **_documents(ImageEditForm, FORM))
 async def edit_image(call: ByBearer) -> Response:
-    """Change an image by a prompt, where its mask is transparent; by OpenAI's `images.edit`.
+    """Edit an image by a prompt, where its mask is transparent, as OpenAI's `images.edit`.
 
-    Fields of `POST /v1/generate` may stand beside OpenAI's; lists and objects as JSON.
+    Fields of `POST /v1/generate` may be added, with lists and objects as JSON.
     """
 
-    async def read(entering: Entry) -> Wanted:
-        asked, sent = await entering.form(ImageEditForm, (*IMAGES, "mask"))
-        first, *further = _images(sent)
-        return Wanted(asked, {"image": first, **_mask(sent)}, further)
+    async def read(incoming: IncomingRequest) -> ImageOptions:
+        body, files = await incoming.form(ImageEditForm, (*IMAGES, "mask"))
+        first, *references = _images(files)
+        return ImageOptions(body, {"image": first, **_mask(files)}, references)
 
-    return await _made(call, read, EDIT)
+    return await _generate(call, read, EDIT)
 
 
 @router.post("/variations", **_documents(ImageVariationForm, FORM))
 async def vary_image(call: ByBearer) -> Response:
-    """Make images like another one, by OpenAI's `images.create_variation`."""
+    """Generate variations of an image, as OpenAI's `images.create_variation`."""
 
-    async def read(entering: Entry) -> Wanted:
-        asked, sent = await entering.form(ImageVariationForm, IMAGES)
-        return Wanted(asked, {"image": _one("image", _images(sent))})
+    async def read(incoming: IncomingRequest) -> ImageOptions:
+        body, files = await incoming.form(ImageVariationForm, IMAGES)
+        return ImageOptions(body, {"image": _only("image", _images(files))})
 
-    return await _made(call, read, EDIT)
+    return await _generate(call, read, EDIT)
 
 
-def _images(sent: Mapping[str, list[bytes]]) -> list[bytes]:
-    """Return the images of a form. Raises: Invalid: there is none."""
-    images = [data for name in IMAGES for data in sent.get(name, ())]
+def _images(files: Mapping[str, list[bytes]]) -> list[bytes]:
+    """Return the images of a form. Raises: Invalid: there is no image."""
+    images = [data for name in IMAGES for data in files.get(name, ())]
     if not images:
         raise Invalid([FieldError("image", "send one as a file")])
     return images
 
 
-def _mask(sent: Mapping[str, list[bytes]]) -> dict[str, bytes]:
-    """Return the mask of a form by our field. Raises: Invalid: there are several."""
-    masks = sent.get("mask", [])
-    return {"mask_image": _one("mask", masks)} if masks else {}
+def _mask(files: Mapping[str, list[bytes]]) -> dict[str, bytes]:
+    """Return the mask of a form as `mask_image`. Raises: Invalid: there are several masks."""
+    masks = files.get("mask", [])
+    return {"mask_image": _only("mask", masks)} if masks else {}
 
 
-def _one(name: str, files: Sequence[bytes]) -> bytes:
-    """Return the only file. Raises: Invalid: there are several."""
+def _only(name: str, files: Sequence[bytes]) -> bytes:
+    """Return the only file. Raises: Invalid: there are several files."""
     if len(files) > 1:
         raise Invalid([FieldError(name, f"send one, not {len(files)}")])
     return files[0]
 
 
-def _check_count(wanted: Wanted, spec: ModelSpec) -> None:
-    """Raises: Invalid: the model does not see that many images."""
-    count, top = len(wanted.references), spec.limits.max_reference_images
-    if count > top:
-        said = f"has {1 + count} images; the model {spec.name!r} sees {1 + top} at most"
-        raise Invalid([FieldError("image", said)])
+def _check_count(parsed: ImageOptions, spec: ModelSpec) -> None:
+    """Check the number of images against the model's limit. Raises: Invalid."""
+    count, max_references = len(parsed.references), spec.limits.max_reference_images
+    if count > max_references:
+        message = (
+            f"has {1 + count} images; the model {spec.name!r} accepts {1 + max_references} at most"
+        )
+        raise Invalid([FieldError("image", message)])
 
 
 def _check_mask(fields: Mapping[str, Any], spec: ModelSpec) -> None:
-    """Raises: Invalid: the model draws an image where a mask says so, and there is none."""
+    """Check that a request for an inpainting model has a mask. Raises: Invalid."""
     if spec.tasks == ("inpainting",) and "image" in fields and "mask_image" not in fields:
-        said = f"the model {spec.name!r} does inpainting: send an image that is transparent where"
-        raise Invalid([FieldError("mask", f"{said} the image is to be redrawn, as mask")])
+        message = (
+            f"the model {spec.name!r} does inpainting: as mask, send an image that is transparent"
+            " where"
+        )
+        raise Invalid([FieldError("mask", f"{message} the image is to be regenerated")])
 
 
-async def _made(call: Call, read: Any, kind: Kind) -> Response:
-    """Answer with the images of a request. Raises: Problem."""
+async def _generate(call: Call, read: Any, kind: Kind) -> Response:
+    """Admit a request and respond with its images. Raises: Problem."""
     with call.waiting() as waiting:
-        async with entry(call) as entering:
-            wanted = await read(entering)
-            job = await _admitted(entering, wanted)
-        with naming_the_job(job):
-            if wanted.asked.stream:
-                return stream_answer(call, job, kind, wanted.asked.partial_images or 0, waiting)
-            job = await ended(call, job)
-            return await _answer(call, job, wanted.asked)
+        async with receive_request(call) as incoming:
+            parsed = await read(incoming)
+            job = await _admit(incoming, parsed)
+        with job_headers_on_errors(job):
+            if parsed.body.stream:
+                return stream_response(call, job, kind, parsed.body.partial_images or 0, waiting)
+            job = await wait_for_success(call, job)
+            return await _answer(call, job, parsed.body)
 
 
-async def _admitted(entering: Entry, wanted: Wanted) -> Job:
-    front, asked = entering.call.front, wanted.asked
-    spec = (await front.models.get(asked.model)).spec
+async def _admit(incoming: IncomingRequest, parsed: ImageOptions) -> Job:
+    front, body = incoming.call.front, parsed.body
+    spec = (await front.models.get(body.model)).spec
     limits = front.settings.limits
-    _check_count(wanted, spec)
-    fields = translated(asked, spec)
-    fields = joined(await _pictures(entering.call, wanted), fields, names_of(asked))
+    _check_count(parsed, spec)
+    fields = to_generate_fields(body, spec)
+    fields = merge_extra_fields(
+        await _image_fields(incoming.call, parsed), fields, field_names(body)
+    )
     _check_mask(fields, spec)
-    if wanted.files and not spec.scales_sizes and not {"width", "height"} & fields.keys():
-        fields |= await _size_of_image(entering.call, spec, wanted.files["image"])
-    with naming_sizes(spec, limits, asked.size):
-        previews = asked.partial_images or 0
-        return await entering.admit(fields, names_of(asked), previews=previews)
+    if parsed.files and not spec.scales_sizes and not {"width", "height"} & fields.keys():
+        fields |= await _size_of_image(incoming.call, spec, parsed.files["image"])
+    with naming_sizes(spec, limits, body.size):
+        previews = body.partial_images or 0
+        return await incoming.admit(fields, field_names(body), previews=previews)
 
 
-async def _pictures(call: Call, wanted: Wanted) -> dict[str, Any]:
-    """Return the files in our fields: ours is a mask that is white where OpenAI's is clear."""
-    found: dict[str, Any] = {name: forms.in_base64(data) for name, data in wanted.files.items()}
-    if wanted.references:
-        found["reference_images"] = [forms.in_base64(data) for data in wanted.references]
-    if "mask_image" in wanted.files:
-        mask = call.front.images.mask(wanted.files["mask_image"], call.client)
+async def _image_fields(call: Call, parsed: ImageOptions) -> dict[str, Any]:
+    """Return the files as fields; the mask is inverted from OpenAI's transparency to white."""
+    fields: dict[str, Any] = {name: forms.in_base64(data) for name, data in parsed.files.items()}
+    if parsed.references:
+        fields["reference_images"] = [forms.in_base64(data) for data in parsed.references]
+    if "mask_image" in parsed.files:
+        mask = call.front.images.mask(parsed.files["mask_image"], call.client)
         try:
-            found["mask_image"] = await unless_left(call.request, mask)
+            fields["mask_image"] = await while_connected(call.request, mask)
         except ImageFileError as error:
             raise Invalid([FieldError("mask", str(error))]) from error
-    return found
+    return fields
 
 
 async def _size_of_image(call: Call, spec: ModelSpec, image: bytes) -> dict[str, int]:
-    """Return the size that a model makes nearest to an image's. Raises: Invalid."""
-    checked = call.front.images.check(image, call.client)
+    """Return the model's size that is closest to an image's. Raises: Invalid."""
+    check = call.front.images.check(image, call.client)
     try:
-        file = await unless_left(call.request, checked)
+        file = await while_connected(call.request, check)
     except ImageFileError as error:
         raise Invalid([FieldError("image", str(error))]) from error
     width, height = nearest(spec, call.front.settings.limits, file.width, file.height)
     return {"width": width, "height": height}
 
 
-async def _answer(call: Call, job: Job, asked: ImageRequest) -> Response:
+async def _answer(call: Call, job: Job, body: ImageRequest) -> Response:
     hold = call.front.bodies.hold(call.client)
-    if asked.response_format == "url":
-        return _held(shown(job, links=await links_of(call.front, call.request, job)), job, hold)
-    data = await files(call.front, job, hold)
-    hold.add(sum(map(len, data)))  # in base64, beside themselves
-    return _held(shown(job, files=data), job, hold)
+    if body.response_format == "url":
+        return _held_response(
+            to_images_view(job, links=await links_of(call.front, call.request, job)), job, hold
+        )
+    data = await read_output_files(call.front, job, hold)
+    hold.add(sum(map(len, data)))  # for the base64 copies
+    return _held_response(to_images_view(job, files=data), job, hold)
 
 
-def _held(view: ImagesView, job: Job, hold: Hold) -> Response:
+def _held_response(view: ImagesView, job: Job, hold: Hold) -> Response:
     content = view.model_dump_json().encode()
     return HeldResponse(content, hold, headers=headers_of(job), media_type=JSON)
 
 
-DOOR = Door(
+ENDPOINT = CompatibleEndpoint(
     router,
     bodies=(ImageRequest, ImageEditForm, ImageVariationForm, ImagesView, ImageEvent, OpenAIError),
     error_forms={PREFIX: openai_error},

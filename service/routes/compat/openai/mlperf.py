@@ -1,4 +1,4 @@
-"""MLPerf Endpoints' videos: one request, answered when the video is done.
+"""MLPerf Endpoints' video API: one request, with a response once the video is done.
 
 Source: MLPerf Endpoints, src/inference_endpoint/videogen/types.py, adapter.py.
 """
@@ -17,18 +17,18 @@ from service.http.inflight_limits import HeldResponse
 from service.http.negotiation import JSON
 from service.jobs.model.job import Job
 from service.responses.links import links_of
-from service.responses.render import names_of as headers_of
-from service.responses.render import naming_the_job
+from service.responses.render import job_headers as headers_of
+from service.responses.render import job_headers_on_errors
 from service.routes.compat import documents
 from service.routes.compat.call import ByBearer, Call, documented
-from service.routes.compat.door import Door
-from service.routes.compat.entry import entry
+from service.routes.compat.endpoint import CompatibleEndpoint
+from service.routes.compat.incoming_request import receive_request
 from service.routes.compat.openai import examples
 from service.routes.compat.openai.errors import ADMITTING, OpenAIError, openai_error
 from service.routes.compat.openai.video_requests import VideoSettings
-from service.routes.compat.openai.videos import admitted_video
-from service.routes.compat.outcome import ended, files
-from service.schemas.examples import shown
+from service.routes.compat.openai.videos import admit_video
+from service.routes.compat.outcome import read_output_files, wait_for_success
+from service.schemas.examples import schema_example
 from service.schemas.response import View
 
 PATH = "/v1/videos/generations"
@@ -37,29 +37,29 @@ router = APIRouter(tags=["mlperf"], dependencies=documented("bearer"))
 
 
 class MlperfVideoRequest(VideoSettings):
-    """Request for a video by MLPerf Endpoints' harness."""
+    """Video request of MLPerf Endpoints' harness."""
 
-    model_config = ConfigDict(json_schema_extra=shown(examples.MLPERF_REQUEST))
+    model_config = ConfigDict(json_schema_extra=schema_example(examples.MLPERF_REQUEST))
 
     latent_path: str | None = None
-    """Refused: initial noise is drawn from the seed."""
+    """Rejected: the seed determines the initial noise."""
     output_format: Literal["auto", "mp4", "avi"] | None = None
-    """Format of the file: `mp4`; `avi` is refused."""
+    """File format: `mp4`; `avi` is rejected."""
     response_format: Literal["video_bytes", "video_path"] | None = None
-    """Form of the answer: the video in base64, or a link to it, which is the default."""
+    """Base64 of the video (`video_bytes`), or a link to it (default)."""
 
 
 class MlperfVideoView(View):
-    """A video as MLPerf Endpoints' harness reads it."""
+    """Video in the format of MLPerf Endpoints' harness."""
 
-    model_config = ConfigDict(json_schema_extra=shown(examples.MLPERF_VIDEO))
+    model_config = ConfigDict(json_schema_extra=schema_example(examples.MLPERF_VIDEO))
 
     video_id: str
-    """Id of its job."""
+    """Id of the job."""
     video_bytes: str | None = None
-    """The file in base64, where the request asked for it."""
+    """The file in base64, if requested."""
     video_path: str | None = None
-    """A link to it that needs no key, and expires."""
+    """Signed link that needs no key, and expires."""
 
 
 DOCUMENTS = documents.operation(
@@ -72,24 +72,24 @@ DOCUMENTS = documents.operation(
 
 @router.post(PATH, **DOCUMENTS)
 async def generate_video(call: ByBearer) -> Response:
-    """Make a video and wait for it, by MLPerf Endpoints' harness."""
+    """Generate a video and wait for it, for MLPerf Endpoints' harness."""
     with call.waiting():
-        async with entry(call) as entering:
-            asked = await entering.json(MlperfVideoRequest)
-            if errors := [*_unserved(asked)]:
+        async with receive_request(call) as incoming:
+            body = await incoming.json(MlperfVideoRequest)
+            if errors := [*_unserved(body)]:
                 raise Invalid(errors)
-            job = await admitted_video(entering, asked)
-        with naming_the_job(job):
-            job = await ended(call, job)
-            whole = asked.response_format == "video_bytes"
-            return await (_bytes(call, job) if whole else _link(call, job))
+            job = await admit_video(incoming, body)
+        with job_headers_on_errors(job):
+            job = await wait_for_success(call, job)
+            as_bytes = body.response_format == "video_bytes"
+            return await (_bytes(call, job) if as_bytes else _link(call, job))
 
 
-def _unserved(asked: MlperfVideoRequest) -> Iterator[FieldError]:
-    if asked.latent_path is not None:
-        yield FieldError("latent_path", "is not read here; send a seed")
-    if asked.output_format == "avi":
-        yield FieldError("output_format", "there is mp4")
+def _unserved(body: MlperfVideoRequest) -> Iterator[FieldError]:
+    if body.latent_path is not None:
+        yield FieldError("latent_path", "is not supported; send a seed")
+    if body.output_format == "avi":
+        yield FieldError("output_format", "must be mp4")
 
 
 async def _link(call: Call, job: Job) -> Response:
@@ -100,11 +100,13 @@ async def _link(call: Call, job: Job) -> Response:
 
 async def _bytes(call: Call, job: Job) -> Response:
     hold = call.front.bodies.hold(call.client)
-    (data, *_) = await files(call.front, job, hold)
-    hold.add(len(data))  # in base64, beside itself
+    (data, *_) = await read_output_files(call.front, job, hold)
+    hold.add(len(data))  # for the base64 copy
     view = MlperfVideoView(video_id=job.id, video_bytes=base64.b64encode(data).decode())
     content = view.model_dump_json().encode()
     return HeldResponse(content, hold, headers=headers_of(job), media_type=JSON)
 
 
-DOOR = Door(router, bodies=(MlperfVideoRequest, MlperfVideoView), error_forms={PATH: openai_error})
+ENDPOINT = CompatibleEndpoint(
+    router, bodies=(MlperfVideoRequest, MlperfVideoView), error_forms={PATH: openai_error}
+)

@@ -1,4 +1,4 @@
-"""Qualities as OpenAI's API names them, and the presets that they stand for here."""
+"""Mapping between OpenAI's quality names and this server's presets."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _PRESETS: Mapping[str, str | None] = {
     "max": EXACT,
 }
 """Preset by OpenAI's name; None: the model's default."""
-_SHOWN = {"fast": "low", "high": "medium", EXACT: "high"}
+_OPENAI_NAMES = {"fast": "low", "high": "medium", EXACT: "high"}
 
 
 def preset_of(quality: str | None, spec: ModelSpec) -> str | None:
-    """Return the preset that a quality stands for; None: the model's default.
+    """Return the preset of an OpenAI quality; None: the model's default.
 
-    A model that lacks that preset serves its default, which is no worse than it but for the
-    operator's choice. Any other name is a preset's own.
+    A model without that preset uses its default, which is at least as good unless the operator
+    configured otherwise. Other names are returned as presets.
     """
     if quality is None or quality not in _PRESETS:
         return quality
@@ -33,6 +33,6 @@ def preset_of(quality: str | None, spec: ModelSpec) -> str | None:
     return preset if "quality" in spec.fields and preset in spec.quality_names else None
 
 
-def shown_quality(preset: str) -> str:
-    """Return what OpenAI's API calls a preset; `auto`: it has no name there."""
-    return _SHOWN.get(preset, "auto")
+def openai_quality(preset: str) -> str:
+    """Return OpenAI's name of a preset; `auto` if it has none."""
+    return _OPENAI_NAMES.get(preset, "auto")

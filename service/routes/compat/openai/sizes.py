@@ -1,4 +1,4 @@
-"""Sizes as OpenAI's API writes them: `1024x1024`, or `auto`."""
+"""Image sizes in OpenAI's format: `1024x1024`, or `auto`."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _SIZE = re.compile(r"(\d{1,5})x(\d{1,5})", re.ASCII)
 
 
 def sides_of(size: str | None) -> dict[str, int]:
-    """Return width and height of a size; nothing of `auto`. Raises: Invalid."""
+    """Parse a size to width and height; empty for `auto`. Raises: Invalid."""
     if size is None or size == AUTO:
         return {}
-    found = _SIZE.fullmatch(size)
-    if not found:
+    match = _SIZE.fullmatch(size)
+    if not match:
         raise Invalid([FieldError("size", "write WIDTHxHEIGHT, such as 1024x1024, or auto")])
-    return {"width": int(found[1]), "height": int(found[2])}
+    return {"width": int(match[1]), "height": int(match[2])}
 
 
 def nearest(spec: ModelSpec, limits: LimitSettings, width: int, height: int) -> tuple[int, int]:
-    """Return the size that a model serves whose shape, then area, is nearest to that one."""
+    """Return the supported size that is closest in aspect ratio, then in area."""
     if spec.sizes.mode == "any":
         return _within(bounds_of(spec.limits, limits), width, height)
 
@@ -40,7 +40,7 @@ def nearest(spec: ModelSpec, limits: LimitSettings, width: int, height: int) -> 
 
 
 def _within(bounds: Bounds, width: int, height: int) -> tuple[int, int]:
-    """Return the size in those bounds, with the sides' ratio where they allow it."""
+    """Return the closest size within the bounds, with the same aspect ratio if possible."""
     longest = bounds.max_side_px / max(width, height)
     shrink = min(1.0, math.sqrt(bounds.max_pixels / (width * height)), longest)
     grow = max(1.0, bounds.min_side_px / (shrink * min(width, height)))
@@ -48,11 +48,11 @@ def _within(bounds: Bounds, width: int, height: int) -> tuple[int, int]:
     least = multiple * math.ceil(bounds.min_side_px / multiple)
 
     def side(length: int) -> int:
-        wanted = int(length * shrink * grow + 1e-6)  # a float of a whole number may lie below it
-        return max(least, min(wanted, bounds.max_side_px) // multiple * multiple)
+        scaled = int(length * shrink * grow + 1e-6)  # rounding may yield less than an integer
+        return max(least, min(scaled, bounds.max_side_px) // multiple * multiple)
 
     wide, high = side(width), side(height)
-    if wide * high > bounds.max_pixels:  # a shape too long for the bounds
+    if wide * high > bounds.max_pixels:  # the aspect ratio does not fit the bounds
         if wide > high:
             wide = max(least, bounds.max_pixels // high // multiple * multiple)
         else:
@@ -62,16 +62,18 @@ def _within(bounds: Bounds, width: int, height: int) -> tuple[int, int]:
 
 @contextmanager
 def naming_sizes(spec: ModelSpec, limits: LimitSettings, size: str | None) -> Iterator[None]:
-    """Name sizes that the model serves in an error about this one. Raises: Invalid."""
+    """Add the closest supported size to errors about `size` raised inside. Raises: Invalid."""
     try:
         yield
     except Invalid as problem:
-        wrong = [error.message for error in problem.errors if error.field == "size"]
-        sides = sides_of(size) if wrong else {}
+        messages = [error.message for error in problem.errors if error.field == "size"]
+        sides = sides_of(size) if messages else {}
         if not sides or not all(sides.values()):
             raise
         wide, high = nearest(spec, limits, sides["width"], sides["height"])
-        own = f"{spec.defaults.get('width', wide)}x{spec.defaults.get('height', high)}"
-        said = f"{'; '.join(wrong)}; the nearest is {wide}x{high}, the model's own {own}"
+        default_size = f"{spec.defaults.get('width', wide)}x{spec.defaults.get('height', high)}"
+        message = (
+            f"{'; '.join(messages)}; the nearest is {wide}x{high}, the model's own {default_size}"
+        )
         others = [error for error in problem.errors if error.field != "size"]
-        raise Invalid([FieldError("size", said), *others], code=problem.code) from problem
+        raise Invalid([FieldError("size", message), *others], code=problem.code) from problem

@@ -1,4 +1,4 @@
-"""Jobs as OpenAI's clients read videos of them.
+"""Conversion of a job to OpenAI's video object.
 
 Source: openai-python, src/openai/types/video.py, video_create_error.py.
 """
@@ -10,11 +10,11 @@ from typing import Literal
 from pydantic import ConfigDict
 
 from service.jobs.model.job import Job, JobState
-from service.responses.render import without_output
+from service.responses.render import problem_without_output
 from service.routes.compat.openai import examples
 from service.routes.compat.openai.errors import code_of
 from service.routes.compat.openai.video_requests import REMIXED_FROM
-from service.schemas.examples import shown as shown_example
+from service.schemas.examples import schema_example as shown_example
 from service.schemas.response import View
 
 Status = Literal["queued", "in_progress", "completed", "failed"]
@@ -27,7 +27,7 @@ _STATUSES: dict[JobState, Status] = {
 
 
 class VideoErrorView(View):
-    """Reason for a video's failure."""
+    """Reason of a video's failure."""
 
     code: str
     """Kind of the error, for programs."""
@@ -36,42 +36,42 @@ class VideoErrorView(View):
 
 
 class VideoView(View):
-    """A video, or what becomes one."""
+    """Video, or the job that generates it."""
 
     model_config = ConfigDict(json_schema_extra=shown_example(examples.VIDEO))
 
     id: str
-    """Id of its job, by which `/v1/jobs` knows it, too."""
+    """Id of the job, also valid in `/v1/jobs`."""
     object: Literal["video"] = "video"
     """Kind of this object."""
     status: Status
-    """State; a canceled or expired job has `failed`."""
+    """State; `failed` includes canceled and expired jobs."""
     progress: int
-    """Share of the denoising steps that are done, in percent."""
+    """Percentage of finished denoising steps."""
     created_at: int
     """Time of the request: seconds since the epoch."""
     completed_at: int | None
-    """Time of its end."""
+    """Time when the job ended."""
     expires_at: int | None
-    """Time at which it leaves the store."""
+    """Time when the video is deleted."""
     error: VideoErrorView | None
-    """Reason for its failure."""
+    """Reason of the failure."""
     model: str
     """Name of the model."""
     prompt: str
-    """Description that it was made of."""
+    """Prompt of the video."""
     seconds: str
     """Length in seconds."""
     size: str
     """Width and height in pixels."""
     remixed_from_video_id: str | None
-    """Id of the video that it is a remix of."""
+    """Id of the original video, if this is a remix."""
     seed: int
-    """Random seed; with it the same request gives the same video."""
+    """Random seed; with this seed the same request generates the same video."""
 
 
 class VideoPage(View):
-    """A page of videos."""
+    """Page of videos."""
 
     model_config = ConfigDict(json_schema_extra=shown_example(examples.VIDEOS))
 
@@ -80,36 +80,36 @@ class VideoPage(View):
     data: list[VideoView]
     """The videos of the page."""
     has_more: bool
-    """True if others follow: ask again with `after` = `last_id`."""
+    """True if there is a next page: `after` = `last_id`."""
     first_id: str | None
-    """Id of the first one."""
+    """Id of the page's first video."""
     last_id: str | None
-    """Id of the last one."""
+    """Id of the page's last video."""
 
 
 class DeletedVideo(View):
-    """Answer for a deleted video."""
+    """Confirmation that a video was deleted."""
 
     model_config = ConfigDict(json_schema_extra=shown_example(examples.DELETED))
 
     id: str
-    """Id that it had."""
+    """Id of the deleted video."""
     object: Literal["video.deleted"] = "video.deleted"
     """Kind of this object."""
     deleted: Literal[True] = True
-    """True: it is gone."""
+    """Always true."""
 
 
 def is_video(job: Job) -> bool:
-    """Return whether a job makes a video."""
+    """Return whether a job generates a video."""
     return "num_frames" in job.request
 
 
-def shown(job: Job, retention_s: float) -> VideoView:
-    """Return a job as a video.
+def to_video_view(job: Job, retention_s: float) -> VideoView:
+    """Convert a job to OpenAI's video object.
 
     Args:
-        retention_s: time that it stays after its end.
+        retention_s: time that a job is stored after its end.
     """
     finished = job.finished_at
     return VideoView(
@@ -138,14 +138,14 @@ def _percent(job: Job) -> int:
 def _error(job: Job) -> VideoErrorView | None:
     if not job.state.ended or job.state.is_done:
         return None
-    problem = without_output(job)
+    problem = problem_without_output(job)
     return VideoErrorView(code=code_of(problem), message=problem.detail)
 
 
 def page_of(jobs: list[Job], retention_s: float, *, has_more: bool) -> VideoPage:
-    """Return a page of jobs as videos."""
+    """Convert jobs to a page of videos."""
     return VideoPage(
-        data=[shown(job, retention_s) for job in jobs],
+        data=[to_video_view(job, retention_s) for job in jobs],
         has_more=has_more,
         first_id=jobs[0].id if jobs else None,
         last_id=jobs[-1].id if jobs else None,

@@ -1,4 +1,4 @@
-"""List of a tenant's videos among its jobs."""
+"""Listing of a tenant's videos, filtered from its jobs."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from service.routes.compat.openai.video_answers import is_video
 
 Order = Literal["asc", "desc"]
 PAGE = 100
-"""Jobs that are read at a time."""
+"""Number of jobs read at a time."""
 MAX_JOBS = 10_000
-"""Jobs that one list looks at."""
+"""Maximum number of jobs that one request scans."""
 
 
 async def videos(
     front: FrontEnd, tenant: str, limit: int, after: str | None, order: Order
 ) -> tuple[list[Job], bool]:
-    """Return a page of videos by the time of their requests, and whether others follow.
+    """Return a page of videos by creation time, and whether more follow.
 
-    Raises: NotFound: there is no job `after`. Unservable: there are too many jobs to look at.
+    Raises: NotFound: no job `after`. Unservable: the tenant has too many jobs to scan.
     """
     newest = _newest(front, tenant, after if order == "desc" else None)
     if order == "desc":
-        found = [job async for job in _first(newest, limit + 1)]
+        jobs = [job async for job in _first(newest, limit + 1)]
     else:
-        found = _behind([job async for job in newest][::-1], after)
-    return found[:limit], len(found) > limit
+        jobs = _jobs_after([job async for job in newest][::-1], after)
+    return jobs[:limit], len(jobs) > limit
 
 
 async def _newest(front: FrontEnd, tenant: str, after: str | None) -> AsyncIterator[Job]:
-    looked_at = 0
+    scanned = 0
     while True:
         try:
             page = await front.queue.list(tenant=tenant, limit=PAGE, after=after)
@@ -43,13 +43,13 @@ async def _newest(front: FrontEnd, tenant: str, after: str | None) -> AsyncItera
         for job in page:
             if is_video(job):
                 yield job
-        looked_at += len(page)
+        scanned += len(page)
         after = page.next
         if after is None:
             return
-        if looked_at >= MAX_JOBS:
+        if scanned >= MAX_JOBS:
             raise Unservable(
-                f"the list looks at {MAX_JOBS} jobs; delete some, or list /v1/jobs by model"
+                f"the list scans {MAX_JOBS} jobs at most; delete some, or list /v1/jobs by model"
             )
 
 
@@ -61,8 +61,8 @@ async def _first(jobs: AsyncIterator[Job], count: int) -> AsyncIterator[Job]:
             return
 
 
-def _behind(jobs: list[Job], after: str | None) -> list[Job]:
-    """Return the jobs behind that one. Raises: NotFound."""
+def _jobs_after(jobs: list[Job], after: str | None) -> list[Job]:
+    """Return the jobs after this id. Raises: NotFound."""
     if after is None:
         return jobs
     ids = [job.id for job in jobs]
@@ -72,5 +72,5 @@ def _behind(jobs: list[Job], after: str | None) -> list[Job]:
 
 
 def _no_such(after: str | None) -> NotFound:
-    said = f"there is no video {str(after)[:80]!r}"
-    return NotFound(said, errors=[FieldError("after", "there is no such video")])
+    message = f"there is no video {str(after)[:80]!r}"
+    return NotFound(message, errors=[FieldError("after", "there is no such video")])

@@ -1,4 +1,4 @@
-"""Requests for videos, and what they say in our fields.
+"""Video requests of OpenAI's API, and their conversion to the fields of `POST /v1/generate`.
 
 Source: openai-python, src/openai/types/video_create_params.py, video_remix_params.py.
 """
@@ -15,61 +15,61 @@ from models.spec.field_types import MAX_FPS
 from models.spec.model_spec import ModelSpec
 from models.spec.request_images import with_images
 from service.errors.problems import FieldError, Invalid
-from service.routes.compat.door import DoorBody
-from service.routes.compat.names import Names
+from service.routes.compat.endpoint import CompatibleRequestBody
+from service.routes.compat.names import FieldNames
 from service.routes.compat.openai import examples
-from service.routes.compat.openai.further import joined
+from service.routes.compat.openai.extra_fields import merge_extra_fields
 from service.routes.compat.openai.sizes import sides_of
-from service.schemas.examples import shown
+from service.schemas.examples import schema_example
 from service.schemas.request import GenerateRequest
 
 VIDEO_TASKS = frozenset(("text-to-video", "image-to-video"))
 REMIXED_FROM = "remixed_from_video_id"
-"""Name in a job's metadata of the video that it is a remix of."""
+"""Key of a job's metadata with the id of the video that it remixes."""
 MAX_SECONDS = 3600
 _FPS = 16
-"""Frames per second of a model without a default."""
+"""Frames per second of models without a default."""
 
 
-class VideoSettings(DoorBody):
-    """Settings of a video; any other field of `POST /v1/generate` may stand beside them."""
+class VideoSettings(CompatibleRequestBody):
+    """Settings of a video; other fields of `POST /v1/generate` may be added."""
 
     model_config = ConfigDict(extra="allow")
 
     prompt: str
     """Description of the video."""
     model: str | None = None
-    """Name of a model from `GET /v1/models`. May be left out where only one is served."""
+    """Name of a model from `GET /v1/models`. Optional if only one model is served."""
     seconds: Annotated[float, Field(gt=0, le=MAX_SECONDS)] | None = None
-    """Length of the video: the nearest number of frames that the model makes. `num_frames` says it
-    exactly."""
+    """Length of the video, rounded to a supported number of frames. `num_frames` sets it exactly.
+    """
     size: str | None = None
-    """Width and height in pixels, such as `832x480`. Default, and `auto`: the model's own."""
+    """Width and height in pixels, such as `832x480`. Default, and `auto`: the model's size."""
 
 
-class InputReference(DoorBody):
-    """Image that a video begins with."""
+class InputReference(CompatibleRequestBody):
+    """First frame of a video."""
 
     image_url: str | None = None
-    """A data URI, or an http(s) URL where the server allows it."""
+    """~A data URI, or an http(s) URL if the server allows it."""
     file_id: str | None = None
-    """Refused: there are no uploaded files to refer to."""
+    """Rejected: uploaded files cannot be referenced."""
 
 
 class VideoRequest(VideoSettings):
     """Request for a video (`videos.create`) as JSON."""
 
-    model_config = ConfigDict(json_schema_extra=shown(examples.VIDEO_REQUEST))
+    model_config = ConfigDict(json_schema_extra=schema_example(examples.VIDEO_REQUEST))
 
     input_reference: InputReference | None = None
-    """Image that the video begins with."""
+    """First frame of the video."""
 
 
 def _with_file(schema: dict[str, Any]) -> None:
     schema["properties"]["input_reference"] = {
         "type": "string",
         "format": "binary",
-        "description": "PNG, JPEG or WebP that the video begins with.",
+        "description": "First frame of the video: PNG, JPEG or WebP.",
     }
     schema["examples"] = [examples.VIDEO_FORM]
 
@@ -80,65 +80,67 @@ class VideoForm(VideoSettings):
     model_config = ConfigDict(json_schema_extra=_with_file)
 
     image_url: str | None = Field(None, alias="input_reference[image_url]")
-    """The image's data URI, or its http(s) URL where the server allows it."""
+    """The image's data URI, or an http(s) URL if the server allows it."""
     file_id: str | None = Field(None, alias="input_reference[file_id]")
-    """Refused: there are no uploaded files to refer to."""
+    """Rejected: uploaded files cannot be referenced."""
 
     @property
     def input_reference(self) -> InputReference | None:
-        """Return the image where it is no file."""
+        """Return the image, unless it is an uploaded file."""
         if self.image_url is None and self.file_id is None:
             return None
         return InputReference(image_url=self.image_url, file_id=self.file_id)
 
 
-class RemixRequest(DoorBody):
-    """Request for the same video by another prompt (`videos.remix`)."""
+class RemixRequest(CompatibleRequestBody):
+    """Request for the same video with another prompt (`videos.remix`)."""
 
-    model_config = ConfigDict(json_schema_extra=shown(examples.REMIX))
+    model_config = ConfigDict(json_schema_extra=schema_example(examples.REMIX))
 
     prompt: str
-    """Description of the new video."""
+    """Prompt of the new video."""
 
 
-def translated(asked: VideoSettings, spec: ModelSpec, image: str | None = None) -> dict[str, Any]:
-    """Return a request in our fields.
+def to_generate_fields(
+    body: VideoSettings, spec: ModelSpec, image: str | None = None
+) -> dict[str, Any]:
+    """Convert an OpenAI video request to the fields of `POST /v1/generate`.
 
     Args:
-        image: that the video begins with, in base64 or as an address.
+        image: first frame, in base64 or as a URL.
 
-    Raises: Invalid: it asks for what is not served.
+    Raises: Invalid: a value is unsupported.
     """
-    if errors := [*_unserved(asked, spec)]:
+    if errors := [*_unserved(body, spec)]:
         raise Invalid(errors)
-    further = asked.model_extra or {}
+    extra_fields = body.model_extra or {}
     fields = {
-        "model": asked.model,
-        "prompt": asked.prompt,
-        "num_frames": _frames(asked.seconds, further.get("fps"), spec),
+        "model": body.model,
+        "prompt": body.prompt,
+        "num_frames": _frames(body.seconds, extra_fields.get("fps"), spec),
         "image": image,
-        **sides_of(asked.size),
+        **sides_of(body.size),
     }
-    given = {name: value for name, value in fields.items() if value is not None}
-    return joined(given, further, names_of(asked))
+    present = {name: value for name, value in fields.items() if value is not None}
+    return merge_extra_fields(present, extra_fields, field_names(body))
 
 
-def image_of(asked: InputReference | None) -> str | None:
-    """Return the image of a request that is no file. Raises: Invalid."""
-    if asked is None:
+def image_of(reference: InputReference | None) -> str | None:
+    """Return the image URL of an input reference. Raises: Invalid."""
+    if reference is None:
         return None
-    if asked.file_id is not None:
-        said = "there are no uploaded files to refer to; send the image itself"
-        raise Invalid([FieldError("input_reference.file_id", said)])
-    if asked.image_url is None:
+    if reference.file_id is not None:
+        message = "references to uploaded files are not supported; send the image itself"
+        raise Invalid([FieldError("input_reference.file_id", message)])
+    if reference.image_url is None:
         raise Invalid([FieldError("input_reference", "send a file, or an image_url")])
-    return asked.image_url
+    return reference.image_url
 
 
 def _frames(seconds: float | None, fps: Any, spec: ModelSpec) -> int | None:
-    """Return the number of frames that a model makes nearest to so many seconds.
+    """Return the supported number of frames closest to a length in seconds.
 
-    Of an `fps` that none can be, admission says so: the number is that of the model's own.
+    An invalid `fps` is replaced with the model's here; admission rejects it later.
     """
     if seconds is None:
         return None
@@ -148,54 +150,54 @@ def _frames(seconds: float | None, fps: Any, spec: ModelSpec) -> int | None:
     return int(least + multiple * max(0, round((seconds * rate - least) / multiple)))
 
 
-def _unserved(asked: VideoSettings, spec: ModelSpec) -> Iterator[FieldError]:
+def _unserved(body: VideoSettings, spec: ModelSpec) -> Iterator[FieldError]:
     if not VIDEO_TASKS & {*spec.tasks}:
-        said = f"the model {spec.name!r} makes images; ask POST /v1/images/generations"
-        yield FieldError("model", said)
-    if (asked.model_extra or {}).get("num_images", 1) != 1:
-        yield FieldError("num_images", "one video a request; ask again")
+        message = f"the model {spec.name!r} generates images; use POST /v1/images/generations"
+        yield FieldError("model", message)
+    if (body.model_extra or {}).get("num_images", 1) != 1:
+        yield FieldError("num_images", "one video per request; send another request")
 
 
-def names_of(asked: VideoSettings) -> Names:
-    """Return what our fields are called in such a request."""
+def field_names(body: VideoSettings) -> FieldNames:
+    """Return the OpenAI names of the converted fields, for errors."""
     foreign = {"image": "input_reference"}
-    if asked.seconds is not None:
+    if body.seconds is not None:
         foreign["num_frames"] = "seconds"
-    if sides_of(asked.size):
+    if sides_of(body.size):
         foreign |= {"width": "size", "height": "size"}
-    return Names(foreign)
+    return FieldNames(foreign)
 
 
 @contextmanager
-def naming_frames(asked: VideoSettings, fields: Mapping[str, Any]) -> Iterator[None]:
-    """Name the frames that so many seconds are in an error about them. Raises: Invalid.
+def naming_frames(body: VideoSettings, fields: Mapping[str, Any]) -> Iterator[None]:
+    """Add the number of frames to errors about `seconds` raised inside. Raises: Invalid.
 
     Args:
-        fields: the request in ours.
+        fields: the converted request.
     """
     try:
         yield
     except Invalid as problem:
-        if asked.seconds is None or all(one.field != "seconds" for one in problem.errors):
+        if body.seconds is None or all(error.field != "seconds" for error in problem.errors):
             raise
-        are = f"{asked.seconds:g} s are {fields['num_frames']} frames: "
+        prefix = f"{body.seconds:g} s are {fields['num_frames']} frames: "
         errors = [
-            FieldError(one.field, are + one.message) if one.field == "seconds" else one
-            for one in problem.errors
+            FieldError(error.field, prefix + error.message) if error.field == "seconds" else error
+            for error in problem.errors
         ]
         raise Invalid(errors, code=problem.code) from problem
 
 
-def remixed(
+def remix_fields(
     request: Mapping[str, Any], job_id: str, prompt: str, images: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the request of a job with another prompt: its settings, images and seed.
+    """Return a job's request with another prompt but the same settings, images and seed.
 
     Args:
         request: resolved fields of the job.
-        images: its images by path, in base64.
+        images: its input images by path, in base64.
     """
-    kept = GenerateRequest.model_fields.keys() - {"webhook", "deadline_s", "prompt_2"}
-    fields = {name: value for name, value in request.items() if name in kept}
+    names = GenerateRequest.model_fields.keys() - {"webhook", "deadline_s", "prompt_2"}
+    fields = {name: value for name, value in request.items() if name in names}
     fields = with_images(fields, lambda path, _: images[path])
     return {**fields, "prompt": prompt, "metadata": {REMIXED_FROM: job_id}}

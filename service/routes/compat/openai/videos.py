@@ -1,4 +1,4 @@
-"""Videos in the shape of OpenAI's API, which other open engines and LiteLLM share."""
+"""Routes of OpenAI's video API, which other open engines and LiteLLM share."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from service.http.negotiation import JSON
 from service.jobs.model.job import Job
 from service.jobs.storage.object_store import beside_key
 from service.responses.preview import preview_answer
-from service.responses.render import names_of as headers_of
-from service.responses.render import output_answer, output_head, without_output
+from service.responses.render import job_headers as headers_of
+from service.responses.render import output_answer, output_head, problem_without_output
 from service.routes.compat import documents
 from service.routes.compat.call import ByBearer, Call, documented
-from service.routes.compat.door import Door
-from service.routes.compat.entry import Entry, entry
+from service.routes.compat.endpoint import CompatibleEndpoint
 from service.routes.compat.forms import in_base64
+from service.routes.compat.incoming_request import IncomingRequest, receive_request
 from service.routes.compat.openai.errors import ADMITTING, OpenAIError, openai_error
 from service.routes.compat.openai.sizes import naming_sizes
 from service.routes.compat.openai.video_answers import (
@@ -30,7 +30,7 @@ from service.routes.compat.openai.video_answers import (
     VideoView,
     is_video,
     page_of,
-    shown,
+    to_video_view,
 )
 from service.routes.compat.openai.video_list import Order, videos
 from service.routes.compat.openai.video_requests import (
@@ -38,21 +38,21 @@ from service.routes.compat.openai.video_requests import (
     VideoForm,
     VideoRequest,
     VideoSettings,
+    field_names,
     image_of,
-    names_of,
     naming_frames,
-    remixed,
-    translated,
+    remix_fields,
+    to_generate_fields,
 )
 
 PREFIX = "/v1/videos"
 MAX_PAGE = 100
 POLL_AFTER = "openai-poll-after-ms"
 POLL_MS = (250, 1000, 5000)
-"""Time until a client should ask again: at least, where nothing is known, and at most. The SDKs
-read it once, so that it must do for the whole wait."""
+"""Minimum, default and maximum time until a client polls again. OpenAI's SDKs read it once, so that
+it must suit the whole wait."""
 POLLS = 10
-"""Polls of a video whose end is known."""
+"""Number of polls of a video whose end is predicted."""
 
 router = APIRouter(prefix=PREFIX, tags=["openai videos"], dependencies=documented("bearer"))
 
@@ -60,12 +60,12 @@ VideoId = Annotated[str, Path(description="A video's `id`.")]
 READING = (401, 404, 429, 503)
 
 
-def _answered(kind: type[Any], *statuses: int) -> documents.Documents:
+def _responses(kind: type[Any], *statuses: int) -> documents.Documents:
     return {
         "response_class": Response,
         "responses": {
             200: {
-                "description": "What was asked for.",
+                "description": "The requested output.",
                 "content": {JSON: documents.schema_of(kind)},
             },
             **documents.errors(OpenAIError, *statuses),
@@ -89,9 +89,9 @@ CONTENT: documents.Documents = {
     "response_class": Response,
     "responses": {
         200: {"description": "The file.", "content": documents.FILES},
-        206: {"description": "The part of it that was asked for.", "content": documents.FILES},
-        304: {"description": "The client holds it already."},
-        307: {"description": "The object store has it."},
+        206: {"description": "The requested byte range.", "content": documents.FILES},
+        304: {"description": "The client's copy is current."},
+        307: {"description": "Redirect to the object store."},
         **documents.errors(OpenAIError, 400, 401, 404, 409, 410, 416, 429, 503, 504),
     },
 }
@@ -99,81 +99,80 @@ CONTENT: documents.Documents = {
 
 @router.post("", **CREATE)
 async def create_video(call: ByBearer) -> Response:
-    """Ask for a video, by OpenAI's `videos.create`.
+    """Create a video, as OpenAI's `videos.create`.
 
-    Fields of `POST /v1/generate` may stand beside OpenAI's: `num_frames`, `fps`, `seed`,
-    `negative_prompt` and others; in a form lists and objects as JSON.
+    Fields of `POST /v1/generate` may be added: `num_frames`, `fps`, `seed`, `negative_prompt` and
+    others; in a form, lists and objects are JSON.
     """
-    async with entry(call) as entering:
+    async with receive_request(call) as incoming:
         if call.request.headers.get("content-type", "").lower().startswith(FORM):
-            asked, image = await _form(entering)
+            body, image = await _form(incoming)
         else:
-            asked = sent = await entering.json(VideoRequest)
-            image = image_of(sent.input_reference)
-        job = await admitted_video(entering, asked, image)
+            body = video_request = await incoming.json(VideoRequest)
+            image = image_of(video_request.input_reference)
+        job = await admit_video(incoming, body, image)
     return await _video(call, job)
 
 
-async def _form(entering: Entry) -> tuple[VideoSettings, str | None]:
-    asked, sent = await entering.form(VideoForm, ["input_reference"])
-    given = sent.get("input_reference", [])
-    if len(given) > 1:
-        raise Invalid([FieldError("input_reference", f"send one, not {len(given)}")])
-    return asked, in_base64(given[0]) if given else image_of(asked.input_reference)
+async def _form(incoming: IncomingRequest) -> tuple[VideoSettings, str | None]:
+    body, files = await incoming.form(VideoForm, ["input_reference"])
+    references = files.get("input_reference", [])
+    if len(references) > 1:
+        raise Invalid([FieldError("input_reference", f"send one, not {len(references)}")])
+    return body, in_base64(references[0]) if references else image_of(body.input_reference)
 
 
-async def admitted_video(entering: Entry, asked: VideoSettings, image: str | None = None) -> Job:
-    """Return the job of a request for a video, which begins with an image if there is one.
-
-    Raises: Problem.
-    """
-    front = entering.call.front
-    spec = (await front.models.get(asked.model)).spec
-    fields = translated(asked, spec, image)
+async def admit_video(
+    incoming: IncomingRequest, body: VideoSettings, image: str | None = None
+) -> Job:
+    """Admit a video request, optionally with a first frame; return its job. Raises: Problem."""
+    front = incoming.call.front
+    spec = (await front.models.get(body.model)).spec
+    fields = to_generate_fields(body, spec, image)
     limits = front.settings.limits
-    with naming_sizes(spec, limits, asked.size), naming_frames(asked, fields):
-        return await entering.admit(fields, names_of(asked))
+    with naming_sizes(spec, limits, body.size), naming_frames(body, fields):
+        return await incoming.admit(fields, field_names(body))
 
 
 async def _video(call: Call, job: Job) -> Response:
-    """Answer with a job as it is, and when to ask again."""
+    """Build the response about a video's job, with a polling interval."""
     headers = headers_of(job)
     if not job.state.ended:
-        _, eta_s = await call.front.costs.place(job)
+        _, eta_s = await call.front.costs.position_and_end(job)
         headers[POLL_AFTER] = str(_poll_ms(eta_s))
-    return _json(shown(job, call.front.settings.queue.retention_s), headers)
+    return _json(to_video_view(job, call.front.settings.queue.retention_s), headers)
 
 
 def _poll_ms(eta_s: float | None) -> int:
-    least, unknown, most = POLL_MS
-    return unknown if eta_s is None else round(min(most, max(least, 1000 * eta_s / POLLS)))
+    minimum, default, maximum = POLL_MS
+    return default if eta_s is None else round(min(maximum, max(minimum, 1000 * eta_s / POLLS)))
 
 
 def _json(view: Any, headers: Mapping[str, str] | None = None) -> Response:
     return Response(view.model_dump_json(), headers=headers, media_type=JSON)
 
 
-@router.get("", **_answered(VideoPage, 400, *READING))
+@router.get("", **_responses(VideoPage, 400, *READING))
 async def list_videos(
     call: ByBearer,
     limit: Annotated[
         int, Query(ge=1, le=MAX_PAGE, description="Maximum number of videos of the page.")
     ] = 20,
     after: Annotated[
-        str | None, Query(description="Where to go on: the `last_id` of the page before.")
+        str | None, Query(description="Cursor: `last_id` of the previous page.")
     ] = None,
     order: Annotated[
-        Order, Query(description="By the time of the request: newest or oldest first.")
+        Order, Query(description="Order by creation time: newest or oldest first.")
     ] = "desc",
 ) -> Response:
-    """A page of the tenant's videos."""
-    found, has_more = await videos(call.front, call.tenant, limit, after, order)
-    return _json(page_of(found, call.front.settings.queue.retention_s, has_more=has_more))
+    """Return a page of the tenant's videos."""
+    jobs, has_more = await videos(call.front, call.tenant, limit, after, order)
+    return _json(page_of(jobs, call.front.settings.queue.retention_s, has_more=has_more))
 
 
-@router.get("/{video_id}", **_answered(VideoView, *READING))
+@router.get("/{video_id}", **_responses(VideoView, *READING))
 async def get_video(video_id: VideoId, call: ByBearer) -> Response:
-    """One video; `openai-poll-after-ms` says when to ask for it again."""
+    """Return one video; the header `openai-poll-after-ms` contains a polling interval."""
     return await _video(call, await _job(call, video_id))
 
 
@@ -181,13 +180,13 @@ async def _job(call: Call, video_id: str) -> Job:
     """Return a video's job. Raises: NotFound."""
     job = await call.front.job(video_id, call.tenant)
     if not is_video(job):
-        raise NotFound(f"the job {job.id!r} makes no video; ask for /v1/jobs/{job.id}")
+        raise NotFound(f"the job {job.id!r} generates no video; request /v1/jobs/{job.id}")
     return job
 
 
-@router.delete("/{video_id}", **_answered(DeletedVideo, *READING))
+@router.delete("/{video_id}", **_responses(DeletedVideo, *READING))
 async def delete_video(video_id: VideoId, call: ByBearer) -> Response:
-    """Delete a video; one that has not ended is canceled first."""
+    """Delete a video; its job is canceled first if it has not ended."""
     job = await _job(call, video_id)
     await call.front.delete(job)
     return _json(DeletedVideo(id=job.id))
@@ -195,16 +194,16 @@ async def delete_video(video_id: VideoId, call: ByBearer) -> Response:
 
 @router.post("/{video_id}/remix", **REMIX)
 async def remix_video(video_id: VideoId, call: ByBearer) -> Response:
-    """Ask for the same video by another prompt: with its settings, its image and its seed."""
-    async with entry(call) as entering:
-        asked = await entering.json(RemixRequest)
+    """Create the same video with another prompt, keeping its settings, image and seed."""
+    async with receive_request(call) as incoming:
+        body = await incoming.json(RemixRequest)
         job = await _job(call, video_id)
         images = {
             path: in_base64(await call.front.store.get(key))
             for path, key in image_values(job.request).items()
         }
-        new = await entering.admit(remixed(job.request, job.id, asked.prompt, images))
-    return await _video(call, new)
+        remix_job = await incoming.admit(remix_fields(job.request, job.id, body.prompt, images))
+    return await _video(call, remix_job)
 
 
 @router.get("/{video_id}/content", **CONTENT)
@@ -213,37 +212,37 @@ async def get_video_content(
     request: Request,
     call: ByBearer,
     variant: Annotated[
-        Literal["video", "thumbnail", "spritesheet"], Query(description="What of it.")
+        Literal["video", "thumbnail", "spritesheet"], Query(description="Which file to download.")
     ] = "video",
 ) -> Response:
-    """The bytes of a video, whole or in part, or a small WebP of it.
+    """Download a video, in full or as a byte range, or a small WebP of it.
 
     `thumbnail` is its first frame, `spritesheet` a grid of up to 16 frames, row by row.
     """
     job = await _job(call, video_id)
     if not job.state.ended:
-        said = "the video is not done yet; ask for it until its status is completed"
-        raise Conflict(said, code="video_not_ready")
+        message = "the video is not finished yet; poll its status until it is completed"
+        raise Conflict(message, code="video_not_ready")
     if not job.state.is_done:
-        raise without_output(job)
+        raise problem_without_output(job)
     if variant != "video":
-        key = _key_beside(job, variant)
+        key = _variant_key(job, variant)
         return await preview_answer(call.front, key, request.headers, call.client)
     if is_head(request):
         return await output_head(call.front, job, 0, request.headers)
     return await output_answer(call.front, job, 0, request.headers, call.client)
 
 
-def _key_beside(job: Job, variant: str) -> str:
-    """Return the key of a small image of a video. Raises: NotFound: frames as PNG have none."""
+def _variant_key(job: Job, variant: str) -> str:
+    """Return the store's key of a video's small image. Raises: NotFound: PNG frames have none."""
     first = job.outputs[0]
     if first.num_frames is None:
-        said = f"there is no {variant} of frames as {first.content_type}; they are at "
-        raise NotFound(said + f"/v1/jobs/{job.id}")
+        message = f"frames in {first.content_type} have no {variant}; they are at "
+        raise NotFound(message + f"/v1/jobs/{job.id}")
     return beside_key(first.key, variant)
 
 
-DOOR = Door(
+ENDPOINT = CompatibleEndpoint(
     router,
     bodies=(VideoRequest, VideoForm, RemixRequest, VideoView, VideoPage, DeletedVideo),
     error_forms={PREFIX: openai_error},

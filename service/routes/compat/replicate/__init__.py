@@ -1,5 +1,5 @@
 """Replicate's API: predictions of models, which are jobs.
 
-It may import what the other doors may. Source: replicate-python, replicate/prediction.py, run.py,
-client.py (the shapes).
+May import what the other compatible endpoints may. Source: replicate-python,
+replicate/prediction.py, run.py, client.py (the shapes).
 """

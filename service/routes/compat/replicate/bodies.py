@@ -1,4 +1,4 @@
-"""Bodies of Replicate's API."""
+"""Request and response bodies of Replicate's API."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.routes.compat.door import DoorBody
-from service.schemas.examples import Example, shown
+from service.routes.compat.endpoint import CompatibleRequestBody
+from service.schemas.examples import Example, schema_example
 
 Status = Literal["starting", "processing", "succeeded", "failed", "canceled"]
 
 
-class ReplicateInput(DoorBody):
-    """Settings: by names that are common at Replicate, or any field of `POST /v1/generate`."""
+class ReplicateInput(CompatibleRequestBody):
+    """Inputs: common Replicate names, or any field of `POST /v1/generate`."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -22,38 +22,38 @@ class ReplicateInput(DoorBody):
     guidance: float | None = None
     """Guidance scale: `guidance_scale`."""
     mask: str | None = None
-    """Mask of the image, white where it is redrawn: `mask_image`."""
+    """Inpainting mask, white where the image is regenerated: `mask_image`."""
     prompt_strength: float | None = None
-    """Share of the image to redraw: `strength`."""
+    """Strength of the change to the image, from 0 to 1: `strength`."""
     scheduler: str | dict[str, Any] | None = None
-    """Name of one of the model's schedulers, or with its options."""
+    """Name of one of the model's schedulers, or an object with its options."""
     output_format: str | None = None
-    """Format of the files: `output.format`."""
+    """File format: `output.format`."""
     output_quality: int | None = None
-    """Quality of the files: `output.quality`."""
+    """File quality: `output.quality`."""
 
 
-class PredictionRequest(DoorBody):
-    """Prediction to make."""
+class PredictionRequest(CompatibleRequestBody):
+    """Request for a prediction."""
 
     model_config = ConfigDict(
-        json_schema_extra=shown(
+        json_schema_extra=schema_example(
             {"version": "flux-demo", "input": {"prompt": "a cat", "num_outputs": 1, "seed": 7}}
         )
     )
 
     version: str | None = None
-    """Name of a model. An owner before it (`atelier/`) changes nothing."""
+    """Name of a model. An owner before the name (`atelier/`) is ignored."""
     model: str | None = None
-    """The same, under its other name."""
+    """Alternative to `version`."""
     input: ReplicateInput = Field(default_factory=ReplicateInput)
-    """Settings by name."""
+    """Inputs by name."""
     stream: bool | None = None
-    """Taken, and without effect: outputs are there when all of them are."""
+    """Accepted without effect: all outputs become available together."""
     webhook: str | None = None
-    """Refused: `input.webhook` is ours, whose messages have another shape."""
+    """Rejected: use `input.webhook`, whose messages have this API's format."""
     webhook_events_filter: list[str] | None = None
-    """Refused likewise."""
+    """Rejected, like `webhook`."""
 
 
 PREDICTION: Example = {
@@ -74,9 +74,11 @@ PREDICTION: Example = {
 
 
 class Prediction(BaseModel):
-    """A job as Replicate shows a prediction."""
+    """Job in the format of a Replicate prediction."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True, json_schema_extra=shown(PREDICTION))
+    model_config = ConfigDict(
+        use_attribute_docstrings=True, json_schema_extra=schema_example(PREDICTION)
+    )
 
     id: str
     """The job's id."""
@@ -85,25 +87,25 @@ class Prediction(BaseModel):
     version: str
     """Name of the model."""
     status: Status
-    """State of the job. Of a new one it is `starting` until the job has ended."""
+    """State of the job; `starting` in the response to its creation until the job has ended."""
     input: dict[str, Any]
     """Resolved fields of the request."""
     output: list[str] | None
-    """Address of each file; null before they are there."""
+    """URL of each file; null until the job has outputs."""
     logs: str
-    """Progress in a line."""
+    """Progress as one line."""
     error: str | None
     """Reason of a failure."""
     metrics: dict[str, float]
-    """Seconds of computing, once it has ended."""
+    """Computing time in seconds, once the job has ended."""
     created_at: str
     """Time of acceptance."""
     started_at: str | None
-    """Time at which a pool began with it."""
+    """Time when a worker started the job."""
     completed_at: str | None
-    """Time of its end."""
+    """Time when the job ended."""
     urls: dict[str, str]
-    """Addresses to ask for it again (`get`) and to cancel it (`cancel`)."""
+    """URLs to read the prediction (`get`) and to cancel it (`cancel`)."""
 
 
 class PredictionPage(BaseModel):
@@ -111,12 +113,12 @@ class PredictionPage(BaseModel):
 
     model_config = ConfigDict(
         use_attribute_docstrings=True,
-        json_schema_extra=shown({"previous": None, "next": None, "results": [PREDICTION]}),
+        json_schema_extra=schema_example({"previous": None, "next": None, "results": [PREDICTION]}),
     )
 
     previous: str | None = None
-    """Always null: pages go on to older ones."""
+    """Always null: pages only continue to older predictions."""
     next: str | None
-    """Address of the next page; null: this is the last."""
+    """URL of the next page; null on the last page."""
     results: list[Prediction]
     """The predictions."""

@@ -1,4 +1,4 @@
-"""A prediction's request in our fields."""
+"""Conversion of a Replicate prediction request to the fields of `POST /v1/generate`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from service.errors.problems import FieldError, Invalid
-from service.routes.compat.names import Names
+from service.routes.compat.names import FieldNames
 from service.routes.compat.replicate.bodies import PredictionRequest, ReplicateInput
 
 FIELDS = {
@@ -15,56 +15,65 @@ FIELDS = {
     "mask": "mask_image",
     "prompt_strength": "strength",
 }
-"""Names of inputs that are common there, in ours."""
+"""Replicate's common input names, mapped to this API's fields."""
 FORMATS = {"jpg": "jpeg"}
 
 
-def translated(asked: PredictionRequest, model: str | None) -> dict[str, Any]:
-    """Return a request in our fields. Raises: Invalid."""
-    names = {name for name in (model, _bare(asked.version), _bare(asked.model)) if name}
-    given = asked.input.__pydantic_extra__ or {}
+def to_generate_fields(body: PredictionRequest, model: str | None) -> dict[str, Any]:
+    """Convert a prediction request to the fields of `POST /v1/generate`. Raises: Invalid."""
+    names = {
+        name for name in (model, _without_owner(body.version), _without_owner(body.model)) if name
+    }
+    extra_fields = body.input.__pydantic_extra__ or {}
     if len(names) != 1:
         raise Invalid([FieldError("version", "name one model, by version or by model")])
-    if asked.webhook or asked.webhook_events_filter:
-        said = "is not served; input.webhook has messages, of another shape than Replicate's"
-        raise Invalid([FieldError("webhook", said)])
-    if "model" in given:
-        raise Invalid([FieldError("input.model", "name the model by version, or by the address")])
-    ours = {ours: getattr(asked.input, theirs) for theirs, ours in FIELDS.items()}
-    scheduler = asked.input.scheduler
+    if body.webhook or body.webhook_events_filter:
+        message = (
+            "is not supported; input.webhook sends messages, in another format than Replicate's"
+        )
+        raise Invalid([FieldError("webhook", message)])
+    if "model" in extra_fields:
+        raise Invalid([FieldError("input.model", "name the model by version, or in the path")])
+    ours = {ours: getattr(body.input, theirs) for theirs, ours in FIELDS.items()}
+    scheduler = body.input.scheduler
     ours["scheduler"] = {"name": scheduler} if isinstance(scheduler, str) else scheduler
-    ours["output"] = _output(asked.input)
-    chosen = {name: value for name, value in ours.items() if value is not None}
-    if twice := sorted(chosen.keys() & given.keys()):
-        raise Invalid([FieldError(f"input.{name}", "is there by two names") for name in twice])
-    return {**given, **chosen, "model": names.pop()}
+    ours["output"] = _output(body.input)
+    present = {name: value for name, value in ours.items() if value is not None}
+    if duplicates := sorted(present.keys() & extra_fields.keys()):
+        raise Invalid(
+            [FieldError(f"input.{name}", "is given under two names") for name in duplicates]
+        )
+    return {**extra_fields, **present, "model": names.pop()}
 
 
-def named(body: Mapping[str, Any], model: str | None) -> str | None:
-    """Return the model that a body or its address names, before it is checked."""
+def model_in_body(body: Mapping[str, Any], model: str | None) -> str | None:
+    """Return the model that an unvalidated body or the path names."""
     name = model or body.get("version") or body.get("model")
-    return _bare(name) if isinstance(name, str) else None
+    return _without_owner(name) if isinstance(name, str) else None
 
 
-def _bare(name: str | None) -> str | None:
-    """A model's name without its owner."""
+def _without_owner(name: str | None) -> str | None:
+    """Strip the owner from a model's name."""
     return name and name.rpartition("/")[2]
 
 
-def _output(asked: ReplicateInput) -> dict[str, Any] | None:
-    given = asked.output_format
-    output = {"format": given and FORMATS.get(given, given), "quality": asked.output_quality}
+def _output(inputs: ReplicateInput) -> dict[str, Any] | None:
+    file_format = inputs.output_format
+    output = {
+        "format": file_format and FORMATS.get(file_format, file_format),
+        "quality": inputs.output_quality,
+    }
     return {name: value for name, value in output.items() if value is not None} or None
 
 
-def names_of(asked: PredictionRequest) -> Names:
-    """Names of our fields as this request has them."""
-    foreign = {"model": "model" if asked.model else "version"}
+def field_names(body: PredictionRequest) -> FieldNames:
+    """Return Replicate's names of the converted fields, for errors."""
+    foreign = {"model": "model" if body.model else "version"}
     for theirs, ours in FIELDS.items():
-        if getattr(asked.input, theirs) is not None:
+        if getattr(body.input, theirs) is not None:
             foreign[ours] = f"input.{theirs}"
-    if asked.input.output_format is not None or asked.input.output_quality is not None:
-        foreign |= {f"output.{one}": f"input.output_{one}" for one in ("format", "quality")}
-    if isinstance(asked.input.scheduler, str):
+    if body.input.output_format is not None or body.input.output_quality is not None:
+        foreign |= {f"output.{field}": f"input.output_{field}" for field in ("format", "quality")}
+    if isinstance(body.input.scheduler, str):
         foreign["scheduler.name"] = "input.scheduler"
-    return Names(foreign, prefix="input.")
+    return FieldNames(foreign, prefix="input.")

@@ -1,7 +1,7 @@
-"""Files that Replicate's client uploads for an input: each comes back as a data URI.
+"""File uploads of Replicate's client, answered with the file as a data URI.
 
-The client puts the address of the upload into its prediction. An address that holds the file itself
-needs no file kept for it, and no key to fetch it.
+The client puts the upload's URL into its prediction. With a data URI, no file is stored and no key
+is needed to fetch it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from service.routes.compat.forms import HeldPart, in_base64
 from service.schemas.response import timestamp
 
 TEXT_BYTES = 2**16
-"""Maximum size of `metadata`, which the client is given back."""
+"""Maximum size of `metadata`, which the response repeats."""
 UNKNOWN = "application/octet-stream"
 
 
@@ -42,29 +42,29 @@ class Upload:
 
     @property
     def parts(self) -> dict[str, Part]:
-        """Return the parts by name."""
+        """Return the form parts by name."""
         return {"content": self.content, "metadata": self.metadata}
 
     @property
-    def is_there(self) -> bool:
-        """Return whether the form is of Replicate's client."""
-        return self.content.is_there
+    def is_present(self) -> bool:
+        """Return whether the form has the part that Replicate's client sends."""
+        return self.content.is_present
 
     def _metadata(self) -> dict[str, Any]:
-        """Raises: Invalid, Malformed."""
-        if not self.metadata.is_there:
+        """Parse the `metadata` part as a JSON object. Raises: Invalid, Malformed."""
+        if not self.metadata.is_present:
             return {}
         try:
             return parse_object(self.metadata.text().encode(), "text")
         except Malformed as error:
-            said = f"must be an object in JSON: {error.detail}"
-            raise Invalid([FieldError("metadata", said)]) from None
+            message = f"must be an object in JSON: {error.detail}"
+            raise Invalid([FieldError("metadata", message)]) from None
 
     async def answer(self) -> Response:
-        """Return the file as the client reads it. Raises: Problem: too much is held, too."""
-        self.hold.add(2 * self.content.bytes)  # in base64, beside itself
+        """Build the response with the file's data URI. Raises: Problem."""
+        self.hold.add(2 * self.content.bytes)  # for the base64 copy
         content = await asyncio.to_thread(self._body, self._metadata())
-        return HeldResponse(content, self.hold.pass_on(), status_code=201, media_type=JSON)
+        return HeldResponse(content, self.hold.transfer(), status_code=201, media_type=JSON)
 
     def _body(self, metadata: dict[str, Any]) -> bytes:
         data, name = bytes(self.content.data), self.content.filename or "file"
@@ -87,8 +87,8 @@ class Upload:
 
 @contextmanager
 def receiving(call: Call) -> Iterator[Upload]:
-    """Hold an upload's bytes until they are answered."""
-    most = call.front.settings.limits.max_body_bytes
+    """Count an upload's bytes against the limits until the response is sent."""
+    max_bytes = call.front.settings.limits.max_body_bytes
     with call.front.bodies.holding(call.client) as hold:
-        content = HeldPart(most, "content", hold)
+        content = HeldPart(max_bytes, "content", hold)
         yield Upload(content, MemoryPart(TEXT_BYTES, "metadata"), hold)

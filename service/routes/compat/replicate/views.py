@@ -1,16 +1,16 @@
-"""A job as Replicate shows a prediction."""
+"""Conversion of a job to a Replicate prediction."""
 
 from __future__ import annotations
 
 from service.jobs.model.job import Job, JobState
-from service.responses.render import without_output
+from service.responses.render import problem_without_output
 from service.routes.compat import addresses
 from service.routes.compat.call import Call
 from service.routes.compat.replicate.bodies import Prediction, Status
 from service.schemas.response import timestamp
 
 OWNER = "atelier"
-"""Owner of all models here; any other is taken, too."""
+"""Owner of all models in responses; requests may name any owner."""
 STATUSES: dict[JobState, Status] = {
     JobState.QUEUED: "starting",
     JobState.RUNNING: "processing",
@@ -23,15 +23,15 @@ STATUSES: dict[JobState, Status] = {
 
 
 async def prediction(call: Call, job: Job) -> Prediction:
-    """Return a job as a prediction."""
-    get = addresses.whole(call, f"/v1/predictions/{job.id}")
+    """Build the prediction of a job."""
+    get = addresses.absolute_url(call, f"/v1/predictions/{job.id}")
     return Prediction(
         id=job.id,
         model=f"{OWNER}/{job.model}",
         version=job.model,
         status=STATUSES[job.state],
         input=job.request,
-        output=await addresses.of_outputs(call, job) or None,
+        output=await addresses.output_urls(call, job) or None,
         logs=_logs(job),
         error=_error(job),
         metrics={"predict_time": job.usage.device_seconds} if job.state.ended else {},
@@ -43,14 +43,14 @@ async def prediction(call: Call, job: Job) -> Prediction:
 
 
 def _logs(job: Job) -> str:
-    """Progress as its client reads it of the logs."""
+    """Format the progress as a bar that Replicate's client parses."""
     if not job.steps or job.state is JobState.QUEUED:
         return ""
-    done = round(100 * job.step / job.steps)
-    return f"{done}%|{'#' * (done // 10):10}| {job.step}/{job.steps}"
+    percent = round(100 * job.step / job.steps)
+    return f"{percent}%|{'#' * (percent // 10):10}| {job.step}/{job.steps}"
 
 
 def _error(job: Job) -> str | None:
     if job.state not in (JobState.FAILED, JobState.EXPIRED):
         return None
-    return without_output(job).detail
+    return problem_without_output(job).detail

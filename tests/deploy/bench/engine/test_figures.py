@@ -1,4 +1,4 @@
-"""The small pieces: spreads, rates, and what a machine says of itself."""
+"""Small functions of the engine benchmark: spread, rate and machine description."""
 
 from __future__ import annotations
 

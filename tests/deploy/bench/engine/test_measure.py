@@ -1,4 +1,4 @@
-"""A whole measuring, of the smallest Flux."""
+"""`report` of the engine benchmark, measured on the smallest Flux."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from deploy.bench.engine.ask import EngineCase
+from deploy.bench.engine.case import EngineCase
 from deploy.bench.engine.measure import covered, stage_seconds
 from deploy.bench.engine.report import report
 from deploy.bench.engine.table import figures, show
@@ -22,14 +22,15 @@ BATCH, REPEATS = 2, 3
 SIZE = {name: REQUEST[name] for name in ("width", "height", "num_inference_steps")}
 
 
-def ask(folder: Path, **changes: Any) -> EngineCase:
+def case(folder: Path, **changes: Any) -> EngineCase:
     chosen = {"batch": BATCH, "repeats": REPEATS, "dtype": "float32", "devices": range(1)}
     return EngineCase(str(folder), **{"request": SIZE, **chosen, **changes})
 
 
 @pytest.fixture(scope="module", autouse=True)
 def own_devices() -> Iterator[None]:
-    """A measuring settles what its process sees of the devices: here for as long as this lasts."""
+    """Undo changes of the device environment variables, which a measurement sets for its
+    process."""
     with pytest.MonkeyPatch.context() as patch:
         for name in visible(range(1)):
             patch.setenv(name, "")
@@ -38,24 +39,24 @@ def own_devices() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def told(tiny: Path, coarse: None) -> Any:
-    return json.loads(json.dumps(report(ask(tiny))))
+def bench_report(tiny: Path, coarse: None) -> Any:
+    return json.loads(json.dumps(report(case(tiny))))
 
 
-def test_every_stage_of_every_repeat_is_told(told: Any) -> None:
-    (result,) = told["results"]
+def test_every_stage_of_every_repeat_is_told(bench_report: Any) -> None:
+    (result,) = bench_report["results"]
     seconds = result["seconds"]
     assert set(seconds) == {*STAGES, "step"}
     assert all(len(times) == REPEATS and min(times) > 0 for times in seconds.values())
-    for whole, *parts in zip(*(seconds[name] for name in ("request", *STAGES[:3])), strict=True):
-        assert max(parts) < whole, "a stage lasts longer than all of it"
+    for whole_s, *parts in zip(*(seconds[name] for name in ("request", *STAGES[:3])), strict=True):
+        assert max(parts) < whole_s, "a stage lasts longer than all of it"
     steps = SIZE["num_inference_steps"]
     assert result["steps"] == steps
     assert seconds["step"] == pytest.approx([time / steps for time in seconds["denoise"]])
 
 
-def test_mfu_is_the_loops_work_over_the_measured_rate(told: Any) -> None:
-    (result,) = told["results"]
+def test_mfu_is_the_loops_work_over_the_measured_rate(bench_report: Any) -> None:
+    (result,) = bench_report["results"]
     work = BATCH * result["step_flops"] / result["matrix_flops"]
     assert result["mfu"] == pytest.approx([work / step for step in result["seconds"]["step"]])
     assert min(result["mfu"]) > 0 and max(result["mfu"]) < 1
@@ -63,59 +64,64 @@ def test_mfu_is_the_loops_work_over_the_measured_rate(told: Any) -> None:
     assert before["side"] == after["side"] and before["dtype"] == "float32"
 
 
-def test_memory_has_the_weights_and_more(told: Any) -> None:
-    memory = told["results"][0]["memory"]
+def test_memory_has_the_weights_and_more(bench_report: Any) -> None:
+    memory = bench_report["results"][0]["memory"]
     assert memory["by"] == "compiler", "a CPU's runtime counts nothing"
     assert 0 < memory["weights_bytes"] < memory["peak_bytes"]
 
 
-def test_it_is_told_what_the_figures_belong_to(told: Any) -> None:
-    assert {"jax", "flax"} <= told["versions"].keys()
-    assert told["machine"]["cores"] > 0 and told["machine"]["processor"]
-    (result,) = told["results"]
+def test_it_is_told_what_the_figures_belong_to(bench_report: Any) -> None:
+    assert {"jax", "flax"} <= bench_report["versions"].keys()
+    assert bench_report["machine"]["cores"] > 0 and bench_report["machine"]["processor"]
+    (result,) = bench_report["results"]
     assert (result["devices"], result["chip"], result["layout"]) == (1, "cpu", "one device")
 
 
-def test_the_table_shows_it(told: Any) -> None:
+def test_the_table_shows_it(bench_report: Any) -> None:
     console = Console(width=200, record=True)
     refused = {"model": "other", "tiny": False, "refused": "lacks 3 GiB [of 80]"}
-    show({**told, "results": [*told["results"], refused]}, console)
-    shown = console.export_text()
-    assert "lacks 3 GiB [of 80]" in shown
-    for name, value in figures(told["results"][0]).items():
-        assert name in shown and value in shown
+    show({**bench_report, "results": [*bench_report["results"], refused]}, console)
+    text = console.export_text()
+    assert "lacks 3 GiB [of 80]" in text
+    for name, value in figures(bench_report["results"][0]).items():
+        assert name in text and value in text
 
 
 def test_what_does_not_fit_is_told_in_numbers(tiny: Path) -> None:
-    (result,) = report(ask(tiny, batch=10**8))["results"]
+    (result,) = report(case(tiny, batch=10**8))["results"]
     assert "GiB" in result["refused"]
 
 
 def test_a_size_that_the_model_cannot_make_is_told(tiny: Path) -> None:
-    for width in (33, 10**6):  # the larger one before it is traced, which would take all memory
-        (result,) = report(ask(tiny, request={"width": width}))["results"]
+    for width in (
+        33,
+        10**6,
+    ):  # the larger size must be refused before tracing, which would use all memory
+        (result,) = report(case(tiny, request={"width": width}))["results"]
         assert "width" in result["refused"]
 
 
 def test_rounds_with_adapters_take_turns_with_those_without(tiny: Path, coarse: None) -> None:
-    told = report(ask(tiny, lora_rank=4))
-    (result,) = told["results"]
+    result_file = report(case(tiny, lora_rank=4))
+    (result,) = result_file["results"]
     adapters = result["adapters"]
     times = adapters["seconds"]
-    assert set(times) == {*STAGES, "step"} and all(len(own) == REPEATS for own in times.values())
+    assert set(times) == {*STAGES, "step"} and all(
+        len(samples) == REPEATS for samples in times.values()
+    )
     pairs = zip(times["step"], result["seconds"]["step"], strict=True)
-    assert adapters["of_plain"] == pytest.approx([one / plain for one, plain in pairs])
+    assert adapters["of_plain"] == pytest.approx([loaded / plain for loaded, plain in pairs])
     assert adapters["rank"] == 4 and adapters["load_s"] > 0, "the engine has read a file"
     each_row = adapters["bank_bytes"] / BATCH
     assert each_row > adapters["file_bytes"], "a page has room for rank 16, the file has rank 4"
     console = Console(width=300, record=True)
-    show(told, console)
+    show(result_file, console)
     assert "rank 4: " in console.export_text()
 
 
-def test_a_report_without_adapters_says_nothing_of_them(told: Any) -> None:
-    assert told["results"][0]["adapters"] is None
-    assert "a step with adapters" not in figures(told["results"][0])
+def test_a_report_without_adapters_says_nothing_of_them(bench_report: Any) -> None:
+    assert bench_report["results"][0]["adapters"] is None
+    assert "a step with adapters" not in figures(bench_report["results"][0])
 
 
 def test_stages_that_overlap_count_once() -> None:

@@ -1,4 +1,4 @@
-"""A front end at a port of its own, that can go and come back; its pool is a stand-in."""
+"""Front end on its own port that tests can stop and restart, with a stand-in pool."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.service.standin import StandIn
 
 
 class FrontEnd:
-    """Real sockets, real routes, the real queue."""
+    """Front end with real sockets, routes and queue."""
 
     def __init__(self, queue: Queue, settings: Settings) -> None:
         self._queue, self._settings = queue, settings
@@ -31,11 +31,11 @@ class FrontEnd:
 
     @property
     def connections(self) -> int:
-        """Open now."""
+        """Number of open connections."""
         return len(self.server.server_state.connections) if self.server else 0
 
     async def start(self, **changes: object) -> None:
-        """At the port that it had before, if there was one. Args: changes: of the settings."""
+        """Start on the previous port, if any. Args: changes: of the settings."""
         self._settings = self._settings.model_copy(update=changes)
         app = create_app(self._settings, self._queue, Store(self._settings.store_url))
         self.server = make_server(app, self._settings)

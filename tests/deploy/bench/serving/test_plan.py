@@ -1,4 +1,4 @@
-"""Loads: what a mix draws, and what a trace keeps."""
+"""Load plans: requests drawn from a mix, and traces."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.bench.serving.ask import TimedRequest, read_trace, shape_of, write_trace
 from deploy.bench.serving.mix import Deadline, Mix, Shape, Tenant, mix_of, plan
+from deploy.bench.serving.timed_request import TimedRequest, read_trace, shape_of, write_trace
 from deploy.exit_codes import UsageError
 
 MIX = Mix(
@@ -32,7 +32,7 @@ def test_a_seed_draws_one_load() -> None:
 
 
 def test_a_poisson_process_of_the_mix() -> None:
-    """5,000 requests are expected: within five deviations (of √5,000), and shares within five."""
+    """5,000 requests are expected, within five standard deviations (of √5,000); so are shares."""
     asks = list(plan(MIX))
     assert len(asks) == pytest.approx(5000, abs=5 * 5000**0.5)
     gaps = [after.at_s - before.at_s for before, after in pairwise(asks)]
@@ -40,9 +40,9 @@ def test_a_poisson_process_of_the_mix() -> None:
     mean_s = sum(gaps) / len(gaps)
     variance = sum((gap - mean_s) ** 2 for gap in gaps) / len(gaps)
     assert variance**0.5 == pytest.approx(mean_s, rel=0.1), "exponential: its deviation is its mean"
-    for drawn, share in (("model", 0.75), ("tenant", 2 / 3), ("deadline_scale", 0.5)):
-        most = Counter(getattr(ask, drawn) for ask in asks).most_common(1)[0][1]
-        assert most / len(asks) == pytest.approx(share, abs=5 * 0.5 / len(asks) ** 0.5), drawn
+    for field, share in (("model", 0.75), ("tenant", 2 / 3), ("deadline_scale", 0.5)):
+        count = Counter(getattr(ask, field) for ask in asks).most_common(1)[0][1]
+        assert count / len(asks) == pytest.approx(share, abs=5 * 0.5 / len(asks) ** 0.5), field
     assert {ask.request["prompt"] for ask in asks if ask.model == "a"} == {"one", "two"}
     assert len({ask.request["seed"] for ask in asks}) > 4900, "each its own image"
 
@@ -63,7 +63,7 @@ def test_a_trace_is_the_load_again(tmp_path: Path) -> None:
 
 
 def test_a_prompt_may_have_ends_of_lines_in_it(tmp_path: Path) -> None:
-    """Unicode's own, too, which JSON leaves as they are."""
+    """Unicode line separators, which JSON does not escape, are preserved."""
     ask, file = (
         TimedRequest(at_s=0, request={"prompt": "a\nb\u2028c\x85d"}),
         tmp_path / "trace.jsonl",
@@ -95,7 +95,7 @@ def test_a_wrong_mix_is_named() -> None:
 
 
 def test_a_load_that_would_fill_memory_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"1e\+09 .* are 6e\+10, .* has 1,000,000 at the most"):
+    with pytest.raises(UsageError, match=r"1e\+09 .* are 6e\+10, .* has at most 1,000,000"):
         mix_of({"rate_per_s": 1e9})
 
 

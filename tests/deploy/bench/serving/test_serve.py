@@ -1,4 +1,4 @@
-"""A load against a real front end and queue, by HTTP; only the pool is a stand-in."""
+"""`bench serve` against a real front end and queue over HTTP; only the pool is a stand-in."""
 
 from __future__ import annotations
 
@@ -15,12 +15,19 @@ from typing import Any
 
 import pytest
 
-from deploy.bench.serving.answer import LOST, REFUSED, SUCCEEDED, UNFINISHED, UNREACHABLE, Answer
-from deploy.bench.serving.ask import TimedRequest, read_trace, write_trace
 from deploy.bench.serving.load import Alone, NotMeasured
 from deploy.bench.serving.report import report
+from deploy.bench.serving.request_outcome import (
+    LOST,
+    REFUSED,
+    SUCCEEDED,
+    UNFINISHED,
+    UNREACHABLE,
+    RequestOutcome,
+)
 from deploy.bench.serving.run import Plan, Run, measure
 from deploy.bench.serving.server import Server
+from deploy.bench.serving.timed_request import TimedRequest, read_trace, write_trace
 from deploy.cli import bench_serve
 from deploy.exit_codes import EXIT_INTERRUPTED, EXIT_UNREACHABLE, UsageError
 from service.client import ServiceUnreachable
@@ -35,7 +42,7 @@ from tests.workers.polling import until
 
 ASK = TimedRequest(at_s=0, request={"model": MODEL, "prompt": "a star", "seed": 1})
 PATIENCE_S = 240.0
-PLAN = Plan(window_s=0.0, alone=0, known={}, patience_s=PATIENCE_S)
+PLAN = Plan(window_s=0.0, alone=0, unloaded_times={}, patience_s=PATIENCE_S)
 COMMAND = """
 import argparse, sys
 from deploy.cli import bench_serve
@@ -47,7 +54,7 @@ CONNECTIONS = 4
 
 
 def command(*arguments: str) -> int:
-    """`atelier bench serve`."""
+    """Run `atelier bench serve`."""
     parser = argparse.ArgumentParser()
     bench_serve.add_arguments(parser)
     return bench_serve.run(parser.parse_args(arguments))
@@ -63,16 +70,18 @@ def server_at(front: FrontEnd) -> Server:
 
 async def sent(front: FrontEnd, load: list[TimedRequest], plan: Plan = PLAN) -> Run:
     async with server_at(front) as server:
-        return await measure(server, front.url, load, plan, lambda said: None)
+        return await measure(server, front.url, load, plan, lambda text: None)
 
 
 async def test_a_load_from_its_plan_to_its_report(front: FrontEnd, pool: StandIn) -> None:
-    """Two tenants, with a deadline; what a request takes alone is measured before."""
+    """Two tenants with deadlines; each shape is first measured alone."""
     load = [
         ask.model_copy(update={"tenant": tenant, "deadline_scale": 1000.0})
         for ask, tenant in zip(asks(12), ("one", "two") * 6, strict=True)
     ]
-    run = await sent(front, load, Plan(window_s=0.2, alone=2, known={}, patience_s=PATIENCE_S))
+    run = await sent(
+        front, load, Plan(window_s=0.2, alone=2, unloaded_times={}, patience_s=PATIENCE_S)
+    )
     assert [answer.outcome for answer in run.answers] == [SUCCEEDED] * 12
     alone = run.alone[ASK.shape]
     assert (alone.samples, alone.device_s) == (2, pytest.approx(0.1, abs=1e-9))
@@ -81,29 +90,29 @@ async def test_a_load_from_its_plan_to_its_report(front: FrontEnd, pool: StandIn
         parts = [answer.late_s, answer.accept_s, answer.queue_s, answer.run_s, answer.fetch_s]
         assert all(part is not None and part >= 0 for part in parts)
         assert answer.whole_s > answer.queue_s + answer.run_s - 0.002, "stamps are milliseconds"
-    found = report(run, [1000.0], {})
-    assert found["throughput"]["pictures_per_s"] <= 60
-    assert found["goodput"][0]["share"] == found["deadlines"][0]["share"] == 1
-    assert found["offered_device_s_per_s"] == pytest.approx(12 * 0.1 / 0.2, rel=1e-6)
-    assert set(found["waits"]["by_tenant"]) == {"one", "two"}
+    result = report(run, [1000.0], {})
+    assert result["throughput"]["pictures_per_s"] <= 60
+    assert result["goodput"][0]["share"] == result["deadlines"][0]["share"] == 1
+    assert result["offered_device_s_per_s"] == pytest.approx(12 * 0.1 / 0.2, rel=1e-6)
+    assert set(result["waits"]["by_tenant"]) == {"one", "two"}
     assert {job.request["deadline_s"] for job in pool.seen[3:]} == {run.answers[0].deadline_s}
 
 
 async def test_requests_leave_in_time_whatever_answers_do(front: FrontEnd, pool: StandIn) -> None:
-    """Nothing is answered before all have left, over few connections; then all are told right."""
+    """Requests are sent on time over few connections although none finishes; all then succeed."""
     pool.may_finish.clear()
-    most, load = 0, asks(20)
+    peak, load = 0, asks(20)
 
     async def watch() -> bool:
-        nonlocal most
-        most = max(most, front.connections)
+        nonlocal peak
+        peak = max(peak, front.connections)
         return (await pool.queue.depths())[MODEL].queued == 19
 
     sending = asyncio.create_task(sent(front, load))
     await until(watch)
     pool.may_finish.set()
     run = await sending
-    assert 1 < most <= CONNECTIONS
+    assert 1 < peak <= CONNECTIONS
     assert [answer.outcome for answer in run.answers] == [SUCCEEDED] * 20
     outside_s = [answer.outside_s - answer.fetch_s for answer in run.answers]
     assert min(outside_s) >= -0.002, "stamps are milliseconds"
@@ -112,9 +121,10 @@ async def test_requests_leave_in_time_whatever_answers_do(front: FrontEnd, pool:
 async def test_an_end_that_no_connection_was_free_to_follow(
     front: FrontEnd, pool: StandIn, queue: Queue
 ) -> None:
-    """It is told by the server's clock, and not as late as it was heard of."""
+    """An end that no free connection followed is timed by the server's clock, not by its
+    arrival."""
     pool.may_finish.clear()
-    first, second = Answer(ASK), Answer(ASK)
+    first, second = RequestOutcome(ASK), RequestOutcome(ASK)
     async with Server(front.url, {}, connections=2) as server:
         tasks = []
         for answer in (first, second):
@@ -136,10 +146,10 @@ async def test_refusals_say_why_and_what_is_left_is_canceled(
     await front.start(tenants={"*": TenantSettings(max_queued=1)})
     pool.may_finish.clear()
     run = await sent(front, asks(8, every_s=0.05), replace(PLAN, patience_s=10))
-    counted = report(run, [1.0], {})
-    refused = counted["outcomes"][REFUSED]  # one more where the pool comes late to the first job
-    assert refused in (6, 7) and counted["outcomes"][UNFINISHED] == 8 - refused
-    (row,) = counted["refusals"]
+    result = report(run, [1.0], {})
+    refused = result["outcomes"][REFUSED]  # one more if the pool claims the first job late
+    assert refused in (6, 7) and result["outcomes"][UNFINISHED] == 8 - refused
+    (row,) = result["refusals"]
     assert (row["status"], row["reason"], row["count"]) == (429, "quota_exceeded", refused)
     assert row["retry_after_s"]["p50"] >= 1
     for answer in run.answers:
@@ -149,9 +159,9 @@ async def test_refusals_say_why_and_what_is_left_is_canceled(
 
 
 async def test_a_server_that_goes_and_comes_back(front: FrontEnd, pool: StandIn) -> None:
-    """What was accepted is followed across it, and what finds nobody is no error either."""
+    """Accepted jobs are followed across a restart; a request to a stopped server is recorded."""
     pool.may_finish.clear()
-    accepted, missed = [Answer(ASK), Answer(ASK)], Answer(ASK)
+    accepted, missed = [RequestOutcome(ASK), RequestOutcome(ASK)], RequestOutcome(ASK)
     async with server_at(front) as server:
         following = [asyncio.create_task(server.ask(answer)) for answer in accepted]
         await until(lambda: all(answer.job_id for answer in accepted))
@@ -172,8 +182,8 @@ async def test_a_shape_that_does_not_succeed_alone_is_named(front: FrontEnd, poo
     refused = asks(1, request={**ASK.request, "quality": "none"})
     with pytest.raises(NotMeasured, match="refused, invalid_request: quality: the model"):
         await sent(front, refused, replace(PLAN, alone=1))
-    known = {ASK.shape: Alone(1.0, 0.1, 0.1, 0.8, 0.7, 0.2, 0.1, samples=1)}
-    run = await sent(front, asks(1), replace(PLAN, alone=1, known=known))
+    measured = {ASK.shape: Alone(1.0, 0.1, 0.1, 0.8, 0.7, 0.2, 0.1, samples=1)}
+    run = await sent(front, asks(1), replace(PLAN, alone=1, unloaded_times=measured))
     assert report(run, [1.0], {})["reasons"] == {"failed: non_finite": 1}
 
 
@@ -190,13 +200,13 @@ async def test_what_does_not_end_alone_is_given_up(
 async def test_who_may_not_ask_learns_it_first(
     front: FrontEnd, pool: StandIn, redis_url: str
 ) -> None:
-    """No server, a wrong key, a model that is not there."""
+    """Errors for an unreachable server, a wrong key and an unknown model precede any load."""
     assert await asyncio.to_thread(command, "--server", "http://127.0.0.1:9") == EXIT_UNREACHABLE
     with pytest.raises(UsageError, match=f"no model 'x'; the server has {MODEL}"):
         await asyncio.to_thread(command, "--server", front.url, "--shape", "x")
     await front.stop()
     await front.start(server=ServerSettings(keys=True), redis=RedisSettings(url=redis_url))
-    with pytest.raises(UsageError, match="does not take the API key: "):
+    with pytest.raises(UsageError, match="rejects the API key: "):
         await asyncio.to_thread(command, "--server", front.url, "--key", "wrong")
 
 
@@ -208,39 +218,39 @@ async def test_what_does_not_go_together_is_named(
     at = ("--server", front.url, "--trace", str(trace))
     with pytest.raises(UsageError, match="--alone-from"):
         await asyncio.to_thread(command, *at, "--alone", "0")
-    with pytest.raises(UsageError, match="leave it out beside --trace"):
+    with pytest.raises(UsageError, match="leave it out with --trace"):
         await asyncio.to_thread(command, *at, "--rate", "3")
     with pytest.raises(UsageError, match="there is no folder"):
         await asyncio.to_thread(command, *at, "--json", str(tmp_path / "none" / "report.json"))
-    with pytest.raises(UsageError, match="no report of"):
+    with pytest.raises(UsageError, match="is not a report of"):
         await asyncio.to_thread(command, *at, "--alone-from", str(trace))
     assert not pool.seen
 
 
 async def test_a_server_of_another_kind() -> None:
-    """It says yes to everything, in words that are not this API's."""
+    """A server that answers every request with 200, but not with this API's bodies."""
 
-    said = {"POST": "hello"}
+    bodies = {"POST": "hello"}
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         method = (await reader.readuntil(b"\r\n\r\n")).split()[0].decode()
-        body = said.get(method, "hello")
+        body = bodies.get(method, "hello")
         head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         writer.write(f"{head}{body}".encode())
         await writer.drain()
         writer.close()
 
-    asked, accepted = Answer(ASK), Answer(ASK)
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as other:
-        url = f"http://127.0.0.1:{other.sockets[0].getsockname()[1]}"
+    refused, accepted = RequestOutcome(ASK), RequestOutcome(ASK)
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server_:
+        url = f"http://127.0.0.1:{server_.sockets[0].getsockname()[1]}"
         async with Server(url, {}, CONNECTIONS) as server:
             with pytest.raises(ServiceUnreachable, match="has no list of models"):
                 await server.models()
-            await server.ask(asked)
+            await server.ask(refused)
             end = 'event: succeeded\ndata: {"state": "succeeded", "created_at": "once"}\n\n'
-            said |= {"POST": '{"id": "job"}', "GET": end}
+            bodies |= {"POST": '{"id": "job"}', "GET": end}
             await server.ask(accepted)
-    assert (asked.outcome, asked.reason) == (UNREACHABLE, "JSONDecodeError")
+    assert (refused.outcome, refused.reason) == (UNREACHABLE, "JSONDecodeError")
     assert (accepted.outcome, accepted.reason) == (LOST, "its end: ValueError")
 
 
@@ -255,7 +265,9 @@ async def test_ctrl_c_tells_what_there_is(front: FrontEnd, pool: StandIn, tmp_pa
     process.send_signal(signal.SIGINT)
     out, _ = await asyncio.wait_for(process.communicate(), PATIENCE_S)
     assert process.returncode == EXIT_INTERRUPTED
-    found = json.loads(out)
-    assert found["interrupted"] and 10 <= found["sent"] < found["planned"] == len(read_trace(trace))
-    assert found["outcomes"][SUCCEEDED] >= 1
-    assert found["throughput"]["window_s"] < 600
+    result = json.loads(out)
+    assert result["interrupted"] and 10 <= result["sent"] < result["planned"] == len(
+        read_trace(trace)
+    )
+    assert result["outcomes"][SUCCEEDED] >= 1
+    assert result["throughput"]["window_s"] < 600

@@ -1,4 +1,4 @@
-"""What made-up answers say together."""
+"""Statistics of a load report, computed from made-up answers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from deploy.bench.serving.answer import REFUSED, SUCCEEDED, Answer
-from deploy.bench.serving.ask import TimedRequest
 from deploy.bench.serving.fairness import dues, fairness, jain
 from deploy.bench.serving.load import Alone, alone_of
 from deploy.bench.serving.report import report
+from deploy.bench.serving.request_outcome import REFUSED, SUCCEEDED, RequestOutcome
 from deploy.bench.serving.run import Run
 from deploy.bench.serving.statistics import (
     deadlines,
@@ -26,6 +25,7 @@ from deploy.bench.serving.statistics import (
     waits,
 )
 from deploy.bench.serving.table import seconds, show
+from deploy.bench.serving.timed_request import TimedRequest
 
 SMALL = TimedRequest(at_s=0, request={"model": "a"}, tenant="one")
 LARGE = TimedRequest(at_s=0, request={"model": "b"}, tenant="two")
@@ -35,20 +35,22 @@ ALONE = {
 }
 
 
-def done(ask: TimedRequest, whole_s: float, **rest: Any) -> Answer:
+def done(ask: TimedRequest, whole_s: float, **rest: Any) -> RequestOutcome:
     defaults = {"queue_s": 0.0, "run_s": whole_s, "device_s": whole_s, "pictures": 1}
-    return Answer(ask, outcome=SUCCEEDED, whole_s=whole_s, ended_at_s=whole_s, **defaults | rest)
+    return RequestOutcome(
+        ask, outcome=SUCCEEDED, whole_s=whole_s, ended_at_s=whole_s, **defaults | rest
+    )
 
 
-def refused(ask: TimedRequest, reason: str, after_s: float) -> Answer:
-    return Answer(ask, outcome=REFUSED, status=429, reason=reason, retry_after_s=after_s)
+def refused(ask: TimedRequest, reason: str, after_s: float) -> RequestOutcome:
+    return RequestOutcome(ask, outcome=REFUSED, status=429, reason=reason, retry_after_s=after_s)
 
 
 def test_percentiles_are_numpys() -> None:
     values = [5.0, 1.0, 4.0, 2.5]
     for percent in (0, 10, 50, 90, 99, 100):
-        wanted = float(np.percentile(values, percent))
-        assert percentile(values, percent) == pytest.approx(wanted, rel=1e-12), percent
+        expected = float(np.percentile(values, percent))
+        assert percentile(values, percent) == pytest.approx(expected, rel=1e-12), percent
     assert percentile([3.0], 99) == 3.0
     assert percentile([], 50) is None
 
@@ -106,8 +108,8 @@ def test_what_the_service_adds() -> None:
 
 
 def test_a_job_tells_its_times() -> None:
-    answer = Answer(SMALL)
-    answer.tell(
+    answer = RequestOutcome(SMALL)
+    answer.record_job(
         {
             "state": "succeeded",
             "created_at": "2026-01-01T00:00:00.000Z",
@@ -118,8 +120,8 @@ def test_a_job_tells_its_times() -> None:
         }
     )
     assert (answer.queue_s, answer.run_s, answer.device_s, answer.pictures) == (1.5, 2.5, 2.0, 2)
-    other = Answer(SMALL)
-    other.tell({"state": "failed", "error": {"code": "non_finite"}})
+    other = RequestOutcome(SMALL)
+    other.record_job({"state": "failed", "error": {"code": "non_finite"}})
     assert (other.outcome, other.reason, other.queue_s) == ("failed", "non_finite", None)
 
 
@@ -139,11 +141,11 @@ def test_dues(
 
 
 def test_fairness() -> None:
-    """Two tenants of nearly the same work, one of them with nothing done in time."""
+    """Two tenants with nearly the same work; one of them finishes nothing in time."""
     answers = [done(LARGE, 20.0), *(done(SMALL, 2.0) for _ in range(10))]
-    found = fairness(answers, ALONE, {}, window_s=30.0)
-    assert found["tenants"]["two"]["slowdown_p50"] == 2.0
-    assert found["jain"] == pytest.approx(1, abs=1e-12), "all had all that they asked for"
+    result = fairness(answers, ALONE, {}, window_s=30.0)
+    assert result["tenants"]["two"]["slowdown_p50"] == 2.0
+    assert result["jain"] == pytest.approx(1, abs=1e-12), "all had all that they asked for"
     late = fairness(answers, ALONE, {}, window_s=10.0)["tenants"]
     assert late["one"]["got_s"] == pytest.approx(8, abs=1e-12)
     assert late["two"]["got_of_due"] == 0
@@ -154,11 +156,11 @@ def test_fairness() -> None:
 def test_a_report_is_shown_and_is_json() -> None:
     answers = [done(SMALL, 1.0), done(LARGE, 12.0), refused(SMALL, "queue_full", 3)]
     run = Run("http://here", "2026-01-01T00:00:00+00:00", 4, 20.0, True, answers, ALONE, 1, 0)
-    found = report(run, [1, 2], {})
-    assert json.loads(json.dumps(found)) == found
+    result = report(run, [1, 2], {})
+    assert json.loads(json.dumps(result)) == result
     out = io.StringIO()
-    show(found, Console(file=out, width=200))
-    for words in ("3 of 4 requests, broken off", "queue_full", "of its due", "lost connections"):
+    show(result, Console(file=out, width=200))
+    for words in ("3 of 4 requests, interrupted", "queue_full", "of its due", "lost connections"):
         assert words in out.getvalue(), words
     empty = report(replace(run, answers=[], alone={}), [1], {})
     show(empty, Console(file=io.StringIO()))

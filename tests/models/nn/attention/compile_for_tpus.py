@@ -1,6 +1,7 @@
-"""Compiles the kernels for chips that are not there, and says how it went.
+"""Program that compiles the kernels for TPUs without TPU hardware and prints the outcomes as JSON.
 
-A process of its own: libtpu reads its settings once, and the tests' own JAX knows the CPU alone.
+A separate process: libtpu reads its settings once, and JAX in the tests' process supports only the
+CPU.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from models.parallel.axis_rules import auto_mesh
 from models.parallel.jax_internals import get_topology_desc
 
 TOO_LARGE = AttentionBlocks(1024, 3072, 1024)
-"""For v5e, by little: one block fits, a sequence of them does not."""
+"""Slightly too large for a v5e: one block fits, but a double-buffered sequence of blocks does
+not.
+"""
 
 
 def outcome(compilation: Callable[[], object]) -> str:
@@ -35,7 +38,7 @@ def outcome(compilation: Callable[[], object]) -> str:
 
 
 def small(device: jax.Device, queries: int, keys: int, dim: int, dtype: str) -> object:
-    """By the kernel that the chip has, with a last block that is not whole."""
+    """Compile the chip's attention kernel with a partial last block."""
     mesh = auto_mesh([device], ("one",))
     place = NamedSharding(mesh, PartitionSpec())
     q, k = (
@@ -47,7 +50,7 @@ def small(device: jax.Device, queries: int, keys: int, dim: int, dtype: str) -> 
 
 
 def of_eight_bits(device: jax.Device) -> object:
-    """A product of such a kernel with heads and rows in parts, in blocks that are not whole."""
+    """Compile an 8-bit matrix product with heads and rows as separate parts and partial blocks."""
     place = NamedSharding(auto_mesh([device], ("one",)), PartitionSpec())
 
     def shaped(dtype: str, *shape: int) -> jax.ShapeDtypeStruct:
@@ -55,8 +58,8 @@ def of_eight_bits(device: jax.Device) -> object:
 
     def run(*arguments: jax.Array) -> jax.Array:
         heads, wide, values, number, columns, bias = arguments
-        how: Any = {"activation": tanh_gelu, "heads": 6, "upright": True}
-        return product([heads, wide], OfStack(values, number), columns, bias, **how)
+        options: Any = {"activation": tanh_gelu, "heads": 6, "tokens_last": True}
+        return product([heads, wide], OfStack(values, number), columns, bias, **options)
 
     arguments = (
         shaped("bfloat16", 2, 128, 300),
@@ -71,22 +74,22 @@ def of_eight_bits(device: jax.Device) -> object:
 
 
 def main() -> None:
-    found = {}
+    outcomes = {}
     for chip, topology in TOPOLOGIES.items():
         device = get_topology_desc(topology, "tpu").devices[0]
         assert device.device_kind == chip
-        most = max((row.blocks for row in read() if row.chip == chip), key=lambda b: b.q * b.kv)
-        found[chip] = {
-            "largest blocks": outcome(partial(compile_for, device, "bfloat16", 128, most)),
+        largest = max((row.blocks for row in read() if row.chip == chip), key=lambda b: b.q * b.kv)
+        outcomes[chip] = {
+            "largest blocks": outcome(partial(compile_for, device, "bfloat16", 128, largest)),
             "text": outcome(partial(small, device, 4096, 200, 64, "bfloat16")),
             "float32": outcome(partial(small, device, 100, 600, 80, "float32")),
         }
         if chip in CHIPS:
-            found[chip]["eight bits"] = outcome(partial(of_eight_bits, device))
+            outcomes[chip]["eight bits"] = outcome(partial(of_eight_bits, device))
         if chip == "TPU v5 lite":
             too_large = partial(compile_for, device, "bfloat16", 128, TOO_LARGE)
-            found[chip]["too large"] = outcome(too_large)
-    json.dump(found, sys.stdout)
+            outcomes[chip]["too large"] = outcome(too_large)
+    json.dump(outcomes, sys.stdout)
 
 
 if __name__ == "__main__":

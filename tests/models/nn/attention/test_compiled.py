@@ -1,4 +1,4 @@
-"""Each kernel compiles, or lowers, for the chips that it claims, with no such chip here."""
+"""Ahead-of-time compilation of each attention kernel for its chips, without that hardware."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LIBTPU = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "JAX_PLATFORMS": "cpu",
 }
-"""No questions about the machine, which is no TPU."""
+"""Environment that stops libtpu from querying the machine, which has no TPU."""
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +38,8 @@ def outcomes() -> dict[str, dict[str, str]]:
         stdout=subprocess.PIPE,
         check=True,
     )
-    found: dict[str, dict[str, str]] = json.loads(done.stdout)
-    return found
+    outcomes: dict[str, dict[str, str]] = json.loads(done.stdout)
+    return outcomes
 
 
 @pytest.mark.parametrize("chip", TOPOLOGIES)
@@ -54,20 +54,20 @@ def test_products_of_eight_bits_compile(chip: str, outcomes: dict[str, dict[str,
 
 
 def test_the_compiler_knows_a_chips_memory(outcomes: dict[str, dict[str, str]]) -> None:
-    """Or the other tests would say nothing."""
+    """Control for the other tests: the compiler reports exhausted memory."""
     assert outcomes["TPU v5 lite"]["too large"] == "RESOURCE_EXHAUSTED"
 
 
 @pytest.fixture
 def some_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that JAX asks a machine for before it lowers for cuDNN: its version."""
+    """Patch the cuDNN version, all that JAX queries from the machine to lower for cuDNN."""
     versions = SimpleNamespace(cudnn_get_version=lambda: 92000)
     monkeypatch.setattr(fused_attention_stablehlo, "cuda_versions", versions)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_gpus_call_cudnn(dtype: str, some_cudnn: None) -> None:
-    """Lowered, not run: there is no GPU here."""
+    """Lower only, without a run: the machine has no GPU."""
     kernel = kernel_for(SimpleNamespace(platform="gpu", device_kind="NVIDIA H200"), dtype)
     assert kernel is cudnn_kernel
     q, k = (jax.ShapeDtypeStruct((2, tokens, 3, 64), dtype) for tokens in (100, 77))
@@ -79,8 +79,8 @@ def test_gpus_call_cudnn(dtype: str, some_cudnn: None) -> None:
     for text in (every, some):
         assert "__cudnn$fmhaSoftmax" in text
         assert "tensor<2x3x100xf32>" in text and "2x100x3xbf16" not in text
-        assert "2x100x3xf16" not in text  # the log-sums, which are never rounded
-        assert "77x100" not in text and "100x77" not in text  # neither logits nor a mask of theirs
+        assert "2x100x3xf16" not in text  # float32 log-sums, which are never rounded
+        assert "77x100" not in text and "100x77" not in text  # neither logits nor their mask
     assert "PADDING" in some and "PADDING" not in every
 
 

@@ -1,4 +1,4 @@
-"""Attention by a layout is that of one device, by the layout's kernel, with the right swaps."""
+"""Sharded attention: one device's results, the layout's kernel, and the expected collectives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jax.stages import Compiled
 
 from models.nn.attention.attention import attention, cross_attention, token_attention
 from models.nn.kernels.block_sizes import AttentionBlocks
-from models.nn.kernels.kernel import Attended, Kernel
+from models.nn.kernels.kernel import AttentionOutput, Kernel
 from models.nn.kernels.splash import splash_kernel
 from models.nn.kernels.xla import xla_kernel
 from models.parallel.axis_rules import Layout
@@ -22,16 +22,18 @@ from models.parallel.trace_options import TraceOptions
 from tests.parallel.layouts import layout
 
 CLOSE = 2e-6
-"""Float32, of values of about 1: sums of a hundred terms in another order."""
+"""Tolerance of float32 values of about 1: sums of a hundred terms in another order."""
 
 
-class Seen:
-    """XLA's kernel, which remembers what it was asked for while it was traced."""
+class RecordingKernel:
+    """XLA's kernel, with a record of its arguments during tracing."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[tuple[int, ...], int, bool]] = []
 
-    def __call__(self, q: Any, k: Any, v: Any, *, scale: float, keys: Any = None) -> Attended:
+    def __call__(
+        self, q: Any, k: Any, v: Any, *, scale: float, keys: Any = None
+    ) -> AttentionOutput:
         self.calls.append((q.shape, k.shape[1], keys is not None))
         return xla_kernel(q, k, v, scale=scale, keys=keys)
 
@@ -63,17 +65,17 @@ def exchanges(program: Compiled) -> Counter[str]:
 
 @pytest.mark.parametrize(("rows", "heads"), [(1, 4), (2, 2), (4, 1), (2, 6)])
 def test_ulysses_swaps_the_heads_of_all_rows(rows: int, heads: int) -> None:
-    """Padding is known before, so that the kernel sees no mask and no padded key."""
-    kernel, q_k_v = Seen(), inputs(rows, 33, heads)
+    """The amount of padding is static, so the kernel receives no mask and no padded key."""
+    kernel, q_k_v = RecordingKernel(), inputs(rows, 33, heads)
     program = compiled(by(kernel, context=4), *q_k_v)
     assert kernel.calls == [((1, 36, rows * heads // 4, 8), 33, False)]
-    found = exchanges(program)
-    assert found["all-to-all"] == 4 and not found["collective-permute"]
+    collectives = exchanges(program)
+    assert collectives["all-to-all"] == 4 and not collectives["collective-permute"]
     np.testing.assert_allclose(program(*q_k_v), attention(*q_k_v), atol=CLOSE)
 
 
 KEYS = np.arange(36) < np.array([33, 7])[:, None]
-"""Keys of two rows: the second has none on the last shares."""
+"""Key mask of two rows. The second row has no keys on the last shards."""
 
 
 @pytest.mark.parametrize(
@@ -89,15 +91,15 @@ def test_keys_of_each_row(sizes: dict[str, int]) -> None:
         with TraceOptions(by(xla_kernel, **sizes)).active():
             return token_attention(q, k, v, keys=keys)
 
-    found = jax.jit(run)(q, k, v, keys)
-    np.testing.assert_allclose(found, attention(q, k, v, keys=keys), atol=CLOSE)
+    output = jax.jit(run)(q, k, v, keys)
+    np.testing.assert_allclose(output, attention(q, k, v, keys=keys), atol=CLOSE)
     for row, count in enumerate(KEYS.sum(axis=1)):
-        own = [x[row : row + 1] for x in (q, k[:, :count], v[:, :count])]
-        np.testing.assert_allclose(found[row : row + 1], attention(*own), atol=CLOSE)
+        arguments = [x[row : row + 1] for x in (q, k[:, :count], v[:, :count])]
+        np.testing.assert_allclose(output[row : row + 1], attention(*arguments), atol=CLOSE)
 
 
 def test_heads_that_do_not_divide_go_round_instead() -> None:
-    kernel, q_k_v = Seen(), inputs(1, 33, 3)
+    kernel, q_k_v = RecordingKernel(), inputs(1, 33, 3)
     program = compiled(by(kernel, context=4), *q_k_v)
     assert kernel.calls == 4 * [((1, 9, 3, 8), 9, True)]
     assert exchanges(program)["collective-permute"] and not exchanges(program)["all-to-all"]
@@ -106,7 +108,7 @@ def test_heads_that_do_not_divide_go_round_instead() -> None:
 
 @pytest.mark.parametrize("sizes", [{}, {"context": 4}, {"context": 4, "ring": 4}], ids=str)
 def test_splash_by_a_layout(sizes: dict[str, int]) -> None:
-    """Rings have one device with padding, which masks it, and three that do not."""
+    """One device of a ring masks its padding; the other three have none."""
     splash = splash_kernel(lambda *_: AttentionBlocks(16, 128, 128), interpret=True)
     q_k_v = inputs(1, 139, 4)
     program = compiled(by(splash, **sizes), *q_k_v)
@@ -115,13 +117,13 @@ def test_splash_by_a_layout(sizes: dict[str, int]) -> None:
 
 @pytest.mark.parametrize("sizes", [{}, {"cfg": 2}, {"tensor": 2}, {"context": 4}], ids=str)
 def test_the_layouts_kernel_does_it_all(sizes: dict[str, int]) -> None:
-    """On one device too, and where the queries have to be padded."""
+    """Includes one device, and queries that need padding."""
     q, k, v = inputs(2, 33, 4)
-    kernel = Seen()
+    kernel = RecordingKernel()
     program = compiled(by(kernel, **sizes), q, k[:, :7], v[:, :7])
     assert [call[1:] for call in kernel.calls] == [(7, False)]
     assert not exchanges(program)["all-to-all"]
-    wanted = attention(q, k[:, :7], v[:, :7])
-    np.testing.assert_allclose(program(q, k[:, :7], v[:, :7]), wanted, atol=CLOSE)
+    expected = attention(q, k[:, :7], v[:, :7])
+    np.testing.assert_allclose(program(q, k[:, :7], v[:, :7]), expected, atol=CLOSE)
     compiled(by(kernel, **sizes), q, k, v)
     assert len(kernel.calls) == 2

@@ -1,4 +1,4 @@
-"""The search times what runs here, compiles for what does not, and writes what it found."""
+"""Block-size search: times local chips, compiles for other chips, and writes the table."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from tests.models.nn.attention.test_compiled import LIBTPU
 
 
 def test_candidates_are_no_larger_than_the_sequence() -> None:
-    found = list(candidates(Case("bfloat16", 128, 4096, 4096)))
-    assert AttentionBlocks(2048, 2048, 1024) in found and len(set(found)) == len(found)
-    assert all(blocks.q <= 4096 and blocks.kv <= 4096 for blocks in found)
+    options = list(candidates(Case("bfloat16", 128, 4096, 4096)))
+    assert AttentionBlocks(2048, 2048, 1024) in options and len(set(options)) == len(options)
+    assert all(blocks.q <= 4096 and blocks.kv <= 4096 for blocks in options)
     assert list(candidates(Case("bfloat16", 128, 100, 77))) == [AttentionBlocks(112, 128, 128)]
 
 
 def test_the_best_comes_first_and_what_does_not_fit_not_at_all() -> None:
     case = Case("bfloat16", 128, 4096, 4096)
-    found = search(case, lambda case, blocks: None if blocks.q > 1024 else 1 / blocks.kv)
-    assert found[0][1].kv == 4096 and max(blocks.q for _, blocks in found) == 1024
+    results = search(case, lambda case, blocks: None if blocks.q > 1024 else 1 / blocks.kv)
+    assert results[0][1].kv == 4096 and max(blocks.q for _, blocks in results) == 1024
 
 
 def test_a_chip_that_is_here_is_timed(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_a_chip_that_is_here_is_timed(tmp_path: Path) -> None:
     sizes = ["--dtype", "float32", "--dim", "8", "--queries", "16", "--keys", "600"]
     main(["cpu", *sizes, "--heads", "1", "--write", "--table", str(table)])
     (row,) = read(table)
-    assert row.place == ("cpu", "float32", 8, 600) and row.source.startswith("timed")
+    assert row.key == ("cpu", "float32", 8, 600) and row.source.startswith("timed")
 
 
 def test_a_chip_that_is_not_here_is_compiled_for(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_a_chip_that_is_not_here_is_compiled_for(tmp_path: Path) -> None:
     write([], table)
     module = [sys.executable, "-m", "models.nn.kernels.block_size_search"]
     sizes = ["--queries", "128", "--keys", "100"]
-    done = subprocess.run(
+    completed = subprocess.run(
         [*module, "TPU v5 lite", *sizes, "--write", "--table", table],
         env={**os.environ, **LIBTPU},
         capture_output=True,
@@ -48,19 +48,21 @@ def test_a_chip_that_is_not_here_is_compiled_for(tmp_path: Path) -> None:
     )
     (row,) = read(table)
     assert row.blocks == AttentionBlocks(128, 128, 128) and "libtpu" in row.source
-    bundles = int(done.stdout.split()[3])
-    # 128 x 128 products of 128, twice, and their exponentials: neither none nor a million.
+    bundles = int(completed.stdout.split()[3])
+    # 128 x 128 products of 128, twice, and their exponentials: a plausible number of bundles.
     assert 50 < bundles < 10_000
 
 
 LEAST_OF_THE_PEAK = 0.58
-"""Of v6e's, by Wan's 75,600 tokens in the table's blocks. Compiled: 0.608 (libtpu 0.0.52)."""
+"""Fraction of v6e's peak, for Wan's 75,600 tokens with the table's blocks. Compiled: 0.608 (libtpu
+0.0.52).
+"""
 
 
 def test_our_own_kernel_fills_the_matrix_units() -> None:
-    """By the compiler's schedule, all that a head's queries and keys take."""
+    """The compiler's schedule of the whole loop over a head's queries and keys."""
     module = [sys.executable, "-m", "tests.models.nn.attention.schedule_for_tpus"]
-    done = subprocess.run(
+    completed = subprocess.run(
         module, env={**os.environ, **LIBTPU}, capture_output=True, check=True, text=True
     )
-    assert LEAST_OF_THE_PEAK < float(done.stdout) < 2 / 3  # the most that heads of 128 leave
+    assert LEAST_OF_THE_PEAK < float(completed.stdout) < 2 / 3  # upper bound for heads of 128

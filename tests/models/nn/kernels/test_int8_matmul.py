@@ -1,4 +1,4 @@
-"""Products in 8 bits by our own kernels are qwix's, on one device and on several."""
+"""Products in 8 bits by Atelier's kernels equal qwix's, on one device and on several."""
 
 from __future__ import annotations
 
@@ -28,21 +28,23 @@ from models.nn.layers.parameterised import (
     activated,
     from_heads,
     linear,
-    of_joined,
+    linear_concatenated,
     to_heads,
 )
 from models.nn.layers.scanned import scan, stack
-from models.nn.quant.matmul import Rounded
+from models.nn.quant.matmul import EightBitKernel
 from models.parallel.axis_rules import Layout
 from models.parallel.trace_options import TraceOptions
 from models.weights.quantize import rounded
 from tests.parallel.layouts import layout
 
 SUMS = 1e-6
-"""Float32: scaled once more or in another order."""
+"""Relative tolerance in float32: one more scaling, or another order."""
 TIE = 1e-3
-"""From the middle between two numbers, where a product with a reciprocal and a quotient may fall on
-either side: a few units in the last place of 127."""
+"""Distance from the midpoint of two integers within which rounding may go either way.
+
+A product with a reciprocal and a quotient differ there by a few units in the last place of 127.
+"""
 
 
 def normal(seed: int, *shape: int) -> jax.Array:
@@ -53,18 +55,18 @@ def normal(seed: int, *shape: int) -> jax.Array:
 @pytest.mark.parametrize("widths", [(256,), (128, 384)])
 @pytest.mark.parametrize("tokens", [8, 300])
 def test_rows_are_rounded_as_by_qwix(tokens: int, widths: Sequence[int]) -> None:
-    """300 tokens: the last block is not whole. Parts have the scale of them together."""
+    """The last block of 300 tokens is partial. Parts of a row share one scale."""
     parts = [normal(width, tokens, width) for width in widths]
     parts[0] = parts[0].at[3].set(0.0)
     values, scale = rounded_rows(parts, interpret=True)
     joined = jnp.concatenate(parts, axis=1)
     expected = qwix.quantize(joined, jnp.int8, channelwise_axes=[0], scale_dtype=jnp.float32)
     assert (scale == expected.scale).all()
-    found = jnp.concatenate(values, axis=1)
+    output = jnp.concatenate(values, axis=1)
     fraction = jnp.abs(joined / scale) % 1.0
     tied = jnp.abs(fraction - 0.5) < TIE
-    assert ((found == expected.qvalue) | tied).all() and tied.mean() < 0.01
-    assert (found.max() == 127 and found.min() == -128) or tokens == 8
+    assert ((output == expected.qvalue) | tied).all() and tied.mean() < 0.01
+    assert (output.max() == 127 and output.min() == -128) or tokens == 8
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -74,69 +76,78 @@ def test_rows_are_rounded_as_by_qwix(tokens: int, widths: Sequence[int]) -> None
 def test_sums_are_qwixs_to_the_bit(
     tokens: int, widths: Sequence[int], outputs: int, dtype: str
 ) -> None:
-    """With scales of one, results are the sums themselves; 300 tokens end inside of a block."""
+    """Scales of 1 make the results equal the sums. 300 tokens end within a block."""
     rng = np.random.default_rng(1)
     parts = [jnp.asarray(rng.integers(-128, 128, (tokens, w)), jnp.int8) for w in widths]
     kernel = jnp.asarray(rng.integers(-128, 128, (sum(widths), outputs)), jnp.int8)
     ones = jnp.ones((tokens, 1)), jnp.ones((1, outputs))
     stack = OfStack(jnp.stack([0 * kernel, kernel]), jnp.int32(1))
-    found = multiplied(parts, ones[0], stack, ones[1], None, None, dtype, interpret=True)
+    output = multiplied(parts, ones[0], stack, ones[1], None, None, dtype, interpret=True)
     rows = qwix.QArray(jnp.concatenate(parts, axis=1), ones[0])
     expected = qwix.dot_general(rows, qwix.QArray(kernel, ones[1]), (((1,), (0,)), ((), ())))
-    assert found.dtype == dtype and (found == expected.astype(dtype)).all()
+    assert output.dtype == dtype and (output == expected.astype(dtype)).all()
 
 
 def test_upright_heads_are_rounded_as_rows() -> None:
-    x, beside = normal(4, 300, 256), normal(5, 300, 128)
+    x, rows = normal(4, 300, 256), normal(5, 300, 128)
     heads = x.T.reshape(2, 128, 300)
-    expected, scale = rounded_rows([x, beside], interpret=True)
-    found, of_heads = rounded_rows([heads, beside], interpret=True)
-    assert (scale == of_heads).all()
-    assert all((one == other).all() for one, other in zip(found, expected, strict=True))
+    expected, scale = rounded_rows([x, rows], interpret=True)
+    output, scale_of_heads = rounded_rows([heads, rows], interpret=True)
+    assert (scale == scale_of_heads).all()
+    assert all(
+        (values == reference).all() for values, reference in zip(output, expected, strict=True)
+    )
 
 
-@pytest.mark.parametrize(("heads", "upright"), [(0, False), (3, False), (3, True)])
+@pytest.mark.parametrize(("heads", "tokens_last"), [(0, False), (3, False), (3, True)])
 @pytest.mark.parametrize("activation", [None, tanh_gelu])
-def test_what_leaves_it_is_scaled_and_activated(activation: Any, heads: int, upright: bool) -> None:
+def test_what_leaves_it_is_scaled_and_activated(
+    activation: Any, heads: int, tokens_last: bool
+) -> None:
     x, kernel = normal(0, 72, 256), normal(1, 256, 384)
     values, columns = rounded(kernel, jnp.int8)
     bias = jnp.arange(384) / 384
-    how: Any = {"activation": activation, "heads": heads, "upright": upright, "interpret": True}
-    found = product([x], OfStack(values[None], jnp.int32(0)), columns, bias, **how)
+    options: Any = {
+        "activation": activation,
+        "heads": heads,
+        "tokens_last": tokens_last,
+        "interpret": True,
+    }
+    output = product([x], OfStack(values[None], jnp.int32(0)), columns, bias, **options)
     if heads:
-        assert found.shape == ((3, 128, 72) if upright else (3, 72, 128))
-        found = found.transpose((2, 0, 1) if upright else (1, 0, 2)).reshape(72, 384)
+        assert output.shape == ((3, 128, 72) if tokens_last else (3, 72, 128))
+        output = output.transpose((2, 0, 1) if tokens_last else (1, 0, 2)).reshape(72, 384)
     rows = qwix.quantize(x, jnp.int8, channelwise_axes=[0], scale_dtype=jnp.float32)
     expected = rows.qvalue.astype(jnp.float32) @ values.astype(jnp.float32)
     expected = expected * rows.scale * columns + bias
     expected = expected if activation is None else activation(expected)
-    # a number that is tied, one of 256 of a sum
+    # one step of 256 for a value on a rounding tie, in one term of a sum
     step = (rows.scale * columns).max() * 127
-    assert jnp.abs(found - expected).max() < step
-    assert jnp.median(jnp.abs(found - expected)) < SUMS * jnp.abs(expected).max()
+    assert jnp.abs(output - expected).max() < step
+    assert jnp.median(jnp.abs(output - expected)) < SUMS * jnp.abs(expected).max()
 
 
 def layer_of(inputs: int, outputs: int, axes: tuple[str, str]) -> Linear:
     layer = linear(inputs, outputs, axes, rngs=nnx.Rngs(0))
     layer.bias[...] = jnp.linspace(-1, 1, outputs)  # type: ignore[index]
     values, scale = rounded(layer.kernel[...], jnp.int8)
-    layer.eight = Rounded(nnx.Param(values, axes=axes), nnx.Param(scale, axes=axes[1:]))
+    layer.eight = EightBitKernel(nnx.Param(values, axes=axes), nnx.Param(scale, axes=axes[1:]))
     return layer
 
 
 def by_kernel(sizes: dict[str, int]) -> Layout:
     plain = layout(**sizes)
-    own = partial(product, interpret=True)
-    return Layout(plain.mesh, plain.kernel, plain.table, eight_bit=own)
+    kernel = partial(product, interpret=True)
+    return Layout(plain.mesh, plain.kernel, plain.table, eight_bit=kernel)
 
 
 LAYERS: dict[str, Any] = {
     "whole": (("embed", "mlp"), lambda layer, x: layer(x)),
     "activated": (("embed", "mlp"), lambda layer, x: activated(layer, x, tanh_gelu)),
     "to heads": (("embed", "heads"), lambda layer, x: to_heads(layer, x, 4)),
-    "to upright heads": (
+    "to heads with tokens last": (
         ("embed", "heads"),
-        lambda layer, x: to_heads(layer, x, 4, upright=True),
+        lambda layer, x: to_heads(layer, x, 4, tokens_last=True),
     ),
     "inputs": (("mlp", "embed"), lambda layer, x: layer(x)),
     "inputs activated": (("mlp", "embed"), lambda layer, x: activated(layer, x, tanh_gelu)),
@@ -146,7 +157,7 @@ LAYERS: dict[str, Any] = {
     ),
     "joined": (
         ("mlp", "embed"),
-        lambda layer, x: of_joined(
+        lambda layer, x: linear_concatenated(
             layer, [x[..., :128].reshape(*x.shape[:2], 2, -1), x[..., 128:]]
         ),
     ),
@@ -156,7 +167,7 @@ LAYERS: dict[str, Any] = {
 @pytest.mark.parametrize("sizes", [{"data": 1}, {"context": 2}, {"tensor": 2}, {"fsdp": 2}])
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_by_layouts(name: str, sizes: dict[str, int]) -> None:
-    """Near qwix's on one device, and by the kernel: nothing but it multiplies numbers of 8 bits."""
+    """Near qwix's result on one device; only the kernel multiplies 8-bit numbers."""
     axes, call = LAYERS[name]
     layer = layer_of(512, 512, axes)
     x = normal(2, 40, 512)[None].repeat(2, axis=0)
@@ -167,24 +178,27 @@ def test_layers_by_layouts(name: str, sizes: dict[str, int]) -> None:
 
     def run(state: Any, x: jax.Array) -> jax.Array:
         with TraceOptions(chosen, quant="w8a8").active():
-            found: jax.Array = call(nnx.merge(graph, state), x)
-            return found
+            output: jax.Array = call(nnx.merge(graph, state), x)
+            return output
 
     assert "multiplied" in str(jax.make_jaxpr(run)(state, x))
-    found = jax.jit(run)(state, x)
-    assert found.shape == expected.shape
-    # where inputs are split each device has scales of its own: both are as near the exact ones
-    error = jnp.abs(found - expected).mean() / jnp.abs(expected).mean()
+    output = jax.jit(run)(state, x)
+    assert output.shape == expected.shape
+    # If inputs are split, each device has its own scales; both results are equally near the exact
+    # ones.
+    error = jnp.abs(output - expected).mean() / jnp.abs(expected).mean()
     assert error < (0.02 if "tensor" in sizes and axes[1] == "embed" else 1e-4)
 
 
 @pytest.mark.parametrize("sizes", [{"data": 1}, {"context": 2}, {"fsdp": 2}])
 def test_a_scan_reads_kernels_where_they_lie(sizes: dict[str, int]) -> None:
-    """But for those that are gathered for each layer."""
+    """The scan copies a layer's kernel only if the layout gathers it for each layer."""
     layers = stack(lambda rngs: linear(256, 256, ("embed", "mlp"), rngs=rngs), 3, nnx.Rngs(0))
     values, scale = rounded(layers.kernel[...], jnp.int8)
     axes = ("layers", "embed", "mlp")
-    layers.eight = Rounded(nnx.Param(values, axes=axes), nnx.Param(scale, axes=("layers", "mlp")))
+    layers.eight = EightBitKernel(
+        nnx.Param(values, axes=axes), nnx.Param(scale, axes=("layers", "mlp"))
+    )
     x, chosen = normal(6, 16, 256)[None], by_kernel(sizes)
     graph, state = nnx.split(layers)
 
@@ -193,15 +207,15 @@ def test_a_scan_reads_kernels_where_they_lie(sizes: dict[str, int]) -> None:
             return scan(nnx.merge(graph, state), x, lambda layer, x: layer(x) / 8)[0]
 
     split = partial(run, by=chosen)
-    cut = "i8[1,256,256]"  # what `product_by_kernel` makes of a layer's own
+    cut = "i8[1,256,256]"  # slice of the stack that `product_by_kernel` makes for one layer
     assert (cut in str(jax.make_jaxpr(split)(state, x))) == ("fsdp" in sizes)
-    expected, found = run(state, x), jax.jit(split)(state, x)
-    assert jnp.abs(found - expected).mean() < 1e-2 * jnp.abs(expected).mean()
+    expected, output = run(state, x), jax.jit(split)(state, x)
+    assert jnp.abs(output - expected).mean() < 1e-2 * jnp.abs(expected).mean()
 
 
 @pytest.mark.parametrize("inputs", [64, 192])
 def test_narrow_layers_are_qwixs(inputs: int) -> None:
-    """What does not fill lanes is not for the kernel; nor is anything where a layout has none."""
+    """The kernel requires full lanes, and a layout that has the kernel."""
     layer = layer_of(inputs, 128, ("embed", "mlp"))
     x = normal(3, 16, inputs)[None]
     with TraceOptions(quant="w8a8").active():
@@ -218,8 +232,8 @@ def test_narrow_layers_are_qwixs(inputs: int) -> None:
 def test_blocks_fit_and_divide(tokens: int, inputs: int, outputs: int) -> None:
     blocks = blocks_for(tokens, inputs, outputs, 128, 2)
     assert outputs % blocks.outputs == 0 and blocks.outputs % 128 == 0
-    held = inputs * (blocks.tokens + blocks.outputs) + 2 * blocks.tokens * blocks.outputs
-    assert 2 * held <= BLOCK_BYTES
+    values = inputs * (blocks.tokens + blocks.outputs) + 2 * blocks.tokens * blocks.outputs
+    assert 2 * values <= BLOCK_BYTES
 
 
 def test_too_many_inputs_are_refused_by_name() -> None:

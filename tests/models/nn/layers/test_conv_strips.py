@@ -1,4 +1,4 @@
-"""Images in strips: the numbers of the whole image, whatever the layer."""
+"""Convolution layers over an image in strips give the numbers of the whole image."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from models.parallel.axis_rules import Layout, abstract_mesh
 from models.parallel.mesh_axes import MESH_AXES
 from models.parallel.trace_options import TraceOptions
 from models.sdxl.config import UNetConfig
-from models.sdxl.network import Told, UNet
+from models.sdxl.network import Conditioning, UNet
 from models.vae.config import VaeConfig
 from models.vae.image import AutoencoderKL
 from tests import coarse
@@ -32,10 +32,10 @@ from tests.models.sdxl.test_config import SDXL_BASE
 from tests.parallel.layouts import layout
 
 ROUNDING = 1e-5
-"""Of the largest value: sums in another order, some twenty layers deep."""
+"""Tolerance relative to the largest value: sums in another order, about twenty layers deep."""
 COUNT = 4
 TIME = 32
-"""Features: four times the first level's channels."""
+"""Size of the time embedding: four times the first level's channels."""
 
 
 def image() -> nnx.Module:
@@ -50,7 +50,7 @@ def image() -> nnx.Module:
 
 
 def drawn(module: nnx.Module) -> nnx.Module:
-    """With random weights that keep activations near one."""
+    """Fill a module with random weights that keep activations near 1."""
     rng = np.random.default_rng(0)
     graph, state = nnx.split(module)
 
@@ -80,8 +80,8 @@ def test_strips_make_the_whole_picture(name: str) -> None:
 
         return np.asarray(jax.jit(in_them).lower(state, x).compile(coarse.OPTIONS)(state, x))
 
-    whole = run(1)
-    np.testing.assert_allclose(run(COUNT), whole, rtol=0, atol=ROUNDING * np.abs(whole).max())
+    expected = run(1)
+    np.testing.assert_allclose(run(COUNT), expected, rtol=0, atol=ROUNDING * np.abs(expected).max())
 
 
 def unet() -> UNet:
@@ -103,7 +103,7 @@ def unet() -> UNet:
 
 
 def test_a_network_over_strips_predicts_what_it_does_over_the_picture() -> None:
-    """Every level: half sizes, double sizes, states of the way down, transformers between."""
+    """Covers every level: downsampling, upsampling, skip connections and transformers."""
     graph, state = nnx.split(unet())
     shapes = ((2, 9, 16, 4), (2, TIME), (2, 5, 6))
     rng = np.random.default_rng(6)
@@ -113,15 +113,15 @@ def test_a_network_over_strips_predicts_what_it_does_over_the_picture() -> None:
         def in_them(state: nnx.State, x: jax.Array, time: jax.Array, text: jax.Array) -> jax.Array:
             with TraceOptions(strips=count).active():
                 levels = nnx.merge(graph, state).through_levels
-                return join_strips(levels(split_strips(x), Told(time, text)))
+                return join_strips(levels(split_strips(x), Conditioning(time, text)))
 
         return np.asarray(
             jax.jit(in_them).lower(state, *inputs).compile(coarse.OPTIONS)(state, *inputs)
         )
 
-    whole = run(1)
-    assert np.abs(whole).max() > 0.1
-    np.testing.assert_allclose(run(COUNT), whole, rtol=0, atol=ROUNDING * np.abs(whole).max())
+    expected = run(1)
+    assert np.abs(expected).max() > 0.1
+    np.testing.assert_allclose(run(COUNT), expected, rtol=0, atol=ROUNDING * np.abs(expected).max())
 
 
 def test_a_picture_comes_back_as_it_was() -> None:
@@ -137,9 +137,13 @@ def test_devices_share_strips_and_rows() -> None:
     graph, state = nnx.split(image())
     x = np.random.default_rng(5).normal(size=(1, 5, 16, 3)).astype(np.float32)
     rows, columns = ("tensor",), ("ulysses",)
-    here = {"picture_rows": rows, "picture_columns": columns, "positions": rows + columns}
+    axes_of_positions = {
+        "image_rows": rows,
+        "image_columns": columns,
+        "positions": rows + columns,
+    }
     by = layout(context=4, tensor=2)
-    by = replace(by, table={**by.table, **here})
+    by = replace(by, table={**by.table, **axes_of_positions})
 
     def run(by: Layout | None) -> np.ndarray:
         def in_them(state: nnx.State, x: jax.Array) -> jax.Array:
@@ -148,8 +152,8 @@ def test_devices_share_strips_and_rows() -> None:
 
         return np.asarray(jax.jit(in_them).lower(state, x).compile(coarse.OPTIONS)(state, x))
 
-    whole, shared = run(None), run(by)
-    np.testing.assert_allclose(shared, whole, rtol=0, atol=ROUNDING * np.abs(whole).max())
+    expected, shared = run(None), run(by)
+    np.testing.assert_allclose(shared, expected, rtol=0, atol=ROUNDING * np.abs(expected).max())
 
 
 @pytest.mark.parametrize(

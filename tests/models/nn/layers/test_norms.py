@@ -1,4 +1,4 @@
-"""Norms over a token's width, in one piece or apart by heads."""
+"""RMS norms over a token's width, in one piece or split by heads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_over_heads_is_over_the_width() -> None:
     norm = RMSNorm(HEADS * DIM, 1e-6, rngs=nnx.Rngs(0))
     norm.scale[...] = jax.random.normal(jax.random.key(1), (HEADS * DIM,))
     x = jax.random.normal(jax.random.key(2), (2, 5, HEADS, DIM))
-    # Float32's last digits: the sum may go in another order.
+    # The last digits of float32: the order of the sum may differ.
     np.testing.assert_allclose(
         norm.over_heads(x).reshape(2, 5, -1), norm(x.reshape(2, 5, -1)), rtol=1e-6
     )

@@ -1,4 +1,4 @@
-"""Products with an axis of heads, and the same ones without."""
+"""Linear layers with a separate axis of heads equal those without."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from models.nn.layers.parameterised import Linear, from_heads, linear, to_heads
 
 HEADS, DIM, WIDTH = 3, 4, 5
 CLOSE = 1e-6
-"""Of numbers of about one: float32's last digits, of sums in another order."""
+"""Tolerance of values of about 1: the last digits of float32, sums in another order."""
 
 
 @pytest.mark.parametrize("use_bias", [True, False])

@@ -1,4 +1,4 @@
-"""Planned step caches: weights say who runs whole, and what the others add."""
+"""Planned step caches: a row's weights decide if it runs whole, and which residuals it adds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def fresh(rows: int, depth: int = 3) -> Any:
 
 
 def step(kept: Any, x: jax.Array, weights: list[list[float]]) -> tuple[np.ndarray, Any, list[int]]:
-    """Hidden tokens, what is kept, and how many prompts each run of the blocks had."""
+    """Run one planned step; return its output tokens, its cache, and the prompts of each run of the
+    blocks.
+    """
     ran: list[int] = []
 
     def counted(x: jax.Array, scale: jax.Array) -> jax.Array:
@@ -41,7 +43,7 @@ def step(kept: Any, x: jax.Array, weights: list[list[float]]) -> tuple[np.ndarra
     def run(kept: Any, x: jax.Array, weights: jax.Array) -> tuple[jax.Array, Any]:
         cached = PlannedStep("planned", kept, {WEIGHTS: weights})
         scale = jnp.arange(1, len(x) + 1, dtype=jnp.float32)
-        entered = cached.entered(x, x, lambda: (x, x), lambda: x)
+        entered = cached.before_blocks(x, x, lambda: (x, x), lambda: x)
         return cached.run(entered, scale, counted), cached.after
 
     hidden, after = run(kept, x, jnp.asarray(weights, jnp.float32))
@@ -50,39 +52,39 @@ def step(kept: Any, x: jax.Array, weights: list[list[float]]) -> tuple[np.ndarra
 
 
 def test_a_step_without_weights_runs_whole_and_goes_before_the_others() -> None:
-    one, two = tokens(1, 2), tokens(2, 2)
-    hidden, kept, ran = step(fresh(2), one, [WHOLE, WHOLE])
-    assert hidden == pytest.approx(whole(one), abs=LAST_BITS) and ran == [PROMPTS, PROMPTS]
-    first = np.asarray(kept["residual"])
-    _, kept, _ = step(kept, two, [WHOLE, WHOLE])
-    assert np.array_equal(kept["residual_1"], first)
-    assert not np.array_equal(kept["residual"], first) and not np.any(kept["residual_2"])
+    x, y = tokens(1, 2), tokens(2, 2)
+    hidden, cache, ran = step(fresh(2), x, [WHOLE, WHOLE])
+    assert hidden == pytest.approx(whole(x), abs=LAST_BITS) and ran == [PROMPTS, PROMPTS]
+    residual = np.asarray(cache["residual"])
+    _, cache, _ = step(cache, y, [WHOLE, WHOLE])
+    assert np.array_equal(cache["residual_1"], residual)
+    assert not np.array_equal(cache["residual"], residual) and not np.any(cache["residual_2"])
 
 
 def test_a_step_with_weights_adds_the_weighed_residuals_and_keeps_them() -> None:
-    kept = fresh(1)
+    cache = fresh(1)
     for seed in (3, 4, 5):
-        _, kept, _ = step(kept, tokens(seed, 1), [WHOLE])
+        _, cache, _ = step(cache, tokens(seed, 1), [WHOLE])
     x, weights = tokens(6, 1), [2.5, -2.0, 0.5]
-    hidden, after, ran = step(kept, x, [weights])
-    leaves = [np.asarray(kept[name])[0] for name in ("residual", "residual_1", "residual_2")]
+    hidden, after, ran = step(cache, x, [weights])
+    leaves = [np.asarray(cache[name])[0] for name in ("residual", "residual_1", "residual_2")]
     expected = sum(weight * leaf for weight, leaf in zip(weights, leaves, strict=True))
     assert ran == [] and hidden == pytest.approx(np.asarray(x) + expected, abs=1e-5)
-    assert all(np.array_equal(after[name], kept[name]) for name in kept)
+    assert all(np.array_equal(after[name], cache[name]) for name in cache)
 
 
 def test_each_row_has_its_own_plan_and_neighbours_change_no_bit() -> None:
-    x, others = tokens(7, 2), tokens(8, 2)
-    _, kept, _ = step(fresh(2), x, [WHOLE, WHOLE])
+    x, unrelated = tokens(7, 2), tokens(8, 2)
+    _, cache, _ = step(fresh(2), x, [WHOLE, WHOLE])
     near = x * 1.05
-    mixed = jnp.concatenate([near[:PROMPTS], others[PROMPTS:]])
-    first, after, ran = step(kept, near, [[1.1, 0.0, 0.0], WHOLE])
-    second, after_too, _ = step(kept, mixed, [[1.1, 0.0, 0.0], [1.0, 0.0, 0.0]])
+    mixed = jnp.concatenate([near[:PROMPTS], unrelated[PROMPTS:]])
+    first, after, ran = step(cache, near, [[1.1, 0.0, 0.0], WHOLE])
+    second, after_mixed, _ = step(cache, mixed, [[1.1, 0.0, 0.0], [1.0, 0.0, 0.0]])
     assert ran == [PROMPTS]
     assert np.array_equal(first[:PROMPTS], second[:PROMPTS])
     assert not np.array_equal(first[PROMPTS:], second[PROMPTS:])
     for name, leaf in after.items():
-        assert np.array_equal(leaf[0], after_too[name][0]), name
+        assert np.array_equal(leaf[0], after_mixed[name][0]), name
 
 
 def test_no_number_is_no_reason_to_leave_anything_out() -> None:
@@ -92,8 +94,8 @@ def test_no_number_is_no_reason_to_leave_anything_out() -> None:
 
 def test_a_prompt_that_is_left_out_keeps_what_it_has() -> None:
     x = tokens(10, 1)
-    _, kept, _ = step(fresh(1), x, [WHOLE])
-    hidden, after, _ = step(kept, x[:1] * 2, [WHOLE])
+    _, cache, _ = step(fresh(1), x, [WHOLE])
+    hidden, after, _ = step(cache, x[:1] * 2, [WHOLE])
     assert hidden.shape == (1, TOKENS, WIDTH)
-    assert np.array_equal(after["residual"][0, 1], kept["residual"][0, 1])
-    assert np.array_equal(after["residual_1"][0, 0], kept["residual"][0, 0])
+    assert np.array_equal(after["residual"][0, 1], cache["residual"][0, 1])
+    assert np.array_equal(after["residual_1"][0, 0], cache["residual"][0, 0])

@@ -10,7 +10,7 @@ def test_a_grid_is_counted_row_by_row() -> None:
 
 
 def test_all_tokens_have_the_same_numbers_around_row_and_column() -> None:
-    assert grid_ids(1, 2, before=(7,), behind=(8, 9)).tolist() == [[7, 0, 0, 8, 9], [7, 0, 1, 8, 9]]
+    assert grid_ids(1, 2, before=(7,), after=(8, 9)).tolist() == [[7, 0, 0, 8, 9], [7, 0, 1, 8, 9]]
 
 
 def test_a_grid_begins_where_it_is_told() -> None:

@@ -1,4 +1,4 @@
-"""Pairs turned by their angles, however a chip likes to take them."""
+"""RoPE: rotation of pairs by their angles, with each method that a chip may use."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ def test_pairs_turn_as_complex_numbers_do(ids: np.ndarray, x: jax.Array) -> None
     frequencies = [10_000.0 ** -(np.arange(0, dim, 2) / dim) for dim in AXES_DIMS]
     angles = np.concatenate([np.outer(ids[:, i], f) for i, f in enumerate(frequencies)], -1)
     pairs = np.asarray(x, np.float64).reshape(2, TOKENS, HEADS, -1, 2)
-    turned = (pairs[..., 0] + 1j * pairs[..., 1]) * np.exp(1j * angles)[:, None]
-    expected = np.stack([turned.real, turned.imag], -1).reshape(x.shape)
-    # Float32's rounding of sums of two products of numbers below four.
+    rotated = (pairs[..., 0] + 1j * pairs[..., 1]) * np.exp(1j * angles)[:, None]
+    expected = np.stack([rotated.real, rotated.imag], -1).reshape(x.shape)
+    # Rounding of float32: sums of two products of numbers below 4.
     np.testing.assert_allclose(apply_rope(x, rope_table(ids, AXES_DIMS)), expected, atol=1e-6)
 
 
 def test_a_grid_has_its_positions_angles(ids: np.ndarray) -> None:
-    for one, other in zip(
+    for table, reference in zip(
         rope_table(ids, AXES_DIMS), grid_rope_table(GRID, AXES_DIMS), strict=True
     ):
-        np.testing.assert_array_equal(one, other)
+        np.testing.assert_array_equal(table, reference)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16], ids=str)
 def test_a_product_finds_the_same_partners(dtype: DTypeLike, x: jax.Array) -> None:
-    """To the last bit: it is what a TPU does instead."""
+    """Exactly equal values; TPUs use the product instead."""
     x = x.astype(dtype)
     partners = partners_by_product(x)
     assert partners.dtype == jnp.float32

@@ -1,4 +1,4 @@
-"""Stacked layers run in order, in a loop or without one."""
+"""Stacked layers run in order, with a loop or unrolled."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ def test_without_a_loop_the_numbers_are_the_same() -> None:
     assert "while" in looped.as_text()
     assert "while" not in flat.as_text()
     for program in (looped, flat):
-        # Another order of operations inside a product: float32's last digits.
+        # The order of operations inside a product differs, and so float32's last digits.
         assert np.allclose(program.compile()(x), by_hand, atol=1e-6)

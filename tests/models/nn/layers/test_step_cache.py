@@ -1,4 +1,4 @@
-"""Step caches: who runs whole, what is kept, and that no neighbour changes a bit."""
+"""Step caches: which rows run whole, what is cached, and that rows of a batch change no bits."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models.nn.layers.step_cache import MAX_SIGNAL, CachedStep, Entered, blank
+from models.nn.layers.step_cache import MAX_SIGNAL, BlockInputs, CachedStep, blank
 from models.parallel.trace_options import TraceOptions
 from models.spec.quality_presets import COEFFICIENTS, THRESHOLD, CacheKind
 from tests.parallel.layouts import layout
 
 TOKENS, WIDTH, PROMPTS = 6, 4, 2
 LAST_BITS = 1e-6
-"""Of sums of some units, between two programs: XLA fuses each in its own way (jax 0.12)."""
+"""Tolerance of sums of a few units between two programs, which XLA fuses differently (jax 0.12)."""
 IDENTITY = [0.0, 0.0, 0.0, 1.0, 0.0]
 
 
@@ -26,7 +26,7 @@ def tokens(seed: int, rows: int) -> jax.Array:
 
 
 def rest(x: jax.Array, scale: jax.Array) -> jax.Array:
-    """Blocks that any token and any prompt would show a difference in."""
+    """Stand-in for the remaining blocks; its result depends on every token and prompt."""
     return x + jnp.sin(x * scale[:, None, None]) @ jnp.full((WIDTH, WIDTH), 0.3)
 
 
@@ -37,7 +37,9 @@ def stacked(*rows: Any) -> Any:
 def step(
     kind: CacheKind, kept: Any, x: jax.Array, thresholds: list[float], seen: Any = None
 ) -> tuple[np.ndarray, Any, list[int]]:
-    """Hidden tokens, what is kept, and how many prompts each run of the blocks had."""
+    """Run one cached step; return its output tokens, its cache, and the prompts of each run of the
+    blocks.
+    """
     ran: list[int] = []
 
     def counted(x: jax.Array, scale: jax.Array) -> jax.Array:
@@ -48,7 +50,7 @@ def step(
     def run(kept: Any, x: jax.Array, seen: jax.Array, values: Any) -> tuple[jax.Array, Any]:
         cached = CachedStep(kind, kept, values)
         scale = jnp.arange(1, len(x) + 1, dtype=jnp.float32)
-        return cached.run(Entered(x, x, seen), scale, counted), cached.after
+        return cached.run(BlockInputs(x, x, seen), scale, counted), cached.after
 
     values = {
         THRESHOLD: jnp.asarray(thresholds, jnp.float32),
@@ -69,7 +71,7 @@ def whole(x: jax.Array) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", ["first-block", "teacache"])
 def test_a_row_without_anything_kept_runs_whole(kind: CacheKind) -> None:
-    """However large its threshold; and at threshold 0 every step does."""
+    """A first step ignores the threshold. At threshold 0 every step runs whole."""
     x = tokens(1, 2)
     hidden, after, ran = step(kind, fresh(2), x, [1e9, 1e9])
     assert hidden == pytest.approx(whole(x), abs=LAST_BITS) and ran == [PROMPTS, PROMPTS]
@@ -78,84 +80,86 @@ def test_a_row_without_anything_kept_runs_whole(kind: CacheKind) -> None:
 
 
 def test_each_row_decides_for_itself() -> None:
-    """The blocks run for those alone that want them; the others add what they have kept."""
+    """The blocks run only for rows above their threshold. Other rows add the cached residual."""
     x = tokens(2, 3)
-    _, kept, _ = step("first-block", fresh(3), x, [0.0] * 3)
+    _, cache, _ = step("first-block", fresh(3), x, [0.0] * 3)
     near = x * 1.05
-    hidden, _, ran = step("first-block", kept, near, [0.1, 0.0, 0.01])
-    residual = np.asarray(kept["residual"]).reshape(hidden.shape)
+    hidden, _, ran = step("first-block", cache, near, [0.1, 0.0, 0.01])
+    residual = np.asarray(cache["residual"]).reshape(hidden.shape)
     assert ran == [PROMPTS, PROMPTS]
     assert np.array_equal(hidden[:2], np.asarray(near)[:2] + residual[:2])
     assert hidden[2:] == pytest.approx(whole(near)[2:], abs=LAST_BITS)
 
 
 def test_neighbours_change_no_bit() -> None:
-    x, others = tokens(3, 2), tokens(4, 2)
-    _, kept, _ = step("first-block", fresh(2), x, [0.0, 0.0])
+    x, unrelated = tokens(3, 2), tokens(4, 2)
+    _, cache, _ = step("first-block", fresh(2), x, [0.0, 0.0])
     near = x * 1.05
-    mixed = jnp.concatenate([near[:PROMPTS], others[PROMPTS:]])
-    first, after, _ = step("first-block", kept, near, [0.1, 0.1])
-    second, after_too, _ = step("first-block", kept, mixed, [0.1, 0.0])
+    mixed = jnp.concatenate([near[:PROMPTS], unrelated[PROMPTS:]])
+    first, after, _ = step("first-block", cache, near, [0.1, 0.1])
+    second, after_mixed, _ = step("first-block", cache, mixed, [0.1, 0.0])
     assert np.array_equal(first[:PROMPTS], second[:PROMPTS])
     for name, leaf in after.items():
-        assert np.array_equal(leaf[0], after_too[name][0]), name
+        assert np.array_equal(leaf[0], after_mixed[name][0]), name
     assert not np.array_equal(first[PROMPTS:], second[PROMPTS:])
 
 
 def test_the_first_block_is_held_against_the_last_whole_step() -> None:
-    """Small changes do not creep away from it: they add up."""
+    """Small changes accumulate, because the comparison stays with the last whole step."""
     x = tokens(5, 1)
-    _, kept, _ = step("first-block", fresh(1), x, [0.0])
+    _, cache, _ = step("first-block", fresh(1), x, [0.0])
     runs = []
     for factor in (1.04, 1.08, 1.12, 1.16):
-        _, kept, ran = step("first-block", kept, x * factor, [0.1])
+        _, cache, ran = step("first-block", cache, x * factor, [0.1])
         runs.append(len(ran))
     assert runs == [0, 0, 1, 0]
 
 
 def test_teacache_adds_changes_up_from_step_to_step() -> None:
     x = tokens(6, 1)
-    _, kept, _ = step("teacache", fresh(1), x, [0.0])
+    _, cache, _ = step("teacache", fresh(1), x, [0.0])
     distances = []
     for factor in (1.04, 1.0, 1.04):
-        _, kept, _ = step("teacache", kept, x * factor, [0.1])
-        distances.append(float(kept["distance"][0]))
+        _, cache, _ = step("teacache", cache, x * factor, [0.1])
+        distances.append(float(cache["distance"][0]))
     assert distances == pytest.approx([0.04, 0.04 + 0.04 / 1.04, 0.0], abs=1e-4)
 
 
 def test_no_number_is_no_reason_to_leave_anything_out() -> None:
     x = tokens(7, 1)
-    _, kept, _ = step("first-block", fresh(1), x, [0.0])
-    _, _, ran = step("first-block", kept, x, [1e9], seen=x * jnp.nan)
+    _, cache, _ = step("first-block", fresh(1), x, [0.0])
+    _, _, ran = step("first-block", cache, x, [1e9], seen=x * jnp.nan)
     assert ran == [PROMPTS]
 
 
 def test_of_two_prompts_the_one_that_changed_more_counts() -> None:
     x = tokens(8, 1)
-    _, kept, _ = step("first-block", fresh(1), x, [0.0])
-    _, _, ran = step("first-block", kept, x.at[1].multiply(1.2), [0.15])
+    _, cache, _ = step("first-block", fresh(1), x, [0.0])
+    _, _, ran = step("first-block", cache, x.at[1].multiply(1.2), [0.15])
     assert ran == [PROMPTS]
-    _, _, ran = step("first-block", kept, x.at[1].multiply(1.1), [0.15])
+    _, _, ran = step("first-block", cache, x.at[1].multiply(1.1), [0.15])
     assert ran == []
 
 
 def test_a_step_without_guidance_leaves_the_other_prompt_alone() -> None:
     x = tokens(9, 1)
-    _, kept, _ = step("first-block", fresh(1), x, [0.0])
-    hidden, after, _ = step("first-block", kept, x[:1] * 2, [0.0])
+    _, cache, _ = step("first-block", fresh(1), x, [0.0])
+    hidden, after, _ = step("first-block", cache, x[:1] * 2, [0.0])
     assert hidden.shape == (1, TOKENS, WIDTH)
-    assert np.array_equal(after["residual"][0, 1], kept["residual"][0, 1])
-    assert not np.array_equal(after["residual"][0, 0], kept["residual"][0, 0])
+    assert np.array_equal(after["residual"][0, 1], cache["residual"][0, 1])
+    assert not np.array_equal(after["residual"][0, 0], cache["residual"][0, 0])
 
 
 def test_rows_side_by_side_each_take_their_own() -> None:
-    """Where a layout has devices for two rows, the third one's blocks run beside the first."""
+    """The layout has devices for two rows. The third row's blocks run next to those of the
+    first.
+    """
     x = tokens(10, 2)
     near = x * 1.05
     with TraceOptions(layout(data=2)).active():
-        _, kept, _ = step("first-block", fresh(4, prompts=1), x, [0.0] * 4)
-        hidden, after, _ = step("first-block", kept, near, [0.1, 0.1, 0.0, 0.1])
-    residual = np.asarray(kept["residual"]).reshape(hidden.shape)
+        _, cache, _ = step("first-block", fresh(4, prompts=1), x, [0.0] * 4)
+        hidden, after, _ = step("first-block", cache, near, [0.1, 0.1, 0.0, 0.1])
+    residual = np.asarray(cache["residual"]).reshape(hidden.shape)
     for row in (0, 1, 3):
         assert np.allclose(hidden[row], np.asarray(near)[row] + residual[row], atol=1e-6)
         assert np.array_equal(after["residual"][row, 0], residual[row])

@@ -1,4 +1,4 @@
-"""Products in 8 bits: how near they are, and which ones are."""
+"""Matrix products in 8 bits: their error, and which layers use them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from models.flux.config import FluxConfig
 from models.flux.network import FluxTransformer
 from models.loading.abstract import abstract_module
 from models.nn.layers.parameterised import from_heads, linear, to_heads
-from models.nn.quant.matmul import Rounded, kind_of, product, weight_only
+from models.nn.quant.matmul import EightBitKernel, kind_of, product, weight_only
 from models.parallel import jax_internals
 from models.parallel.trace_options import TraceOptions
 from models.wan.config import WanConfig
@@ -24,8 +24,11 @@ from models.wan.network import WanTransformer
 from models.weights.quantize import Rounding, rounded
 
 RELATIVE = 0.011
-"""Of int8's mean error against the mean product, for normal numbers over hundreds of channels: two
-roundings of at most half of 1/127 of the largest, which is three or four deviations."""
+"""Mean error of int8 relative to the mean product, of normal numbers over hundreds of channels.
+
+Both operands are rounded by at most half of 1/127 of the largest value, which is three or four
+deviations.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -38,61 +41,61 @@ def operands() -> tuple[jax.Array, jax.Array]:
 
 def test_int8_is_near_whatever_a_token_or_a_channel_is_scaled_by(operands: Any) -> None:
     tokens, kernel = operands
-    found, exact = product(tokens, *rounded(kernel, jnp.int8)), tokens @ kernel
-    error = jnp.abs(found - exact).mean(axis=0) / jnp.abs(exact).mean(axis=0)
+    output, exact = product(tokens, *rounded(kernel, jnp.int8)), tokens @ kernel
+    error = jnp.abs(output - exact).mean(axis=0) / jnp.abs(exact).mean(axis=0)
     assert 0.001 < float(jnp.median(error)) < RELATIVE
-    token_and_channel = jnp.abs(found - exact).mean(axis=-1) / jnp.abs(exact).mean(axis=-1)
+    token_and_channel = jnp.abs(output - exact).mean(axis=-1) / jnp.abs(exact).mean(axis=-1)
     assert float(token_and_channel.max()) < 3 * RELATIVE
 
 
 @pytest.mark.parametrize("kind", [jnp.int8, jnp.float8_e4m3fn])
 def test_exact_activations_are_nearer(operands: Any, kind: Any) -> None:
-    """One rounding of two is left: the error of two alike ones is 1.4 times as large."""
+    """Only one of two roundings remains. The error of two equal roundings is 1.4 times as large."""
     tokens, kernel = operands
     eight, exact = rounded(kernel, kind), tokens @ kernel
-    both, weights = (
+    rounded_activations, exact_activations = (
         float(jnp.abs(multiply(tokens, *eight) - exact).mean())
         for multiply in (product, weight_only)
     )
-    assert 0.5 * both < weights < 0.85 * both
+    assert 0.5 * rounded_activations < exact_activations < 0.85 * rounded_activations
 
 
 @pytest.mark.parametrize("kind", [jnp.int8, jnp.float8_e4m3fn])
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_weights_lose_nothing_more_in_16_bits(operands: Any, kind: Any, dtype: Any) -> None:
-    """The values themselves and the sums, which before scaling are beyond float16."""
+    """Covers the values and the sums. Before scaling, the sums exceed float16's range."""
     tokens, kernel = operands
     x, (values, scale) = (10 * tokens).astype(dtype), rounded(kernel, kind)
     wide = weight_only(x.astype(jnp.float32), values, scale)
     assert float(jnp.abs(wide / scale).max()) > float(jnp.finfo(jnp.float16).max)
-    found = weight_only(x, values, scale)
-    assert found.dtype == dtype
-    error = jnp.abs(found.astype(jnp.float32) - wide) / jnp.abs(wide).max()
+    output = weight_only(x, values, scale)
+    assert output.dtype == dtype
+    error = jnp.abs(output.astype(jnp.float32) - wide) / jnp.abs(wide).max()
     assert float(error.max()) < float(jnp.finfo(dtype).eps)
 
 
 @pytest.mark.parametrize("multiply", [product, weight_only])
 def test_tokens_are_rounded_by_themselves(operands: Any, multiply: Any) -> None:
-    """Bit for bit, whatever their neighbours are: the first half alone, and beside larger ones."""
+    """Bit-exact: a token's result does not depend on other tokens, even larger ones."""
     tokens, kernel = operands
     eight = rounded(kernel, jnp.int8)
-    alone = multiply(tokens, *eight)
-    beside = multiply(jnp.concatenate([tokens, 1e3 * tokens], axis=1), *eight)
-    assert (beside[:, : tokens.shape[1]] == alone).all()
+    single = multiply(tokens, *eight)
+    batched = multiply(jnp.concatenate([tokens, 1e3 * tokens], axis=1), *eight)
+    assert (batched[:, : tokens.shape[1]] == single).all()
 
 
 @pytest.mark.parametrize(("dtype", "close"), [(jnp.float32, 1e-6), (jnp.bfloat16, 2**-7)])
 def test_floats_are_the_same_numbers_turned(operands: Any, dtype: Any, close: float) -> None:
-    """As qwix multiplies them with their inputs first; of bfloat16, two roundings apart."""
-    tokens, kernel = (one.astype(dtype) for one in operands)
+    """Equal to qwix with its inputs first. In bfloat16, results differ by two roundings."""
+    tokens, kernel = (operand.astype(dtype) for operand in operands)
     values, scale = rounded(kernel, jnp.float8_e4m3fn)
     assert values.shape == kernel.shape[::-1] and values.dtype == jnp.float8_e4m3fn
     rows = qwix.quantize(tokens, values.dtype, channelwise_axes=(0, 1), scale_dtype=jnp.float32)
     columns = qwix.QArray(values.T, scale[None])
     expected = qwix.dot_general(rows, columns, (((2,), (0,)), ((), ()))).astype(jnp.float32)
-    found = product(tokens, values, scale)
-    assert found.dtype == dtype
-    error = jnp.abs(found.astype(jnp.float32) - expected).max(axis=(0, 1))
+    output = product(tokens, values, scale)
+    assert output.dtype == dtype
+    error = jnp.abs(output.astype(jnp.float32) - expected).max(axis=(0, 1))
     assert (error <= close * jnp.abs(expected).max(axis=(0, 1))).all()
 
 
@@ -100,17 +103,17 @@ def test_floats_are_the_same_numbers_turned(operands: Any, dtype: Any, close: fl
 def test_only_layers_of_8_bits_and_only_where_asked(
     operands: Any, products: Any, multiply: Any
 ) -> None:
-    """With an axis of heads or without: the same numbers."""
+    """A layer with an axis of heads gives the same numbers as one without."""
     tokens, kernel = operands
     layer = linear(*kernel.shape, (None, None), rngs=nnx.Rngs(0))
     layer.kernel[...] = kernel
     layer.bias[...] = jnp.arange(96.0)  # type: ignore[index]
     exact = layer(tokens)
     with TraceOptions(quant=products).active():
-        assert (layer(tokens) == exact).all(), "it has no kernel of 8 bits"
+        assert (layer(tokens) == exact).all(), "the layer has no 8-bit kernel"
     values, scale = rounded(kernel, jnp.int8)
-    layer.eight = Rounded(nnx.Param(values), nnx.Param(scale))
-    assert (layer(tokens) == exact).all(), "nobody asked"
+    layer.eight = EightBitKernel(nnx.Param(values), nnx.Param(scale))
+    assert (layer(tokens) == exact).all(), "no trace option requests 8-bit products"
     with TraceOptions(quant=None).active():
         assert (layer(tokens) == exact).all()
     with TraceOptions(quant=products).active():
@@ -121,20 +124,22 @@ def test_only_layers_of_8_bits_and_only_where_asked(
 
 
 def read_by(jaxpr: Any, primitive: str, operand: int) -> list[str]:
-    """What kind of numbers each such operation of a program, and of those in it, reads."""
-    found = []
+    """Dtypes that operations of one primitive read at an operand, in a program and its inner
+    programs.
+    """
+    dtypes = []
     for equation in jaxpr.eqns:
         if equation.primitive.name == primitive:
-            found.append(str(equation.invars[operand].aval.dtype))
+            dtypes.append(str(equation.invars[operand].aval.dtype))
         for inner in jax_internals.jaxprs_in_params(equation.params):
-            found += read_by(inner, primitive, operand)
-    return found
+            dtypes += read_by(inner, primitive, operand)
+    return dtypes
 
 
 def of_network(
     make: Callable[..., nnx.Module], config: Any, call: Callable[[Any], Any]
 ) -> Callable[[Any], Any]:
-    """The program of a network with such products."""
+    """Return a function that traces the network with the given kind of products."""
     network = abstract_module(make, config, param_dtype=jnp.bfloat16)
     graph, state = nnx.split(Rounding("beside").of(network))
 
@@ -177,7 +182,7 @@ WAN = WanConfig(
                 zeros(1, 4, 16), zeros(1, 3, 8), zeros(1, 8), zeros(1), None,
                 np.zeros((4, 3), int), np.zeros((3, 3), int),
             ),
-            2 * 6 + 5,  # of a double block q, k, v, out, up, down of both streams; of a single one
+            2 * 6 + 5,  # double block: q, k, v, out, up, down of both streams; single block
             3,  # modulations of both streams, and of single blocks
         ),
         (
@@ -192,8 +197,10 @@ WAN = WanConfig(
 def test_the_products_of_a_network(
     make: Any, config: Any, call: Any, of_tokens: int, of_vectors: int
 ) -> None:
-    """Each of a block's, scanned once; nothing else, and nothing at all unless it is asked for.
-    Products of activations as they are convert what they read of 8 bits."""
+    """The blocks' products, scanned once each, are the only ones in 8 bits, and only if enabled.
+
+    Products with exact activations convert their 8-bit operands.
+    """
     program = of_network(make, config, call)
     read = {
         products: [

@@ -1,4 +1,4 @@
-"""What OpenTelemetry's conventions for generative AI call a job and its time."""
+"""OpenTelemetry's GenAI conventions: attributes and durations of a job."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from opentelemetry.semconv.attributes import error_attributes
 from prometheus_client import CollectorRegistry
 
 from models.spec.field_types import MAX_SEED
-from service.jobs.job_spans import about
+from service.jobs.job_spans import job_attributes
 from service.jobs.model import gen_ai
 from service.jobs.model.job import Job
-from service.jobs.model.metrics import SET_ASIDE, End, JobMetrics
+from service.jobs.model.metrics import POISONOUS, JobEnd, JobMetrics
 from service.jobs.model.state_machine import JobState
 from service.settings.tracing import TracingSettings
 from service.tracing import spans
@@ -45,10 +45,10 @@ def test_spans_of_a_job_have_them_and_no_prompt() -> None:
         collecting() as collector,
         spans.exporting(TracingSettings(endpoint=collector.url), "atelier-test"),
     ):
-        with spans.span("attempt", about(job())):
+        with spans.span("attempt", job_attributes(job())):
             pass
         spans.flush()
-        (told,) = collector.spans
+        (span,) = collector.spans
     expected = {
         "gen_ai.operation.name": "generate_content",
         "gen_ai.provider.name": "atelier",
@@ -59,7 +59,7 @@ def test_spans_of_a_job_have_them_and_no_prompt() -> None:
         "gen_ai.response.model": "base",
         "gen_ai.response.id": "job_1",
     }
-    assert expected.items() <= told.attributes.items()
+    assert expected.items() <= span.attributes.items()
     assert SECRET.encode() not in collector.raw
 
 
@@ -74,18 +74,18 @@ def test_each_end_is_timed_with_its_error() -> None:
     metrics.expect(["base"], ["default"])
     ends = [(JobState.SUCCEEDED, None), (JobState.CANCELED, None), (JobState.FAILED, "store")]
     for outcome, failure in ends:
-        metrics.ended(End.of(job(), outcome, 3.0, failure))  # type: ignore[arg-type]
-    said = {"model": "base", "served_as": "style", "created_at": "1", "finished_at": "3"}
-    metrics.hear({"event": "expired", **said})
-    metrics.hear({"event": "failed", **said})
-    found = {
+        metrics.ended(JobEnd.of(job(), outcome, 3.0, failure))  # type: ignore[arg-type]
+    fields = {"model": "base", "served_as": "style", "created_at": "1", "finished_at": "3"}
+    metrics.count_note({"event": "expired", **fields})
+    metrics.count_note({"event": "failed", **fields})
+    counts = {
         (sample.labels["gen_ai_request_model"], sample.labels["error_type"]): sample.value
         for family in registry.collect()
         for sample in family.samples
         if sample.name == "gen_ai_server_request_duration_seconds_count"
     }
-    errors = ("", "canceled", "store", "expired", SET_ASIDE)
-    assert found == {("base", ""): 0} | {("style", error): 1 for error in errors}
+    errors = ("", "canceled", "store", "expired", POISONOUS)
+    assert counts == {("base", ""): 0} | {("style", error): 1 for error in errors}
 
 
 def test_a_video_length_that_is_null_is_an_images() -> None:

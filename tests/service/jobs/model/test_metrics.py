@@ -1,5 +1,5 @@
-"""Ends, waits and lapses are counted once, whichever call met them and however often it was sent
-(`test_twice.py` counts, too)."""
+"""Job metrics: ends, waits and lapsed leases count once, whichever call reports them, even if a
+script is repeated (see also `test_twice.py`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from models.spec.model_spec import ModelSpec
 from service.jobs.model.job import JobError, JobState
-from service.jobs.model.metrics import End
+from service.jobs.model.metrics import JobEnd
 from service.jobs.queue import Claim, Queue
 from tests.service.jobs.conftest import Connect
 from tests.service.jobs.examples import FAILURE, MODEL, USAGE, a_job, a_snapshot
@@ -20,30 +20,30 @@ NAMES = ("ends", "deadlines", "reclaimed", "retries", "wait", "duration")
 
 
 def counted(*queues: Queue) -> Counter[tuple[str, ...]]:
-    """All that these have counted together: (metric, label values …) → how often."""
-    found: Counter[tuple[str, ...]] = Counter()
+    """Sum the queues' counters: (metric, label values …) → count."""
+    counts: Counter[tuple[str, ...]] = Counter()
     for queue in queues:
         for name in NAMES:
-            (family,) = getattr(queue.tally, name).collect()
+            (family,) = getattr(queue.job_metrics, name).collect()
             for sample in family.samples:
                 if sample.name.endswith(("_total", "_count")) and sample.value:
-                    found[name, *sample.labels.values()] += int(sample.value)
-    return found
+                    counts[name, *sample.labels.values()] += int(sample.value)
+    return counts
 
 
 async def test_each_end_is_counted_by_the_call_that_made_it(queue: Queue, connect: Connect) -> None:
     front = await connect()
     for _ in range(5):
         await queue.put(a_job(tenant_class="gold"))
-    one, two, three, four, five = await queue.claim("pool", MODEL, 5)
-    assert await queue.finish(one, [], USAGE)
-    assert not await queue.finish(Claim(two.job, two.fence + 1), [], USAGE)
-    await queue.fail(two, FAILURE)
-    await queue.fail(three, STORE, retry=True)
+    first, second, third, fourth, fifth = await queue.claim("pool", MODEL, 5)
+    assert await queue.finish(first, [], USAGE)
+    assert not await queue.finish(Claim(second.job, second.fence + 1), [], USAGE)
+    await queue.fail(second, FAILURE)
+    await queue.fail(third, STORE, retry=True)
     for _ in range(2):
-        await front.cancel(four.job.id)
-        await front.delete(five.job.id)
-    await front.delete(one.job.id)
+        await front.cancel(fourth.job.id)
+        await front.delete(fifth.job.id)
+    await front.delete(first.job.id)
     assert counted(queue) == {
         ("wait", MODEL, "gold"): 5,
         ("ends", MODEL, "gold", "succeeded"): 1,
@@ -69,37 +69,38 @@ async def test_a_second_claim_is_no_wait(queue: Queue) -> None:
 async def test_jobs_are_in_time_by_their_deadline_or_by_the_models_objective(
     queue: Queue,
 ) -> None:
-    """With a deadline when they end, without one by their first claim; who is canceled is not."""
+    """A job with a deadline counts when it ends, others at their first claim. Canceled jobs do not
+    count."""
     now = time.time()
-    queue.tally.objectives[MODEL] = 60
+    queue.job_metrics.objectives[MODEL] = 60
     await queue.put(a_job())
     for _ in range(2):
         (claim,) = await queue.claim("pool", MODEL, 1)
         await queue.release(claim)
     assert in_time(queue) == {"met": 1}
     for waited_s in (59, 61, 70):
-        queue.tally.claimed(a_job(created_at=now - waited_s, started_at=now))
+        queue.job_metrics.claimed(a_job(created_at=now - waited_s, started_at=now))
     assert in_time(queue) == {"met": 2, "missed": 2}
     late = a_job(created_at=now - 90, started_at=now, deadline_at=now + 900)
-    queue.tally.claimed(late)
-    assert in_time(queue) == {"met": 2, "missed": 2}, "its end will tell"
-    queue.tally.ended(End.of(late, JobState.SUCCEEDED, now + 899))
-    queue.tally.ended(End.of(late, JobState.EXPIRED, now + 901))
-    queue.tally.ended(End.of(late, JobState.CANCELED, now + 901))
+    queue.job_metrics.claimed(late)
+    assert in_time(queue) == {"met": 2, "missed": 2}, "counted when it ends"
+    queue.job_metrics.ended(JobEnd.of(late, JobState.SUCCEEDED, now + 899))
+    queue.job_metrics.ended(JobEnd.of(late, JobState.EXPIRED, now + 901))
+    queue.job_metrics.ended(JobEnd.of(late, JobState.CANCELED, now + 901))
     assert in_time(queue) == {"met": 3, "missed": 3}
 
 
 def in_time(queue: Queue) -> dict[str, float]:
-    """Jobs by whether they were in time."""
-    (family,) = queue.tally.in_time.collect()
-    return {one.labels["outcome"]: one.value for one in family.samples if one.value}
+    """Number of jobs by outcome: met or missed."""
+    (family,) = queue.job_metrics.in_time.collect()
+    return {sample.labels["outcome"]: sample.value for sample in family.samples if sample.value}
 
 
 async def test_what_scripts_end_by_the_way_is_counted_by_one_reaper(
     queue: Queue, connect: Connect
 ) -> None:
-    """The deadline passes before a claim, the leases lapse: each of two reapers is told a part of
-    it, and both together all of it."""
+    """The deadline passes before a claim. Each of two reapers receives a part of the events, and
+    both together all of them."""
     front, other = await connect(), await connect()
     late, _ = await queue.put(a_job(deadline_at=time.time() - 1))
     assert await queue.claim("pool", MODEL, 1) == []
@@ -130,7 +131,7 @@ async def test_lapses_are_counted_and_whether_the_job_waits_again(hasty: Queue) 
 
 
 async def test_many_notes_are_all_taken(hasty: Queue) -> None:
-    """More than one script hands out."""
+    """More events than one script call returns."""
     for _ in range(450):
         await hasty.put(a_job())
     await hasty.claim("dead", MODEL, 450)
@@ -152,12 +153,12 @@ async def test_many_notes_are_all_taken(hasty: Queue) -> None:
 def test_deadlines(
     outcome: JobState, finished_at: float, deadline_at: float | None, expected: str | None
 ) -> None:
-    end = End(MODEL, outcome, 0.0, finished_at, deadline_at=deadline_at)
+    end = JobEnd(MODEL, outcome, 0.0, finished_at, deadline_at=deadline_at)
     assert end.deadline == expected
 
 
 async def test_the_backlog_is_what_is_left_to_do(queue: Queue, a_spec: ModelSpec) -> None:
-    """Of queued jobs their cost but for what is kept, of running ones what their steps leave."""
+    """Queued jobs count their cost less saved steps; running jobs count their remaining steps."""
     await queue.register("pool", a_spec, ready=True)
     await queue.unregister("pool", MODEL)
     empty = (await queue.depths())[MODEL]
@@ -174,7 +175,7 @@ async def test_the_backlog_is_what_is_left_to_do(queue: Queue, a_spec: ModelSpec
     await queue.release(first)
     depth = (await queue.depths())[MODEL]
     assert (depth.queued, depth.backlog_s) == (1, 10)
-    assert 0 <= depth.oldest_s < 60  # since it came back, by Redis's clock
+    assert 0 <= depth.oldest_s < 60  # since its release, by Redis's clock
     for claim in claims:
         await queue.cancel(claim.job.id)
     assert (await queue.depths())[MODEL].backlog_s == 0

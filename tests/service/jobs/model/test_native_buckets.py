@@ -1,4 +1,5 @@
-"""Native buckets: each observation lies in its own, whatever the resolution; there are few."""
+"""Native histogram buckets: each observation is in its bucket at any resolution, and their number
+is bounded."""
 
 from __future__ import annotations
 
@@ -19,14 +20,15 @@ from service.jobs.model.native_buckets import (
 )
 
 LOWEST = -4
-"""Schema that Prometheus has no lower one than, of those by powers of two."""
+"""Lowest schema of native histograms in Prometheus, of those by powers of two."""
 BOUNDS = {2.0 ** (part / 2**SCHEMA - 1) for part in range(1, 2**SCHEMA)}
-"""Those that are rounded, as every client of Prometheus has them: no exact sum tells their side."""
+"""Bucket bounds, which every Prometheus client rounds: exact arithmetic does not decide their side.
+"""
 SIZES = st.floats(ZERO_THRESHOLD, exclude_min=True, allow_infinity=False).filter(
     lambda size: math.frexp(size)[0] not in BOUNDS
 )
 WIDE = [2.0**exponent for exponent in range(-120, 120)]
-"""More than there are buckets for, in the first schemas."""
+"""Values that need more than `MAX_BUCKETS` buckets in the finest schemas."""
 
 
 def of(*values: float) -> BucketCounts:
@@ -37,35 +39,35 @@ def of(*values: float) -> BucketCounts:
 
 
 def lies_in(size: float, index: int, schema: int) -> bool:
-    """Whether base**(index - 1) < size <= base**index, exactly; base is 2**(2**-schema)."""
+    """Return whether base**(index - 1) < size <= base**index, exactly; base is 2**(2**-schema)."""
     powers, step = (2**schema, 1) if schema >= 0 else (1, 2**-schema)
     raised = Fraction(size) ** powers
     return Fraction(2) ** ((index - 1) * step) < raised <= Fraction(2) ** (index * step)
 
 
 def bucket_of(size: float, schema: int) -> int:
-    """Reckoned by a logarithm, and then exactly."""
+    """Index of a value's bucket: estimated by a logarithm, then decided exactly."""
     about = math.ceil(math.log2(size) * 2.0**schema)
-    (found,) = (index for index in range(about - 1, about + 2) if lies_in(size, index, schema))
-    return found
+    (bucket,) = (index for index in range(about - 1, about + 2) if lies_in(size, index, schema))
+    return bucket
 
 
 @given(SIZES)
 def test_an_observation_lies_in_its_bucket(size: float) -> None:
-    found = of(size)
-    assert found.schema == SCHEMA
-    assert found.positive == {bucket_of(size, SCHEMA): 1}
+    counts = of(size)
+    assert counts.schema == SCHEMA
+    assert counts.positive == {bucket_of(size, SCHEMA): 1}
 
 
 @given(st.lists(SIZES, min_size=1, max_size=20))
 def test_after_a_loss_of_resolution_too(sizes: list[float]) -> None:
-    """Those from before and those from afterwards, all of them."""
-    found = of(*sizes, *WIDE, *sizes)
-    assert LOWEST <= found.schema < SCHEMA
-    assert len(found.positive) <= MAX_BUCKETS
-    assert list(found.positive) == sorted(found.positive)
+    """Values observed before and after the loss of resolution are in their buckets."""
+    counts = of(*sizes, *WIDE, *sizes)
+    assert LOWEST <= counts.schema < SCHEMA
+    assert len(counts.positive) <= MAX_BUCKETS
+    assert list(counts.positive) == sorted(counts.positive)
     every = [*sizes, *WIDE, *sizes]
-    assert found.positive == Counter(bucket_of(size, found.schema) for size in every)
+    assert counts.positive == Counter(bucket_of(size, counts.schema) for size in every)
 
 
 @pytest.mark.parametrize("exponent", [-127, -3, -1, 0, 1, 7, 1023])
@@ -86,21 +88,21 @@ def test_resolution_is_kept_while_buckets_last() -> None:
 
 def test_the_least_resolution_takes_every_number() -> None:
     every = [*(2.0**exponent for exponent in range(-127, 1024)), math.inf]
-    found = of(*every, *(-one for one in every))
-    assert len(found.positive) + len(found.negative) <= MAX_BUCKETS
-    assert found.schema >= LOWEST and found.count == 2 * len(every)
+    counts = of(*every, *(-value for value in every))
+    assert len(counts.positive) + len(counts.negative) <= MAX_BUCKETS
+    assert counts.schema >= LOWEST and counts.count == 2 * len(every)
 
 
 @given(st.lists(st.floats(width=64), max_size=30))
 def test_whatever_is_observed_is_counted(values: list[float]) -> None:
-    """NaN is in no bucket, infinity in the one after the greatest number's."""
-    found = of(*values)
-    assert found.count == len(values)
-    in_buckets = found.zeros + sum(found.positive.values()) + sum(found.negative.values())
+    """NaN is in no bucket; infinity is in the bucket after the greatest number's."""
+    counts = of(*values)
+    assert counts.count == len(values)
+    in_buckets = counts.zeros + sum(counts.positive.values()) + sum(counts.negative.values())
     assert in_buckets == sum(not math.isnan(value) for value in values)
-    assert found.zeros == sum(abs(value) <= ZERO_THRESHOLD for value in values)
-    assert sum(found.negative.values()) == sum(value < -ZERO_THRESHOLD for value in values)
-    assert found.sum == pytest.approx(sum(values), nan_ok=True)
+    assert counts.zeros == sum(abs(value) <= ZERO_THRESHOLD for value in values)
+    assert sum(counts.negative.values()) == sum(value < -ZERO_THRESHOLD for value in values)
+    assert counts.sum == pytest.approx(sum(values), nan_ok=True)
 
 
 def test_infinity_is_beyond_the_greatest_number() -> None:
@@ -110,5 +112,5 @@ def test_infinity_is_beyond_the_greatest_number() -> None:
 
 @given(st.lists(SIZES, max_size=30))
 def test_negative_observations_are_mirrored(sizes: list[float]) -> None:
-    found, mirrored = of(*sizes), of(*(-size for size in sizes))
-    assert found.positive == mirrored.negative and not mirrored.positive
+    counts, mirrored = of(*sizes), of(*(-size for size in sizes))
+    assert counts.positive == mirrored.negative and not mirrored.positive

@@ -1,4 +1,4 @@
-"""A job as a hash: every field there and back, and other versions' jobs."""
+"""Serialization of jobs as Redis hashes: round trip of every field, and jobs of other versions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from service.jobs.model.job import WIRE_VERSION, Job, JobState
 from service.jobs.queue import Queue
 from tests.service.jobs.examples import FAILURE, MODEL, USAGE, a_job, an_output
 
-NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)  # those of JSON
+NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)  # JSON's numbers
 VALUES = st.recursive(
     st.none() | st.booleans() | NUMBERS | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),

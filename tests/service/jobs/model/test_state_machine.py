@@ -1,5 +1,5 @@
-"""The life of a job: the table is what the scripts say of themselves, and random histories go by
-it. `make lives` searches longer."""
+"""State machine of a job: the transition table against the scripts' headers and random histories.
+`make lives` searches longer."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ from service.settings.tenants import TenantSettings
 from tests.service.jobs.history import Server
 from tests.service.jobs.lives import Lives
 from tests.service.jobs.order_model import Offer
-from tests.service.jobs.wishes import TENANTS
+from tests.service.jobs.strategies import TENANTS
 
 ROOT = Path(__file__).resolve().parents[4]
 SCRIPTS = {path.stem: path.read_text() for path in Path(runner.__file__).parent.glob("*.lua")}
 IS_LONG = "LIVES" in os.environ
 HISTORIES = int(os.environ.get("LIVES", 50))
 SEEDS = 20
-"""Further searches at the most until every transition has occurred that does not depend on time:
-the order in which Redis and the test get the processor decides what a history comes to."""
+"""Maximum number of further searches until every transition that does not depend on time has
+occurred. Histories depend on the order in which Redis and the test get the processor."""
 TRIES = 20
-"""Of a history in which a deadline must not pass before a pool has the job, on a busy machine."""
+"""Attempts at a history in which no deadline may pass before a worker has the job, on a busy
+machine."""
 CALLS = 40
-"""Of one history, at the most."""
+"""Maximum number of calls in one history."""
 PHASES = [Phase.generate, Phase.shrink] if IS_LONG else [Phase.generate]
-"""What went wrong is made shorter where there is time: it may take minutes."""
+"""Hypothesis shrinks a failing history only in long runs, because shrinking may take minutes."""
 MOVING = {
     "enqueue": {"accept", "switch"},
     "take": {"claim"},
@@ -45,7 +46,7 @@ MOVING = {
     "expire": {"expire"},
     "forget": {"forget"},
 }
-"""Functions of the scripts that move jobs, and by which transitions."""
+"""Functions of the scripts that move jobs, and the transitions that each performs."""
 
 
 def test_the_api_knows_the_end_states() -> None:
@@ -59,21 +60,22 @@ def pairs(moves: list[Transition]) -> set[tuple[str, str]]:
 
 
 OF_BATCHES = {name for name in SCRIPTS if "batch" in name}
-"""Scripts whose arrows are of batches' states."""
+"""Scripts whose headers describe transitions of batches."""
 
 
 @pytest.mark.parametrize("name", sorted(SCRIPTS.keys() - OF_BATCHES))
 def test_headers_say_what_the_table_says(name: str) -> None:
-    """In arrows: `queued or running → canceled`. Of expiry life.lua speaks for all."""
+    """Headers describe transitions by arrows: `queued or running → canceled`. Expiry is in
+    life.lua's header for all scripts."""
     header = re.match(r"(--.*\n)+", SCRIPTS[name])
     arrows = re.findall(r"((?:\w+ or )*\w+) → (\w+)", header[0]) if header else []
-    said = {(one, after) for before, after in arrows for one in before.split(" or ")}
-    said |= {(state, "nothing") for state in ENDED if ("ended", "nothing") in said}
-    said -= {("ended", "nothing")}
+    documented = {(origin, after) for before, after in arrows for origin in before.split(" or ")}
+    documented |= {(state, "nothing") for state in ENDED if ("ended", "nothing") in documented}
+    documented -= {("ended", "nothing")}
     moves = [m for m in TRANSITIONS if name in m.scripts and m.name != "expire"]
     if name == "life":
         moves = [m for m in TRANSITIONS if m.name == "expire"]
-    assert said == pairs(moves)
+    assert documented == pairs(moves)
 
 
 @pytest.mark.parametrize("name", sorted(SCRIPTS.keys() - runner.PREPENDED))
@@ -92,17 +94,17 @@ def server(redis_url: str) -> Iterator[Server]:
     server.close()
 
 
-@pytest.mark.timeout(900)  # beside others it waits for Redis most of the time
+@pytest.mark.timeout(900)  # in parallel with other tests it mostly waits for Redis
 def test_random_histories(server: Server) -> None:
     search(server)
     for number in range(SEEDS):
         if missing(server):
             search(server, number)
-    assert not missing(server), "these histories are poor"
+    assert not missing(server), "transitions that no history contains"
 
 
 def search(server: Server, number: int | None = None) -> None:
-    """Try histories: always the same ones, as far as the clock allows, or others of a number."""
+    """Run random histories: always the same ones, as far as timing allows, or those of a seed."""
 
     class Here(Lives):
         pass
@@ -123,7 +125,7 @@ def search(server: Server, number: int | None = None) -> None:
 
 
 def missing(server: Server) -> set[tuple[str, str]]:
-    """Return what has not occurred in any history."""
+    """Return the required transitions that no history contained."""
     timed = {"expire", "excuse"}
     ways = {(m.name, script) for m in TRANSITIONS if m.name not in timed for script in m.scripts}
     corrected = {("correct", payer) for payer in ("tenant", "house", "lost")}
@@ -133,7 +135,7 @@ def missing(server: Server) -> set[tuple[str, str]]:
     return ((ways | corrected) - server.seen.keys()) | contradicted
 
 
-WISH = {
+FIELDS = {
     "bucket": "a", "second": None, "tenant": "t", "priority": 1, "images": 1, "cost": 1.0,
     "deadline": "none", "key": None, "digest": "d", "is_refused": False, "input_bytes": 0,
     "is_audition": False, "drafts": [], "is_reused": False,
@@ -142,11 +144,11 @@ OFFER = [(0, Offer(slots=1, warm=[], slowness=1.0, is_patient=False))]
 
 
 def way(machine: Lives, name: str, script: str) -> None:  # noqa: C901 (a case for each state)
-    """The shortest history that leads a job there."""
-    soon = {**WISH, "deadline": "soon"}
+    """Run the shortest history in which a script performs the named transition."""
+    soon = {**FIELDS, "deadline": "soon"}
 
-    def claimed(wish: dict[str, Any] = WISH) -> None:
-        machine.put("m", [wish], False)
+    def claimed(fields: dict[str, Any] = FIELDS) -> None:
+        machine.put("m", [fields], False)
         machine.claim(OFFER, False)
 
     match name, script:
@@ -154,9 +156,9 @@ def way(machine: Lives, name: str, script: str) -> None:  # noqa: C901 (a case f
             claimed()
             machine.finish(0, 0.5, False)
         case "reuse", _:
-            machine.put("m", [{**WISH, "is_reused": True, "input_bytes": 2000}], False)
+            machine.put("m", [{**FIELDS, "is_reused": True, "input_bytes": 2000}], False)
         case "pause", _:
-            claimed({**WISH, "is_audition": True})
+            claimed({**FIELDS, "is_audition": True})
             machine.snapshot(0, [1], False, False)
             machine.finish(0, 0.5, False)
         case "switch", _:
@@ -171,16 +173,16 @@ def way(machine: Lives, name: str, script: str) -> None:  # noqa: C901 (a case f
             claimed()
             machine.take_back(0, False)
         case (("lose" | "set aside"), _):
-            machine.put("m", [WISH], False)
+            machine.put("m", [FIELDS], False)
             for _ in range(2):
                 machine.claim_and_stall(OFFER, 0, [], True, False)
         case "excuse", _:
-            machine.put("m", [WISH], False)
+            machine.put("m", [FIELDS], False)
             machine.reap(False, False, False)
             machine.claim_and_stall(OFFER, 0, [], False, False)
             machine.be_silent()
         case "expire", "claim_jobs":
-            claimed({**WISH, "deadline": "past"})
+            claimed({**FIELDS, "deadline": "past"})
         case "expire", "progress":
             claimed(soon)
             machine.progress(0, 1, None, True, False)
@@ -207,7 +209,8 @@ def way(machine: Lives, name: str, script: str) -> None:  # noqa: C901 (a case f
     "name, script", [(move.name, script) for move in TRANSITIONS for script in move.scripts]
 )
 def test_every_way_leads_there(server: Server, name: str, script: str) -> None:
-    """By each script that may: as the table says, and so that all that Redis holds agrees."""
+    """Each script performs its transition as the table states, and Redis's contents stay
+    consistent."""
 
     class Here(Lives):
         pass

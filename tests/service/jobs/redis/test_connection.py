@@ -1,4 +1,4 @@
-"""Which servers are taken, and what is said of the others."""
+"""Check of the Redis server: supported versions and settings, and errors for others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ import pytest
 from redis.asyncio import Redis
 
 from service.jobs.queue import Queue
-from service.jobs.redis.connection import RedisUnreachable, check_server, connect, lacks, shown
+from service.jobs.redis.connection import (
+    RedisUnreachable,
+    check_server,
+    connect,
+    missing_protections,
+    redacted,
+)
 from service.settings.queue import QueueSettings
 from service.settings.redis import RedisSettings, sentinel_address
 from service.settings.section import ConfigError
@@ -66,11 +72,11 @@ async def test_a_name_that_leads_nowhere_may_come() -> None:
 @pytest.mark.parametrize(
     ("answer", "kind", "words"),
     [
-        (b"$16\r\n# x\r\nloading:1\r\n\r\n", RedisUnreachable, "still reading its file"),
-        (b"-LOADING Redis is loading\r\n", RedisUnreachable, "still reading its file"),
-        (b"-NOAUTH Authentication required.\r\n", ConfigError, "does not let us in"),
-        (b"-NOPERM no permissions\r\n", ConfigError, "does not let us in"),
-        (b"-ERR unknown command\r\n", ConfigError, "is no Redis of ours"),
+        (b"$16\r\n# x\r\nloading:1\r\n\r\n", RedisUnreachable, "still loading its data"),
+        (b"-LOADING Redis is loading\r\n", RedisUnreachable, "still loading its data"),
+        (b"-NOAUTH Authentication required.\r\n", ConfigError, "denies access"),
+        (b"-NOPERM no permissions\r\n", ConfigError, "denies access"),
+        (b"-ERR unknown command\r\n", ConfigError, "is not a suitable Redis"),
     ],
 )
 async def test_what_is_waited_for_and_what_is_a_setting(
@@ -90,7 +96,7 @@ async def test_what_is_waited_for_and_what_is_a_setting(
 
 
 async def test_no_address() -> None:
-    with pytest.raises(ConfigError, match="no address of a Redis"):
+    with pytest.raises(ConfigError, match="not a Redis address"):
         await Queue.connect("http://redis", QueueSettings())
 
 
@@ -107,14 +113,14 @@ async def test_no_address() -> None:
     ],
 )
 def test_passwords_are_not_told(url: str, said: str) -> None:
-    assert shown(url) == said
+    assert redacted(url) == said
 
 
 @pytest.mark.parametrize("sign", [*"/?#[", "\u2100"])
 async def test_a_password_of_any_signs_is_not_told(
     monkeypatch: pytest.MonkeyPatch, sign: str
 ) -> None:
-    """Some of them make it an address that nobody can read; nothing listens at port 1."""
+    """Some of these characters make the URL invalid. No server listens on port 1."""
     monkeypatch.setenv("ATELIER_REDIS__URL", f"redis://user:qwert{sign}asdfg@127.0.0.1:1")
     with pytest.raises(ConfigError, match="redis") as error:
         await Queue.open(load_settings())
@@ -154,4 +160,4 @@ def test_addresses_of_sentinels() -> None:
     ],
 )
 def test_what_a_server_beyond_this_machine_lacks(fields: dict[str, str], lacking: str) -> None:
-    assert lacks(RedisSettings.model_validate(fields)) == lacking
+    assert missing_protections(RedisSettings.model_validate(fields)) == lacking

@@ -1,5 +1,8 @@
-"""The schema of Redis' keys names all that the scripts use, and so does each script's own header.
-That nothing else is there when they run, `audit.py` sees."""
+"""Documentation of Redis keys: the schema and each script's header name all keys that the scripts
+use.
+
+`audit.py` checks at run time that no other keys exist.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +21,16 @@ CHANNELS = {"wake", "stopped", "queued"}
 
 
 def head(name: str) -> str:
-    found = re.match(r"(--.*\n)+", TEXTS[name])
-    return found[0] if found else ""
+    header = re.match(r"(--.*\n)+", TEXTS[name])
+    return header[0] if header else ""
 
 
 def named(name: str) -> set[str]:
-    """In its head, and in those of the scripts that it points to (`common's`)."""
+    """Words in the script's header, and in the headers that it refers to (`common's`)."""
     heads = head(name)
     if name in runner.SHARED or "common's" in heads:
         heads += "".join(map(head, runner.SHARED))
-    heads += "".join(head(part) for part in runner.OF_TWO.values() if f"{part}'s" in heads)
+    heads += "".join(head(part) for part in runner.EXTRA_SOURCES.values() if f"{part}'s" in heads)
     return set(re.findall(r"\w+", heads))
 
 
@@ -39,5 +42,5 @@ def test_keys_are_named(name: str) -> None:
 
 
 def test_channels_are_named() -> None:
-    said = (keys.__doc__ or "").partition("Channels: ")[2]
-    assert set(re.findall(r"`(\w+)`", said.partition("\n\n")[0])) == CHANNELS
+    section = (keys.__doc__ or "").partition("Channels: ")[2]
+    assert set(re.findall(r"`(\w+)`", section.partition("\n\n")[0])) == CHANNELS

@@ -1,4 +1,4 @@
-"""Commands over few connections: none waits for ever, none is lost, whatever its size."""
+"""Redis client with few connections: commands of any size wait for a connection; none is lost."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 
 import pytest
+import uvloop
 from redis.asyncio import Redis
-from redis.exceptions import DataError
+from redis.exceptions import ConnectionError, DataError
 
 from service.jobs.redis import connection
 from service.jobs.redis.connections import AT_ONCE_BYTES
@@ -20,7 +21,7 @@ Connect = Callable[[int], Redis]
 
 @pytest.fixture
 async def connect(redis_url: str) -> AsyncIterator[Connect]:
-    """A client with so many connections at the most, as processes have it."""
+    """Redis client with at most `most` connections, configured as in production."""
     async with AsyncExitStack() as stack:
 
         def connect(most: int) -> Redis:
@@ -56,14 +57,32 @@ async def test_what_is_no_argument_is_refused(connect: Connect) -> None:
     redis = connect(1)
     with pytest.raises(DataError):
         await redis.execute_command("ECHO", [1])
-    assert await redis.ping(), "the connection goes on"
+    assert await redis.ping(), "the connection still works"
 
 
 async def test_a_connection_that_was_closed_while_idle_is_made_anew(
     connect: Connect, empty_redis: Redis
 ) -> None:
     redis = connect(1)
-    mine = await redis.client_id()
-    await empty_redis.client_kill_filter(_id=str(mine))
+    client_id = await redis.client_id()
+    await empty_redis.client_kill_filter(_id=str(client_id))
     assert await redis.ping()
-    assert await redis.client_id() != mine
+    assert await redis.client_id() != client_id
+
+
+def test_sending_over_a_closed_connection_is_a_lost_connection(redis_url: str) -> None:
+    """uvloop raises a RuntimeError there: it ended requests with status 500 in the chaos test."""
+
+    async def send() -> None:
+        redis = connection.client(RedisSettings(url=redis_url))
+        opened = await redis.connection_pool.get_connection()
+        opened._writer.transport.abort()
+        await asyncio.sleep(0)
+        try:
+            with pytest.raises(ConnectionError, match="closed"):
+                await opened.send_packed_command(opened.pack_command("PING"))
+        finally:
+            await redis.connection_pool.release(opened)
+            await redis.aclose()
+
+    uvloop.run(send())

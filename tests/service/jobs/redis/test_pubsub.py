@@ -1,4 +1,4 @@
-"""Waiting outlives the connection that it waits on."""
+"""Event streams, claims and commands continue after a lost Redis connection."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def test_events_go_on_after_a_lost_connection(connect: Connect, empty_redi
     names = [(await anext(events)).name]
     waiting = asyncio.ensure_future(anext(events))
     await cut(empty_redis)
-    (claim,) = await pool.claim("pool", MODEL, 1)  # nobody hears of it: they look again
+    (claim,) = await pool.claim("pool", MODEL, 1)  # without a notification: they poll
     names.append((await asyncio.wait_for(waiting, 10)).name)
     await cut(empty_redis)
     await pool.finish(claim, [], USAGE)
@@ -45,9 +45,9 @@ async def test_a_waiting_pool_outlives_a_lost_connection(
 
 async def test_commands_outlive_a_lost_connection(queue: Queue, empty_redis: Redis) -> None:
     job, _ = await queue.put(a_job())
-    own = await empty_redis.client_id()
+    own_id = await empty_redis.client_id()
     for client in await empty_redis.client_list():
-        if int(client["id"]) != own:
+        if int(client["id"]) != own_id:
             await empty_redis.client_kill_filter(_id=client["id"])
     assert await queue.get(job.id) == job
 
@@ -62,4 +62,4 @@ async def test_nothing_is_left_behind(connect: Connect, empty_redis: Redis) -> N
     await queue.close()
     async with asyncio.timeout(10):
         while await empty_redis.client_list(_type="pubsub"):
-            pass  # each look is a round trip
+            pass  # each iteration is a round trip

@@ -1,4 +1,4 @@
-"""The table of costs: what is predicted from it, and how it lies in Redis."""
+"""Cost table: predictions from measured costs, and its storage in Redis."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from service.jobs.queue import Queue
 from service.jobs.redis.keys import PREFIX
 from service.jobs.scheduling.cost_model import (
     MAX_COSTS,
-    STANDS_S,
-    TRIED_SHARE,
+    MAX_TRIAL_SHARE,
+    MIN_VALID_S,
     CostKey,
     CostRow,
     CostTable,
@@ -41,9 +41,9 @@ def table(rows: dict[tuple[str, str, int], float], *ready: str) -> CostTable:
 
 
 def test_alone_and_in_company() -> None:
-    """Four in a batch take twice as long as one: half a second each."""
-    known = table({(SMALL, "a", 1): 1.0, (SMALL, "a", 4): 2.0}, "a")
-    cost = known.predict(SMALL, steps=10, images=1)
+    """A batch of four takes twice as long as one image: half a second per image."""
+    costs = table({(SMALL, "a", 1): 1.0, (SMALL, "a", 4): 2.0}, "a")
+    cost = costs.predict(SMALL, steps=10, images=1)
     assert cost is not None
     assert (cost.seconds, cost.device_seconds) == (0.5 + 10 * 1.0 + 1.0, 0.5 + 10 * 0.5 + 1.0)
     assert (cost.decode_s, cost.scaled) == (1.0, 1.0)
@@ -52,11 +52,11 @@ def test_alone_and_in_company() -> None:
 @pytest.mark.parametrize(
     ("images", "sweep_s"),
     [(1, 1.0), (2, 2.0), (3, 2.0), (4, 2.0), (5, 4.0), (9, 6.0)],
-    # two as 1 + 1 or as a padded four; five as 4 + a padded four; nine as three of these
+    # two as 1 + 1 or a padded four; five as 4 + a padded four; nine as three fours
 )
 def test_several_pictures_are_stepped_together(images: int, sweep_s: float) -> None:
-    known = table({(SMALL, "a", 1): 1.0, (SMALL, "a", 4): 2.0}, "a")
-    cost = known.predict(SMALL, steps=10 * images, images=images)
+    costs = table({(SMALL, "a", 1): 1.0, (SMALL, "a", 4): 2.0}, "a")
+    cost = costs.predict(SMALL, steps=10 * images, images=images)
     assert cost is not None
     assert cost.seconds == images * 1.5 + 10 * sweep_s
     assert cost.device_seconds == pytest.approx(images * (1.5 + 10 * 0.5))
@@ -64,14 +64,14 @@ def test_several_pictures_are_stepped_together(images: int, sweep_s: float) -> N
 
 @pytest.mark.parametrize(("rows", "alone_s", "share_s"), [(1, 1.0, 1.0), (4, 1.0, 0.25)])
 def test_where_steps_have_one_size(rows: int, alone_s: float, share_s: float) -> None:
-    """A row at a time, whoever comes takes as long again; a padded step takes as long alone."""
-    known = table({(SMALL, "a", rows): 1.0}, "a")
-    cost = known.predict(SMALL, steps=10, images=1)
+    """A step of one row takes as long again for each further job; a padded step does not."""
+    costs = table({(SMALL, "a", rows): 1.0}, "a")
+    cost = costs.predict(SMALL, steps=10, images=1)
     assert cost is not None
     assert cost.seconds == 1.5 + 10 * alone_s
     assert cost.device_seconds == 1.5 + 10 * share_s
     load = Load(10 * share_s, 10 * alone_s)
-    assert [load.lasts(slots=4, rows=busy) for busy in (1, 2, 4)] == [
+    assert [load.duration_s(slots=4, rows=busy) for busy in (1, 2, 4)] == [
         10.0 * max(1.0, busy * share_s) for busy in (1, 2, 4)
     ]
 
@@ -80,14 +80,15 @@ def test_the_fastest_that_is_there() -> None:
     rows = {(SMALL, "slow", 1): 4.0, (SMALL, "fast", 1): 1.0}
     assert table(rows, "slow", "fast").predict(SMALL, 10, 1).seconds == 11.5  # type: ignore[union-attr]
     assert table(rows, "slow").predict(SMALL, 10, 1).seconds == 41.5  # type: ignore[union-attr]
-    assert table(rows).predict(SMALL, 10, 1).seconds == 11.5, "nobody is there yet"  # type: ignore[union-attr]
+    assert table(rows).predict(SMALL, 10, 1).seconds == 11.5, "no worker is ready"  # type: ignore[union-attr]
 
 
 def test_a_shape_that_nobody_has_measured() -> None:
-    """Four times the pixels of the nearest one: of steps and decoding four times as long."""
+    """Predicts from the nearest measured size: four times the pixels take four times as long in
+    steps and decoding."""
     tiny = "width=64,height=64"
-    known = table({(SMALL, "a", 1): 1.0, (tiny, "a", 1): 0.001}, "a")
-    cost = known.predict(LARGE, 10, 1)
+    costs = table({(SMALL, "a", 1): 1.0, (tiny, "a", 1): 0.001}, "a")
+    cost = costs.predict(LARGE, 10, 1)
     assert cost is not None
     assert (cost.seconds, cost.scaled) == (0.5 + 10 * 4.0 + 4.0, 4.0)
     clip = table({("width=64,height=64,num_frames=5", "a", 1): 1.0}, "a")
@@ -96,7 +97,7 @@ def test_a_shape_that_nobody_has_measured() -> None:
 
 
 def test_what_steps_read_counts_as_what_they_draw() -> None:
-    """An edit is never priced as an image of words alone, nor the other way round."""
+    """An edit is never priced as text-to-image, nor vice versa."""
     edit = f"{SMALL},read_px={512 * 512}"
     drawn, edited = table({(SMALL, "a", 1): 1.0}, "a"), table({(edit, "a", 1): 2.0}, "a")
     predicted = drawn.predict(edit, 10, 1), edited.predict(SMALL, 10, 1)
@@ -108,8 +109,8 @@ def test_what_steps_read_counts_as_what_they_draw() -> None:
 
 def test_frames_that_steps_draw_beside_the_video_count_as_its_own() -> None:
     clip = "width=64,height=64,num_frames=5"
-    known = table({(clip, "a", 1): 1.0}, "a")
-    cost = known.predict(f"{clip},read_frames=5", 1, 1)
+    costs = table({(clip, "a", 1): 1.0}, "a")
+    cost = costs.predict(f"{clip},read_frames=5", 1, 1)
     assert cost is not None and cost.scaled == 2.0
 
 
@@ -136,80 +137,84 @@ def test_slowness_is_against_the_fastest_ready_pool() -> None:
         (LARGE, "slow", 1): 12.0,
         (SMALL, "gone", 1): 0.1,
     }
-    known = table(rows, "fast", "slow")
-    assert known.slowness("fast") == 1.0
-    assert known.slowness("slow") == 2.5, "the median of 2 and 3"
-    assert table(rows, "slow").slowness("slow") == 1.0, "there is none that is faster"
-    assert known.slowness("unknown") == 1.0
+    costs = table(rows, "fast", "slow")
+    assert costs.slowness("fast") == 1.0
+    assert costs.slowness("slow") == 2.5, "the median of 2 and 3"
+    assert table(rows, "slow").slowness("slow") == 1.0, "no ready worker is faster"
+    assert costs.slowness("unknown") == 1.0
 
 
 def test_what_one_alone_has_measured_does_not_count() -> None:
     rows = {(SMALL, "fast", 1): 1.0, (SMALL, "slow", 1): 10.0}
     alone = {(f"width={side},height=64", "slow", 1): 1.0 for side in (64, 128, 256)}
-    known = table(rows | alone, "fast", "slow")
-    assert known.slowness("slow") == 10.0
-    assert known.slowness_by_bucket("slow") == {SMALL: 10.0}
+    costs = table(rows | alone, "fast", "slow")
+    assert costs.slowness("slow") == 10.0
+    assert costs.slowness_by_bucket("slow") == {SMALL: 10.0}
 
 
 def test_pools_that_have_measured_different_sizes_are_compared_by_them() -> None:
     """The large size has four times the pixels, and takes twelve times as long."""
-    known = table({(SMALL, "fast", 1): 1.0, (LARGE, "slow", 1): 12.0}, "fast", "slow")
-    assert (known.slowness("fast"), known.slowness("slow")) == (1.0, 3.0)
-    assert known.slowness_by_bucket("slow") == {}
+    costs = table({(SMALL, "fast", 1): 1.0, (LARGE, "slow", 1): 12.0}, "fast", "slow")
+    assert (costs.slowness("fast"), costs.slowness("slow")) == (1.0, 3.0)
+    assert costs.slowness_by_bucket("slow") == {}
 
 
 def test_of_pools_that_are_good_at_different_things_one_is_the_fastest() -> None:
-    """Otherwise each would leave a deadline to the other, and nobody would take it."""
+    """Otherwise each worker would leave a deadline to the other, and neither would accept it."""
     rows = {
         (SMALL, "a", 1): 1.0,
         (LARGE, "a", 1): 12.0,
         (SMALL, "b", 1): 4.0,
         (LARGE, "b", 1): 4.0,
     }
-    known = table(rows, "a", "b")
-    assert known.slowness_by_bucket("a") == {SMALL: 1.0, LARGE: 3.0}
-    assert known.slowness_by_bucket("b") == {SMALL: 4.0, LARGE: 1.0}
-    assert (known.slowness("a"), known.slowness("b")) == (1.0, 1.25)
+    costs = table(rows, "a", "b")
+    assert costs.slowness_by_bucket("a") == {SMALL: 1.0, LARGE: 3.0}
+    assert costs.slowness_by_bucket("b") == {SMALL: 4.0, LARGE: 1.0}
+    assert (costs.slowness("a"), costs.slowness("b")) == (1.0, 1.25)
 
 
 @pytest.mark.parametrize(
     ("age_s", "step_s", "bucket", "is_doubtful"),
     [
-        (STANDS_S - 1, 0.01, SMALL, False),
-        (STANDS_S + 1, 0.01, SMALL, True),
-        (STANDS_S + 1, 10.0, SMALL, False),  # a try takes 101.5 s, and may every 2,030 s
-        (101.5 / TRIED_SHARE + 1, 10.0, SMALL, True),
-        (0.0, 1.0, "width=256,height=256", True),  # scaled down: too much, if anything
-        (0.0, 1.0, LARGE, False),  # scaled up: too little, if anything
+        (MIN_VALID_S - 1, 0.01, SMALL, False),
+        (MIN_VALID_S + 1, 0.01, SMALL, True),
+        (MIN_VALID_S + 1, 10.0, SMALL, False),  # a run takes 101.5 s: at most every 2,030 s
+        (101.5 / MAX_TRIAL_SHARE + 1, 10.0, SMALL, True),
+        (0.0, 1.0, "width=256,height=256", True),  # scaled down: rather too much
+        (0.0, 1.0, LARGE, False),  # scaled up: rather too little
     ],
 )
 def test_how_long_a_cost_stands(
     age_s: float, step_s: float, bucket: str, is_doubtful: bool
 ) -> None:
-    known = table({(SMALL, "a", 1): step_s}, "a")
-    known = CostTable(known.rows, known.pools, at=age_s)
-    cost = known.predict(bucket, 10, 1)
-    assert cost is not None and known.is_doubtful(cost) == is_doubtful
-    assert not CostTable(known.rows, {}, age_s).is_doubtful(cost), "nobody is there to try it"
+    costs = table({(SMALL, "a", 1): step_s}, "a")
+    costs = CostTable(costs.rows, costs.pools, at=age_s)
+    cost = costs.predict(bucket, 10, 1)
+    assert cost is not None and costs.is_doubtful(cost) == is_doubtful
+    assert not CostTable(costs.rows, {}, age_s).is_doubtful(cost), "no worker can measure it"
 
 
 def test_what_is_confirmed() -> None:
-    """Measured again, and old in the table: told again although it has not changed."""
+    """Unchanged rows are reported again if they were measured again and the table's row is old."""
     key = CostKey(SMALL, "a", 1)
     before, after = row(1.0), row(1.0).model_copy(update={"samples": 29})
-    there = CostTable({key: before.model_copy(update={"at": 100.0})}, at=121.0)
-    assert confirmed({key: after}, {key: before}, there, 20).keys() == {key}
-    assert confirmed({key: before}, {key: before}, there, 20) == {}, "nothing was measured"
-    assert confirmed({key: after}, {key: before}, there, 30) == {}, "another pool has told of it"
-    assert confirmed({key: after}, {}, CostTable(at=121.0), 20) == {}, "that is news, not this"
+    current = CostTable({key: before.model_copy(update={"at": 100.0})}, at=121.0)
+    assert confirmed({key: after}, {key: before}, current, 20).keys() == {key}
+    assert confirmed({key: before}, {key: before}, current, 20) == {}, "nothing was measured"
+    assert confirmed({key: after}, {key: before}, current, 30) == {}, (
+        "another worker has reported it"
+    )
+    assert confirmed({key: after}, {}, CostTable(at=121.0), 20) == {}, (
+        "a new row is no confirmation"
+    )
 
 
 def test_what_is_worth_telling() -> None:
     key, other = CostKey(SMALL, "a", 1), CostKey(LARGE, "a", 1)
-    told = {key: row(1.0)}
-    assert changed({key: row(1.04), other: row(4.0)}, told, 0.05).keys() == {other}
-    assert changed({key: row(1.06)}, told, 0.05).keys() == {key}
-    assert changed({key: row(1.0, decode_s=0.9)}, told, 0.05).keys() == {key}
+    reported = {key: row(1.0)}
+    assert changed({key: row(1.04), other: row(4.0)}, reported, 0.05).keys() == {other}
+    assert changed({key: row(1.06)}, reported, 0.05).keys() == {key}
+    assert changed({key: row(1.0, decode_s=0.9)}, reported, 0.05).keys() == {key}
 
 
 async def test_the_table_is_shared(queue: Queue, a_spec: ModelSpec) -> None:
@@ -217,10 +222,10 @@ async def test_the_table_is_shared(queue: Queue, a_spec: ModelSpec) -> None:
     assert await queue.costs(MODEL) == CostTable()
     await queue.register("p", a_spec, ready=False, facts=PoolFacts(key.layout, 4))
     await queue.measured(MODEL, {key: row(1.25)})
-    known = await queue.costs(MODEL)
-    assert known.rows[key].at > 0
-    assert known.rows[key] == row(1.25).model_copy(update={"at": known.rows[key].at})
-    assert known.pools == {}, "it is not ready"
+    costs = await queue.costs(MODEL)
+    assert costs.rows[key].at > 0
+    assert costs.rows[key] == row(1.25).model_copy(update={"at": costs.rows[key].at})
+    assert costs.pools == {}, "it is not ready"
     await queue.register("p", a_spec, ready=True, facts=PoolFacts(key.layout, 4))
     assert (await queue.costs(MODEL)).pools == {"p": PoolFacts(key.layout, 4)}
     assert await queue.costs("another") == CostTable()
@@ -234,9 +239,9 @@ async def test_rows_outlive_their_pools(connect: Connect, a_spec: ModelSpec) -> 
     await queue.unregister("leaves", MODEL)
     await dies.register("dies", a_spec, ready=True, facts=PoolFacts("a", 4))
     async with asyncio.timeout(10):
-        while (known := await queue.costs(MODEL)).pools:
-            pass  # each look is a round trip
-    assert known.predict(SMALL, 10, 1) is not None
+        while (costs := await queue.costs(MODEL)).pools:
+            pass  # each iteration is a round trip
+    assert costs.predict(SMALL, 10, 1) is not None
 
 
 async def test_the_oldest_rows_make_room(queue: Queue, empty_redis: Redis) -> None:
@@ -249,24 +254,25 @@ async def test_the_oldest_rows_make_room(queue: Queue, empty_redis: Redis) -> No
     assert await empty_redis.hlen(f"{PREFIX}costs:{MODEL}") == MAX_COSTS
 
 
-def with_compiling(known: CostTable, *warm: str, **compile_s: float) -> CostTable:
-    """Args: compile_s: of each bucket's rows, by its name; warm: of every pool."""
+def with_compiling(costs: CostTable, *warm: str, **compile_s: float) -> CostTable:
+    """Add compile times to a table. Args: compile_s: seconds by bucket name; warm: compiled buckets
+    of every worker."""
     rows = {
-        key: one.model_copy(update={"compile_s": compile_s.get(key.bucket)})
-        for key, one in known.rows.items()
+        key: entry.model_copy(update={"compile_s": compile_s.get(key.bucket)})
+        for key, entry in costs.rows.items()
     }
-    pools = {name: PoolFacts(pool.layout, 4, warm) for name, pool in known.pools.items()}
+    pools = {name: PoolFacts(pool.layout, 4, warm) for name, pool in costs.pools.items()}
     return CostTable(rows, pools)
 
 
 def test_compiling_is_a_known_cost() -> None:
     rows = {("one", "a", 1): 1.0, ("other", "a", 1): 1.0, ("third", "b", 1): 1.0}
-    known = with_compiling(table(rows, "a"), "one", one=30.0, other=50.0, third=1.0)
-    assert known.compile_s("one") == 0, "a pool has it"
-    assert known.compile_s("other") == 50.0
-    assert known.compile_s("new") == 40.0, "by what others took on pools that are there"
-    assert with_compiling(table(rows, "a")).compile_s("new") == 0, "nobody has compiled anything"
-    assert with_compiling(table(rows), one=30.0).compile_s("one") == 0, "no pool would do it now"
+    costs = with_compiling(table(rows, "a"), "one", one=30.0, other=50.0, third=1.0)
+    assert costs.compile_s("one") == 0, "a worker has compiled it"
+    assert costs.compile_s("other") == 50.0
+    assert costs.compile_s("new") == 40.0, "mean of other buckets on ready workers"
+    assert with_compiling(table(rows, "a")).compile_s("new") == 0, "no compile time is known"
+    assert with_compiling(table(rows), one=30.0).compile_s("one") == 0, "no worker is ready"
 
 
 async def test_pools_say_what_they_need_not_compile(queue: Queue, a_spec: ModelSpec) -> None:
@@ -286,11 +292,11 @@ def test_loading_counts_what_the_best_pool_lacks() -> None:
     assert table.load_s(["ink", "rare"]) == 0.3
     assert table.load_s(["rare", "other"]) == 0.4
     assert table.load_s([]) == 0
-    assert CostTable().load_s(["ink"]) == 0, "nobody is there to tell"
+    assert CostTable().load_s(["ink"]) == 0, "no worker is ready"
 
 
 def test_passes_are_predicted_one_after_the_other() -> None:
-    """Each by its own bucket; what is behind the last step is the last one's."""
+    """Each pass is predicted by its own bucket. Time after the last step is the last pass's."""
     costs = CostTable(
         rows={
             CostKey(SMALL, "a", 1): CostRow(step_s=1, encode_s=0.5, decode_s=0.25),

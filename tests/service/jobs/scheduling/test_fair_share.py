@@ -1,4 +1,4 @@
-"""The fluid count of who comes first, against the list of all jobs."""
+"""Fair-share position by the fluid approximation, against an explicit list of all jobs."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from service.jobs.scheduling.fair_share import FairShares, Tenant
 
 
 def some_tenants(rng: random.Random, count: int, most_jobs: int) -> list[Tenant]:
-    found = []
+    tenants = []
     for number in range(count):
         jobs, weight = rng.randint(1, most_jobs), rng.choice([0.5, 1.0, 4.0])
         tag = rng.choice([100.0, rng.uniform(100, 200)])
         seconds = jobs * rng.choice([0.5, 3.0, 60.0])
         order = tag - rng.choice([0.0, 30.0])
-        found.append(Tenant(f"tenant-{number:03}", order, tag, seconds, weight, jobs))
-    return found
+        tenants.append(Tenant(f"tenant-{number:03}", order, tag, seconds, weight, jobs))
+    return tenants
 
 
 def starts(tenants: list[Tenant]) -> list[tuple[float, str, float]]:
-    """Of every job: where it starts, whose it is, device-seconds."""
+    """(start, tenant, mean device-seconds) of every job."""
     return [
         (tenant.order + number * tenant.pace, tenant.name, tenant.mean_s)
         for tenant in tenants
@@ -31,7 +31,7 @@ def starts(tenants: list[Tenant]) -> list[tuple[float, str, float]]:
 
 @pytest.mark.parametrize("most_jobs", [1, 2, 50])
 def test_against_the_list_of_all_jobs(most_jobs: int) -> None:
-    """Off by half a job of each tenant that has several; of single jobs exact, ties included."""
+    """Exact for tenants with one job, ties included; off by half a job per tenant with several."""
     rng = random.Random(most_jobs)
     tenants = some_tenants(rng, 60, most_jobs)
     turns, jobs = FairShares(tenants), starts(tenants)
@@ -39,9 +39,9 @@ def test_against_the_list_of_all_jobs(most_jobs: int) -> None:
     within_s = sum(tenant.mean_s / 2 for tenant in tenants if tenant.jobs > 1) + 1e-6
     for order, name, _ in rng.sample(jobs, min(len(jobs), 40)):
         before = [job for job in jobs if job[:2] < (order, name)]
-        found = turns.before(order, name)
-        assert found.jobs == pytest.approx(len(before), abs=within)
-        assert found.seconds == pytest.approx(sum(job[2] for job in before), abs=within_s)
+        ahead = turns.before(order, name)
+        assert ahead.jobs == pytest.approx(len(before), abs=within)
+        assert ahead.seconds == pytest.approx(sum(job[2] for job in before), abs=within_s)
 
 
 def test_the_sum_is_that_of_the_tenants() -> None:
@@ -49,11 +49,11 @@ def test_the_sum_is_that_of_the_tenants() -> None:
     tenants = some_tenants(rng, 40, 20)
     turns = FairShares(tenants)
     for order in (0.0, 90.0, 100.0, 150.0, 1e4):
-        found = turns.before(order, "tenant-020")
+        ahead = turns.before(order, "tenant-020")
         counts = [tenant.before(order, "tenant-020") for tenant in tenants]
-        assert found.jobs == pytest.approx(sum(counts), abs=1e-6)  # of float64, at tags of 1e4
+        assert ahead.jobs == pytest.approx(sum(counts), abs=1e-6)  # float64, at tags of 1e4
         seconds = [n * t.mean_s for n, t in zip(counts, tenants, strict=True)]
-        assert found.seconds == pytest.approx(sum(seconds), abs=1e-6)
+        assert ahead.seconds == pytest.approx(sum(seconds), abs=1e-6)
 
 
 def test_nobody() -> None:

@@ -1,4 +1,4 @@
-"""When slots become free."""
+"""Simulation of a model's slots: when queued jobs start and end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from service.jobs.scheduling.slot_simulation import (
     ONE_BY_ONE,
     Load,
     Pool,
-    Running,
+    RunningJob,
     SlotSimulation,
     Takes,
     remaining_s,
@@ -21,9 +21,9 @@ SHORT = Load(device_seconds=2.0, alone_s=2.0)
 
 
 def started(servers: SlotSimulation, jobs: float, mean_s: float = 2.0) -> float:
-    found = servers.start(jobs, mean_s)
-    assert found is not None
-    return found[0]
+    result = servers.start(jobs, mean_s)
+    assert result is not None
+    return result[0]
 
 
 def test_no_pool_no_start() -> None:
@@ -37,7 +37,7 @@ def test_free_slots_first() -> None:
 
 
 def test_one_slot_takes_one_after_the_other() -> None:
-    running = [Running("one", SHORT, done=0.25)]
+    running = [RunningJob("one", SHORT, done=0.25)]
     servers = SlotSimulation([ONE], running, is_crowded=True)
     assert [started(servers, ahead) for ahead in range(3)] == [1.5, 3.5, 5.5]
 
@@ -49,56 +49,59 @@ def test_a_model_that_is_away_starts_when_it_has_come() -> None:
 
 
 def test_a_slow_pool_takes_longer() -> None:
-    servers = SlotSimulation([Pool("slow", 1, slowness=3.0)], [Running("slow", SHORT, 0.5)], False)
+    servers = SlotSimulation(
+        [Pool("slow", 1, slowness=3.0)], [RunningJob("slow", SHORT, 0.5)], False
+    )
     assert [started(servers, ahead) for ahead in range(2)] == [3.0, 9.0]
 
 
 def test_until_few_are_left() -> None:
-    running = [Running("four", Load(2.0, 2.0), done) for done in (0.0, 0.25, 0.5, 0.75)]
+    running = [RunningJob("four", Load(2.0, 2.0), done) for done in (0.0, 0.25, 0.5, 0.75)]
     servers = SlotSimulation([FOUR], running, is_crowded=True)
-    assert [servers.thinned_s(0, 0.0, left) for left in range(5)] == [8.0, 6.0, 4.0, 2.0, 0.0]
-    assert [servers.thinned_s(2, 1.0, left) for left in range(3)] == [8.0, 8.0, 6.0]
+    assert [servers.drain_wait_s(0, 0.0, left) for left in range(5)] == [8.0, 6.0, 4.0, 2.0, 0.0]
+    assert [servers.drain_wait_s(2, 1.0, left) for left in range(3)] == [8.0, 8.0, 6.0]
     many = ONE_BY_ONE + 400
-    assert servers.thinned_s(many, 1.0, 0) == pytest.approx(5.0 + many, abs=4.0)  # a job, of four
+    # Exact up to one job, which takes 4 s in a full batch:
+    assert servers.drain_wait_s(many, 1.0, 0) == pytest.approx(5.0 + many, abs=4.0)
 
 
 def test_a_job_goes_where_it_is_taken() -> None:
-    """A slow pool is free at once, and leaves what it cannot end in 40 s to the fast one."""
+    """A slow worker is free at once, but leaves jobs that it cannot end in 40 s to the fast one."""
     pools = [Pool("fast", 1), Pool("slow", 1, slowness=10.0, layout="slow")]
-    servers = SlotSimulation(pools, [Running("fast", Load(20.0, 20.0), 0.75)], is_crowded=True)
+    servers = SlotSimulation(pools, [RunningJob("fast", Load(20.0, 20.0), 0.75)], is_crowded=True)
 
     def within(seconds: float) -> Takes:
         return lambda at, layout: at + (200.0 if layout == "slow" else 20.0) <= seconds
 
-    def found(ahead: float, seconds: float) -> tuple[float, float]:
+    def start(ahead: float, seconds: float) -> tuple[float, float]:
         at, server = servers.start(ahead, 2.0, within(seconds)) or (-1.0, None)
         return at, server.slowness if server else 0.0
 
-    assert found(0, 300.0) == (0.0, 10.0)
-    assert found(0, 40.0) == (5.0, 1.0)
-    assert found(2, 40.0) == (7.0, 1.0), "one of two seconds goes to the slow one, twenty there"
-    assert found(0, 10.0) == (0.0, 10.0), "nobody takes it"
+    assert start(0, 300.0) == (0.0, 10.0)
+    assert start(0, 40.0) == (5.0, 1.0)
+    assert start(2, 40.0) == (7.0, 1.0), "a job of 2 s takes 20 s on the slow worker"
+    assert start(0, 10.0) == (0.0, 10.0), "no worker is fast enough"
 
 
 def test_a_clip_does_not_hold_up_the_other_slots() -> None:
-    clip = Running("four", Load(150.0, 200.0), done=0.0)
+    clip = RunningJob("four", Load(150.0, 200.0), done=0.0)
     servers = SlotSimulation([FOUR], [clip], is_crowded=True)
     assert [started(servers, ahead) for ahead in range(4)] == [0.0, 0.0, 0.0, 8.0]
     assert started(servers, 30, 2.0) == 80.0, "three slots for 30 jobs of 8 s in a full batch"
 
 
 def test_what_a_pool_claimed_beyond_its_slots_follows() -> None:
-    running = [Running("one", SHORT, done) for done in (0.0, 0.5, 0.0)]
+    running = [RunningJob("one", SHORT, done) for done in (0.0, 0.5, 0.0)]
     servers = SlotSimulation([ONE], running, is_crowded=False)
     assert started(servers, 0) == 1.0 + 2.0 + 2.0
 
 
 def test_very_many_are_poured() -> None:
-    """As if they were dealt one by one, to one job."""
+    """Evenly spread work gives the same start as individual assignment, up to one job."""
     ends = [3.0, 90.0, 1e6, 0.0, 40.0]
     pools = [Pool(f"p{i}", 1, slowness=1 + i % 2) for i in range(len(ends))]
     running = [
-        Running(pool.name, Load(end / pool.slowness, end / pool.slowness), 0.0)
+        RunningJob(pool.name, Load(end / pool.slowness, end / pool.slowness), 0.0)
         for pool, end in zip(pools, ends, strict=True)
     ]
     count, mean_s = ONE_BY_ONE + 500, 2.0
@@ -125,7 +128,7 @@ def test_very_many_are_poured() -> None:
     ],
 )
 def test_a_job_lasts_longer_in_company(load: Load, rows: int, seconds: float) -> None:
-    assert load.lasts(4, rows) == pytest.approx(seconds)
+    assert load.duration_s(4, rows) == pytest.approx(seconds)
 
 
 def test_what_is_left_of_a_running_job() -> None:

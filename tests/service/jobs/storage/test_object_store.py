@@ -1,4 +1,4 @@
-"""The store: bytes there and back, whole or not at all, and plain words when it fails."""
+"""Object store: round trips, atomic writes, and errors in plain words."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ asyncio.run(main())
 
 
 async def test_a_kill_in_the_midst_of_writing_leaves_a_whole_file(tmp_path: Path) -> None:
-    """What is being written has another name until all of it is there."""
+    """A file has a temporary name until it is complete."""
     store = Store(str(tmp_path))
     await store.put("snapshots/job_1/1-0-1", b"", "x/y")
     folder = tmp_path / "snapshots/job_1"
@@ -157,24 +157,24 @@ def test_no_store(url: str) -> None:
 
 
 async def test_nothing_of_a_folder_stays(tmp_path: Path) -> None:
-    """Half a file and an empty folder, as a process leaves them that dies while it writes."""
+    """Deletes the partial file and the empty folder of a process that crashed while it wrote."""
     store = Store(str(tmp_path))
     await store.put("outputs/job_1/1-0.png", b"whole", "image/png")
     await store.put("outputs/job_2/1-0.png", b"another's", "image/png")
     (tmp_path / "outputs/job_1/1-1.png#1").write_bytes(b"half")
     (tmp_path / "snapshots/job_1").mkdir(parents=True)
     await store.delete(["outputs/job_1/", "snapshots/job_1/", "inputs/job_1/"])
-    left = await asyncio.to_thread(lambda: [str(one) for one in tmp_path.glob("*/*")])
+    left = await asyncio.to_thread(lambda: [str(path) for path in tmp_path.glob("*/*")])
     assert left == [str(tmp_path / "outputs/job_2")]
     assert await store.get("outputs/job_2/1-0.png") == b"another's"
 
 
 async def test_a_store_that_hangs_has_failed(tmp_path: Path) -> None:
     pipe = tmp_path / "outputs"
-    os.mkfifo(pipe)  # whoever opens it waits until somebody writes
+    os.mkfifo(pipe)  # opening blocks until a writer opens it
     store = Store(str(tmp_path), answer_s=0.1)
     try:
-        with pytest.raises(StoreError, match="no answer in time"):
+        with pytest.raises(StoreError, match="no response in time"):
             await store.get("outputs")
     finally:
         os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
@@ -183,7 +183,7 @@ async def test_a_store_that_hangs_has_failed(tmp_path: Path) -> None:
 async def test_an_object_store_s_client_does_not_try_for_minutes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nobody answers at that address, and how long to try is the caller's to decide."""
+    """No server responds at that address; the caller decides how long to retry."""
     for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"):
         monkeypatch.setenv(f"AWS_{name}", "none")
     monkeypatch.setenv("AWS_ENDPOINT", "http://127.0.0.1:1")
@@ -200,10 +200,10 @@ print(asyncio.run(Store(sys.argv[1]).below("a")))
 
 
 async def test_a_command_that_ends_after_a_list_ends_well(tmp_path: Path) -> None:
-    """Some of them were aborted, by a thread of the store's that came back to nobody."""
+    """Regression: a thread of the store that outlived the interpreter aborted some processes."""
     await Store(str(tmp_path)).put("a/b", b"x", "text/plain")
     command = (sys.executable, "-c", ENDING, str(tmp_path))
     commands = [await asyncio.create_subprocess_exec(*command, stdout=PIPE) for _ in range(12)]
-    said = await asyncio.gather(*(one.communicate() for one in commands))
-    assert {out for out, _ in said} == {b"['a/b']\n"}
-    assert {one.returncode for one in commands} == {0}
+    outputs = await asyncio.gather(*(process.communicate() for process in commands))
+    assert {out for out, _ in outputs} == {b"['a/b']\n"}
+    assert {process.returncode for process in commands} == {0}

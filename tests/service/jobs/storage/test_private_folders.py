@@ -1,4 +1,4 @@
-"""What the service writes is its user's alone, whatever was there before."""
+"""Folders of the service become private to its user, whatever their previous mode."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def test_a_folder_that_others_could_read_is_made_private_and_it_is_said(
         assert not private_folder(folder, "store.url")
     assert {path.stat().st_mode & 0o777 for path in (folder, folder / "job")} == {0o700}
     assert (folder / "job" / "0-0.png").stat().st_mode & 0o777 == 0o600
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert said.startswith(f"store.url: other users could read {folder} (775)")
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message.startswith(f"store.url: other users could read {folder} (775)")
 
 
 async def test_a_store_of_files_is_private(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_a_folder_of_another_user_is_refused(
 ) -> None:
     if os.geteuid() == 0:
         os.chown(tmp_path, 12345, -1)
-    else:  # only root can give a folder away
+    else:  # only root can change a folder's owner
         monkeypatch.setattr(os, "geteuid", lambda: 12345)
     with pytest.raises(ConfigError, match=r"state_dir: .* belongs to another user"):
         private_folder(tmp_path, "state_dir")

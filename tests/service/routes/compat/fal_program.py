@@ -1,6 +1,6 @@
-"""A program that uses fal's client, unmodified: `python fal_program.py CALL APP ARGUMENTS`.
+"""Program that uses fal's unmodified client: `python fal_program.py CALL APP ARGUMENTS`.
 
-It speaks https alone, and reads the host from the environment as it is imported.
+The client supports HTTPS only, and reads the host from the environment when it is imported.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import fal_client
 
 
 def subscribe(app: str, arguments: dict[str, Any]) -> Any:
-    seen: list[str] = []
+    statuses: list[str] = []
 
     def update(status: Any) -> None:
-        seen.append(type(status).__name__)
+        statuses.append(type(status).__name__)
 
     result = fal_client.subscribe(app, arguments, with_logs=True, on_queue_update=update)
-    return {"result": result, "seen": sorted({*seen})}
+    return {"result": result, "seen": sorted({*statuses})}
 
 
 def run(app: str, arguments: dict[str, Any]) -> Any:
@@ -43,7 +43,7 @@ def cancel(app: str, arguments: dict[str, Any]) -> Any:
 
 
 def failure(call: Any) -> Any:
-    """Status and message of a call that fails."""
+    """Result of a call, or status, message and type of its error."""
     try:
         return call()
     except fal_client.FalClientHTTPError as error:

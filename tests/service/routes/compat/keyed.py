@@ -1,4 +1,4 @@
-"""A server that wants keys, for the classes of tests that are below it."""
+"""Base class for tests with a server that requires API keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.service.test_keys import with_keys
 
 
 class Keyed:
-    """Base of such a class."""
+    """Overrides the settings so that the app requires keys."""
 
     @pytest.fixture
     async def keys(self, redis_url: str, empty_redis: Redis) -> AsyncIterator[ApiKeys]:

@@ -1,4 +1,5 @@
-"""fal's door, by fal-client itself, through a proxy that speaks TLS as that client does."""
+"""Compatible endpoint of fal, tested by fal-client through a TLS proxy, since the client supports
+HTTPS only."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ from service.jobs.model.job import PRIORITIES, JobError, JobState
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from service.settings.settings import Settings
+from tests.service.compatible_requests import IMAGE
 from tests.service.conftest import served
-from tests.service.doors import IMAGE
 from tests.service.routes.compat import fal_program
 from tests.service.routes.compat.keyed import Keyed
 from tests.service.routes.compat.tls_proxy import behind_tls, certificates
@@ -33,7 +34,7 @@ APP = f"fal-ai/{MODEL}"
 
 @dataclass
 class Fal:
-    """Programs with fal's client, each a process of its own."""
+    """Runs fal's client in a separate process per call."""
 
     port: int
     authority: Path
@@ -54,9 +55,9 @@ class Fal:
             env=environment,
             stdout=asyncio.subprocess.PIPE,
         )
-        told, _ = await program.communicate()
+        output, _ = await program.communicate()
         assert program.returncode == 0
-        return json.loads(told)
+        return json.loads(output)
 
 
 @pytest.fixture
@@ -84,12 +85,12 @@ async def test_subscribe_waits_for_a_job_like_any_other(fal: Fal, pool: StandIn)
         "enable_safety_checker": True,
         "sync_mode": False,
     }
-    told = await fal("subscribe", arguments)
+    outcome = await fal("subscribe", arguments)
     (job,) = pool.seen
     assert (job.request["seed"], job.request["guidance_scale"], job.images) == (7, 2.5, 2)
     assert (job.request["width"], job.request["height"], job.steps) == (64, 96, 6)
-    assert "Completed" in told["seen"]
-    result = told["result"]
+    assert "Completed" in outcome["seen"]
+    result = outcome["result"]
     assert result["seed"] == 7 and len(result["images"]) == 2
     (first, _) = result["images"]
     assert first["content_type"] == "image/jpeg" and first["width"] == SIZE_PX
@@ -112,12 +113,12 @@ async def test_a_video_is_one(fal: Fal, queue: Queue, store: Store) -> None:
 
 async def test_a_request_is_canceled(fal: Fal, pool: StandIn, queue: Queue) -> None:
     pool.may_finish.clear()
-    told = await fal("cancel", {"prompt": "a"})
-    assert told["before"] in ("Queued", "InProgress")
-    assert (told["after"], told["error_type"]) == ("Completed", "job_canceled")
-    assert told["result"] == [410, "the job was canceled", "job_canceled"]
-    assert told["again"][0] == 400 and told["again"][2] == "already_completed"
-    job = await queue.get(told["id"])
+    outcome = await fal("cancel", {"prompt": "a"})
+    assert outcome["before"] in ("Queued", "InProgress")
+    assert (outcome["after"], outcome["error_type"]) == ("Completed", "job_canceled")
+    assert outcome["result"] == [410, "the job was canceled", "job_canceled"]
+    assert outcome["again"][0] == 400 and outcome["again"][2] == "already_completed"
+    job = await queue.get(outcome["id"])
     assert job is not None and job.state is JobState.CANCELED
     assert job.priority == PRIORITIES["low"]
     pool.may_finish.set()
@@ -205,12 +206,12 @@ class TestWithKeys(Keyed):
         made = await http.post(f"/fal/queue/{APP}", json={"prompt": "a"}, headers=headers)
         assert made.status_code == 200
         assert (await http.get("/v1/models", headers=headers)).status_code == 401
-        theirs = {"Authorization": f"Key {(await keys.create('zoo'))[1]}"}
+        foreign = {"Authorization": f"Key {(await keys.create('zoo'))[1]}"}
         path = f"/fal/queue/{APP}/requests/{made.json()['request_id']}"
         assert (await http.get(f"{path}/status", headers=headers)).status_code == 200
         for answer in (
-            await http.get(path, headers=theirs),
-            await http.get(f"{path}/status", headers=theirs),
-            await http.put(f"{path}/cancel", headers=theirs),
+            await http.get(path, headers=foreign),
+            await http.get(f"{path}/status", headers=foreign),
+            await http.put(f"{path}/cancel", headers=foreign),
         ):
             assert answer.status_code == 404

@@ -1,4 +1,4 @@
-"""Hugging Face's door, by huggingface_hub itself."""
+"""Compatible endpoint of Hugging Face, tested by huggingface_hub."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ async def test_text_to_image_is_a_job_like_any_other(
     )
     assert isinstance(image, Image) and image.size == (SIZE_PX, SIZE_PX)
     (job,) = pool.seen
-    asked = {name: job.request[name] for name in ("prompt", "negative_prompt", "width", "height")}
-    assert asked == {"prompt": "a cat", "negative_prompt": "a dog", "width": 64, "height": 96}
+    fields = {name: job.request[name] for name in ("prompt", "negative_prompt", "width", "height")}
+    assert fields == {"prompt": "a cat", "negative_prompt": "a dog", "width": 64, "height": 96}
     assert (job.request["seed"], job.request["guidance_scale"], job.steps) == (7, 2.5, 3)
     assert job.request["max_sequence_length"] == 32
 
@@ -109,10 +109,10 @@ async def test_an_error_names_the_field_as_it_was_sent(
 
 
 async def test_the_client_shows_what_went_wrong(wire: httpx.AsyncClient, pool: StandIn) -> None:
-    nobody = InferenceClient(model=f"{wire.base_url}/hf/nobody", token="none")
+    unknown = InferenceClient(model=f"{wire.base_url}/hf/nobody", token="none")
     with pytest.raises(HfHubHTTPError) as error:
-        await asyncio.to_thread(nobody.text_to_image, "a cat")
-    assert f"there is {MODEL}" in str(error.value)
+        await asyncio.to_thread(unknown.text_to_image, "a cat")
+    assert f"available: {MODEL}" in str(error.value)
 
 
 async def test_a_path_that_is_none_is_answered_in_the_same_form(wire: httpx.AsyncClient) -> None:
@@ -126,9 +126,9 @@ async def test_a_job_whose_client_left_is_canceled_unless_it_may_come_back(
 ) -> None:
     pool.may_finish.clear()
     headers = {"Idempotency-Key": key} if key else {}
-    asking = asyncio.create_task(wire.post(f"/hf/{MODEL}", json={"inputs": "a"}, headers=headers))
+    request = asyncio.create_task(wire.post(f"/hf/{MODEL}", json={"inputs": "a"}, headers=headers))
     await pool.has_claimed.wait()
-    asking.cancel()
+    request.cancel()
     job_id = pool.seen[0].id
 
     async def is_canceled() -> bool:

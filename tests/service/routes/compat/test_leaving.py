@@ -1,4 +1,5 @@
-"""Clients that leave the job they wait for: it is canceled, or goes on, as the setting says."""
+"""Clients that disconnect while they wait for a job: the setting decides whether the job is
+canceled."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from service.jobs.model.job import JobState
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from service.settings.settings import Settings
+from tests.service.compatible_requests import EXAMPLE_REQUESTS, spec_of
 from tests.service.conftest import served
-from tests.service.doors import ASKED, spec_of
 from tests.service.eventually import eventually
 from tests.service.standin import StandIn
 
@@ -27,7 +28,7 @@ WAITING = (
     "/v1/images/generations as a stream",
     "/v1/videos/generations",
 )
-"""Requests that are answered when their job has ended."""
+"""Requests whose response waits for the job's end."""
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def settings(settings: Settings, request: pytest.FixtureRequest) -> Settings:
 async def pool(
     request: pytest.FixtureRequest, queue: Queue, store: Store
 ) -> AsyncIterator[StandIn]:
-    """Of the model that the request is for; it waits before the job's end."""
+    """Stand-in worker of the request's model, which holds jobs before their end."""
     async with StandIn(queue, store, spec_of(request.node.callspec.params["name"])) as pool:
         pool.may_finish.clear()
         yield pool
@@ -75,12 +76,12 @@ async def test_the_setting_is_kept(
 
 
 async def _leave(address: str, name: str, pool: StandIn) -> None:
-    """Ask, and leave once the job is at work."""
-    asked = ASKED[name.split(" ")[0]]
-    assert asked.json is not None
-    body = asked.json | ({"stream": True} if name.endswith("stream") else {})
+    """Send the request, and disconnect once its job runs."""
+    example = EXAMPLE_REQUESTS[name.split(" ")[0]]
+    assert example.json is not None
+    body = example.json | ({"stream": True} if name.endswith("stream") else {})
     async with httpx.AsyncClient(base_url=address, timeout=30, trust_env=False) as http:
-        asking = asyncio.create_task(http.post(asked.path, json=body))
+        request = asyncio.create_task(http.post(example.path, json=body))
         await pool.has_claimed.wait()
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
+        request.cancel()
+        await asyncio.gather(request, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Replicate's door, by replicate itself."""
+"""Compatible endpoint of Replicate, tested by the `replicate` client."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def client(wire: httpx.AsyncClient) -> Iterator[Client]:
     )
     client.poll_interval = 0.02
     yield client
-    client._client.close()  # which it has no way to do itself
+    client._client.close()  # the client has no method for it
 
 
 async def run(client: Client, **settings: Any) -> Any:
@@ -67,12 +67,12 @@ async def test_an_image_is_sent_as_a_file(
     path = tmp_path / "first.png"
     path.write_bytes(picture(size=(64, 64)))
 
-    def asked() -> Any:
+    def run() -> Any:
         with path.open("rb") as file:
-            given = {"prompt": "a", "image": file, "prompt_strength": 0.5}
-            return client.run(NAME, input=given, **how)
+            arguments = {"prompt": "a", "image": file, "prompt_strength": 0.5}
+            return client.run(NAME, input=arguments, **how)
 
-    await asyncio.to_thread(asked)
+    await asyncio.to_thread(run)
     (job,) = pool.seen
     assert await pool.store.get(job.request["image"]) == path.read_bytes()
     assert job.request["strength"] == 0.5
@@ -97,8 +97,8 @@ async def test_an_upload_that_cannot_be_read_is_refused(
     large = {"content": bytes(settings.limits.max_body_bytes + 1)}
     assert (await wire.post("/v1/files", files=large)).status_code == 413
     form = {"files": {"content": picture()}, "data": {"metadata": "[1]"}}
-    told = await wire.post("/v1/files", **form)
-    assert told.status_code == 400 and told.json()["error"]["param"] == "metadata"
+    response = await wire.post("/v1/files", **form)
+    assert response.status_code == 400 and response.json()["error"]["param"] == "metadata"
 
 
 async def test_a_prediction_is_created_followed_and_listed(client: Client, pool: StandIn) -> None:
@@ -115,11 +115,11 @@ async def test_a_prediction_is_created_followed_and_listed(client: Client, pool:
     assert made.status == "succeeded" and len(made.output) == 1
     assert made.progress is not None and made.progress.percentage == 1.0
     page = await asyncio.to_thread(client.predictions.list)
-    assert [one.id for one in page.results] == [made.id] and page.next is None
+    assert [prediction.id for prediction in page.results] == [made.id] and page.next is None
 
 
 async def test_pages_go_on(client: Client, pool: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.routes.compat.replicate.door.PAGE", 1)
+    monkeypatch.setattr("service.routes.compat.replicate.endpoint.PAGE", 1)
     ids = [await _made(client), await _made(client)]
     first = await asyncio.to_thread(client.predictions.list)
     second = await asyncio.to_thread(client.predictions.list, first.next)
@@ -154,17 +154,17 @@ async def test_a_failure_is_its_models_error(client: Client, pool: StandIn) -> N
 async def test_a_wait_that_ends_before_the_job_tells_of_no_end(
     wire: httpx.AsyncClient, pool: StandIn
 ) -> None:
-    """Its client takes any state but `starting` of a prediction it waited for as the end.
+    """The client treats any state except `starting` as the end of a prediction that it waited for.
 
-    Asked without that client, which gives the answer half a second more than the wait.
+    The test does not use that client, which allows half a second more than the wait.
     """
     pool.may_finish.clear()
     body = {"version": MODEL, "input": {"prompt": "a"}}
     made = await wire.post("/v1/predictions", json=body, headers={"Prefer": "wait=1"})
     assert made.status_code == 201 and made.json()["status"] == "starting"
     await pool.has_claimed.wait()
-    asked = await wire.get(made.json()["urls"]["get"])
-    assert asked.json()["status"] == "processing"
+    response = await wire.get(made.json()["urls"]["get"])
+    assert response.json()["status"] == "processing"
     pool.may_finish.set()
 
 
@@ -176,7 +176,7 @@ async def test_what_is_wrong_is_told_by_the_name_it_was_sent_by(
         assert answer.status_code == 422, answer.text
         return str(answer.json()["detail"])
 
-    for given, field in [
+    for arguments, field in [
         ({"prompt": "a", "num_outputs": 99}, "input.num_outputs"),
         ({"prompt": "a", "width": 10}, "input.width"),
         ({"prompt": "a", "scheduler": "K_EULER"}, "input.scheduler"),
@@ -186,21 +186,21 @@ async def test_what_is_wrong_is_told_by_the_name_it_was_sent_by(
         ({"prompt": "a", "num_outputs": 1, "num_images": 1}, "input.num_images"),
         ({}, "input.prompt"),
     ]:
-        assert (await refused(input=given)).startswith(field), given
+        assert (await refused(input=arguments)).startswith(field), arguments
     assert (await refused(model="other", input={"prompt": "a"})).startswith("version")
     webhook = await refused(webhook="http://a.example", input={"prompt": "a"})
-    assert webhook.startswith("webhook: is not served; input.webhook has messages")
+    assert webhook.startswith("webhook: is not supported; input.webhook sends messages")
     nulls = {"webhook": None, "webhook_events_filter": None, "stream": None}
-    taken = {"version": MODEL, "input": {"prompt": "a"}} | nulls
-    assert (await wire.post("/v1/predictions", json=taken)).status_code == 201
+    accepted = {"version": MODEL, "input": {"prompt": "a"}} | nulls
+    assert (await wire.post("/v1/predictions", json=accepted)).status_code == 201
 
 
 async def test_an_unknown_model_is_told(
     client: Client, wire: httpx.AsyncClient, pool: StandIn
 ) -> None:
-    asked = {"version": "nothing", "input": {"prompt": "a"}}
-    answer = await wire.post("/v1/predictions", json=asked)
-    assert [one["field"] for one in answer.json()["errors"]] == ["version"]
+    body = {"version": "nothing", "input": {"prompt": "a"}}
+    answer = await wire.post("/v1/predictions", json=body)
+    assert [item["field"] for item in answer.json()["errors"]] == ["version"]
     with pytest.raises(ReplicateError) as error:
         await asyncio.to_thread(client.run, "anybody/nothing", input={"prompt": "a"})
-    assert error.value.status == 404 and f"there is {MODEL}" in str(error.value.detail)
+    assert error.value.status == 404 and f"available: {MODEL}" in str(error.value.detail)

@@ -1,4 +1,5 @@
-"""What the safety hook refuses, in each door's own form: before there is a job, and after it."""
+"""Rejections by the safety hook in each compatible endpoint's error format, before and after the
+job."""
 
 from __future__ import annotations
 
@@ -16,34 +17,34 @@ from service.jobs.storage.object_store import Store
 from service.settings.safety import SafetySettings
 from service.settings.settings import Settings
 from tests.safety_hook import HookProcess, hook_process
-from tests.service.doors import ASKED, IMAGE, PNG, spec_of
+from tests.service.compatible_requests import EXAMPLE_REQUESTS, IMAGE, PNG, spec_of
 from tests.service.eventually import eventually
 from tests.service.standin import MODEL, StandIn
 
 CODE, REASON = "refused_by_safety", "it shows a secret"
 POLICY = "content_policy_violation"
-"""What OpenAI's and fal's clients know it as."""
+"""Error code of OpenAI's and fal's clients."""
 AFTER = JobError(code=CODE, message=f"this server's safety check refuses the output: {REASON}")
 READ: dict[str, tuple[int, Callable[[Any], tuple[str, str]]]] = {
-    "/v1/images/generations": (400, lambda said: (said["error"]["code"], said["error"]["message"])),
-    "/v1/videos/generations": (400, lambda said: (said["error"]["code"], said["error"]["message"])),
-    "/hf/{model}": (422, lambda said: (said["code"], said["error"])),
-    "/sdapi/v1/txt2img": (422, lambda said: (said["error"], said["detail"])),
-    "/fal/run/{app}": (422, lambda said: (said["error_type"], said["detail"])),
+    "/v1/images/generations": (400, lambda body: (body["error"]["code"], body["error"]["message"])),
+    "/v1/videos/generations": (400, lambda body: (body["error"]["code"], body["error"]["message"])),
+    "/hf/{model}": (422, lambda body: (body["code"], body["error"])),
+    "/sdapi/v1/txt2img": (422, lambda body: (body["error"], body["detail"])),
+    "/fal/run/{app}": (422, lambda body: (body["error_type"], body["detail"])),
 }
-"""Status of doors that wait for their job, with code and message of a refusal."""
+"""Endpoints that wait for their job: status of a rejection, and reader of its code and message."""
 LATER = {
-    "/v1/videos": (400, lambda said: (said["error"]["code"], said["error"]["message"])),
-    "/v1/predictions": (422, lambda said: (said["error"]["code"], said["detail"])),
+    "/v1/videos": (400, lambda body: (body["error"]["code"], body["error"]["message"])),
+    "/v1/predictions": (422, lambda body: (body["error"]["code"], body["detail"])),
     "/fal/queue/{app}": READ["/fal/run/{app}"],
 }
-"""The same of doors whose job is asked for later."""
+"""The same for endpoints whose job is polled."""
 
 
 @pytest.fixture(scope="module")
 def hook() -> Iterator[HookProcess]:
-    with hook_process() as found:
-        yield found
+    with hook_process() as hook:
+        yield hook
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def settings(settings: Settings, tmp_path: Path, hook: HookProcess) -> Settings:
 async def pool(
     request: pytest.FixtureRequest, queue: Queue, store: Store
 ) -> AsyncIterator[StandIn]:
-    """Of the model that the door's request is for."""
+    """Stand-in worker of the model that the endpoint's request uses."""
     callspec = getattr(request.node, "callspec", None)
     spec = spec_of(callspec.params.get("name", "") if callspec else "")
     async with StandIn(queue, store, spec) as pool:
@@ -63,21 +64,21 @@ async def pool(
 
 
 def code_at(name: str) -> str:
-    """Code of a refusal at a door."""
+    """Error code of a rejection at an endpoint."""
     return POLICY if name.startswith(("/v1/images", "/v1/videos", "/fal")) else CODE
 
 
 def with_prompt(body: dict[str, Any], prompt: str) -> dict[str, Any]:
-    """A door's request with that prompt, wherever it has one."""
+    """Copy of an endpoint's request with another prompt."""
     if "input" in body:
         return body | {"input": {"prompt": prompt}}
     return body | {"inputs" if "inputs" in body else "prompt": prompt}
 
 
 async def ask(http: httpx.AsyncClient, name: str, prompt: str, **more: Any) -> httpx.Response:
-    asked = ASKED[name]
-    assert asked.json is not None
-    return await http.post(asked.path, json=with_prompt(asked.json, prompt) | more)
+    example = EXAMPLE_REQUESTS[name]
+    assert example.json is not None
+    return await http.post(example.path, json=with_prompt(example.json, prompt) | more)
 
 
 @pytest.mark.parametrize("name", [*READ, *LATER])
@@ -86,9 +87,9 @@ async def test_a_refused_prompt_is_told_and_leaves_no_job(
 ) -> None:
     status, read = {**READ, **LATER}[name]
     answer = await ask(http, name, "refuse")
-    code, said = read(answer.json())
+    code, message = read(answer.json())
     assert (answer.status_code, code) == (status, code_at(name))
-    assert REASON in said and await queue.list(limit=1) == []
+    assert REASON in message and await queue.list(limit=1) == []
 
 
 @pytest.mark.parametrize("name", READ)
@@ -134,8 +135,8 @@ async def test_a_refused_video_has_failed(
 
 async def test_a_refused_prediction_has_failed(http: httpx.AsyncClient, pool: StandIn) -> None:
     pool.failure = AFTER
-    asked = {"version": MODEL, "input": {"prompt": "a hat"}}
-    made = (await http.post("/v1/predictions", json=asked, headers={"Prefer": "wait"})).json()
+    body = {"version": MODEL, "input": {"prompt": "a hat"}}
+    made = (await http.post("/v1/predictions", json=body, headers={"Prefer": "wait"})).json()
     assert (made["status"], made["error"], made["output"]) == ("failed", AFTER.message, None)
 
 

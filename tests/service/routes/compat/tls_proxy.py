@@ -1,4 +1,4 @@
-"""A proxy that speaks TLS in front of a server, for clients that speak nothing else."""
+"""TLS proxy in front of a server, for clients that support HTTPS only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.service.jobs.tls import Certificates, copy
 
 @asynccontextmanager
 async def behind_tls(port: int, certificates: Certificates) -> AsyncIterator[int]:
-    """The port on 127.0.0.1 where that of a server is reached by TLS."""
+    """Run a TLS proxy for a server's port; yield its port on 127.0.0.1."""
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         up_reader, up_writer = await asyncio.open_connection("127.0.0.1", port)
@@ -24,6 +24,6 @@ async def behind_tls(port: int, certificates: Certificates) -> AsyncIterator[int
 
 
 def certificates(folder: Path) -> Certificates:
-    """Certificates in a new folder."""
+    """Create a new folder with certificates."""
     folder.mkdir()
     return Certificates(folder)

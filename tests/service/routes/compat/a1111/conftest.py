@@ -1,4 +1,4 @@
-"""A pool of a model with samplers, and AUTOMATIC1111's client."""
+"""Fixtures: a stand-in worker of a model with samplers, and AUTOMATIC1111's client."""
 
 from __future__ import annotations
 

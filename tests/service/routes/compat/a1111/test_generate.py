@@ -1,4 +1,4 @@
-"""`txt2img` and `img2img`, by webuiapi itself and by what other clients send."""
+"""`txt2img` and `img2img`, tested by webuiapi and by requests of other clients."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ KRITA = {
     "include_init_images": False,
     "resize_mode": 0,
 }
-"""A request as Krita's plugin of AUTOMATIC1111 sends it."""
+"""A request as sent by Krita's plugin for AUTOMATIC1111."""
 
 
 def image(size: tuple[int, int] = (64, 64)) -> Image.Image:
@@ -101,11 +101,11 @@ async def test_txt2img_by_webuiapi_is_a_job_like_any_other(api: WebUIApi, sdxl: 
         height=96,
     )
     (job,) = sdxl.seen
-    assert [one.size for one in result.images] == [(SIZE_PX, SIZE_PX)] * 4
+    assert [image.size for image in result.images] == [(SIZE_PX, SIZE_PX)] * 4
     assert result.info["all_seeds"] == [7, 8, 9, 10]
     assert result.parameters["prompt"] == "a cat"
-    asked = {name: job.request[name] for name in ("prompt", "negative_prompt", "width", "height")}
-    assert asked == {"prompt": "a cat", "negative_prompt": "a dog", "width": 64, "height": 96}
+    fields = {name: job.request[name] for name in ("prompt", "negative_prompt", "width", "height")}
+    assert fields == {"prompt": "a cat", "negative_prompt": "a dog", "width": 64, "height": 96}
     assert (job.request["seed"], job.request["guidance_scale"], job.images) == (7, 2.5, 4)
     assert job.request["num_inference_steps"] == 3
     assert job.request["scheduler"] == {"name": "dpmpp_2m", "use_karras_sigmas": True}
@@ -216,7 +216,7 @@ async def test_weights_are_weights_where_the_model_knows_them(
 
 
 async def test_null_is_the_default_of_any_field(wire: httpx.AsyncClient, sdxl: StandIn) -> None:
-    """Clients in typed languages send all that they know of."""
+    """Clients in typed languages send every field they know, as null."""
     nulls = dict.fromkeys(TextToImage.model_fields)
     answer = await wire.post("/sdapi/v1/txt2img", json=nulls)
     assert answer.status_code == 200, answer.text
@@ -233,10 +233,10 @@ async def test_a_refusal_proposes_a_value_of_the_fields_own_kind(
     wire: httpx.AsyncClient, sdxl: StandIn
 ) -> None:
     for field, proposed in {"resize_mode": "0", "tiling": "false", "styles": "[]"}.items():
-        told = await wire.post("/sdapi/v1/txt2img", json={field: 2})
-        assert told.json()["errors"].endswith(f"leave it out or send {proposed}")
-    told = await wire.post("/sdapi/v1/txt2img", json={"infotext": "Steps: 3"})
-    assert told.json()["errors"] == "infotext: is not served here; leave it out"
+        response = await wire.post("/sdapi/v1/txt2img", json={field: 2})
+        assert response.json()["errors"].endswith(f"leave it out or send {proposed}")
+    response = await wire.post("/sdapi/v1/txt2img", json={"infotext": "Steps: 3"})
+    assert response.json()["errors"] == "infotext: is not supported; leave it out"
 
 
 async def test_images_can_be_left_out_of_the_answer(wire: httpx.AsyncClient, sdxl: StandIn) -> None:
@@ -280,15 +280,15 @@ async def test_what_cannot_be_had_is_refused_by_name(
     body = {"prompt": "a", "sampler_name": "Euler a", field: value}
     answer = await wire.post("/sdapi/v1/txt2img", json=body)
     assert answer.status_code == 422, answer.text
-    told = answer.json()
-    assert set(told) == {"error", "detail", "body", "errors"}
-    assert field in told["errors"].partition(":")[0], told
+    problem = answer.json()
+    assert set(problem) == {"error", "detail", "body", "errors"}
+    assert field in problem["errors"].partition(":")[0], problem
     assert not sdxl.seen
 
 
 async def test_no_field_of_another_api_is_proposed(wire: httpx.AsyncClient, sdxl: StandIn) -> None:
-    told = await wire.post("/sdapi/v1/txt2img", json={"cfg": 7, "step": 3, "denoise": 0.5})
-    assert told.json()["errors"] == (
+    response = await wire.post("/sdapi/v1/txt2img", json={"cfg": 7, "step": 3, "denoise": 0.5})
+    assert response.json()["errors"] == (
         "cfg: there is no such field; step: there is no such field; did you mean steps?;"
         " denoise: there is no such field"
     )
@@ -297,13 +297,14 @@ async def test_no_field_of_another_api_is_proposed(wire: httpx.AsyncClient, sdxl
 async def test_euler_a_without_noise_is_euler(
     wire: httpx.AsyncClient, sdxl: StandIn, pool: StandIn
 ) -> None:
-    """Clients copy `eta: 0` from AUTOMATIC1111's own examples; 1 is the noise that it has here."""
+    """Clients copy `eta: 0` from AUTOMATIC1111's examples; this server's sampler has the noise of
+    1."""
     for name, eta in (("Euler a", 0), ("k_euler_a", 0.0), ("Euler a", 1), ("Euler a", None)):
         options = {"sd_model_checkpoint": "sdxl-demo"}
-        asked = {"sampler_name": name, "eta": eta, "override_settings": options}
-        await post(wire, asked)
-    meant = [job.request["scheduler"]["name"] for job in sdxl.seen]
-    assert meant == ["euler", "euler", "euler_ancestral", "euler_ancestral"]
+        fields = {"sampler_name": name, "eta": eta, "override_settings": options}
+        await post(wire, fields)
+    names = [job.request["scheduler"]["name"] for job in sdxl.seen]
+    assert names == ["euler", "euler", "euler_ancestral", "euler_ancestral"]
     await post(wire, {"sampler_name": "Euler a", "eta": 0})
     assert "scheduler" not in pool.seen[0].request
 

@@ -1,4 +1,4 @@
-"""Hires fix and the refiner of AUTOMATIC1111's `txt2img`."""
+"""Hires fix and refiner in AUTOMATIC1111's `txt2img`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def api(wire: httpx.AsyncClient) -> WebUIApi:
     return await asyncio.to_thread(WebUIApi, baseurl=address, sampler="Euler", steps=8)
 
 
-async def seen(wire: httpx.AsyncClient, pool: StandIn, **fields: Any) -> dict[str, Any]:
+async def generate(wire: httpx.AsyncClient, pool: StandIn, **fields: Any) -> dict[str, Any]:
     answer = await wire.post("/sdapi/v1/txt2img", json={**SMALL, **fields})
     assert answer.status_code == 200, answer.text
     return pool.seen[-1].request
@@ -80,7 +80,7 @@ async def test_sizes_and_upscalers(
     size: tuple[int, int],
     upscaler: str,
 ) -> None:
-    hires = (await seen(wire, pool, enable_hr=True, **fields))["hires"]
+    hires = (await generate(wire, pool, enable_hr=True, **fields))["hires"]
     assert (hires["width"], hires["height"]) == size
     assert (hires["upscaler"], hires["strength"]) == (upscaler, 0.75)
 
@@ -94,28 +94,28 @@ def test_the_second_pass_runs_as_many_steps_as_are_asked_for(
     for steps in (1, 7, 20):
         sent = {"enable_hr": True, "hr_second_pass_steps": steps, "denoising_strength": strength}
         hires = with_passes(TextToImage(**sent), roomy)["hires"]
-        found = hires["num_inference_steps"]
-        assert denoising_steps(found, strength, spec.strength_rounds) == steps
+        scheduled = hires["num_inference_steps"]
+        assert denoising_steps(scheduled, strength, spec.strength_rounds) == steps
 
 
 async def test_limits_count_the_steps_that_run(
     wire: httpx.AsyncClient, queue: Queue, store: Store
 ) -> None:
-    """Thirty of a schedule of 300, as A1111 draws them, are thirty."""
+    """Thirty steps of a schedule of 300 count as thirty, as A1111 runs them."""
     roomy = SDXL.limits.model_copy(update={"max_steps": 1000})
     async with StandIn(queue, store, SDXL.model_copy(update={"limits": roomy})) as pool:
         sent = {"enable_hr": True, "hr_second_pass_steps": 30, "denoising_strength": 0.1}
-        hires = (await seen(wire, pool, **sent))["hires"]
+        hires = (await generate(wire, pool, **sent))["hires"]
         assert hires["num_inference_steps"] > LimitSettings().max_steps
         assert pool.seen[-1].steps == 8 + 30
         many = {**SMALL, **sent, "hr_second_pass_steps": 201, "denoising_strength": 0.5}
-        told = await wire.post("/sdapi/v1/txt2img", json=many)
-        assert told.json()["errors"].startswith("hr_second_pass_steps: must leave 200 to run")
+        response = await wire.post("/sdapi/v1/txt2img", json=many)
+        assert response.json()["errors"].startswith("hr_second_pass_steps: must leave at most 200")
 
 
 async def test_it_is_off_whatever_else_is_sent(wire: httpx.AsyncClient, pool: StandIn) -> None:
     sent = {"enable_hr": False, "hr_upscaler": "Latent (nearest)", "hr_prompt": "b"}
-    request = await seen(wire, pool, denoising_strength=0, **sent)
+    request = await generate(wire, pool, denoising_strength=0, **sent)
     assert not request.keys() & {"hires", "strength", "refiner"}
 
 
@@ -135,15 +135,15 @@ async def test_false_switches_a_models_default_off(
 
 async def test_the_refiner_is_the_models(wire: httpx.AsyncClient, pool: StandIn) -> None:
     named = {"refiner_checkpoint": "sd_xl_refiner_1.0"}
-    assert (await seen(wire, pool, **named))["refiner"] == {"switch": 0.8}
-    switched = await seen(wire, pool, **named, refiner_switch_at=0.6)
+    assert (await generate(wire, pool, **named))["refiner"] == {"switch": 0.8}
+    switched = await generate(wire, pool, **named, refiner_switch_at=0.6)
     assert switched["refiner"] == {"switch": 0.6}
-    assert "refiner" not in await seen(wire, pool, refiner_checkpoint="", refiner_switch_at=0.6)
+    assert "refiner" not in await generate(wire, pool, refiner_checkpoint="", refiner_switch_at=0.6)
 
 
 async def test_upscalers_are_listed(wire: httpx.AsyncClient, pool: StandIn) -> None:
     listed = (await wire.get("/sdapi/v1/upscalers")).json()
-    assert [one["name"] for one in listed] == ["Lanczos", "None", "R-ESRGAN 4x+"]
+    assert [upscaler["name"] for upscaler in listed] == ["Lanczos", "None", "R-ESRGAN 4x+"]
     modes = (await wire.get("/sdapi/v1/latent-upscale-modes")).json()
     assert modes == [{"name": "Latent"}]
 
@@ -163,22 +163,25 @@ async def test_upscalers_are_listed(wire: httpx.AsyncClient, pool: StandIn) -> N
         ({"steps": 10**12}, "steps", "at most"),
         ({"firstphase_width": 32}, "firstphase_width", "as width"),
         ({"firstphase_height": 32}, "firstphase_height", "as height"),
-        ({"hr_sampler_name": "DDIM"}, "hr_sampler_name", "as the first"),
-        ({"hr_prompt": "b"}, "hr_prompt", "as the first"),
-        ({"hr_cfg": 3, "cfg_scale": 2}, "hr_cfg", "guided as the first"),
+        ({"hr_sampler_name": "DDIM"}, "hr_sampler_name", "the first pass's value"),
+        ({"hr_prompt": "b"}, "hr_prompt", "the first pass's value"),
+        ({"hr_cfg": 3, "cfg_scale": 2}, "hr_cfg", "the first pass's guidance"),
     ],
 )
 async def test_what_cannot_be_is_refused_by_its_name_there(
     wire: httpx.AsyncClient, pool: StandIn, fields: dict[str, Any], field: str, said: str
 ) -> None:
-    told = await wire.post("/sdapi/v1/txt2img", json={**SMALL, "enable_hr": True, **fields})
-    assert told.status_code == 422
-    name, _, message = told.json()["errors"].partition(": ")
-    assert name == field and said in message, told.json()
+    response = await wire.post("/sdapi/v1/txt2img", json={**SMALL, "enable_hr": True, **fields})
+    assert response.status_code == 422
+    name, _, message = response.json()["errors"].partition(": ")
+    assert name == field and said in message, response.json()
     assert not pool.seen
 
 
 async def test_img2img_has_none(wire: httpx.AsyncClient, pool: StandIn) -> None:
     body = {**SMALL, "init_images": [IMAGE], "enable_hr": True}
-    told = await wire.post("/sdapi/v1/img2img", json=body)
-    assert told.json()["errors"] == "enable_hr: is of txt2img; send the larger width and height"
+    response = await wire.post("/sdapi/v1/img2img", json=body)
+    assert (
+        response.json()["errors"]
+        == "enable_hr: applies to txt2img only; send the larger width and height"
+    )

@@ -1,4 +1,4 @@
-"""Masks of `img2img`: by webuiapi at its own defaults, and what AUTOMATIC1111 does with them."""
+"""Masks of `img2img`: webuiapi with its defaults, and AUTOMATIC1111's options."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tests.service.standin import StandIn, picture
 WIDTH, HEIGHT = 120, 80
 BOX = (30, 20, 60, 50)
 PLAIN = {"mask_blur": 0, "inpainting_fill": 1, "inpaint_full_res": False}
-"""Settings that leave an image and its mask as they are."""
+"""Options that leave an image and its mask unchanged."""
 
 
 def image() -> Image.Image:
-    """Noise, of which no two pixels are alike."""
+    """An image of noise, so that all pixels differ."""
     return Image.fromarray(
         np.random.default_rng(7).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8), "RGB"
     )
@@ -48,12 +48,12 @@ def file_of(image: Image.Image) -> str:
 
 
 def body(**further: Any) -> dict[str, Any]:
-    given = {"prompt": "a", "init_images": [file_of(image())], "mask": file_of(mask())}
-    return given | {"width": 64, "height": 64} | further
+    fields = {"prompt": "a", "init_images": [file_of(image())], "mask": file_of(mask())}
+    return fields | {"width": 64, "height": 64} | further
 
 
-async def given(pool: StandIn, field: str) -> Image.Image:
-    """A file of the last job."""
+async def input_image(pool: StandIn, field: str) -> Image.Image:
+    """Load an input image of the last job."""
     data = await pool.store.get(pool.seen[-1].request[field])
     return Image.open(io.BytesIO(data))
 
@@ -67,19 +67,23 @@ async def test_webuiapi_redraws_the_masked_part_by_its_own_defaults(
     before, after = np.asarray(image()), np.asarray(made.image)
     changed = (before != after).any(axis=-1)
     assert after.shape == before.shape and changed[25:45, 35:55].any()
-    edge = 3 * 4  # three standard deviations of the mask's blur, and Pillow's tails are shorter
+    edge = 3 * 4  # three standard deviations of the mask's blur; Pillow's tails are shorter
     changed[20 - edge : 50 + edge, 30 - edge : 60 + edge] = False
     assert not changed.any()
     (job,) = sdxl.seen
     assert (job.request["width"], job.request["height"]) == (64, 64)
-    assert (await given(sdxl, "image")).size == (await given(sdxl, "mask_image")).size == (64, 64)
+    assert (
+        (await input_image(sdxl, "image")).size
+        == (await input_image(sdxl, "mask_image")).size
+        == (64, 64)
+    )
 
 
 async def test_the_answer_has_what_was_made_inside_the_mask(
     wire: httpx.AsyncClient, sdxl: StandIn
 ) -> None:
-    asked = body(mask_blur=0, inpainting_fill=1, batch_size=2)
-    answer = await wire.post("/sdapi/v1/img2img", json=asked)
+    fields = body(mask_blur=0, inpainting_fill=1, batch_size=2)
+    answer = await wire.post("/sdapi/v1/img2img", json=fields)
     assert answer.status_code == 200, answer.text
     files = answer.json()["images"]
     expected = image()
@@ -87,18 +91,18 @@ async def test_the_answer_has_what_was_made_inside_the_mask(
     expected.paste(made, BOX)
     assert len(files) == 2
     for file in files:
-        whole = Image.open(io.BytesIO(base64.b64decode(file)))
-        assert whole.tobytes() == expected.tobytes()
+        result = Image.open(io.BytesIO(base64.b64decode(file)))
+        assert result.tobytes() == expected.tobytes()
     part = image().resize((64, 64), Image.Resampling.LANCZOS, box=BOX)
-    assert (await given(sdxl, "image")).tobytes() == part.tobytes()
+    assert (await input_image(sdxl, "image")).tobytes() == part.tobytes()
 
 
 async def test_the_answer_keeps_the_recipe_of_what_was_made(
     wire: httpx.AsyncClient, sdxl: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = Recipe(generator="Atelier 1", request={"prompt": "a", "seed": 7})
-    whole = embed(picture(), "image/png", recipe)
-    monkeypatch.setattr(standin, "picture", lambda *_: whole)
+    file = embed(picture(), "image/png", recipe)
+    monkeypatch.setattr(standin, "picture", lambda *_: file)
     answer = await wire.post("/sdapi/v1/img2img", json=body())
     assert read_recipe(base64.b64decode(answer.json()["images"][0])) == recipe
 
@@ -106,12 +110,12 @@ async def test_the_answer_keeps_the_recipe_of_what_was_made(
 async def test_an_image_and_a_mask_that_nothing_changes_are_given_as_they_were_sent(
     wire: httpx.AsyncClient, sdxl: StandIn
 ) -> None:
-    asked = body(**PLAIN)
-    answer = await wire.post("/sdapi/v1/img2img", json=asked)
+    fields = body(**PLAIN)
+    answer = await wire.post("/sdapi/v1/img2img", json=fields)
     assert base64.b64decode(answer.json()["images"][0]) == picture()
     request = sdxl.seen[0].request
-    assert await sdxl.store.get(request["image"]) == base64.b64decode(asked["init_images"][0])
-    assert await sdxl.store.get(request["mask_image"]) == base64.b64decode(asked["mask"])
+    assert await sdxl.store.get(request["image"]) == base64.b64decode(fields["init_images"][0])
+    assert await sdxl.store.get(request["mask_image"]) == base64.b64decode(fields["mask"])
 
 
 async def test_the_whole_image_is_redrawn_under_a_mask_that_is_changed(
@@ -120,14 +124,17 @@ async def test_the_whole_image_is_redrawn_under_a_mask_that_is_changed(
     for further, grey in (
         ({"mask_blur": 4}, lambda levels: 100 < levels[35, 30] < 160),
         ({"inpainting_mask_invert": 1}, lambda levels: levels[35, 45] == 0 and levels[0, 0] == 255),
-        ({"mask_blur": None, "mask_blur_x": 0, "mask_blur_y": 9}, lambda at: at[35, 29] == 0),
+        (
+            {"mask_blur": None, "mask_blur_x": 0, "mask_blur_y": 9},
+            lambda blurred: blurred[35, 29] == 0,
+        ),
     ):
         answer = await wire.post("/sdapi/v1/img2img", json=body(**{**PLAIN, **further}))
         assert base64.b64decode(answer.json()["images"][0]) == picture()
-        levels = np.asarray((await given(sdxl, "mask_image")).convert("L"))
+        levels = np.asarray((await input_image(sdxl, "mask_image")).convert("L"))
         assert levels.shape == (HEIGHT, WIDTH) and grey(levels)
     await wire.post("/sdapi/v1/img2img", json=body(**{**PLAIN, "inpainting_fill": 0}))
-    filled = await given(sdxl, "image")
+    filled = await input_image(sdxl, "image")
     assert filled.size == (64, 64)
     assert filled.tobytes() != image().resize((64, 64), Image.Resampling.LANCZOS).tobytes()
 
@@ -173,4 +180,4 @@ async def test_sizes_that_are_left_out_are_the_models(
     async with StandIn(queue, store, inpaints) as pool:
         answer = await wire.post("/sdapi/v1/img2img", json=body(width=None, height=None))
         assert answer.status_code == 200, answer.text
-        assert (await given(pool, "image")).size == (64, SDXL.defaults["height"])
+        assert (await input_image(pool, "image")).size == (64, SDXL.defaults["height"])

@@ -1,4 +1,4 @@
-"""Options and lists: the chosen model is each sender's own."""
+"""Options and lists of AUTOMATIC1111's API: each client has its own chosen model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.service.routes.compat.keyed import Keyed
 from tests.service.standin import MODEL, VIDEO, StandIn
 
 OPTIONS = "/sdapi/v1/options"
-ASKED = "/sdapi/v1/txt2img"
+PATH = "/sdapi/v1/txt2img"
 
 
 async def test_a_model_is_chosen_by_webuiapi(api: WebUIApi, sdxl: StandIn, pool: StandIn) -> None:
@@ -41,18 +41,18 @@ async def test_other_options_and_models_are_refused_by_name(
     wire: httpx.AsyncClient, pool: StandIn, queue: Queue
 ) -> None:
     await queue.register("clips", VIDEO, ready=True)
-    for options, told in [
+    for options, message in [
         ({"samples_format": "jpg"}, "samples_format: cannot be set here; it is 'png'"),
         ({"what": 1}, "what: cannot be set here"),
-        ({"sd_model_checkpoint": "nobody"}, f"there is {MODEL}"),
-        ({"sd_model_checkpoint": VIDEO.name}, "makes videos"),
+        ({"sd_model_checkpoint": "nobody"}, f"available: {MODEL}"),
+        ({"sd_model_checkpoint": VIDEO.name}, "generates videos"),
     ]:
         answer = await wire.post(OPTIONS, json=options)
-        assert answer.status_code in (404, 422) and told in answer.json()["detail"], answer.text
+        assert answer.status_code in (404, 422) and message in answer.json()["detail"], answer.text
         assert answer.json()["errors"].startswith(f"{next(iter(options))}: ")
     assert (await wire.get(OPTIONS)).json()["sd_model_checkpoint"] == MODEL
     listed = (await wire.get("/sdapi/v1/sd-models")).json()
-    assert [one["title"] for one in listed] == [MODEL]
+    assert [item["title"] for item in listed] == [MODEL]
 
 
 async def test_a_choice_that_has_left_is_forgotten(
@@ -60,7 +60,7 @@ async def test_a_choice_that_has_left_is_forgotten(
 ) -> None:
     await queue.choose_model("client:127.0.0.1", "gone")
     assert (await wire.get(OPTIONS)).json()["sd_model_checkpoint"] == MODEL
-    assert (await wire.post(ASKED, json={"prompt": "a"})).status_code == 200
+    assert (await wire.post(PATH, json={"prompt": "a"})).status_code == 200
 
 
 async def test_lists_by_webuiapi(api: WebUIApi, sdxl: StandIn) -> None:
@@ -70,7 +70,7 @@ async def test_lists_by_webuiapi(api: WebUIApi, sdxl: StandIn) -> None:
     for name in (*("loras", "sd_vae", "hypernetworks", "face_restorers", "prompt_styles"),):
         assert await asyncio.to_thread(getattr(api, f"get_{name}")) == []
     upscalers = await asyncio.to_thread(api.get_upscalers)
-    assert [one["name"] for one in upscalers] == ["Lanczos", "None"]
+    assert [upscaler["name"] for upscaler in upscalers] == ["Lanczos", "None"]
     assert await asyncio.to_thread(api.get_latent_upscale_modes) == [{"name": "Latent"}]
     assert (await asyncio.to_thread(api.get_embeddings))["loaded"] == {}
     assert await asyncio.to_thread(api.get_cmd_flags) == {}

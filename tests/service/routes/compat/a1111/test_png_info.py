@@ -1,4 +1,4 @@
-"""`png-info`, by webuiapi itself."""
+"""`png-info`, tested by webuiapi."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TEXT = (
 
 
 def marked() -> Image.Image:
-    """An image with parameters, which webuiapi sends along."""
+    """An image with a text of parameters, which webuiapi sends too."""
     text = PngImagePlugin.PngInfo()
     text.add_text("parameters", TEXT)
     file = io.BytesIO()

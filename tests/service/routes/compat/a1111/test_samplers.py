@@ -1,4 +1,4 @@
-"""AUTOMATIC1111's samplers and schedulers in ours."""
+"""AUTOMATIC1111's samplers and schedulers as scheduler options."""
 
 from __future__ import annotations
 

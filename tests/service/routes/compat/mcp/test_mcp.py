@@ -1,4 +1,4 @@
-"""MCP, by the SDK's own client over real sockets."""
+"""MCP server, tested by the MCP SDK's client over real sockets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.service.routes.compat.keyed import Keyed
 from tests.service.standin import MODEL, SIZE_PX, SPEC, VIDEO, StandIn, picture
 
 PNG = base64.b64encode(picture()).decode()
-CALLED = {
+CALL_REQUEST = {
     "jsonrpc": "2.0",
     "id": 1,
     "method": "tools/call",
@@ -48,7 +48,7 @@ async def agent(
 
 
 def texts(result: Any) -> list[str]:
-    return [one.text for one in result.content if isinstance(one, types.TextContent)]
+    return [content.text for content in result.content if isinstance(content, types.TextContent)]
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
@@ -59,19 +59,19 @@ async def test_tools_are_listed_with_their_arguments(wire: httpx.AsyncClient, mo
     assert names == ["generate_image", "edit_image", "generate_video", "list_models"]
     schema = listed[1].input_schema
     assert {*schema["required"]} == {"prompt", "image"}
-    assert all(one.get("description") for one in schema["properties"].values())
+    assert all(field.get("description") for field in schema["properties"].values())
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_an_image_is_made_with_progress_and_a_link(
     wire: httpx.AsyncClient, pool: StandIn, mode: str
 ) -> None:
-    seen: list[tuple[float, float | None, str | None]] = []
+    reports: list[tuple[float, float | None, str | None]] = []
 
     async def report(
         progress: float, total: float | None = None, message: str | None = None
     ) -> None:
-        seen.append((progress, total, message))
+        reports.append((progress, total, message))
 
     arguments = {"prompt": "a cat", "seed": 7, "num_images": 2, "num_inference_steps": 4}
     async with agent(wire, mode) as client:
@@ -79,19 +79,19 @@ async def test_an_image_is_made_with_progress_and_a_link(
     (job,) = pool.seen
     assert not result.is_error, texts(result)
     assert (job.request["seed"], job.request["prompt"], job.images) == (7, "a cat", 2)
-    images = [one for one in result.content if isinstance(one, types.ImageContent)]
-    for one in images:
-        file = Image.open(io.BytesIO(base64.b64decode(one.data)))
-        assert (one.mime_type, file.size) == ("image/png", (SIZE_PX, SIZE_PX))
-    links = [one for one in result.content if isinstance(one, types.ResourceLink)]
+    images = [item for item in result.content if isinstance(item, types.ImageContent)]
+    for item in images:
+        file = Image.open(io.BytesIO(base64.b64decode(item.data)))
+        assert (item.mime_type, file.size) == ("image/png", (SIZE_PX, SIZE_PX))
+    links = [item for item in result.content if isinstance(item, types.ResourceLink)]
     assert len(images) == len(links) == 2
     fetched = await wire.get(str(links[0].uri))
     assert fetched.content == base64.b64decode(images[0].data)
     about = json.loads(texts(result)[0])
     assert about == result.structured_content and about["job"] == job.id
-    assert [one["seed"] for one in about["outputs"]] == [7, 8]
-    assert [done for done, _, _ in seen] == sorted({done for done, _, _ in seen}) != []
-    assert seen[-1][:2] == (job.steps, job.steps)
+    assert [item["seed"] for item in about["outputs"]] == [7, 8]
+    assert [done for done, _, _ in reports] == sorted({done for done, _, _ in reports}) != []
+    assert reports[-1][:2] == (job.steps, job.steps)
 
 
 async def test_an_image_is_edited_by_its_jobs_id_or_as_a_file(
@@ -100,13 +100,13 @@ async def test_an_image_is_edited_by_its_jobs_id_or_as_a_file(
     async with agent(wire) as client:
         first = await client.call_tool("generate_image", {"prompt": "a", "num_images": 2})
         job_id = (first.structured_content or {})["job"]
-        given = {"prompt": "b", "strength": 0.5, "width": 64, "height": 64}
+        arguments = {"prompt": "b", "strength": 0.5, "width": 64, "height": 64}
         for image in (f"{job_id}/1", job_id, base64.b64encode(picture()).decode()):
-            result = await client.call_tool("edit_image", given | {"image": image})
+            result = await client.call_tool("edit_image", arguments | {"image": image})
             assert not result.is_error, texts(result)
             sent = await store.get(pool.seen[-1].request["image"])
             assert Image.open(io.BytesIO(sent)).size == (SIZE_PX, SIZE_PX)
-        missing = await client.call_tool("edit_image", given | {"image": f"{job_id}/7"})
+        missing = await client.call_tool("edit_image", arguments | {"image": f"{job_id}/7"})
     assert missing.is_error and "has 2 outputs" in texts(missing)[0]
 
 
@@ -114,9 +114,9 @@ async def test_a_video_is_a_link(wire: httpx.AsyncClient, queue: Queue, store: S
     async with StandIn(queue, store, VIDEO), agent(wire) as client:
         result = await client.call_tool("generate_video", {"prompt": "a", "num_frames": 5})
     assert not result.is_error, texts(result)
-    (link,) = [one for one in result.content if isinstance(one, types.ResourceLink)]
+    (link,) = [content for content in result.content if isinstance(content, types.ResourceLink)]
     assert link.mime_type == "video/mp4"
-    assert not [one for one in result.content if isinstance(one, types.ImageContent)]
+    assert not [content for content in result.content if isinstance(content, types.ImageContent)]
 
 
 async def test_models_are_listed_and_the_one_that_fits_is_taken(
@@ -126,9 +126,9 @@ async def test_models_are_listed_and_the_one_that_fits_is_taken(
         listed = await client.call_tool("list_models", {})
         result = await client.call_tool("generate_image", {"prompt": "a"})
         wrong = await client.call_tool("generate_image", {"prompt": "a", "model": VIDEO.name})
-    assert wrong.is_error and f"for generate_image there is {MODEL}" in texts(wrong)[0]
+    assert wrong.is_error and f"models for generate_image: {MODEL}" in texts(wrong)[0]
     models = (listed.structured_content or {})["models"]
-    assert [one["name"] for one in models] == [MODEL, VIDEO.name]
+    assert [model["name"] for model in models] == [MODEL, VIDEO.name]
     assert not result.is_error and pool.seen[0].model == MODEL
 
 
@@ -151,15 +151,15 @@ async def test_the_images_of_a_request_decide_which_model_fits(
         StandIn(queue, store, fills) as filled,
         agent(wire) as client,
     ):
-        for name, given, taken in (
+        for name, arguments, worker in (
             ("generate_video", {"prompt": "a"}, videos),
             ("generate_video", {"prompt": "a", "image": PNG, "model": "animates"}, animated),
             ("edit_image", {"prompt": "a", "image": PNG}, pool),
             ("edit_image", masked, filled),
         ):
-            result = await client.call_tool(name, given)
+            result = await client.call_tool(name, arguments)
             assert not result.is_error, texts(result)
-            assert len(taken.seen) == 1
+            assert len(worker.seen) == 1
 
 
 @pytest.mark.parametrize(
@@ -169,13 +169,13 @@ async def test_the_images_of_a_request_decide_which_model_fits(
         ("generate_image", {"prompt": "a", "format": "bmp"}, "format: "),
         ("generate_image", {"prompt": "a", "steps": 4}, "did you mean num_inference_steps?"),
         ("generate_image", {}, "prompt: "),
-        ("generate_image", {"prompt": "a", "model": "x"}, f"there is {MODEL}"),
-        ("generate_video", {"prompt": "a"}, "no model here does text-to-video"),
-        ("generate_video", {"prompt": "a", "model": MODEL}, "for generate_video there is none"),
-        ("edit_image", {"prompt": "a", "image": PNG, "mask_image": PNG}, "does inpainting"),
+        ("generate_image", {"prompt": "a", "model": "x"}, f"available: {MODEL}"),
+        ("generate_video", {"prompt": "a"}, "no model here supports text-to-video"),
+        ("generate_video", {"prompt": "a", "model": MODEL}, "models for generate_video: none"),
+        ("edit_image", {"prompt": "a", "image": PNG, "mask_image": PNG}, "supports inpainting"),
         ("edit_image", {"prompt": "a", "image": "x"}, "image: "),
         ("edit_image", {"prompt": "a", "image": "job_00"}, "there is no job"),
-        ("draw", {}, "there is generate_image"),
+        ("draw", {}, "available: generate_image"),
     ],
 )
 async def test_what_is_wrong_is_a_result_that_an_agent_can_learn_from(
@@ -197,7 +197,8 @@ async def test_a_failure_is_told(wire: httpx.AsyncClient, pool: StandIn) -> None
 async def test_a_tool_that_is_canceled_cancels_its_job(
     wire: httpx.AsyncClient, queue: Queue, pool: StandIn, mode: str
 ) -> None:
-    """Of a client of before 2026-07-28 when it closes its connection: its word has no session."""
+    """A client older than 2026-07-28 cancels by closing its connection, because its cancellation
+    has no session."""
     pool.may_finish.clear()
     async with agent(wire, mode) as client:
         calling = asyncio.create_task(client.call_tool("generate_image", {"prompt": "a"}))
@@ -217,11 +218,13 @@ async def _is_canceled(queue: Queue, pool: StandIn) -> bool:
 
 
 async def test_pages_of_other_origins_are_refused(wire: httpx.AsyncClient, pool: StandIn) -> None:
-    own = str(wire.base_url).rstrip("/")
-    assert (await wire.post("/mcp", json=CALLED, headers={"Origin": own})).status_code == 200
-    foreign = await wire.post("/mcp", json=CALLED, headers={"Origin": "http://evil.example"})
+    origin = str(wire.base_url).rstrip("/")
+    assert (
+        await wire.post("/mcp", json=CALL_REQUEST, headers={"Origin": origin})
+    ).status_code == 200
+    foreign = await wire.post("/mcp", json=CALL_REQUEST, headers={"Origin": "http://evil.example"})
     assert foreign.status_code == 403 and "evil.example" in foreign.json()["error"]["message"]
-    rebound = await wire.post("/mcp", json=CALLED, headers={"Host": "evil.example"})
+    rebound = await wire.post("/mcp", json=CALL_REQUEST, headers={"Host": "evil.example"})
     assert rebound.status_code == 421
 
 
@@ -236,8 +239,8 @@ async def test_pages_of_other_origins_are_refused(wire: httpx.AsyncClient, pool:
 async def test_a_message_has_the_bounds_of_any_body(
     wire: httpx.AsyncClient, many: str, said: str
 ) -> None:
-    """The SDK's reader has none, and what is legal JSON takes many times its bytes of memory."""
-    body = json.dumps(CALLED).replace('"list_models"', many)
+    """The SDK's reader has no limits, and valid JSON can need many times its bytes of memory."""
+    body = json.dumps(CALL_REQUEST).replace('"list_models"', many)
     answer = await wire.post("/mcp", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 400 and said in answer.json()["error"]["message"], answer.text
 
@@ -251,7 +254,7 @@ async def test_without_the_extra_it_says_so(
     wire: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "mcp", None)
-    answer = await wire.post("/mcp", json=CALLED)
+    answer = await wire.post("/mcp", json=CALL_REQUEST)
     assert answer.status_code == 404 and "extra `mcp`" in answer.json()["error"]["message"]
     assert (await wire.get("/healthz")).status_code == 200
 
@@ -260,12 +263,12 @@ class TestWithKeys(Keyed):
     async def test_jobs_are_of_the_keys_tenant_and_closed_to_others(
         self, wire: httpx.AsyncClient, keys: ApiKeys, pool: StandIn
     ) -> None:
-        mine, theirs = (await keys.create("acme"))[1], (await keys.create("zoo"))[1]
-        async with agent(wire, key=mine) as client:
+        owner, other = (await keys.create("acme"))[1], (await keys.create("zoo"))[1]
+        async with agent(wire, key=owner) as client:
             made = await client.call_tool("generate_image", {"prompt": "a"})
         assert pool.seen[0].tenant == "acme"
         job_id = (made.structured_content or {})["job"]
-        given = {"prompt": "a", "image": job_id, "width": 64, "height": 64}
-        async with agent(wire, key=theirs) as client:
-            refused = await client.call_tool("edit_image", given)
+        arguments = {"prompt": "a", "image": job_id, "width": 64, "height": 64}
+        async with agent(wire, key=other) as client:
+            refused = await client.call_tool("edit_image", arguments)
         assert refused.is_error and "there is no job" in texts(refused)[0]

@@ -1,4 +1,4 @@
-"""OpenAI's own client against the real front end."""
+"""Fixtures: the OpenAI SDK's client against the real front end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INPAINTING: ModelSpec = SPEC.model_copy(
 
 @pytest.fixture
 async def pool(queue: Queue, store: Store) -> AsyncIterator[StandIn]:
-    """Of a model that takes masks, too."""
+    """Stand-in worker of a model that also accepts masks."""
     async with StandIn(queue, store, INPAINTING) as pool:
         yield pool
 

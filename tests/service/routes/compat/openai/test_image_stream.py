@@ -1,4 +1,4 @@
-"""Streams of images, by OpenAI's own client."""
+"""Streams of images, tested by the OpenAI SDK."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from openai import APIError, AsyncOpenAI, AsyncStream
 
 from service.jobs.model.job import JobError, JobState
 from service.jobs.queue import Queue
-from service.routes.compat.openai.image_stream import Partials
+from service.routes.compat.openai.image_stream import PartialImages
 from tests.service.eventually import eventually
 from tests.service.standin import StandIn, picture
 
 
 async def read(stream: AsyncStream[Any], pool: StandIn, partial: int) -> list[Any]:
-    """Return the events of a job that ends once so many have come: previews are gone then."""
+    """Return the events of a job that ends after `partial` events, when its previews are
+    deleted."""
     events: list[Any] = []
     if not partial:
         pool.may_finish.set()
@@ -49,7 +50,7 @@ async def test_partial_images_come_before_the_finished_one(
     assert base64.b64decode(last.b64_json) == picture()
     assert last.type == "image_generation.completed" and last.usage.output_tokens == 6 * 4
     assert (last.size, last.output_format) == ("96x64", "png")
-    assert pool.seen[0].previews == wanted  # which its pool makes however short the job is
+    assert pool.seen[0].previews == wanted  # made by the worker however short the job is
 
 
 async def test_an_edit_has_events_of_its_own(client: AsyncOpenAI, pool: StandIn) -> None:
@@ -98,7 +99,7 @@ async def test_a_job_is_canceled_when_its_stream_is_left_unless_it_may_come_back
 
 
 def test_previews_are_spread_over_the_steps() -> None:
-    partials = Partials(3)
+    partials = PartialImages(3)
     assert [step for step in range(1, 29) if partials.takes(step, 28)] == [7, 14, 21]
-    late = Partials(2)
+    late = PartialImages(2)
     assert [step for step in (20, 28) if late.takes(step, 30)] == [20, 28]

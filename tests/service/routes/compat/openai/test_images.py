@@ -1,4 +1,4 @@
-"""OpenAI's images, by its own client."""
+"""OpenAI's image endpoints, tested by the OpenAI SDK."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.service.standin import MODEL, SIZE_PX, SPEC, StandIn, picture
 
 
 def clear(size: tuple[int, int], box: tuple[int, int, int, int]) -> bytes:
-    """A mask as OpenAI's clients make it: opaque but for a box."""
+    """A mask as OpenAI's clients make it: transparent in a box, opaque elsewhere."""
     image = Image.new("RGBA", size, "black")
     image.paste((0, 0, 0, 0), box)
     file = io.BytesIO()
@@ -49,28 +49,28 @@ async def test_images_come_in_base64_and_are_a_job_like_any_other(
         extra_body={"negative_prompt": "a dog", "num_inference_steps": 3, "seed": 7},
     )
     assert made.data is not None and made.usage is not None
-    assert [opened(one.b64_json).format for one in made.data] == ["WEBP", "WEBP"]
+    assert [opened(image.b64_json).format for image in made.data] == ["WEBP", "WEBP"]
     assert (made.size, made.output_format, made.background) == ("64x96", "webp", "opaque")
     assert made.usage.output_tokens == 2 * 4 * 6
     assert made.usage.total_tokens == made.usage.input_tokens + made.usage.output_tokens
     (job,) = pool.seen
-    asked = {name: job.request[name] for name in ("prompt", "negative_prompt", "width", "height")}
-    assert asked == {"prompt": "a cat", "negative_prompt": "a dog", "width": 64, "height": 96}
+    fields = {name: job.request[name] for name in ("prompt", "negative_prompt", "width", "height")}
+    assert fields == {"prompt": "a cat", "negative_prompt": "a dog", "width": 64, "height": 96}
     assert (job.request["seed"], job.steps, job.images) == (7, 2 * 3, 2)
     output = job.request["output"]
     assert (output["format"], output["quality"]) == ("webp", 80)
     assert job.metadata == {"user": "ada"}
-    kept = await queue.get(job.id)
-    assert kept is not None and made.created == int(kept.finished_at or 0)
+    stored = await queue.get(job.id)
+    assert stored is not None and made.created == int(stored.finished_at or 0)
 
 
 async def test_a_url_needs_no_key_and_is_whole(client: AsyncOpenAI, pool: StandIn) -> None:
     made = await client.images.generate(prompt="a cat", response_format="url", n=2)
     assert made.data is not None
     async with httpx.AsyncClient(trust_env=False) as browser:
-        for one in made.data:
-            assert one.url is not None and one.b64_json is None
-            answer = await browser.get(one.url)
+        for image in made.data:
+            assert image.url is not None and image.b64_json is None
+            answer = await browser.get(image.url)
             assert answer.status_code == 200 and answer.content == picture()
 
 
@@ -116,7 +116,7 @@ async def test_an_edit_redraws_where_the_mask_is_transparent(
 
 
 async def test_a_mask_by_both_names_is_refused(client: AsyncOpenAI, pool: StandIn) -> None:
-    with pytest.raises(BadRequestError, match="mask_image: is there as mask, too"):
+    with pytest.raises(BadRequestError, match="mask_image: is also given as mask"):
         await client.images.edit(
             image=("a.png", picture(), "image/png"),
             mask=("m.png", clear((SIZE_PX, SIZE_PX), (0, 0, 16, 16)), "image/png"),
@@ -148,7 +148,7 @@ async def test_further_images_of_a_list_are_references(client: AsyncOpenAI, pool
 async def test_an_edit_has_the_nearest_size_to_its_image(
     client: AsyncOpenAI, pool: StandIn
 ) -> None:
-    """Which is too large, and no multiple of 16."""
+    """The image is too large, and its sides are no multiples of 16."""
     made = await client.images.edit(
         image=("a.png", picture(size=(300, 150)), "image/png"), prompt="a cat"
     )
@@ -188,16 +188,20 @@ async def test_a_variation_is_of_the_image_alone(client: AsyncOpenAI, pool: Stan
         ({"n": "two"}, "n", "integer"),
         ({"background": "transparent"}, "background", "transparent"),
         ({"style": "vivid"}, "style", "prompt"),
-        ({"quality": "best"}, "quality", "there is exact"),
+        ({"quality": "best"}, "quality", "available: exact"),
         ({"output_format": "gif"}, "output_format", "'png', 'jpeg' or 'webp'"),
         ({"partial_images": 2}, "partial_images", "stream"),
         ({"stream": True, "response_format": "url"}, "response_format", "base64"),
-        ({"num_images": 2, "n": 2}, "num_images", "n, too"),
+        ({"num_images": 2, "n": 2}, "num_images", "also given as n"),
         ({"steps": 3}, "steps", "num_inference_steps"),
-        ({"scheduler": {"name": "ddim"}}, "scheduler", "does not serve"),
+        ({"scheduler": {"name": "ddim"}}, "scheduler", "does not support"),
         ({"metadata": 3, "user": "ada"}, "metadata", "object"),
         ({"output": 3, "output_format": "jpeg"}, "output", "object"),
-        ({"output": {"format": "png"}, "output_format": "jpeg"}, "output.format", "_format, too"),
+        (
+            {"output": {"format": "png"}, "output_format": "jpeg"},
+            "output.format",
+            "also given as output_format",
+        ),
         ({"output": {"lossy": True}, "output_format": "jpeg"}, "output.lossy", "no such field"),
     ],
 )
@@ -271,9 +275,9 @@ async def test_a_repeat_with_the_same_key_is_the_same_job(
     client: AsyncOpenAI, pool: StandIn
 ) -> None:
     same = {"Idempotency-Key": "k"}
-    one = await client.images.generate(prompt="a cat", extra_headers=same)
-    two = await client.images.generate(prompt="a cat", extra_headers=same)
-    assert one == two and len(pool.seen) == 1
+    first = await client.images.generate(prompt="a cat", extra_headers=same)
+    second = await client.images.generate(prompt="a cat", extra_headers=same)
+    assert first == second and len(pool.seen) == 1
     with pytest.raises(APIStatusError) as error:
         await client.images.generate(prompt="a dog", extra_headers=same)
     assert error.value.status_code == 409
@@ -283,9 +287,9 @@ async def test_a_job_whose_client_left_is_canceled(
     client: AsyncOpenAI, pool: StandIn, queue: Queue
 ) -> None:
     pool.may_finish.clear()
-    asking = asyncio.create_task(client.images.generate(prompt="a cat"))
+    request = asyncio.create_task(client.images.generate(prompt="a cat"))
     await pool.has_claimed.wait()
-    asking.cancel()
+    request.cancel()
 
     async def is_canceled() -> bool:
         job = await queue.get(pool.seen[0].id)

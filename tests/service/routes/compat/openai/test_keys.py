@@ -1,4 +1,4 @@
-"""Keys, tenants and limits at OpenAI's door, by its own client."""
+"""API keys, tenants and limits at OpenAI's compatible endpoint, tested by the OpenAI SDK."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_a_full_queue_is_a_rate_limit_that_says_when_to_come_back(
 ) -> None:
     _, key = await keys.create("zoo")
     pool.may_finish.clear()
-    for _ in range(2):  # one that runs, one that waits
+    for _ in range(2):  # a running job and a queued job
         await wire.post(
             "/v1/generate", json={"prompt": "a"}, headers={"Authorization": f"Bearer {key}"}
         )
@@ -84,9 +84,9 @@ async def test_models_are_listed_in_the_clients_fields(
     _, key = await keys.create("acme")
     async with client_with(wire, key) as client:
         page = await client.models.list()
-        one = await client.models.retrieve(MODEL)
-        assert page.data == [one]
-        assert (one.id, one.object, one.owned_by) == (MODEL, "model", "atelier")
+        model = await client.models.retrieve(MODEL)
+        assert page.data == [model]
+        assert (model.id, model.object, model.owned_by) == (MODEL, "model", "atelier")
         with pytest.raises(NotFoundError) as error:
             await client.models.retrieve("nobody")
         assert error.value.code == "model_not_found"

@@ -1,4 +1,4 @@
-"""Sizes of OpenAI's API: what is read, and what is nearest."""
+"""Sizes in OpenAI's API: parsing, and the nearest supported size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_what_is_no_size_is_refused(size: str) -> None:
 @pytest.mark.parametrize(
     ("given", "found"),
     [
-        ((96, 64), (96, 64)),  # served as it is
+        ((96, 64), (96, 64)),  # supported
         ((100, 100), (96, 96)),
         ((1024, 1024), (128, 128)),
         ((1000, 500), (176, 80)),

@@ -1,4 +1,5 @@
-"""Videos, by OpenAI's own client, and by what MLPerf Endpoints' harness sends."""
+"""OpenAI's video endpoints, tested by the OpenAI SDK and by requests of MLPerf Endpoints'
+harness."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from service.jobs.storage.object_store import Store
 from tests.service.standin import SIZE_PX, VIDEO, StandIn, clip, picture
 
 pytestmark = pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning")
-"""It is deprecated there, since OpenAI's own service for it has closed."""
+"""The SDK deprecates the API, since OpenAI has closed its service."""
 
 
 @pytest.fixture
@@ -60,9 +61,9 @@ async def test_small_images_of_it_can_be_fetched(client: AsyncOpenAI, pool: Stan
 
 
 async def test_frames_as_png_have_no_small_images(client: AsyncOpenAI, pool: StandIn) -> None:
-    asked = a_cat(output=json.dumps({"format": "png"}))
-    video = await client.videos.create_and_poll(**asked)
-    with pytest.raises(NotFoundError, match="no thumbnail of frames as image/png"):
+    body = a_cat(output=json.dumps({"format": "png"}))
+    video = await client.videos.create_and_poll(**body)
+    with pytest.raises(NotFoundError, match="frames in image/png have no thumbnail"):
         await client.videos.download_content(video.id, variant="thumbnail")
 
 
@@ -85,7 +86,7 @@ async def test_a_form_has_numbers_and_objects_as_json(client: AsyncOpenAI, pool:
 async def test_it_may_begin_with_an_image(
     client: AsyncOpenAI, wire: httpx.AsyncClient, pool: StandIn
 ) -> None:
-    """A file by the client itself; addresses as other programs send them, which it cannot."""
+    """The client sends a file. Other programs send URLs, which the client cannot."""
     image = picture(size=(96, 64))
     await client.videos.create(**a_cat(), input_reference=("a.png", image, "image/png"))
     uri = "data:image/png;base64," + base64.b64encode(image).decode()
@@ -99,8 +100,8 @@ async def test_it_may_begin_with_an_image(
     made = [job async for job in client.videos.list()]
     assert len(made) == 3
     for job in made:
-        kept = await pool.queue.get(job.id)
-        assert kept is not None and await pool.store.get(kept.request["image"]) == image
+        stored = await pool.queue.get(job.id)
+        assert stored is not None and await pool.store.get(stored.request["image"]) == image
 
 
 async def test_the_client_is_told_when_to_ask_again(client: AsyncOpenAI, pool: StandIn) -> None:
@@ -161,10 +162,10 @@ async def test_a_remix_has_the_same_seed_settings_and_image(
     second = await client.videos.remix(first.id, prompt="a dog")
     second = await client.videos.poll(second.id)
     assert second.remixed_from_video_id == first.id and second.prompt == "a dog"
-    one, two = (job.request for job in pool.seen)
-    differs = {name for name in one if one[name] != two[name]}
+    original, remix = (job.request for job in pool.seen)
+    differs = {name for name in original if original[name] != remix[name]}
     assert differs == {"prompt", "image"}
-    assert await pool.store.get(two["image"]) == await pool.store.get(one["image"])
+    assert await pool.store.get(remix["image"]) == await pool.store.get(original["image"])
 
 
 async def test_a_failure_is_the_videos_state(client: AsyncOpenAI, pool: StandIn) -> None:
@@ -194,9 +195,13 @@ async def test_a_canceled_job_is_a_failed_video(
         ({"size": "100x100"}, "size", "the nearest is 96x96"),
         ({"seconds": 60}, "seconds", "60 s are 481 frames: must be 17 at most"),
         ({"seconds": "long"}, "seconds", "number"),
-        ({"seconds": 1, "num_frames": 9}, "num_frames", "seconds, too"),
+        ({"seconds": 1, "num_frames": 9}, "num_frames", "also given as seconds"),
         ({"num_images": 2}, "num_images", "one video"),
-        ({"input_reference": {"file_id": "f"}}, "input_reference.file_id", "no uploaded files"),
+        (
+            {"input_reference": {"file_id": "f"}},
+            "input_reference.file_id",
+            "references to uploaded files",
+        ),
         ({"input_reference": {}}, "input_reference", "image_url"),
         ({"input_reference": {"image_url": "x"}}, "input_reference", "base64"),
         ({"duration": 3}, "duration", "num_frames"),
@@ -234,7 +239,7 @@ MLPERF = {
     "seed": 42,
     "output_format": "auto",
 }
-"""What its adapter sends, but for sizes and fields of the model."""
+"""Request of MLPerf's adapter, except for sizes and fields of the model."""
 
 
 @pytest.mark.parametrize("response_format", ["video_bytes", "video_path"])

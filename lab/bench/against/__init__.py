@@ -1,0 +1,1 @@
+"""Comparison of this engine with diffusers and torch.compile, in alternating turns."""

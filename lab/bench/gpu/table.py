@@ -1,0 +1,52 @@
+"""An outcome as one line of text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+Json = dict[str, Any]
+
+
+def line(outcome: Json) -> str:
+    facts = f"{outcome['stage']:22} {outcome['state']:8} {outcome['seconds']:5.0f} s"
+    return f"{facts}  {describe(outcome)}"
+
+
+def describe(outcome: Json) -> str:
+    """Figures of a stage, and the reason of a failure."""
+    result = outcome["result"] or {}
+    figures = speed(result["results"]) if "results" in result else pixels(result)
+    return "; ".join(part for part in (figures, *result.get("faults", ()), outcome["why"]) if part)
+
+
+def pixels(result: Json) -> str:
+    if not result:
+        return ""
+    same = "same bytes in company" if result["alone"] == result["together"] else "not the same"
+    attention = sum(count for name, count in result["calls"].items() if "fmha" in name)
+    return (
+        f"{min(result['psnr_db'])} dB and {max(result['levels'])} levels from diffusers, {same},"
+        f" {attention} calls of cuDNN's attention, {result['chip']}"
+    )
+
+
+def speed(results: Sequence[Json]) -> str:
+    """Step time, MFU and ratios of the models against diffusers; ratios above one favor ours."""
+    return "; ".join(
+        f"step {1000 * step(row):.1f} ms, MFU {row['mfu']['ours']:.0%}, {against(row['ratios'])}"
+        for row in results
+    )
+
+
+def against(ratios: dict[str, list[float]]) -> str:
+    if not ratios["step"]:
+        return "theirs was not measured"
+    step, request = (median(ratios[stage]) for stage in ("step", "request"))
+    return f"{step:.2f} times theirs by step, {request:.2f} by request"
+
+
+def step(model: Json) -> float:
+    """Median seconds of our steps."""
+    return median(seconds for turn in model["ours"] for seconds in turn["seconds"]["step"])

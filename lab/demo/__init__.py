@@ -1,0 +1,1 @@
+"""Program that trains the demo models, whose checkpoints are in `models/demo`."""

@@ -1,0 +1,1 @@
+"""Images of the dashboards, drawn from a running system's Prometheus."""

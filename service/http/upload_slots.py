@@ -1,0 +1,108 @@
+"""Limits on concurrent uploads of large files; slow ones are evicted when others wait."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from service.errors.problems import Busy, Unavailable
+
+SLOW_BYTES_PER_S = 2**20
+"""Rate above which an upload is never evicted."""
+GRACE_S = 10.0
+"""Initial time in which an upload is never evicted."""
+RETRY_AFTER_S = 2.0
+
+
+@dataclass(eq=False)
+class ActiveUpload:
+    """One upload, from its first byte until its file is stored or rejected."""
+
+    client: str
+    task: asyncio.Task[object] | None
+    began: float
+    bytes: int = 0
+    """Bytes received."""
+    is_received: bool = False
+    """Whether all bytes have arrived, so that it ends soon."""
+    is_evicted: bool = field(default=False, init=False)
+    """Whether it was evicted."""
+
+    def arrived(self, count: int) -> None:
+        """Count further received bytes of this upload."""
+        self.bytes += count
+
+    def rate(self, now: float) -> float:
+        """Compute the mean rate in bytes per second."""
+        return self.bytes / max(now - self.began, 1e-9)
+
+
+class UploadSlots:
+    """Slots for uploads: `total` for all clients, `each` per client.
+
+    If all are in use, a new upload evicts the slowest one that is still arriving, if it is slow.
+    """
+
+    def __init__(self, total: int, each: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._total = total
+        self._each = each
+        self._clock = clock
+        self.uploads: list[ActiveUpload] = []
+        """Active uploads, in order of arrival."""
+
+    @contextmanager
+    def slot(self, client: str) -> Iterator[ActiveUpload]:
+        """Hold an upload slot, possibly evicting a slow upload.
+
+        Raises:
+            Busy: the client has reached its limit.
+            Unavailable: all slots are in use by uploads that are fast enough; or this upload was
+                evicted.
+        """
+        if sum(upload.client == client for upload in self.uploads) >= self._each:
+            detail = f"you may upload {self._each} files at the same time; wait until one is there"
+            raise Busy(detail, code="too_many_uploads", retry_after_s=RETRY_AFTER_S)
+        if len(self.uploads) >= self._total:
+            self._evict_slowest()
+        upload = ActiveUpload(client, asyncio.current_task(), self._clock())
+        self.uploads.append(upload)
+        try:
+            yield upload
+        except asyncio.CancelledError:
+            if upload.is_evicted and upload.task and not upload.task.uncancel():
+                raise _too_slow() from None
+            raise
+        finally:
+            if not upload.is_evicted:
+                self.uploads.remove(upload)
+
+    def _evict_slowest(self) -> None:
+        """Evict the slowest upload. Raises: Unavailable: none is slow."""
+        now = self._clock()
+        slow = [
+            upload
+            for upload in self.uploads
+            if not upload.is_received
+            and now - upload.began >= GRACE_S
+            and upload.rate(now) < SLOW_BYTES_PER_S
+        ]
+        if not slow:
+            detail = "all clients together upload too many files; try again"
+            raise Unavailable(detail, code="too_many_uploads", retry_after_s=RETRY_AFTER_S)
+        slowest = min(slow, key=lambda upload: upload.rate(now))
+        slowest.is_evicted = True
+        self.uploads.remove(slowest)
+        if slowest.task:
+            slowest.task.cancel()
+
+
+def _too_slow() -> Unavailable:
+    return Unavailable(
+        f"the file arrived at less than {SLOW_BYTES_PER_S // 2**20} MiB/s while others waited for"
+        " its place; send it again",
+        code="upload_too_slow",
+        retry_after_s=GRACE_S,
+    )

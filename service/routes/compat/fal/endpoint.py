@@ -1,0 +1,135 @@
+"""Routes of fal's API."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Query, Response
+from starlette.convertors import StringConvertor, register_url_convertor
+
+from service.errors.problems import Conflict, Gone, Malformed
+from service.http.negotiation import JSON
+from service.jobs.model.job import Job
+from service.responses.render import job_headers as names_of_job
+from service.responses.render import job_headers_on_errors, problem_without_output
+from service.routes.compat import documents
+from service.routes.compat.call import Call, call_by, documented
+from service.routes.compat.endpoint import CompatibleEndpoint
+from service.routes.compat.fal.bodies import (
+    FalCanceled,
+    FalError,
+    FalRequest,
+    FalResult,
+    FalStatus,
+    FalSubmitted,
+    error_form,
+)
+from service.routes.compat.fal.translation import field_names, model_of, to_generate_fields
+from service.routes.compat.fal.views import result, status, submitted
+from service.routes.compat.incoming_request import receive_request
+from service.routes.compat.outcome import wait_for_success
+
+PREFIX = "/fal"
+
+
+class AppConvertor(StringConvertor):
+    """Path parameter of a fal app's name: all segments up to `requests`."""
+
+    regex = "(?!requests/)[^/]+(?:/(?!requests(?:/|$))[^/]+)*"
+
+
+register_url_convertor("fal_app", AppConvertor())
+ByKey = Annotated[Call, Depends(call_by("key", "bearer"))]
+App = Annotated[str, Path(description="A model's `name`; a prefix is ignored.")]
+Id = Annotated[str, Path(description="A request's `request_id`, which is its job's id.")]
+REQUEST_CONTENT = {JSON: documents.schema_of(FalRequest)}
+ERRORS = documents.errors(FalError, 400, 401, 404, 410, 422, 500, 503, 504)
+
+router = APIRouter(prefix=PREFIX, tags=["fal"], dependencies=documented("key", "bearer"))
+
+
+@router.post(
+    "/run/{app:fal_app}",
+    **documents.operation(REQUEST_CONTENT, {JSON: documents.schema_of(FalResult)}, FalError),
+)
+async def fal_run(app: App, call: ByKey) -> Response:
+    """Generate images or videos, and wait for them."""
+    with call.waiting():
+        job = await _admit(call, app)
+        with job_headers_on_errors(job):
+            view = await result(call, await wait_for_success(call, job))
+    content = view.model_dump_json(exclude_none=True)
+    return Response(content, headers=names_of_job(job), media_type=JSON)
+
+
+@router.post(
+    "/queue/{app:fal_app}",
+    **documents.operation(REQUEST_CONTENT, {JSON: documents.schema_of(FalSubmitted)}, FalError),
+)
+async def fal_submit(app: App, call: ByKey) -> Response:
+    """Queue a request for images or videos, to be fetched later."""
+    job = await _admit(call, app)
+    content = submitted(call, app, job).model_dump_json()
+    return Response(content, headers=names_of_job(job), media_type=JSON)
+
+
+@router.get("/queue/{app:fal_app}/requests/{request_id}/status", responses=ERRORS)
+async def fal_status(
+    app: App,
+    request_id: Id,
+    call: ByKey,
+    logs: Annotated[bool, Query(description="Whether to show the progress.")] = False,
+) -> FalStatus:
+    """Return a request's progress."""
+    job = await call.front.job(request_id, call.tenant)
+    return await status(call, app, job, with_logs=logs)
+
+
+@router.get(
+    "/queue/{app:fal_app}/requests/{request_id}",
+    responses=ERRORS,
+    response_model_exclude_none=True,
+)
+async def fal_result(app: App, request_id: Id, call: ByKey) -> FalResult:
+    """Return the result of a request."""
+    job = await call.front.job(request_id, call.tenant)
+    if not job.state.ended:
+        raise Malformed("the request is still in progress; poll its status", code="in_progress")
+    if not job.state.is_done:
+        raise _final_problem(job)
+    return await result(call, job)
+
+
+def _final_problem(job: Job) -> Exception:
+    """Return the problem of a job without a result.
+
+    Its status is never 409, which fal's client retries ten times.
+    """
+    problem = problem_without_output(job)
+    if isinstance(problem, Conflict):
+        return Gone(problem.detail, code=problem.code, headers=problem.headers)
+    return problem
+
+
+@router.put("/queue/{app:fal_app}/requests/{request_id}/cancel", status_code=202, responses=ERRORS)
+async def fal_cancel(app: App, request_id: Id, call: ByKey) -> FalCanceled:
+    """Cancel a request; a request that has ended is rejected."""
+    job = await call.front.job(request_id, call.tenant)
+    if job.state.ended:
+        raise Malformed("the request has ended already", code="already_completed")
+    await call.front.queue.cancel(job.id)
+    return FalCanceled(status="CANCELLATION_REQUESTED")
+
+
+async def _admit(call: Call, app: str) -> Job:
+    async with receive_request(call) as incoming:
+        body = await incoming.json(FalRequest, lambda _: model_of(app))
+        priority = call.request.headers.get("x-fal-queue-priority")
+        return await incoming.admit(to_generate_fields(body, app, priority), field_names(body))
+
+
+ENDPOINT = CompatibleEndpoint(
+    router,
+    bodies=(FalRequest, FalSubmitted, FalResult, FalError),
+    error_forms={PREFIX: error_form},
+)

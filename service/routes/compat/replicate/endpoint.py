@@ -1,0 +1,121 @@
+"""Routes of Replicate's API."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Response
+
+from service.errors.problems import FieldError, NotFound
+from service.http.negotiation import JSON, preferred_wait_s
+from service.jobs.model.errors import UnknownCursor
+from service.responses import render
+from service.responses.wait import wait_until_ended
+from service.routes.compat import addresses, documents
+from service.routes.compat.call import ByBearer, Call, documented
+from service.routes.compat.endpoint import CompatibleEndpoint
+from service.routes.compat.incoming_request import receive_request
+from service.routes.compat.replicate.bodies import Prediction, PredictionPage, PredictionRequest
+from service.routes.compat.replicate.translation import (
+    field_names,
+    model_in_body,
+    to_generate_fields,
+)
+from service.routes.compat.replicate.views import prediction
+from service.routes.documented_responses import Documents, problems
+
+PAGE = 100
+
+router = APIRouter(tags=["replicate"], dependencies=documented("bearer"))
+Id = Annotated[str, Path(description="A prediction's `id`, which is its job's id.")]
+ADMISSION_RESPONSES: Documents = {
+    "response_class": Response,
+    "status_code": 201,
+    "responses": {
+        201: {
+            "description": "The prediction.",
+            "content": {JSON: documents.schema_of(Prediction)},
+        },
+        **problems(*documents.ADMITTING),
+    },
+    "openapi_extra": {
+        "requestBody": {
+            "required": True,
+            "content": {JSON: documents.schema_of(PredictionRequest)},
+        }
+    },
+}
+
+
+@router.post("/v1/predictions", **ADMISSION_RESPONSES)
+async def create_prediction(call: ByBearer) -> Response:
+    """Create a prediction: images or videos, for Replicate's client.
+
+    With `Prefer: wait` the response arrives when the job has ended, or after 60 s.
+    """
+    return await _create(call, None)
+
+
+@router.post("/v1/models/{owner}/{name}/predictions", **ADMISSION_RESPONSES)
+async def create_prediction_of_model(
+    owner: Annotated[str, Path(description="Any name.")],
+    name: Annotated[str, Path(description="A model's `name`.")],
+    call: ByBearer,
+) -> Response:
+    """Create a prediction of a model in the path, for Replicate's client."""
+    return await _create(call, name)
+
+
+@router.get("/v1/predictions", responses=problems(401, 404, 422, 503))
+async def list_predictions(
+    call: ByBearer,
+    cursor: Annotated[
+        str | None, Query(description="Cursor: from the previous page's `next`.")
+    ] = None,
+) -> PredictionPage:
+    """Return a page of the tenant's jobs, as predictions."""
+    try:
+        jobs = await call.front.queue.list(tenant=call.tenant, limit=PAGE, after=cursor)
+    except UnknownCursor as error:
+        errors = [FieldError("cursor", "there is no such job")]
+        raise NotFound(str(error), errors=errors) from None
+    next_path = f"/v1/predictions?cursor={jobs.next}" if jobs.next else None
+    return PredictionPage(
+        next=next_path and addresses.absolute_url(call, next_path),
+        results=[await prediction(call, job) for job in jobs],
+    )
+
+
+@router.get("/v1/predictions/{prediction_id}", responses=problems(401, 404, 503))
+async def get_prediction(prediction_id: Id, call: ByBearer) -> Prediction:
+    """Return a job, as a prediction."""
+    return await prediction(call, await call.front.job(prediction_id, call.tenant))
+
+
+@router.post("/v1/predictions/{prediction_id}/cancel", responses=problems(401, 404, 503))
+async def cancel_prediction(prediction_id: Id, call: ByBearer) -> Prediction:
+    """Cancel a job; a job that has ended is unchanged."""
+    job = await call.front.job(prediction_id, call.tenant)
+    return await prediction(call, await call.front.queue.cancel(job.id) or job)
+
+
+async def _create(call: Call, model: str | None) -> Response:
+    wait_s = preferred_wait_s(call.request.headers.getlist("prefer"))
+    with call.front.waits.holding(call.client, int(wait_s is not None)):
+        async with receive_request(call) as incoming:
+            prediction_request = await incoming.json(
+                PredictionRequest, lambda body: model_in_body(body, model)
+            )
+            job = await incoming.admit(
+                to_generate_fields(prediction_request, model), field_names(prediction_request)
+            )
+        with render.job_headers_on_errors(job):
+            timeout_s = min(wait_s or 0.0, call.front.settings.limits.max_wait_s)
+            job = await wait_until_ended(call.front, job, timeout_s, call.request)
+            view = await prediction(call, job)
+    if not job.state.ended:  # Replicate's client treats any other status as the end
+        view.status = "starting"
+    return Response(view.model_dump_json(), 201, headers=render.job_headers(job), media_type=JSON)
+
+
+ENDPOINT = CompatibleEndpoint(router, bodies=(PredictionRequest, Prediction, PredictionPage))

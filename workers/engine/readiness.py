@@ -1,0 +1,138 @@
+"""Readiness of an engine: warm-up, trial runs, and measured differences between batch layouts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from models.interface.pipeline import Fields
+from workers.engine.batch_difference import levels
+from workers.engine.errors import generation_errors
+from workers.engine.generation import Machinery, denoise
+from workers.engine.passes import ImagePass, prepared_passes, warm_up_passes
+from workers.engine.row import RowProgress
+from workers.programs import warmup
+from workers.programs.bucket_programs import BucketPrograms
+from workers.programs.cache import ProgramCache
+from workers.programs.compiler import Compiler
+from workers.programs.step_latency import BatchLayout
+
+
+class Readiness:
+    """Preparation of an engine for the requests it will serve.
+
+    Args:
+        batch_layouts: layouts that steps are compiled for.
+    """
+
+    def __init__(
+        self,
+        machinery: Machinery,
+        compiler: Compiler,
+        cache: ProgramCache,
+        batch_layouts: Sequence[BatchLayout],
+    ) -> None:
+        self._parts = machinery
+        self._pipeline = machinery.pipeline
+        self._programs = machinery.programs
+        self._compiler = compiler
+        self._cache = cache
+        self._batch_layouts = batch_layouts
+        self._run = machinery.stages.run
+
+    async def warm_up(self, requests: Sequence[Fields]) -> None:
+        """Compile all programs that each request needs alone; larger batches compile afterwards.
+
+        Raises: the error of a required program.
+        """
+        await self._run("keep", self._parts.adapters.warm_up)
+        await self._run("upscale", self._parts.upscalers.warm_up)
+        passes = [image_pass for fields in requests for image_pass in await self._passes(fields)]
+        for image_pass in passes:
+            await self._programs.warm_up(image_pass.fields, image_pass.prepared)
+        for image_pass in passes:
+            self._programs.begin_larger(image_pass.prepared)
+
+    async def larger_ready(self, requests: Sequence[Fields]) -> None:
+        """Wait until the larger batches of warm-up requests have compiled or failed to compile."""
+        for fields in requests:
+            for image_pass in await self._passes(fields):
+                await self._programs.larger_ready(image_pass.prepared)
+
+    async def _passes(self, fields: Fields) -> list[ImagePass]:
+        return await self._run("prepare", warm_up_passes, self._pipeline, fields)
+
+    async def try_out(
+        self, fields: Fields, steps: int, others: asyncio.Barrier | None = None
+    ) -> BucketPrograms:
+        """Run a warm-up request's first steps of each step kind, then decode.
+
+        The image is discarded. The returned programs have recorded the latency of each stage.
+
+        Args:
+            others: barrier at which concurrent trials wait, so that their steps begin together.
+
+        Raises: GenerationFailed, EngineDied: as `Engine.generate`.
+        """
+        parts = self._parts
+        with generation_errors("trying it out"):
+            prepared = await self._run("prepare", warmup.prepare, self._pipeline, fields)
+            programs = await self._programs.compiled(fields, prepared)
+            async with parts.adapters.reserved(prepared, "", lambda: None) as placed:
+                few = replace(placed, steps=warmup.first_steps(placed.steps, steps))
+                state = await self._run("encode", parts.stages.encode, programs, few)
+                start, image_pass = RowProgress(state, 0, 0.0), ImagePass(fields, {}, few)
+                if others is not None:
+                    await others.wait()
+                row = await denoise(parts, programs, image_pass, start, lambda row: None)
+                await parts.stages.decode(row)
+        return programs
+
+    async def levels(self, fields: Fields) -> int:
+        """Measure the largest difference of an image between batch layouts, in levels of 255.
+
+        `fields` is a warm-up request whose larger batches are compiled. A result stored by an
+        earlier start is reused. No other image may run meanwhile. If the task is canceled, it ends
+        after the step in flight.
+
+        Raises: any error of generating the image.
+        """
+        prepared = await self._run("prepare", warmup.prepare, self._pipeline, fields)
+        programs, given_up = await self._programs.compiled(fields, prepared), threading.Event()
+
+        def find() -> int:
+            state = self._parts.stages.encode(programs, prepared)
+            weights, launcher = self._compiler.weights, self._parts.launcher
+            return levels(programs, prepared, state, weights, launcher, given_up)
+
+        name = (
+            "levels",
+            self._pipeline.spec.fingerprint,
+            json.dumps(fields, sort_keys=True, default=str),
+            *map(str, self._batch_layouts),
+        )
+        fact, inputs = self._compiler.store.fact, dict(prepared.inputs)
+        try:
+            return await self._run("preview", fact, name, inputs, find)
+        except asyncio.CancelledError:
+            given_up.set()
+            await self._run("preview", lambda: None)  # waits for the step in flight
+            raise
+
+    async def is_compiled(self, fields: Fields, images: Mapping[str, bytes]) -> bool:
+        """Return whether a request's programs are all compiled, without compiling any.
+
+        Raises: GenerationFailed: the request cannot be served.
+        """
+        with generation_errors("preparing the request"):
+            passes = await self._run("prepare", prepared_passes, self._pipeline, fields, images)
+        return all(
+            self._cache.has(image_pass.prepared) for image_pass in passes if image_pass is not None
+        )
+
+    async def find_stored(self, buckets: Iterable[str]) -> None:
+        """Check which of the queue's buckets have stored executables."""
+        await self._programs.find_stored(buckets)

@@ -1,0 +1,125 @@
+"""Stages of an engine: their threads, their programs on the device, and the engine's failure."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from contextvars import copy_context
+from typing import Any, TypeVar
+
+import numpy as np
+
+from models.interface.finite import CheckedOutput
+from models.interface.pipeline import PreparedRow, PyTree
+from workers.engine.errors import DECODERS, EngineFailed, not_finite
+from workers.engine.row import Row
+from workers.programs.bucket_programs import BucketPrograms, Compiling
+from workers.programs.compiler import signature
+from workers.programs.launcher import Launcher
+from workers.programs.step_latency import Recent
+
+T = TypeVar("T")
+
+STAGES = ("prepare", "encode", "decode", "upscale", "preview", "keep")
+
+
+class Stages:
+    """Threads of the stages around the step loop, one for each stage.
+
+    At most one encode and one decode share the device with the steps. Create and use it in one
+    event loop.
+
+    Args:
+        weights: the model's weights on the devices, except those of networks that take turns.
+    """
+
+    def __init__(self, launcher: Launcher, weights: PyTree) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.failure: asyncio.Future[EngineFailed] = self.loop.create_future()
+        """Failure of the engine; completes only when no program can be launched any more."""
+        self._launcher = launcher
+        self._weights = weights
+        self._threads = {stage: ThreadPoolExecutor(1, stage) for stage in STAGES}
+
+    async def run(self, stage: str, function: Callable[..., T], *args: Any) -> T:
+        """Run a function in the stage's thread. Raises: EngineDied, or the function's error."""
+        context = copy_context()  # logs and spans in the thread belong to this job
+        work = self.loop.run_in_executor(self._threads[stage], context.run, function, *args)
+        return await self.unless_failed(work)
+
+    def begin(self, stage: str, function: Callable[..., Any], *args: Any) -> None:
+        """Start a function in the stage's thread without waiting for it."""
+        self._threads[stage].submit(function, *args)
+
+    async def settled(self) -> None:
+        """Wait until all submitted functions have ended. Raises: EngineDied."""
+        for stage in STAGES:
+            await self.run(stage, lambda: None)
+
+    async def unless_failed(self, work: asyncio.Future[T]) -> T:
+        """Await a future that a failed engine may never complete. Raises: EngineDied."""
+        either: list[asyncio.Future[Any]] = [work, self.failure]
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                raise self.failure.result()
+            return work.result()
+        finally:
+            work.cancel()
+
+    def encode(self, programs: BucketPrograms, prepared: PreparedRow) -> PyTree:
+        """Encode a prepared request into the state of a new row. Run it in the stage `encode`."""
+        program = programs.encoders[signature(prepared.inputs)].result()
+        with programs.encode_times.timing():
+            return self._launcher.wait(program(self._weights, dict(prepared.inputs)))
+
+    async def decode(self, row: Row) -> PyTree:
+        """Return the pixels of a finished row, and its sound, on the host.
+
+        Raises: GenerationFailed: the output is not finite.
+        """
+        return await self._show("decode", row.programs.decode, row, row.programs.decode_times)
+
+    async def preview(self, row: Row) -> np.ndarray:
+        """Return a preview of an unfinished row: uint8 [h, w, 3]; for a video [frames, h, w, 3].
+
+        Raises: GenerationFailed: the preview is not finite.
+        """
+        return await self._show("preview", row.programs.preview, row)
+
+    async def _show(
+        self, stage: str, program: Compiling, row: Row, times: Recent | None = None
+    ) -> PyTree:
+        await ready(program)
+
+        def decoded(state: PyTree) -> CheckedOutput:
+            with times.timing() if times else nullcontext():
+                output: CheckedOutput = self._launcher.fetch(program.result()(self._weights, state))
+                return output
+
+        output = await self.run(stage, decoded, row.verified_state)
+        if output.non_finite_part:
+            raise not_finite(DECODERS[stage, output.non_finite_part])
+        return output.decoded
+
+    def fail(self, error: Exception) -> None:
+        """Record the failure of the engine, which ends all waits. Callable from any thread."""
+        if not isinstance(error, EngineFailed):
+            error = EngineFailed(f"the step loop ended by {type(error).__name__}: {error}")
+        self.loop.call_soon_threadsafe(self._mark_failed, error)
+
+    def _mark_failed(self, failure: EngineFailed) -> None:
+        if not self.failure.done():
+            self.failure.set_result(failure)
+
+    def close(self) -> None:
+        """Accept no more functions; running ones continue to their end."""
+        for thread in self._threads.values():
+            thread.shutdown(wait=False, cancel_futures=True)
+
+
+async def ready(*programs: Future[Any]) -> None:
+    """Wait for programs that other images may also await; canceling does not cancel them."""
+    await asyncio.gather(*(asyncio.shield(asyncio.wrap_future(program)) for program in programs))

@@ -1,0 +1,51 @@
+"""Context of a running job: what its worker provides, and what belongs to its claim."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from service.jobs.model.job import Job, MadeBy
+from service.jobs.queue import Claim, Queue
+from service.jobs.storage.object_store import Store
+from workers.engine.engine import Engine
+from workers.media.marking import Marking
+from workers.media.sent_videos import SentVideos
+from workers.pool.capacity import Reservation
+from workers.pool.output_checks import OutputCheck
+from workers.pool.progress import Progress
+from workers.pool.quality_samples import QualitySamples
+from workers.pool.snapshots import Snapshots
+from workers.pool.usage import Bill
+from workers.retry import Patience
+
+
+@dataclass(frozen=True)
+class WorkerContext:
+    """Parts of a worker that all its jobs share."""
+
+    engine: Engine
+    queue: Queue
+    store: Store
+    patience: Patience
+    marking: Marking
+    check: OutputCheck
+    quality_samples: QualitySamples
+    made_by: MadeBy
+    videos: SentVideos
+
+
+@dataclass(frozen=True)
+class JobContext:
+    """Parts of one claimed job."""
+
+    worker: WorkerContext
+    claim: Claim
+    progress: Progress
+    snapshots: Snapshots
+    reservation: Reservation
+    bill: Bill
+
+    @property
+    def job(self) -> Job:
+        """The claimed job."""
+        return self.claim.job

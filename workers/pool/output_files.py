@@ -1,0 +1,95 @@
+"""Output files of one running job: encoded, stored, and deleted if the claim is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+
+from service.jobs.model.job import Job, Output
+from service.jobs.storage.object_store import beside_key, job_folders, output_key
+from service.recipes.recipe import Recipe
+from workers.engine.generation import EngineOutput
+from workers.engine.stage_timing import InterleavedTimer
+from workers.media import sheets
+from workers.media.outputs import File, count, files, preview_fps
+from workers.media.sound import Sound
+from workers.pool.job_context import JobContext
+from workers.retry import until_reached
+
+
+class OutputFiles:
+    """Writer of one job's output files."""
+
+    def __init__(self, context: JobContext) -> None:
+        self._context = context
+        self._storing: set[asyncio.Task[None]] = set()
+        self._stored: list[str] = []
+        """Keys of files that are stored or being stored."""
+
+    async def save(
+        self, number: int, recipe: Recipe, seed: int, generated: EngineOutput
+    ) -> list[Output]:
+        """Encode and store one image's files one at a time, to save memory, while steps continue.
+
+        Raises: StoreError.
+        """
+        job, worker = self._context.job, self._context.worker
+        rate_hz = worker.engine.pipeline.spec.sound_hz
+        sound = None if generated.sound is None or not rate_hz else Sound(generated.sound, rate_hz)
+        request = job.request
+        if generated.pixels.ndim == 4 and job.stop_at_step:
+            request = {**request, "fps": preview_fps(generated.pixels, request)}
+        encoding = files(generated.pixels, request, recipe, worker.marking, sound)
+        timer = InterleavedTimer(job.model)
+        each = count(generated.pixels, job.request)
+        outputs: list[Output] = []
+        with timer:
+            for index in range(number * each, (number + 1) * each):
+                file = await self._next_file(encoding, timer)
+                with timer.of("store"):
+                    key = await self.put(index, file.content_type, file.data, file.small_images)
+                    outputs.append(file.described(index, key, seed, worker.made_by))
+        return outputs
+
+    async def _next_file(self, encoding: Iterator[File], timer: InterleavedTimer) -> File:
+        with timer.of("media"):
+            return await asyncio.to_thread(next, encoding)
+
+    async def put(
+        self, index: int, content_type: str, data: bytes, small_files: Mapping[str, bytes]
+    ) -> str:
+        """Store a file with the small images of a video; return its key. Raises: StoreError."""
+        until_stored = self._context.worker.patience.until_stored
+        key = output_key(self._context.job.id, self._context.claim.fence, index, content_type)
+        await until_stored(self._put, key, data, content_type)
+        for name, small in small_files.items():
+            await until_stored(self._put, beside_key(key, name), small, sheets.CONTENT_TYPE)
+        return key
+
+    async def _put(self, key: str, data: bytes, content_type: str) -> None:
+        """Store to the end, even if the job is canceled: a partial write cannot be undone."""
+        self._stored.append(key)
+        put = self._context.worker.store.put(key, data, content_type)
+        storing = asyncio.create_task(put)
+        self._storing.add(storing)
+        storing.add_done_callback(self._storing.discard)
+        await asyncio.shield(storing)
+
+    async def clear_up(self) -> None:
+        """Delete the stored files of a job whose claim is no longer valid.
+
+        If the job was deleted, delete all its files. Otherwise delete files stored by this claim
+        that belong to none of its finished images.
+
+        Raises: StoreError.
+        """
+        await asyncio.gather(*self._storing, return_exceptions=True)
+        worker, job_id = self._context.worker, self._context.job.id
+        job = await until_reached(worker.queue.get, job_id)
+        await worker.store.delete(job_folders(job_id) if job is None else self._unknown(job))
+
+    def _unknown(self, job: Job) -> list[str]:
+        """Return the keys stored by this claim that no finished image of the job has."""
+        images = [job.outputs, *(snapshot.outputs for snapshot in job.snapshots)]
+        output_keys = tuple(output.key for outputs in images for output in outputs)
+        return [key for key in self._stored if not key.startswith(output_keys)]
