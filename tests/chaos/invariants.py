@@ -168,7 +168,7 @@ def polite(history: History) -> Violations:
     for result in history.results:
         for answer in (answer for answer in result.answers if not answer.is_hopeless):
             if answer.status not in (429, 503) or not int(answer.retry_after or 0) > 0:
-                yield f"order {result.order.number} was told {answer}"
+                yield f"order {result.order.number} received {answer}"
 
 
 def recorded_once(history: History) -> Violations:

@@ -311,7 +311,7 @@ class WaitEstimator:
     def _is_guaranteed(self, job: Job) -> bool:
         """Return whether its tenant's waiting deadlines, including this job, are below its credit.
 
-        What the tenant has been served before counts in its turn, by which the job is admitted.
+        The tenant's earlier usage determines its turn, which decides the job's admission.
         """
         return job.deadline_at is not None and self._beyond_credit_s(job) <= 0
 
