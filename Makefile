@@ -18,9 +18,6 @@ SHARD ?= 1/1
 # Tests of `make test-newest`: a file that lists them.
 LIST ?= tests/newest.txt
 
-# What `make images-check` builds: frontend takes seconds, worker-cpu (-cuda, -tpu) minutes.
-IMAGES ?= frontend
-
 # Files of a cluster's models.
 VALUES ?= $(wildcard deploy/k8s/values/*.yaml)
 
@@ -37,6 +34,10 @@ AIPERF := .venv-aiperf
 # What renders the chart.
 HELM := .venv-helm
 NODE := tests/clients/node
+# What formats and lints the pages' JavaScript, CSS and HTML.
+BIOME := $(NODE)/node_modules/.bin/biome
+# Runs a program with arguments, if it is installed.
+optional = @if command -v $(1) >/dev/null; then set -x; $(1) $(2); else echo "$(1) is not installed: skipped"; fi
 
 # Some machines set it; then each of the many processes would compile its modules for itself.
 unexport PYTHONDONTWRITEBYTECODE
@@ -45,10 +46,14 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # Modules are compiled when they are first imported: most never are.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+# Installs locks several times as fast. pip takes over where it fails: it knows of proxies and mirrors
+# that only pip's configuration names.
+UV := $(BIN)/uv pip install --quiet --python $(BIN)/python
 RAN := $(VENV)/.ran
 GATE = $(BIN)/python -m tests.gate
 INSTALLED := $(RAN)-install-$(ACCELERATOR)$(if $(NEWEST),-newest)
 CHOSEN := $(VENV)/.chosen
+LOCKED := --no-deps --require-hashes --only-binary :all: --requirement $(CHOSEN)
 
 # What an extra of pyproject.toml installs, of tested versions or the newest (but for its second
 # argument's).
@@ -56,7 +61,7 @@ ifdef NEWEST
 packages = $(PIP) --upgrade --upgrade-strategy eager --editable '.[$(1)]' $(2)
 else
 packages = @$(BIN)/python -m tools.packages $(1) > $(CHOSEN) && \
-	$(PIP) --no-deps --require-hashes --only-binary :all: --requirement $(CHOSEN) && \
+	{ $(UV) $(LOCKED) 2>/dev/null || $(PIP) $(LOCKED); } && \
 	$(PIP) --no-deps --no-build-isolation --editable . || { \
 	echo "pip could not install the tested versions, for the reason above. They are for Linux on"; \
 	echo "x86-64 and 64-bit ARM, tpu for x86-64; make $(MAKECMDGOALS) NEWEST=1 takes what pip finds."; \
@@ -80,10 +85,10 @@ test: $(RAN)-test clients ## the gate: each promise once, a quarter of an hour o
 test-all: $(RAN)-test clients clients-nightly ## every test, hours; SHARD=k/6 for a part; results go to docs/design/nightly.md
 	$(GATE) all --shard $(SHARD) $(ARGS)
 
-nightly: lint-deploy test-all ## test-all in one piece, checkov, the newest packages on newer Pythons, the images, the mutants
+nightly: lint-deploy test-all ## test-all in one piece, checkov, the newest packages on newer Pythons, the mutants
 	$(MAKE) test-newest PYTHON="$$($(BIN)/python tests/pythons.py 3.12)" LIST=tests/newcomer.txt
 	$(MAKE) test-newest PYTHON="$$($(BIN)/python tests/pythons.py 3.13)"
-	$(MAKE) images-check mutants
+	$(MAKE) mutants
 
 test-changed: $(RAN)-test ## test files that changed, five times, three of these on a busy machine
 	$(BIN)/python -m tests.gate.changed $(ARGS)
@@ -110,9 +115,11 @@ clients: $(HELM)/.ran $(NODE)/node_modules/.ran # programs of others that the ga
 
 clients-nightly: $(LITELLM)/.ran $(AIPERF)/.ran # and those that only the nightly tests run
 
-lint: $(RAN)-test ## style, formatting and types, changing nothing
+lint: $(RAN)-test $(NODE)/node_modules/.ran ## style, formatting and types, changing nothing
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(call optional,$(BIOME),check --error-on-warnings)
+	$(call optional,luacheck,--quiet service)
 	$(BIN)/mypy
 
 lint-deploy: $(CHECKOV)/.ran ## the Kubernetes overlays, by checkov; wants kubectl, or kustomize 5
@@ -121,9 +128,10 @@ lint-deploy: $(CHECKOV)/.ran ## the Kubernetes overlays, by checkov; wants kubec
 		$(KUSTOMIZE) $$overlay > build/k8s/$$(basename $$overlay).yaml || exit 1; done
 	$(CHECKOV)/bin/checkov --config-file deploy/k8s/checkov.yaml
 
-format: $(RAN)-test ## what of it can be mended by itself
+format: $(RAN)-test $(NODE)/node_modules/.ran ## what of it can be mended by itself
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+	$(call optional,$(BIOME),check --write)
 
 wheel: $(INSTALLED) ## dist/: the wheel, all of it below the one import name `atelier`
 	@mkdir -p dist && rm -f dist/*.whl
@@ -159,11 +167,11 @@ dashboards: $(INSTALLED) ## deploy/grafana/dashboards from the code
 lives: $(RAN)-test ## a long search for a history of jobs that breaks the queue (LIVES=3000 histories)
 	LIVES=$(LIVES) $(BIN)/python -m pytest tests/service/jobs/model/test_state_machine.py --timeout 0 $(ARGS)
 
-locks: $(RAN)-locks ## all locks, of install and images: the newest that pyproject.toml allows; ARGS=--keep: for new packages alone
+locks: $(INSTALLED) ## all locks, of install and images: the newest that pyproject.toml allows; ARGS=--keep: for new packages alone
 	$(BIN)/python -m tools.locks $(ARGS)
 
-images-check: $(RAN)-test ## build and start the images without Docker, as root; IMAGES="frontend worker-cpu"
-	$(BIN)/python -m tests.deploy.docker.check $(IMAGES)
+images-check: $(RAN)-test ## build the images and start them with Docker Compose, minutes; ARGS="-k front_end" for that alone
+	$(BIN)/python -m pytest tests/deploy/docker/test_images.py $(ARGS)
 
 clean: ## what was built and made here
 	rm -rf $(VENV) .venv-python* $(CHECKOV) $(LITELLM) $(AIPERF) $(HELM) $(NODE)/node_modules .atelier build dist *.egg-info
@@ -174,6 +182,7 @@ $(RAN)-python:
 		echo "Name another one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip --version >/dev/null || { \
 		echo "Python's venv module is missing; on Debian and Ubuntu: apt install python3-venv"; exit 1; }
+	@$(PIP) uv==0.13.9 2>/dev/null || true
 	@touch $@
 
 $(INSTALLED): pyproject.toml deploy/packages.lock $(RAN)-python
@@ -211,8 +220,4 @@ $(RAN)-load: $(INSTALLED)
 $(RAN)-test: $(INSTALLED)
 	$(PIP) $(TORCH)
 	$(call packages,test,$(TORCH))
-	@touch $@
-
-$(RAN)-locks: $(INSTALLED)
-	$(PIP) uv
 	@touch $@

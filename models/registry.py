@@ -1,12 +1,12 @@
-"""Registry of supported checkpoint classes and the families that load them. No JAX.
+"""Registry of families, and loading of their checkpoints. No JAX.
 
-A family's code is imported when one of its checkpoints is loaded.
+A family's networks are imported when one of its checkpoints is loaded.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -19,110 +19,59 @@ from models.checkpoint.folder import (
     read_model_index,
 )
 from models.checkpoint.hub import CONFIGS, resolve, single_file
+from models.flux.family import FAMILY as FLUX
+from models.flux2.family import FAMILY as FLUX2
+from models.interface.family import Family, LoadOption
+from models.ltx.family import FAMILY as LTX
+from models.qwenimage.family import FAMILY as QWENIMAGE
+from models.sdxl.family import FAMILY as SDXL
+from models.wan.family import FAMILY as WAN
+from models.zimage.family import FAMILY as ZIMAGE
 
 if TYPE_CHECKING:
     from models.interface.pipeline import Pipeline
     from models.loading.sources import Reading
 
-FAMILIES: Mapping[str, str] = {
-    "FluxPipeline": ".flux.load",
-    "FluxImg2ImgPipeline": ".flux.load",
-    "FluxFillPipeline": ".flux.load",
-    "FluxControlPipeline": ".flux.load",
-    "FluxKontextPipeline": ".flux.load",
-    "QwenImagePipeline": ".qwenimage.load",
-    "QwenImageEditPipeline": ".qwenimage.edit.load",
-    "QwenImageEditInpaintPipeline": ".qwenimage.edit.load",
-    "QwenImageEditPlusPipeline": ".qwenimage.edit.load",
-    "QwenImageImg2ImgPipeline": ".qwenimage.load",
-    "QwenImageInpaintPipeline": ".qwenimage.load",
-    "Flux2KleinPipeline": ".flux2.load",
-    "StableDiffusionXLPipeline": ".sdxl.load",
-    "StableDiffusionXLImg2ImgPipeline": ".sdxl.load",
-    "StableDiffusionXLInpaintPipeline": ".sdxl.load",
-    "LTX2Pipeline": ".ltx.load",
-    "LTX2ImageToVideoPipeline": ".ltx.load",
-    "ZImagePipeline": ".zimage.load",
-    "ZImageImg2ImgPipeline": ".zimage.load",
-    "ZImageInpaintPipeline": ".zimage.load",
-    "WanPipeline": ".wan.load",
-    "WanImageToVideoPipeline": ".wan.load",
-    "WanVACEPipeline": ".wan.load",
-    "WanAnimatePipeline": ".wan.load",
+FAMILIES: tuple[Family, ...] = (SDXL, FLUX, LTX, QWENIMAGE, FLUX2, ZIMAGE, WAN)
+
+BY_PIPELINE: Mapping[str, Family] = {
+    class_name: family for family in FAMILIES for class_name in family.pipelines
 }
-"""`_class_name` of a checkpoint's model_index.json → the module whose `load` supports it."""
+"""`_class_name` of a checkpoint's model_index.json → the family that supports it."""
 
-WITH_EXPERTS = frozenset({".wan.load"})
-"""Modules whose `load` can keep experts in host memory and swap them (`swap_experts`)."""
-
-WITH_IMAGE_PROMPTS = frozenset({".flux.load", ".sdxl.load"})
-"""Modules whose `load` accepts networks for image prompts (`Reading.image_prompts`)."""
-
-WITH_CONTROLS = frozenset({".flux.load", ".sdxl.load"})
-"""Modules whose `load` accepts ControlNets (`Reading.controls`)."""
-
-WITH_REFINERS = frozenset({".sdxl.load"})
-"""Modules whose `load` accepts a checkpoint for the last steps (`Reading.refiner`)."""
-
-WITH_LATENT_UPSAMPLERS = frozenset({".ltx.load"})
-"""Modules whose `load` accepts a network that enlarges latents (`Reading.latent_upsampler`)."""
-
-WITH_TOKEN_BUCKETS = frozenset({".flux.load", ".wan.load"})
-"""Modules whose `load` accepts a fraction of work for padding tokens (`Reading.token_buckets`)."""
-
-SINGLE_FILES: Mapping[str, tuple[str, ...]] = {
-    ".flux.load": ("text_encoder*/*.safetensors", "vae/*.safetensors"),
-    ".qwenimage.load": ("text_encoder/*.safetensors", "vae/*.safetensors"),
-    ".qwenimage.edit.load": ("text_encoder/*.safetensors", "vae/*.safetensors"),
-    ".flux2.load": ("text_encoder/*.safetensors", "vae/*.safetensors"),
-    ".sdxl.load": (),
-    ".ltx.load": (
-        *("text_encoder/*.safetensors", "connectors/*.safetensors", "vae/*.safetensors"),
-        *("audio_vae/*.safetensors", "vocoder/*.safetensors", "latent_upsampler/*.safetensors"),
-    ),
-    ".zimage.load": ("text_encoder/*.safetensors", "vae/*.safetensors"),
-    ".wan.load": (
-        "text_encoder/*.safetensors",
-        "vae/*.safetensors",
-        "image_encoder/*.safetensors",
-    ),
+BASES: Mapping[str, str] = {
+    prefix: base
+    for family in FAMILIES
+    if family.single_files is not None
+    for prefix, base in family.single_files.bases.items()
 }
-"""Modules whose `load` accepts a single weight `file` → weights that may still come from its base.
-"""
+"""Bases of single files by the prefix of one of their keys; the longest prefix decides."""
 
-DEFAULT_BASE = "stabilityai/stable-diffusion-xl-base-1.0"
-"""Hub id of the configs and tokenizers for a single file without a base."""
-
-OTHER_BASES: Mapping[str, str] = {
-    "conditioner.embedders.0.model.": "stabilityai/stable-diffusion-xl-refiner-1.0",
+REFUSALS: Mapping[LoadOption, str] = {
+    "image_prompts": "image_prompts are set, but {} does not support them",
+    "controls": "controls are set, but {} does not support them",
+    "refiner": "refiner is set, but {} does not support it",
+    "latent_upsampler": "latent_upsampler is set, but {} does not support it",
+    "token_buckets": "token_buckets is set, but {} does not support it",
 }
-"""Bases of files that contain a key with this prefix, instead of `DEFAULT_BASE`."""
+"""Errors for options that the family of a pipeline class does not support."""
 
 
-WITH_PIPELINES = frozenset({".flux.load"})
-"""Modules whose `load` accepts another pipeline class than the index's (`Reading.pipeline`)."""
-
-
-def loader(class_name: str) -> Callable[..., Pipeline]:
-    """Return the `load` of the family for a pipeline class. Raises: UnsupportedCheckpoint."""
-    return import_module(_module(class_name), __package__).load  # type: ignore[no-any-return]
-
-
-def _module(class_name: str) -> str:
-    if class_name not in FAMILIES:
+def family_of(class_name: str) -> Family:
+    """Return the family of a pipeline class. Raises: UnsupportedCheckpoint."""
+    if class_name not in BY_PIPELINE:
         raise UnsupportedCheckpoint(
             f"{class_name} is not supported; model_index.json must name "
-            f"{' or '.join(sorted(FAMILIES))}"
+            f"{' or '.join(sorted(BY_PIPELINE))}"
         )
-    return FAMILIES[class_name]
+    return BY_PIPELINE[class_name]
 
 
 def family(source: str, base: str | None = None) -> str:
     """Return the family's name, from a checkpoint's index alone. Raises: as `load`."""
     file = single_file(source)
     folder = resolve(base or base_of(file), patterns=CONFIGS) if file else resolve(source)
-    class_name = read_model_index(folder)["_class_name"]
-    return _module(class_name).split(".")[1]
+    return family_of(read_model_index(folder)["_class_name"]).name
 
 
 def load(
@@ -142,7 +91,7 @@ def load(
     Args:
         base: of a single file: the folder or hub id with its configs and tokenizers. Default: a
             folder next to the file named after its stem, or the file's folder if it has a
-            model_index.json, or `DEFAULT_BASE`.
+            model_index.json, or one of `BASES`.
         swap_experts: whether the two experts of a model alternate on the device; None: only if the
             device cannot hold both.
         how: fields of `models.loading.sources.Reading`, such as shardings and dtypes. Here
@@ -161,8 +110,9 @@ def load(
         raise CheckpointError(f"{source}: no such file; only a single file of weights has a base")
     folder = resolve(source)
     class_name = _class_of(folder, how)
-    load_family = loader(class_name)
-    if FAMILIES[class_name] in WITH_EXPERTS:
+    model_family = family_of(class_name)
+    load_family = model_family.loader(class_name)
+    if "swap_experts" in model_family.options:
         load_family = partial(load_family, swap_experts=swap_experts)
     elif swap_experts:
         raise CheckpointError(
@@ -190,14 +140,14 @@ def _load_file(
         )
     folder = resolve(base or base_of(file), patterns=CONFIGS)
     class_name = _class_of(folder, how)
-    further = SINGLE_FILES.get(FAMILIES.get(class_name, ""))
-    if further is None:
+    model_family = BY_PIPELINE.get(class_name)
+    if model_family is None or model_family.single_files is None:
         raise UnsupportedCheckpoint(f"{file}: single files of {class_name} are not supported")
-    if further:
+    if further := model_family.single_files.patterns:
         folder = resolve(base or base_of(file), patterns=(*CONFIGS, *further))
     try:
-        load_family = partial(loader(class_name), file=file, reading=_reading(class_name, how))
-        loaded = load_family(name, folder, dtype, defaults)
+        load_family, reading = model_family.loader(class_name), _reading(class_name, how)
+        loaded = load_family(name, folder, dtype, defaults, file=file, reading=reading)
     except ValueError as error:
         raise CheckpointError(f"{file}, with the configs of {folder}: {error}") from error
     return _with_distinct_fingerprint(loaded, folder, class_name)
@@ -212,10 +162,14 @@ def _class_of(folder: Path, how: Mapping[str, Any]) -> str:
     requested: str | None = how.get("pipeline")
     if requested is None or requested == published:
         return published
-    if _module(published) not in WITH_PIPELINES or FAMILIES.get(requested) != FAMILIES[published]:
-        served = sorted(name for name, module in FAMILIES.items() if module == FAMILIES[published])
-        can_be = " or ".join(served) if FAMILIES[published] in WITH_PIPELINES else published
-        raise CheckpointError(f"{folder}: pipeline is {requested}, but it can only be {can_be}")
+    model_family = family_of(published)
+    supported = [published]
+    if "pipeline" in model_family.options:
+        supported = sorted(model_family.pipelines)
+    if requested not in supported:
+        raise CheckpointError(
+            f"{folder}: pipeline is {requested}, but it can only be {' or '.join(supported)}"
+        )
     return requested
 
 
@@ -236,16 +190,9 @@ def _reading(class_name: str, how: Mapping[str, Any]) -> Reading:
 
     Raises: CheckpointError: the family does not support an option.
     """
-    if how.get("image_prompts") and FAMILIES[class_name] not in WITH_IMAGE_PROMPTS:
-        raise CheckpointError(f"image_prompts are set, but {class_name} does not support them")
-    if how.get("controls") and FAMILIES[class_name] not in WITH_CONTROLS:
-        raise CheckpointError(f"controls are set, but {class_name} does not support them")
-    if how.get("refiner") and FAMILIES[class_name] not in WITH_REFINERS:
-        raise CheckpointError(f"refiner is set, but {class_name} does not support it")
-    if how.get("latent_upsampler") and FAMILIES[class_name] not in WITH_LATENT_UPSAMPLERS:
-        raise CheckpointError(f"latent_upsampler is set, but {class_name} does not support it")
-    if how.get("token_buckets") and FAMILIES[class_name] not in WITH_TOKEN_BUCKETS:
-        raise CheckpointError(f"token_buckets is set, but {class_name} does not support it")
+    for option, refusal in REFUSALS.items():
+        if how.get(option) and option not in BY_PIPELINE[class_name].options:
+            raise CheckpointError(refusal.format(class_name))
     sources = import_module(".loading.sources", __package__)
     refiner = _place(how["refiner"]) if how.get("refiner") else None
     reading: Reading = sources.Reading(
@@ -267,7 +214,5 @@ def base_of(file: Path) -> str:
         if (folder / "model_index.json").is_file():
             return str(folder)
     keys = import_module(".checkpoint.single_file", __package__).shapes_of(file)
-    for sign, base in OTHER_BASES.items():
-        if any(key.startswith(sign) for key in keys):
-            return base
-    return DEFAULT_BASE
+    prefixes = (prefix for prefix in BASES if any(key.startswith(prefix) for key in keys))
+    return BASES[max(prefixes, key=len, default="")]

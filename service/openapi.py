@@ -180,13 +180,14 @@ def as_yaml() -> str:
     """Build the committed document of the native API, shortened."""
     document = native(document_of_all())
     _simplify(document)
-    return yaml.dump(
+    text: str = yaml.dump(
         document,
         Dumper=_Dumper,
         sort_keys=True,
         allow_unicode=True,
         width=100,
     )
+    return text
 
 
 if __name__ == "__main__":

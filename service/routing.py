@@ -21,6 +21,7 @@ from service.routes import (
     loras,
     models,
     pages,
+    reference,
     verify,
 )
 from service.routes.compat import hugging_face
@@ -33,7 +34,10 @@ from service.routes.compat.openai import videos as openai_videos
 from service.routes.compat.replicate import endpoint as replicate
 from service.routes.documented_responses import problems
 
-NATIVE_ROUTES = (generate, continuation, verify, jobs, links, models, loras, admin, health, pages)
+NATIVE_ROUTES = (
+    *(generate, continuation, verify, jobs, links, models, loras, admin, health),
+    *(pages, reference),
+)
 """Modules with the routes of this API, and pages."""
 COMPATIBLE_ENDPOINTS = (
     openai_images.ENDPOINT,

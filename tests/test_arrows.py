@@ -15,17 +15,20 @@ from pathlib import Path
 import pytest
 
 from deploy.exit_codes import EXIT_CONFIG
+from models import registry
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("atelier", "deploy", "models", "service", "tools", "workers")
-FAMILIES = ("flux", "flux2", "ltx", "qwenimage", "sdxl", "wan", "zimage")
+FAMILIES = tuple(family.name for family in registry.FAMILIES)
 
-SPEC = "models.spec"
+SPEC, MEDIA = "models.spec", "models.media"
+REQUESTS = ("models.requests", *(f"models.{family}.request" for family in FAMILIES))
+"""Files that front ends import in addition, for the families' request classes."""
 SHARED = ("metrics", "retry", "exit_codes", "machine")
 """Files of `workers`, `deploy` and `deploy.bench` that every room there may import."""
 FRONT_END = "settings tracing jobs errors schemas"
 BELOW_FAMILIES = (
-    "adapters spec checkpoint parallel nn weights sampling interface text vision vae loading "
+    "adapters media spec checkpoint parallel nn weights sampling interface text vision vae loading "
     "control"
 )
 FLOORS: dict[str, dict[str, str]] = {
@@ -63,13 +66,14 @@ FLOORS: dict[str, dict[str, str]] = {
         "scripts": "redis model scheduling",
     },
     "models": {
-        "spec": "",
+        "media": "",
+        "spec": "media",
         "checkpoint": "spec",
         "parallel": "spec",
         "nn": "parallel spec",
         "weights": "checkpoint nn spec",
         "sampling": "spec",
-        "interface": "checkpoint nn parallel sampling spec",
+        "interface": "checkpoint media nn parallel sampling spec",
         "text": "checkpoint interface nn parallel spec",
         "vision": "checkpoint nn text",
         "vae": "checkpoint interface nn parallel spec",
@@ -117,7 +121,7 @@ FLOORS: dict[str, dict[str, str]] = {
 itself. A file outside the rooms, such as `service/app.py`, may import all rooms of its package."""
 
 OUTSIDE: dict[str, tuple[str, ...]] = {
-    "service": (SPEC, "models.adapters.files"),
+    "service": (MEDIA, SPEC, "models.adapters.files", "models.requests"),
     "service.jobs": (SPEC, "service.settings", "service.tracing"),
     "models": (),
     "workers": (
@@ -185,7 +189,7 @@ def never_imports(module: str) -> tuple[str, ...]:
     """External packages that a module must not import."""
     if is_in(module, ("service.jobs",)):
         return (*HEAVY, *WEB)
-    if is_in(module, ("service", SPEC, "models.adapters.files")):
+    if is_in(module, ("service", MEDIA, SPEC, "models.adapters.files", *REQUESTS)):
         return HEAVY
     return NOT_AT_RUN_TIME
 
@@ -225,6 +229,7 @@ def test_every_import_follows_an_arrow() -> None:
         ("service.jobs.queue", "from service.errors.problems import Problem"),
         ("service.jobs.queue", "import fastapi"),
         ("models.spec.model_spec", "import jax.numpy"),
+        ("models.flux.request", "import jax"),
         ("service.jobs.queue", "def late():\n    import service.routes.generate"),
         ("workers.pool.worker", "from service.app import create_app"),
         ("workers.pool.worker", "import diffusers"),
@@ -357,8 +362,7 @@ def test_a_front_end_needs_no_extra() -> None:
     """Excludes the files for OTLP and for MCP."""
     service = ROOT / "service"
     optional = {
-        service / "tracing" / "opentelemetry.py",
-        service / "tracing" / "resource.py",
+        service / "tracing" / "exporter.py",
         service / "metrics" / "otlp.py",
         service / "routes" / "compat" / "mcp" / "server.py",
     }

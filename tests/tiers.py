@@ -268,6 +268,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "demo": tuple(f"e2e/test_{name}.py" for name in ("demo", "door_edits", "doors")),
     "standins": (
         "e2e/test_operator_page.py",
+        "e2e/test_reference_page.py",
         *(
             f"e2e/test_playground_{name}.py"
             for name in ("audition", "clips", "images", "keys", "loras", "progress", "upscale")

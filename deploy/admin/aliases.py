@@ -16,8 +16,7 @@ from deploy.exit_codes import NotFound
 from service.jobs.alias_jobs import AliasJobs
 from service.jobs.aliases import AliasRecords
 from service.jobs.model.alias import Alias, full_name
-from service.jobs.queue import Queue
-from service.jobs.scripts.producer import Depth, ModelStatus
+from service.jobs.queue import Depth, ModelStatus, Queue
 from service.settings.settings import Settings
 
 COLUMNS = ("ALIAS", "VERSION", "WEIGHT", "POOLS", "QUEUED", "RUNNING", "NOTES")

@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     prompts = _prompts(args)
     settings = settings_of(args)
     from models.checkpoint.presets_file import write_qualities
-    from models.interface.pipeline import RequestError
+    from models.spec.request import RequestError
     from service.tracing.log_format import log_to_stderr
     from workers.calibration.calibrate import Calibration, NothingToPlan
     from workers.calibration.drawing import requests

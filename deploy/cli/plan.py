@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     check_pools()
     # plan on the CPU, even on a machine with accelerators
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    from models.interface.pipeline import RequestError
+    from models.spec.request import RequestError
     from workers.plan import make, report
     from workers.slice.topology import PlanError
 

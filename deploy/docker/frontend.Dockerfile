@@ -24,7 +24,15 @@ COPY models/*.py models/
 COPY models/adapters/__init__.py models/adapters/
 COPY models/adapters/files models/adapters/files
 COPY models/checkpoint models/checkpoint
+COPY models/media models/media
 COPY models/spec models/spec
+COPY models/flux/__init__.py models/flux/request.py models/flux/
+COPY models/flux2/__init__.py models/flux2/request.py models/flux2/
+COPY models/ltx/__init__.py models/ltx/request.py models/ltx/
+COPY models/qwenimage/__init__.py models/qwenimage/request.py models/qwenimage/
+COPY models/sdxl/__init__.py models/sdxl/request.py models/sdxl/
+COPY models/wan/__init__.py models/wan/request.py models/wan/
+COPY models/zimage/__init__.py models/zimage/request.py models/zimage/
 COPY deploy/*.py deploy/
 COPY deploy/admin deploy/admin
 COPY deploy/cli deploy/cli

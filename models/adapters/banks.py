@@ -14,8 +14,10 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from models.adapters.files.adapter import Changes, LowRank, StoredArray
+from models.adapters.files.reduction import low_rank
 from models.adapters.layer_names import adaptable_modules, has_kernel, kernel_shape
 from models.nn.layers.adapter_bank import AdapterBank
+from models.nn.layers.adapter_magnitudes import IS_SET, MAGNITUDES, REST
 from models.nn.layers.parameterised import Conv, Linear
 from models.parallel.dtypes import used_dtype
 from models.parallel.row_adapters import AdapterPages
@@ -82,7 +84,8 @@ def _dtype(layer: Linear | Conv) -> DTypeLike:
     if has_kernel(layer):
         return used_dtype(layer.kernel)
     assert isinstance(layer, Linear) and layer.eight is not None
-    return np.dtype(layer.eight.values.exact)
+    dtype: DTypeLike = np.dtype(layer.eight.values.exact)
+    return dtype
 
 
 def _axes(layer: Linear | Conv) -> tuple[str | None, str | None]:
@@ -107,17 +110,23 @@ def _zeros_of(shape: tuple[int, ...], dtype: np.dtype[Any], place: Any) -> Calla
     return jax.jit(lambda: jnp.zeros(shape, dtype), out_shardings=place)
 
 
-def page_arrays(network: nnx.Module, changes: Changes, pages: int) -> dict[str, np.ndarray]:
+def page_arrays(
+    network: nnx.Module, changes: Changes, pages: int, has_magnitudes: bool = False
+) -> dict[str, np.ndarray]:
     """Return an adapter's contents for that many pages of each bank, by array path.
 
-    Layers that it does not change get zeros, since the pages may contain another adapter.
+    Layers that it does not change get zeros, since the pages may contain another adapter. Changes
+    of a higher rank than the pages have are reduced. Magnitudes (DoRA) are in the last page.
 
     Args:
         network: with banks; may be abstract.
+        has_magnitudes: whether changes of another network have magnitudes.
     """
+    has_magnitudes |= any(change.magnitude is not None for change in changes.values())
     by_path: dict[str, list[tuple[int | None, LowRank]]] = defaultdict(list)
     for (path, number), change in changes.items():
-        by_path[path].append((number, change))
+        kept, _ = low_rank(change, PAGE_RANK * (pages - has_magnitudes))
+        by_path[path].append((number, kept))
     return {
         path: array
         for module, layer in adaptable_modules(network)
@@ -165,6 +174,16 @@ def _fill(pages: Mapping[str, np.ndarray], change: LowRank) -> None:
     _copy(pages[UP].reshape(-1, pages[UP].shape[-1]), _numbers(change.up, change.scale, dtype).T)
     if change.bias is not None:
         _copy(pages[BIAS], _numbers(change.bias, change.bias_scale, dtype)[None])
+    if change.magnitude is not None:
+        page = pages[DOWN if change.magnitude.of_inputs else UP][-1]
+        _fill_magnitudes(page.reshape(PAGE_RANK, -1, page.shape[-1])[:, 0], change.magnitude.values)
+
+
+def _fill_magnitudes(page: np.ndarray, magnitudes: np.ndarray) -> None:
+    """Write magnitudes to the page of an array that has them, [ranks, features]."""
+    page[MAGNITUDES] = magnitudes
+    page[REST] = magnitudes - page[MAGNITUDES].astype(np.float32)
+    page[IS_SET] = 1
 
 
 def _numbers(stored: StoredArray, scale: float, dtype: np.dtype[Any]) -> np.ndarray:

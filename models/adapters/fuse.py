@@ -1,11 +1,12 @@
 """Fusion of adapters into weights while these are loaded.
 
-Source: diffusers, src/diffusers/loaders/lora_base.py, fuse_lora: the sum is computed in float32.
+Source: diffusers, src/diffusers/loaders/lora_base.py, fuse_lora: the sum is computed in float32;
+PEFT, src/peft/tuners/lora/dora.py, for DoRA.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,13 +16,22 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from models.adapters.files.adapter import Adapter, AdapterError, Changes, LayerPosition, LowRank
+from models.adapters.files.adapter import (
+    Adapter,
+    AdapterError,
+    Changes,
+    LayerChange,
+    LayerPosition,
+    LowRank,
+)
 from models.weights.loader import flat_parameters
 
 Fuse = Callable[[str, jax.Array], jax.Array]
 """Function from the path and array of a parameter to the fused array."""
 
 KERNEL, BIAS = ".kernel", ".bias"
+SMALLEST = 1e-30
+"""Smallest squared norm that is divided by; that of zeros stays zero."""
 
 
 def fusing(adapter: Adapter, scale: float, pipeline: Any) -> Mapping[str, Fuse]:
@@ -44,57 +54,87 @@ def fusing(adapter: Adapter, scale: float, pipeline: Any) -> Mapping[str, Fuse]:
     }
 
 
-def _by_module(changes: Changes) -> Mapping[str, list[tuple[LayerPosition, LowRank]]]:
-    by_path: dict[str, list[tuple[LayerPosition, LowRank]]] = {}
+def _by_module(changes: Changes) -> Mapping[str, list[tuple[LayerPosition, LayerChange]]]:
+    by_path: dict[str, list[tuple[LayerPosition, LayerChange]]] = {}
     for place, change in changes.items():
         by_path.setdefault(place.path, []).append((place, change))
     return by_path
 
 
 def _fused(
-    changes: Mapping[str, list[tuple[LayerPosition, LowRank]]],
+    changes: Mapping[str, list[tuple[LayerPosition, LayerChange]]],
     scale: float,
     path: str,
     array: jax.Array,
 ) -> jax.Array:
     module, kind = path.rpartition(".")[0], path[path.rfind(".") :]
-    for place, delta in _deltas(changes.get(module, []), kind):
+    for place, change in changes.get(module, []):
         number = None if place.layer is None else np.int32(place.layer)
-        array = _added(array, number, np.float32(scale), *delta)
+        magnitudes, of_inputs = None, False
+        if kind == KERNEL and change.magnitude is not None:
+            magnitudes, of_inputs = change.magnitude.values, change.magnitude.of_inputs
+        if factors := _factors(change, kind):
+            array = _added(
+                array, number, np.float32(scale), magnitudes, *factors, of_inputs=of_inputs
+            )
     return array
 
 
-def _deltas(
-    changes: list[tuple[LayerPosition, LowRank]], kind: str
-) -> Iterator[tuple[LayerPosition, tuple[np.ndarray, ...]]]:
-    """Yield the low-rank factors for a layer's kernel, or the change of its bias."""
-    for place, change in changes:
-        if kind == KERNEL and change.rank:
-            yield place, (change.down.float32(), change.up.float32() * np.float32(change.scale))
-        if kind == BIAS and change.bias is not None:
-            yield place, (change.bias.float32() * np.float32(change.bias_scale),)
+def _factors(change: LayerChange, kind: str) -> tuple[np.ndarray, ...]:
+    """Return the low-rank factors of a kernel's change, the whole change, or that of a bias."""
+    if kind == BIAS and change.bias is not None:
+        return (change.bias.float32() * np.float32(change.bias_scale),)
+    if kind != KERNEL or not change.rank:
+        return ()
+    if isinstance(change, LowRank):
+        return change.down.float32(), change.up.float32() * np.float32(change.scale)
+    return (change.kernel() * np.float32(change.scale),)
 
 
-@partial(jax.jit, donate_argnums=0)
+@partial(jax.jit, donate_argnums=0, static_argnames="of_inputs")
 def _added(
-    array: jax.Array, number: Array | None, scale: Float[Array, ""], *factors: Array
+    array: jax.Array,
+    number: Array | None,
+    scale: Float[Array, ""],
+    magnitudes: Float[Array, " _side"] | None,
+    *factors: Array,
+    of_inputs: bool,
 ) -> jax.Array:
-    """Add the change to an array, or to one layer of a stack, in float32 and in place."""
+    """Add the change to an array, or to one layer of a stack, in float32 and in place.
+
+    Args:
+        magnitudes: of the sum's vectors, for each input or output (DoRA); None: any.
+    """
     layer = array if number is None else jax.lax.dynamic_index_in_dim(array, number, keepdims=False)
-    sum_ = (layer.astype(jnp.float32) + scale * _delta(layer.shape, *factors)).astype(array.dtype)
+    total = layer.astype(jnp.float32) + scale * _delta(layer.shape, *factors)
+    if magnitudes is not None:
+        total = _with_magnitudes(total, magnitudes, of_inputs)
+    total = total.astype(array.dtype)
     if number is None:
-        return sum_
-    return jax.lax.dynamic_update_index_in_dim(array, sum_, number, 0)
+        return total
+    updated: jax.Array = jax.lax.dynamic_update_index_in_dim(array, total, number, 0)
+    return updated
+
+
+def _with_magnitudes(
+    kernel: Float[Array, "*window in out"], magnitudes: Float[Array, " _side"], of_inputs: bool
+) -> Float[Array, "*window in out"]:
+    """Scale the vectors of a kernel's inputs or outputs to these magnitudes."""
+    axis = kernel.ndim - (2 if of_inputs else 1)
+    others = tuple(other for other in range(kernel.ndim) if other != axis)
+    squares = jnp.square(kernel).sum(others, keepdims=True)
+    shape = [-1 if other == axis else 1 for other in range(kernel.ndim)]
+    return kernel * (magnitudes.reshape(shape) * jax.lax.rsqrt(jnp.maximum(squares, SMALLEST)))
 
 
 def _delta(shape: tuple[int, ...], *factors: Array) -> Array:
-    """Return a bias, or the product of down and up as a kernel [*window, in, out].
+    """Return a change as it is, or the product of down and up as a kernel [*window, in, out].
 
     Args:
-        factors: bias; or down [rank, in, *window] and up [out, rank].
+        factors: a bias or kernel; or down [rank, in, *window] and up [out, rank].
     """
     if len(factors) == 1:
-        return factors[0]
+        return factors[0].reshape(shape)
     down, up = factors
     product = jnp.einsum("ri...,or->...io", down, up, precision=jax.lax.Precision.HIGHEST)
     return product.reshape(shape)

@@ -19,10 +19,16 @@ from models.checkpoint.key_mapping import Renames, source, split
 from models.nn.layers.parameterised import Conv, Linear
 from models.spec.lora import Expert
 
-DOTTED = ("transformer.", "diffusion_model.", "model.diffusion_model.", "base_model.model.")
-"""Prefixes of a denoising transformer's layers in files of diffusers, ComfyUI and fal."""
-UNDERSCORED = ("lora_unet_", "lora_transformer_")
-"""Prefixes of a denoising transformer's layers in kohya's and OneTrainer's files."""
+DOTTED = (
+    *("transformer.", "diffusion_model.", "model.diffusion_model.", "base_model.model."),
+    *("base_model.model.transformer.", "base_model.model.diffusion_model.", "model.", "unet."),
+)
+"""Prefixes of a denoising network's layers in files of diffusers, ComfyUI, PEFT and fal."""
+UNDERSCORED = (
+    *("lora_unet_", "lora_transformer_", "lycoris_", "lora_unet__"),
+    *("diffusion_model_", "transformer_", "unet_", ""),
+)
+"""Prefixes of a denoising network's layers in the files of kohya, OneTrainer and LyCORIS."""
 OF_PEFT = ("diffusion_model.default.", "default.")
 """Prefixes in files whose keys include PEFT's adapter name, `default`."""
 
@@ -54,6 +60,9 @@ class Spelling:
     """Expressions of layers whose differences (`diff`, `diff_b`) diffusers ignores."""
     unread_alone: tuple[str, ...] = ()
     """Expressions of layers whose bias diffusers ignores if they have no matrices."""
+    absent: tuple[str, ...] = ()
+    """Names of layers that some checkpoints lack; adapters of the others pass them over. `{}` is a
+    number."""
 
 
 def names(spelling: Spelling, network: nnx.Module) -> NetworkNames:
@@ -69,7 +78,7 @@ def names(spelling: Spelling, network: nnx.Module) -> NetworkNames:
     }
     return NetworkNames(
         spelling.network,
-        {**older, **current},
+        {**dict(_absent(spelling, current)), **older, **current},
         spelling.dotted,
         spelling.underscored,
         frozenset(swapped),
@@ -78,6 +87,13 @@ def names(spelling: Spelling, network: nnx.Module) -> NetworkNames:
         spelling.unread,
         spelling.unread_alone,
     )
+
+
+def _absent(spelling: Spelling, current: Mapping[str, Layers]) -> Iterator[tuple[str, Layers]]:
+    """Yield the names of other checkpoints' layers, without layers."""
+    numbers = {part for name in current for part in name.split(".") if part.isdecimal()}
+    for name in spelling.absent:
+        yield from ((name.format(number), {}) for number in (numbers if "{}" in name else {""}))
 
 
 def _narrow(

@@ -22,9 +22,16 @@ from models.checkpoint.weight_file import WeightFile, open_weights
 
 Shape = tuple[int, ...]
 
-DTYPES = {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(jnp.bfloat16)}
+DTYPES: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(jnp.bfloat16),
+}
 """Dtypes that networks compute with, by safetensors name."""
-FLOAT8 = {"F8_E4M3": np.dtype(jnp.float8_e4m3fn), "F8_E5M2": np.dtype(jnp.float8_e5m2)}
+FLOAT8: dict[str, np.dtype[Any]] = {
+    "F8_E4M3": np.dtype(jnp.float8_e4m3fn),
+    "F8_E5M2": np.dtype(jnp.float8_e5m2),
+}
 """Storage dtypes that make files smaller; not used for computation."""
 READ = DTYPES | FLOAT8
 SCALES = (".scale_weight", ".weight_scale")
@@ -90,7 +97,8 @@ class Tensor:
     def _rows(self, memory: Memory, first: int, stop: int) -> np.ndarray:
         rows = memory.view(self.dtype).reshape((stop - first, *self.shape[1:]))
         if self.scale is not None:
-            return rows.astype(np.float32) * self._scale(first, stop)
+            scaled: np.ndarray = rows.astype(np.float32) * self._scale(first, stop)
+            return scaled
         return rows.astype(jnp.bfloat16) if self.kind in FLOAT8 else rows  # exact in bfloat16
 
     def _scale(self, first: int, stop: int) -> np.ndarray:

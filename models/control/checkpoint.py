@@ -180,7 +180,7 @@ def with_controls(spec: ModelSpec, controls: Controls) -> ModelSpec:
 
 def load_controls(
     controls: Controls, dtypes: tuple[DTypeLike, DTypeLike], reading: Reading
-) -> nnx.List | None:
+) -> nnx.List[nnx.Module] | None:
     """Load a model's ControlNets; None: no ControlNets.
 
     Args:

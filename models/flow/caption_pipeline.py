@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -13,13 +13,12 @@ from jaxtyping import Array, Float
 
 from models.flow.chat_pipeline import ChatNetworks, ChatPipeline
 from models.interface.denoising_pipeline import Draft
-from models.interface.flow_request import FlowImageRequest
-from models.interface.image_start import draw_noise, first_latents, image_inputs
-from models.interface.pipeline import Fields, Step
-from models.interface.progressive import generator_of
-from models.interface.request import read_request
+from models.interface.flow_steps import flow_plan, flow_steps, preserved_scales
+from models.interface.image_start import draw_noise, first_latents, generator_of, image_inputs
+from models.interface.pipeline import Step
 from models.nn.layers.step_cache import initial_cache
 from models.sampling.base import Plan
+from models.spec.request import FlowImageRequest
 from models.vae.patches import PATCH
 from models.vae.references import as_grid
 
@@ -34,8 +33,6 @@ class CaptionPipeline(ChatPipeline):
     """
 
     PROMPTS = ("captions", "lengths")
-    REQUEST: ClassVar[Callable[..., FlowImageRequest]]
-    """Request class of the family."""
     TEXT_NOISE_DTYPE: ClassVar[Any] = None
     """Precision of noise in text to image; None: that of the networks."""
 
@@ -44,31 +41,34 @@ class CaptionPipeline(ChatPipeline):
         """Pack latents into tokens."""
         raise NotImplementedError
 
-    def plan_request(self, fields: Fields, images: Mapping[str, bytes], head: str = "") -> Draft:
+    def plan_request(
+        self, request: FlowImageRequest, images: Mapping[str, bytes], head: str = ""
+    ) -> Draft:
         """Tokenize the prompts, draw the noise, and plan the steps.
 
         Args:
             head: text before each prompt.
         """
-        request = read_request(self.REQUEST, fields)
         h, w = self.grid_of(width=request.width, height=request.height)
         tokens = h * w // PATCH**2
-        plan = request.plan(
-            self.scheduler, tokens, request.image_strength(from_image="image" in images)
-        )
+        plan = self.plan(request, tokens, request.image_strength(from_image="image" in images))
         return self.build_draft(
             request,
-            self._draws(request, fields, images, plan, (h, w)),
+            self._draws(request, images, plan, (h, w)),
             self.steps(request, plan),
             tokens,
             ",masked" if "mask_image" in images else "",
             head,
         )
 
+    def plan(self, request: FlowImageRequest, tokens: int, strength: float | None) -> Plan:
+        """Return the schedule. Raises: RequestError."""
+        return flow_plan(request, self.scheduler, tokens, strength)
+
     def steps(self, request: Any, plan: Plan) -> tuple[Step, ...]:
         """Return the step table."""
-        table: tuple[Step, ...] = request.steps(plan, self.scheduler.solver)
-        return table
+        solver = self.scheduler.solver
+        return flow_steps(request, plan, solver, None, None, **preserved_scales(plan))
 
     def embed(self, weights: ChatNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
         """Encode the prompts, and an input image as initial latents."""
@@ -92,13 +92,12 @@ class CaptionPipeline(ChatPipeline):
     def _draws(
         self,
         request: FlowImageRequest,
-        fields: Fields,
         images: Mapping[str, bytes],
         plan: Plan,
         grid: tuple[int, int],
     ) -> dict[str, np.ndarray]:
         """Draw the noise, and read the input image if there is one."""
-        draw = partial(draw_noise, generator_of(request.seed, fields), self.latent_channels, grid)
+        draw = partial(draw_noise, generator_of(request), self.latent_channels, grid)
         if "image" not in images:
             return {"noise": draw(self.TEXT_NOISE_DTYPE or self.dtype)}
         size = (request.width, request.height)

@@ -13,7 +13,6 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from models.interface.denoising_pipeline import Draft, flatten_prompts
-from models.interface.flow_request import FlowRequest
 from models.interface.pipeline import PyTree, Step
 from models.interface.step_program import StepProgram
 from models.nn.blocks.joint_transformer import Modulations
@@ -22,6 +21,7 @@ from models.parallel.dtypes import used_dtype
 from models.parallel.placement import cast_in_place
 from models.sampling.flow_match import FlowMatchEuler
 from models.spec.model_spec import ModelSpec
+from models.spec.request import FlowRequest
 from models.text.tokenizer import Tokenizer, cut_prompts
 from models.vae.config import Tiling
 from models.vae.packed_latents import PackedLatentPipeline
@@ -122,7 +122,8 @@ class ChatPipeline(PackedLatentPipeline[ChatNetworks]):
             cache,
         )
         velocity = velocity[:, : rows["latents"].shape[1]].astype(jnp.float32)
-        return velocity.reshape(batch, prompts, *velocity.shape[1:])
+        of_prompts: Array = velocity.reshape(batch, prompts, *velocity.shape[1:])
+        return of_prompts
 
     def time_conditioning(self, weights: ChatNetworks, timestep: Float[Array, " times"]) -> PyTree:
         """Return the transformer's time input."""

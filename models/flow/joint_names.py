@@ -28,26 +28,57 @@ SWAPPED = frozenset({"final_layer.adaLN_modulation.1"})
 """Authors' names of layers with scale and shift in the other order."""
 
 
-def double_renames(image: Mapping[str, str], text: Mapping[str, str]) -> Renames:
+def outer_layers(latents: str, text: str, embedders: Mapping[str, str]) -> dict[str, str]:
+    """Return the names of the layers outside all blocks → their paths.
+
+    Args:
+        latents, text: names of the layers that read latents and text.
+        embedders: names of the embedders of time and others → their paths in the conditions.
+    """
+    return {
+        latents: "latents_in",
+        text: "text_in",
+        **{
+            rf"{source}_embedder\.linear_{number}": f"conditions.{path}.{part}"
+            for source, path in embedders.items()
+            for number, part in ((1, "first"), (2, "second"))
+        },
+        r"norm_out\.linear": "conditions.out_modulation.linear",
+        "proj_out": "latents_out",
+    }
+
+
+def double_renames(
+    feed_forward: Mapping[str, str], image: str = "ff", text: str = "ff_context"
+) -> Renames:
     """Return the rename rules of stacked double blocks (`models.nn.blocks.double_stream`).
 
     Args:
-        image, text: names of a stream's feed-forward layers → their paths in the feed-forward.
+        feed_forward: names of a feed-forward's layers → their paths in it.
+        image, text: names of the streams' feed-forwards.
     """
     return (
-        *_stream("image", "to_{}", "norm_{}", r"to_out\.0", image),
-        *_stream("text", "add_{}_proj", "norm_added_{}", "to_add_out", text),
+        *_stream("image", "to_{}", "norm_{}", r"to_out\.0", image, feed_forward),
+        *_stream("text", "add_{}_proj", "norm_added_{}", "to_add_out", text, feed_forward),
     )
 
 
 def _stream(
-    target: str, project: str, norm: str, out: str, feed_forward: Mapping[str, str]
+    target: str,
+    project: str,
+    norm: str,
+    out: str,
+    feed_forward: str,
+    layers_in_it: Mapping[str, str],
 ) -> Renames:
     """Return the rename rules of one stream; `project` and `norm` name layers of q, k or v."""
     layers = {
         **{rf"attn\.{project.format(letter)}": f"attention.{letter}" for letter in "qkv"},
         rf"attn\.{out}": "out",
-        **{source: f"feed_forward.{path}" for source, path in feed_forward.items()},
+        **{
+            rf"{feed_forward}\.{source}": f"feed_forward.{path}"
+            for source, path in layers_in_it.items()
+        },
     }
     norms = {rf"attn\.{norm.format(letter)}": f"attention.{letter}_norm" for letter in "qk"}
     return layer_renames(layers, norms, (BLOCKS, f"double_blocks.{target}"))

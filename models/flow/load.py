@@ -22,6 +22,7 @@ from models.control.checkpoint import (
 )
 from models.flow.spec import MakeSpec
 from models.interface.apply_presets import with_presets
+from models.interface.family import Family
 from models.interface.token_buckets import with_token_buckets
 from models.loading.abstract import abstract_module
 from models.loading.preview import MeanLatents
@@ -63,13 +64,10 @@ class Network(NamedTuple):
 class FamilyCheckpoint(Generic[Networks, FamilyPipeline]):
     """Checkpoint as a family reads it: its configs, and functions that build spec and pipeline."""
 
+    family: Family
     networks: Mapping[str, Network]
     build_networks: Callable[..., Networks]
     """Function that builds the NamedTuple of networks from keyword arguments."""
-    model: str
-    """Name of the model in messages about single files."""
-    key_prefixes: str
-    """Prefixes of the transformer's keys in single files, for messages."""
     spec: MakeSpec
     """Function that builds the spec from the model's name, the folder and files, and the operator's
     defaults."""
@@ -93,16 +91,19 @@ class FamilyCheckpoint(Generic[Networks, FamilyPipeline]):
 
         Raises: CheckpointError: a file of another model.
         """
-        namings = {name: network.in_files for name, network in self.networks.items()}
-        in_file = FileFormat(self.model, self.key_prefixes, namings)
-        parts = {} if file is None else in_file.parts(file)
-        sources = {
+        sources: dict[str, tuple[Path | ComponentFiles, Renames]] = {
             name: (network.place, network.renames) for name, network in self.networks.items()
         }
+        single_files = self.family.single_files
+        if file is None or single_files is None:
+            return sources
+        namings = {name: network.in_files for name, network in self.networks.items()}
+        in_file = FileFormat(self.family.title, single_files.transformer_keys, namings)
+        parts = in_file.parts(file)
         return {name: parts.get(name, source) for name, source in sources.items()}
 
 
-def load(
+def load_checkpoint(
     read: Callable[[Path, Reading], FamilyCheckpoint[Networks, FamilyPipeline]],
     name: str,
     folder: Path,

@@ -5,10 +5,11 @@ Source: ComfyUI (comfy/supported_models.py) for the prefixes in files.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from models.checkpoint.folder import read_config
 from models.checkpoint.key_mapping import Renames
 from models.checkpoint.single_file import Naming
 from models.flow.load import TRANSFORMER, Network
@@ -23,6 +24,39 @@ from models.vae.key_mapping import RENAMES
 from models.vae.original_keys import vae_renames
 
 FamilyPipeline = TypeVar("FamilyPipeline")
+Parsed = TypeVar("Parsed")
+
+
+@runtime_checkable
+class ParsedConfig(Protocol):
+    """Config of a network, parsed from its `config.json`."""
+
+    @classmethod
+    def from_dict(cls: type[Parsed], config: Mapping[str, Any]) -> Parsed:
+        """Parse a config. Raises: ValueError: an unsupported config."""
+
+
+Transformer = TypeVar("Transformer", bound=ParsedConfig)
+TextEncoder = TypeVar("TextEncoder", bound=ParsedConfig)
+Autoencoder = TypeVar("Autoencoder", bound=ParsedConfig)
+
+
+def read_configs(
+    folder: Path,
+    transformer: type[Transformer],
+    text_encoder: type[TextEncoder],
+    vae: type[Autoencoder],
+) -> tuple[Transformer, TextEncoder, Autoencoder, FlowMatchEuler]:
+    """Read the configs of a checkpoint's networks as these classes, and its scheduler.
+
+    Raises: ValueError: an unsupported config.
+    """
+    return (
+        transformer.from_dict(read_config(folder, TRANSFORMER)),
+        text_encoder.from_dict(read_config(folder, "text_encoder")),
+        vae.from_dict(read_config(folder, "vae")),
+        FlowMatchEuler.from_dict(read_config(folder, "scheduler")),
+    )
 
 
 def transformer(

@@ -8,7 +8,7 @@ from typing import Any
 
 from models.checkpoint.fingerprint import config_digest, fingerprint
 from models.checkpoint.folder import chosen_defaults
-from models.spec.image_sizes import longest_side
+from models.media.scaling import longest_side
 from models.spec.model_spec import Limits, ModelSpec, Need
 from models.spec.quality_presets import CACHES, OPTIMIZATIONS, Optimization
 from models.vae.patches import PATCH

@@ -22,12 +22,19 @@ _XLABS_NAMES: Fused = {
     "single_blocks.{}.proj_lora": (f"{SINGLE}proj_out",),
 }
 
+_OF_GUIDANCE = (
+    *(f"time_text_embed.guidance_embedder.linear_{number}" for number in (1, 2)),
+    *(f"guidance_in.{end}_layer" for end in ("in", "out")),
+)
+"""Layers that schnell lacks."""
+
 TRANSFORMER = Spelling(
     RENAMES,
     fused=lambda network: {**LAYERS, **_XLABS_NAMES},
     swapped=SWAPPED,
     narrow=lambda network: {"x_embedder": 4 * network.config.latent_channels},
     unread=("norm",),
+    absent=_OF_GUIDANCE,
 )
 
 SPELLINGS = (TRANSFORMER, clip_spelling("clip", "text_encoder", ("lora_te1", "lora_te"), "clip_l"))

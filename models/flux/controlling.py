@@ -7,7 +7,6 @@ from functools import partial
 
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
@@ -56,7 +55,7 @@ def hints(
 
 
 def control_arrays(
-    networks: nnx.List,
+    networks: Sequence[FluxControlNet],
     transformer: FluxConfig,
     dtype: DTypeLike,
     rows: PyTree,

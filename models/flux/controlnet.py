@@ -14,8 +14,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from models.flux.conditioning import BlockConditions, BlockModulations
 from models.flux.control_config import FluxControlNetConfig
+from models.flux.modulations import BlockConditions, BlockModulations
 from models.flux.network import THETA, shape_of, single_block
 from models.nn.attention.attention import TokenAttention, token_attention
 from models.nn.blocks.double_stream import (

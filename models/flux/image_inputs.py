@@ -17,9 +17,9 @@ from models.flux.reference import SIDE_PX, read_reference
 from models.flux.request import FluxRequest
 from models.interface.image_start import start_inputs
 from models.interface.images import read_image, read_mask
-from models.interface.pipeline import RequestError
 from models.sampling.base import Plan
 from models.sampling.torch_rng import TorchGenerator
+from models.spec.request import RequestError
 
 Inputs = dict[str, np.ndarray]
 Files = Mapping[str, bytes]

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from models.checkpoint.key_mapping import Renames, layer_renames
-from models.flow.joint_names import BLOCKS, HEAD_NORMS, HEADS, SINGLE_BLOCKS, double_renames
+from models.flow.joint_names import (
+    BLOCKS,
+    HEAD_NORMS,
+    HEADS,
+    SINGLE_BLOCKS,
+    double_renames,
+    outer_layers,
+)
 
-_EMBEDDERS = {"timestep": "time_in", "guidance": "guidance_in", "text": "pooled_in"}
-_FEED_FORWARD = {r"net\.0\.proj": "up", r"net\.2": "down"}
+_EMBEDDERS = {
+    r"time_text_embed\.timestep": "time_in",
+    r"time_text_embed\.guidance": "guidance_in",
+    r"time_text_embed\.text": "pooled_in",
+}
 
 RENAMES: Renames = (
-    *layer_renames(
-        {
-            "x_embedder": "latents_in",
-            "context_embedder": "text_in",
-            **{
-                rf"time_text_embed\.{source}_embedder\.linear_{number}": f"conditions.{path}.{part}"
-                for source, path in _EMBEDDERS.items()
-                for number, part in ((1, "first"), (2, "second"))
-            },
-            r"norm_out\.linear": "conditions.out_modulation.linear",
-            "proj_out": "latents_out",
-        }
-    ),
+    *layer_renames(outer_layers("x_embedder", "context_embedder", _EMBEDDERS)),
     *layer_renames(
         {
             r"norm1\.linear": "image_modulation.linear",
@@ -29,10 +27,7 @@ RENAMES: Renames = (
         },
         stack=(BLOCKS, "conditions"),
     ),
-    *double_renames(
-        {rf"ff\.{source}": path for source, path in _FEED_FORWARD.items()},
-        {rf"ff_context\.{source}": path for source, path in _FEED_FORWARD.items()},
-    ),
+    *double_renames({r"net\.0\.proj": "up", r"net\.2": "down"}),
     *layer_renames(
         {r"norm\.linear": "single_modulation.linear"}, stack=(SINGLE_BLOCKS, "conditions")
     ),

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from models.checkpoint.config_fields import check_fit
 from models.checkpoint.folder import read_config, read_model_index, read_reference_px
-from models.flow.load import FamilyCheckpoint, Network
-from models.flow.load import load as load_checkpoint
-from models.flow.parts import image_autoencoder
+from models.flow import parts
+from models.flow.load import FamilyCheckpoint, Network, load_checkpoint
 from models.flow.spec import optimizations_of
 from models.flux.config import FluxConfig
 from models.flux.control_checkpoint import controls_of
+from models.flux.family import FAMILY
 from models.flux.key_mapping import RENAMES
 from models.flux.kinds import kind_of
 from models.flux.network import FluxTransformer
@@ -55,14 +55,13 @@ def read(folder: Path, reading: Reading) -> FamilyCheckpoint[FluxNetworks, FluxP
             clip.ClipTextModel, (clip_config,), first, clip.RENAMES, by_size=True, in_files=CLIP
         ),
         "t5": Network(t5.T5Encoder, (t5_config,), second, t5.RENAMES, by_size=True, in_files=T5),
-        "vae": image_autoencoder(folder, vae),
+        "vae": parts.image_autoencoder(folder, vae),
     }
     image_prompts = redux.image_prompts if redux else {}
     return FamilyCheckpoint(
+        FAMILY,
         {**networks, **redux.networks} if redux else networks,
         FluxNetworks,
-        "Flux",
-        "double_blocks or transformer_blocks",
         spec_of(
             config,
             vae,

@@ -15,8 +15,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from models.flux.conditioning import Conditions
 from models.flux.config import FluxConfig
+from models.flux.modulations import Conditions
 from models.nn.attention.attention import TokenAttention, token_attention
 from models.nn.blocks.double_stream import StreamShape
 from models.nn.blocks.feed_forward import GeluFeedForward, GeluMiddle

@@ -26,11 +26,10 @@ from models.flux.request import FluxRequest
 from models.interface.apply_presets import quality_of
 from models.interface.controls import requested_controls
 from models.interface.denoising_pipeline import Draft, flatten_prompts
+from models.interface.flow_steps import flow_plan, flow_steps
 from models.interface.image_prompts import requested_image_prompts
-from models.interface.image_start import clean_latents
-from models.interface.pipeline import Fields, PyTree
-from models.interface.progressive import generator_of
-from models.interface.request import read_request
+from models.interface.image_start import clean_latents, generator_of
+from models.interface.pipeline import PyTree
 from models.interface.step_program import StepProgram
 from models.interface.token_buckets import EXTENT, GRID, buckets_of, padded_to, size_inputs
 from models.nn.blocks.joint_transformer import ControlArrays, Modulations
@@ -83,6 +82,7 @@ class FluxPipeline(LatentImagePipeline[FluxNetworks]):
       grid; image tokens are padded with zeros.
     """
 
+    REQUEST = FluxRequest
     PROMPTS = ("prompt_embeds", "pooled_embeds")
     ENCODERS = ("clip",)
     SPELLINGS = SPELLINGS
@@ -118,29 +118,31 @@ class FluxPipeline(LatentImagePipeline[FluxNetworks]):
         self.tokenizers = (clip_tokenizer, t5_tokenizer)
         self._clip_tokens = modules.clip.config.max_position_embeddings
 
-    def plan_request(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
+    def plan_request(self, request: FluxRequest, images: Mapping[str, bytes]) -> Draft:
         """Tokenize the prompts, draw the noise, and plan the steps."""
-        request = read_request(FluxRequest, fields)
         h, w = self.grid_of(width=request.width, height=request.height)
         texts = read_texts(request, self.tokenizers, self._clip_tokens)
         tokens = h * w // 4
         from_image = self.kind.starts_from_image and "image" in images
-        plan = request.plan(self.scheduler, tokens, request.image_strength(from_image=from_image))
-        generator = generator_of(request.seed, fields)
+        strength = request.image_strength(from_image=from_image)
+        plan = flow_plan(request, self.scheduler, tokens, strength)
+        generator = generator_of(request)
         draws = ImageDraws(generator, h, w, self.config.latent_channels, self.dtype)
         size = (request.width, request.height)
-        control = requested_controls(fields, images, self.spec, size)
+        control = requested_controls(request.control, images, self.spec, size)
         inputs = {
             **texts.inputs,
             **control_inputs(self.controls, control, draws),
             **self.kind.inputs(request, images, plan, draws),
             **image_prompt_inputs(
-                request, requested_image_prompts(fields, images, self.spec), self.preprocessor
+                request,
+                requested_image_prompts(request.image_prompts, images, self.spec),
+                self.preprocessor,
             ),
         }
         prompts = len(request.prompts)
         kind = f"text={request.max_sequence_length},prompts={prompts}"
-        padded = None if "reference" in inputs else self._padded(fields, h, w)
+        padded = None if "reference" in inputs else self._padded(request, h, w)
         if "reference" in inputs:
             rows, columns, _ = inputs["reference"].shape
             kind += f",reference={columns}x{rows}"
@@ -154,7 +156,7 @@ class FluxPipeline(LatentImagePipeline[FluxNetworks]):
         return Draft(
             f"{request.width}x{request.height},{kind}",
             inputs,
-            self.controls.steps(request.steps(plan, self.scheduler.solver), control),
+            self.controls.steps(flow_steps(request, plan, self.scheduler.solver), control),
             request.width,
             request.height,
             request.seed,
@@ -164,13 +166,15 @@ class FluxPipeline(LatentImagePipeline[FluxNetworks]):
             kind if padded is not None else "",
         )
 
-    def _padded(self, fields: Fields, h: int, w: int) -> int | None:
+    def _padded(self, request: FluxRequest, h: int, w: int) -> int | None:
         """Return the number of tokens of the bucket; None if the steps are specific to the size.
 
         Step caches exclude buckets, since their signal is a mean over tokens.
         """
         is_too_long = max(h, w) > PATCH * self._most_side
-        if self.buckets is None or is_too_long or quality_of(self.spec, fields).step_cache:
+        if self.buckets is None or is_too_long:
+            return None
+        if quality_of(self.spec, request.quality).step_cache:
             return None
         return self.buckets.padded_tokens(h * w // PATCH**2)
 
@@ -276,4 +280,7 @@ class FluxPipeline(LatentImagePipeline[FluxNetworks]):
             jnp.repeat(values[name], prompts) for name in ("timestep", "guidance_scale")
         )
         flat = transformer.conditions(timestep, guidance, flatten_prompts(pooled_embeds))
-        return jax.tree.map(lambda leaf: leaf.reshape(times, prompts, *leaf.shape[1:]), flat)
+        modulations: Modulations = jax.tree.map(
+            lambda leaf: leaf.reshape(times, prompts, *leaf.shape[1:]), flat
+        )
+        return modulations

@@ -5,19 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from models.text.published import CLIP_L
 from models.vae.published import FLUX_1
 
-CLIP_L: Mapping[str, Any] = {
-    "vocab_size": 49408,
-    "hidden_size": 768,
-    "intermediate_size": 3072,
-    "projection_dim": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "max_position_embeddings": 77,
-    "hidden_act": "quick_gelu",
-    "eos_token_id": 2,
-}
 T5_XXL: Mapping[str, Any] = {
     "vocab_size": 32128,
     "d_model": 4096,

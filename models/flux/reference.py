@@ -7,7 +7,7 @@ from jaxtyping import Float32
 from PIL import Image
 
 from models.interface.images import open_image, pixels_of
-from models.interface.pipeline import RequestError
+from models.spec.request import RequestError
 
 SIZES = (
     *((672, 1568), (688, 1504), (720, 1456), (752, 1392), (800, 1328), (832, 1248), (880, 1184)),

@@ -1,4 +1,4 @@
-"""Flux's view of a resolved request: validated values, NumPy inputs and a step table."""
+"""Request of Flux, validated. No JAX: front ends import this module."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from models.interface.flow_request import TrueCfgRequest
-from models.interface.request import REQUEST, served_fields
-from models.sampling.base import Plan
 from models.spec.field_types import Count, Scale
 from models.spec.prompt_syntax import PromptSyntax
+from models.spec.request import REQUEST, TrueCfgRequest, served_fields
 
 MAX_SEQUENCE_LENGTH = 512
 """Maximum number of T5 tokens, as in diffusers' FluxPipeline."""
@@ -39,8 +37,9 @@ class FluxRequest(TrueCfgRequest):
             for field in fields
         }
 
-    def values(self, plan: Plan) -> Mapping[str, float]:
-        """Return the step inputs in addition to the time."""
+    @property
+    def scales(self) -> Mapping[str, float]:
+        """Guidance scales that are inputs of every step."""
         return {"guidance_scale": self.guidance_scale, "true_cfg_scale": self.true_cfg_scale}
 
 

@@ -19,6 +19,7 @@ from models.flow.joint_names import (
     authors_layers,
     authors_table,
     double_renames,
+    outer_layers,
 )
 
 _SHARED = {
@@ -27,27 +28,20 @@ _SHARED = {
     "single_stream_modulation": "single_modulation",
 }
 """Modulation layers, each shared by all blocks of a kind."""
-_FEED_FORWARD = {"linear_in": "{gate,up}", "linear_out": "down"}
 
 RENAMES: Renames = (
     *layer_renames(
         {
-            "x_embedder": "latents_in",
-            "context_embedder": "text_in",
-            r"time_guidance_embed\.timestep_embedder\.linear_1": "conditions.time_in.first",
-            r"time_guidance_embed\.timestep_embedder\.linear_2": "conditions.time_in.second",
+            **outer_layers(
+                *("x_embedder", "context_embedder"), {r"time_guidance_embed\.timestep": "time_in"}
+            ),
             **{
                 rf"{source}\.linear": f"conditions.{target}.linear"
                 for source, target in _SHARED.items()
             },
-            r"norm_out\.linear": "conditions.out_modulation.linear",
-            "proj_out": "latents_out",
         }
     ),
-    *double_renames(
-        {rf"ff\.{source}": target for source, target in _FEED_FORWARD.items()},
-        {rf"ff_context\.{source}": target for source, target in _FEED_FORWARD.items()},
-    ),
+    *double_renames({"linear_in": "{gate,up}", "linear_out": "down"}),
     *layer_renames(
         {
             r"attn\.to_qkv_mlp_proj": "{heads.q,heads.k,heads.v,middle.gate,middle.up}",

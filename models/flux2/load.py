@@ -6,21 +6,20 @@ from functools import partial
 from pathlib import Path
 
 from models.checkpoint.config_fields import check_fit
-from models.checkpoint.folder import read_config, read_model_index
+from models.checkpoint.folder import read_model_index
 from models.checkpoint.single_file import Naming
+from models.flow import parts
 from models.flow.chat_pipeline import ChatNetworks
-from models.flow.load import FamilyCheckpoint
-from models.flow.load import load as load_checkpoint
-from models.flow.parts import autoencoder, chat_pipeline, qwen3_encoder, transformer
+from models.flow.load import FamilyCheckpoint, load_checkpoint
 from models.flow.spec import optimizations_of
 from models.flux2.config import Flux2Config
+from models.flux2.family import FAMILY
 from models.flux2.key_mapping import NAMINGS, RENAMES
 from models.flux2.network import Flux2Transformer
 from models.flux2.pipeline import Flux2Pipeline
 from models.flux2.spec import spec_of
 from models.loading.preview import flat_image_encoder
 from models.loading.sources import Reading
-from models.sampling.flow_match import FlowMatchEuler
 from models.text.chat import NOT_THINKING
 from models.text.qwen3 import Qwen3Config
 from models.vae import batch_normed
@@ -32,28 +31,28 @@ STATES = (9, 18, 27)
 
 def read(folder: Path, reading: Reading) -> FamilyCheckpoint[ChatNetworks, Flux2Pipeline]:
     """Read the configs of a FLUX.2 checkpoint. Raises: ValueError: an unsupported config."""
-    config = Flux2Config.from_dict(read_config(folder, "transformer"))
-    vae = BatchNormedVaeConfig.from_dict(read_config(folder, "vae"))
-    text = Qwen3Config.from_dict(read_config(folder, "text_encoder"))
+    config, text, vae, scheduler = parts.read_configs(
+        folder, Flux2Config, Qwen3Config, BatchNormedVaeConfig
+    )
     states = len(STATES) * text.hidden_size
     check_fit(
         ("transformer in_channels", config.in_channels, "vae latents", vae.packed_channels),
         ("transformer joint_attention_dim", config.joint_attention_dim, "text_encoder", states),
     )
-    scheduler = FlowMatchEuler.from_dict(read_config(folder, "scheduler"))
     is_distilled = bool(read_model_index(folder).get("is_distilled", False))
     in_file = Naming(("vae.",), "bn.running_mean", batch_normed.authors_renames(vae))
     return FamilyCheckpoint(
+        FAMILY,
         {
-            "transformer": transformer(folder, Flux2Transformer, config, RENAMES, NAMINGS),
-            "text_encoder": qwen3_encoder(folder, text, STATES, "qwen3_4b", "qwen3_8b"),
-            "vae": autoencoder(folder, BatchNormedAutoencoder, vae, batch_normed.RENAMES, in_file),
+            "transformer": parts.transformer(folder, Flux2Transformer, config, RENAMES, NAMINGS),
+            "text_encoder": parts.qwen3_encoder(folder, text, STATES, "qwen3_4b", "qwen3_8b"),
+            "vae": parts.autoencoder(
+                folder, BatchNormedAutoencoder, vae, batch_normed.RENAMES, in_file
+            ),
         },
         ChatNetworks,
-        "FLUX.2",
-        "double_blocks or transformer_blocks",
         spec_of(vae, is_distilled=is_distilled),
-        chat_pipeline(Flux2Pipeline, folder, reading, scheduler, NOT_THINKING),
+        parts.chat_pipeline(Flux2Pipeline, folder, reading, scheduler, NOT_THINKING),
         vae.downsampling,
         flat_image_encoder,
         optimizations_of(config.num_layers),

@@ -10,15 +10,16 @@ import jax
 import jax.numpy as jnp
 
 from models.flow.chat_pipeline import ChatNetworks, ModulatedPipeline
+from models.flow.references import read_references
 from models.flux2.key_mapping import SPELLINGS
-from models.flux2.references import read_references
 from models.flux2.request import Flux2Request, empirical_mu
 from models.interface.denoising_pipeline import Draft
+from models.interface.flow_steps import flow_plan, flow_steps
 from models.interface.image_start import draw_noise
 from models.interface.pipeline import Fields
-from models.interface.request import read_request
 from models.nn.layers.step_cache import initial_cache
 from models.sampling.torch_rng import TorchGenerator
+from models.spec.request import BY_CHECKPOINT, Request
 from models.vae.latent_statistics import NormedLatentPipeline
 from models.vae.references import inputs_of
 
@@ -34,18 +35,22 @@ class Flux2Pipeline(ModulatedPipeline, NormedLatentPipeline[ChatNetworks]):
       grid.
     """
 
+    REQUEST = Flux2Request
     PROMPTS = ("prompt_embeds",)
     ENCODER = "Qwen3"
     SPELLINGS = SPELLINGS
 
-    def plan_request(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
+    def read(self, fields: Fields) -> Request:
+        """Read a request; distilled checkpoints ignore the fields of guidance."""
+        served = self.spec.fields | BY_CHECKPOINT
+        return super().read({name: value for name, value in fields.items() if name in served})
+
+    def plan_request(self, request: Flux2Request, images: Mapping[str, bytes]) -> Draft:
         """Tokenize the prompts, draw the noise, preprocess the references, and plan the steps."""
-        served = {name: value for name, value in fields.items() if name in self.spec.fields}
-        request = read_request(Flux2Request, served)
         h, w = self.grid_of(width=request.width, height=request.height)
         tokens = h * w // 4
         mu = empirical_mu(tokens, request.num_inference_steps)
-        plan = request.plan(self.scheduler, tokens, mu=mu)
+        plan = flow_plan(request, self.scheduler, tokens, mu=mu)
         multiple = self.spec.limits.size_multiple_px
         references = read_references(images, self.spec)
         grids = [tuple(side // multiple for side in pixels.shape[:2]) for pixels in references]
@@ -54,7 +59,7 @@ class Flux2Pipeline(ModulatedPipeline, NormedLatentPipeline[ChatNetworks]):
         return self.build_draft(
             request,
             {"noise": draw((h // 2, w // 2), self.dtype), **inputs_of(references)},
-            request.steps(plan, self.scheduler.solver),
+            flow_steps(request, plan, self.scheduler.solver),
             tokens + sum(rows * columns for rows, columns in grids),
             f",references={sizes}" if sizes else "",
         )

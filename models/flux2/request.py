@@ -1,4 +1,4 @@
-"""FLUX.2 klein's view of a resolved request: validated values and a step table."""
+"""Request of FLUX.2 klein, validated. No JAX: front ends import this module."""
 
 from __future__ import annotations
 
@@ -8,11 +8,8 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from models.interface.flow_request import FlowRequest, StepValues
-from models.interface.request import REQUEST, served_fields
-from models.sampling.base import Plan
 from models.spec.field_types import Count, Scale
-from models.vae.references import IMAGE, REFERENCE_IMAGES
+from models.spec.request import REQUEST, FlowRequest, served_fields
 
 MAX_SEQUENCE_LENGTH = 512
 """Maximum number of text tokens, including the chat template's, as in training."""
@@ -34,12 +31,13 @@ class Flux2Request(FlowRequest):
         """Return whether classifier-free guidance is used."""
         return self.guidance_scale > 1
 
-    def values(self, plan: Plan) -> Mapping[str, StepValues]:
-        """Return the step inputs in addition to the time."""
+    @property
+    def scales(self) -> Mapping[str, float]:
+        """Guidance scales that are inputs of every step."""
         return {"guidance_scale": self.guidance_scale}
 
 
-FIELDS = served_fields(Flux2Request, IMAGE, REFERENCE_IMAGES)
+FIELDS = served_fields(Flux2Request, "image", "reference_images")
 """Request fields of FLUX.2 klein."""
 GUIDANCE = frozenset({"guidance_scale", "negative_prompt"})
 """Fields of classifier-free guidance; not available in distilled checkpoints."""

@@ -1,4 +1,4 @@
-"""Interface between families and engine: pipeline protocol, step programs, image input and output.
+"""Interface between families and engine: families, pipelines, step programs, images.
 
-May import `checkpoint`, `nn`, `parallel`, `sampling`, `spec`.
+May import `checkpoint`, `media`, `nn`, `parallel`, `sampling`, `spec`.
 """

@@ -19,8 +19,12 @@ from models.interface.pipeline import Fields, PreparedRow, Step
 from models.parallel.row_adapters import RowAdapters
 from models.spec.lora import RequestedLora, page_count
 
-PAGES, SCALES = "adapter_pages", "adapter_scales"
-"""Names in a step's values, and in the inputs of `encode`."""
+PAGES, SCALES, OWNERS = "adapter_pages", "adapter_scales", "adapter_owners"
+"""Names in a step's values, and in the inputs of `encode`, as in `RowAdapters`."""
+
+
+NO_OWNER = -1
+"""Owner of pages whose adapter has no magnitudes."""
 
 
 def requested_adapters(fields: Fields) -> tuple[RequestedLora, ...]:
@@ -46,7 +50,9 @@ def with_adapters(
 def _with_pages(step: Step, columns: Mapping[str, np.ndarray]) -> Step:
     if not columns:
         return step
-    program = replace(step.program, adapter_pages=len(columns[PAGES]))
+    program = replace(
+        step.program, adapter_pages=len(columns[PAGES]), adapter_magnitudes=OWNERS in columns
+    )
     return replace(step, program=program, values={**step.values, **columns})
 
 
@@ -63,22 +69,29 @@ def encoder_inputs(
 def _columns(
     adapters: Sequence[RequestedLora], networks: Collection[str], step: int, steps: int
 ) -> Mapping[str, np.ndarray]:
-    """Return pages and scales of the adapters that change these networks, float32 [pages]."""
+    """Return the pages of the adapters that change these networks, float32 [pages]."""
     pages: list[int] = []
     scales: list[float] = []
+    owners: list[int] = []
     first = 0
     for adapter in adapters:
         if set(networks) & set(adapter.networks):
+            ranks = adapter.pages - adapter.has_magnitudes
+            magnitudes = len(pages) + ranks if adapter.has_magnitudes else NO_OWNER
             pages += range(first, first + adapter.pages)
-            scales += [adapter.scale(step, steps)] * adapter.pages
+            scales += [adapter.scale(step, steps)] * ranks + [0.0] * adapter.has_magnitudes
+            owners += [magnitudes] * ranks + [NO_OWNER] * adapter.has_magnitudes
         first += adapter.pages
     if not pages:
         return {}
     more = page_count(len(pages)) - len(pages)
-    return {
+    columns = {
         PAGES: np.array(pages + pages[:1] * more, np.float32),
         SCALES: np.array(scales + [0.0] * more, np.float32),
     }
+    if any(owner != NO_OWNER for owner in owners):
+        columns[OWNERS] = np.array(owners + [NO_OWNER] * more, np.float32)
+    return columns
 
 
 def with_bank_pages(prepared: PreparedRow, places: Sequence[int]) -> PreparedRow:
@@ -108,7 +121,12 @@ def row_adapters(values: Mapping[str, Any], rows: int | None = None) -> RowAdapt
     """
     if PAGES not in values:
         return None
-    pages, scales = (jnp.asarray(values[name]) for name in (PAGES, SCALES))
+    names = (PAGES, SCALES, OWNERS) if OWNERS in values else (PAGES, SCALES)
+    pages, scales, *owners = (jnp.asarray(values[name]) for name in names)
     if rows == 1:
-        pages, scales = pages[None], scales[None]
-    return RowAdapters(jax.lax.convert_element_type(pages, jnp.int32), scales)
+        pages, scales, *owners = (column[None] for column in (pages, scales, *owners))
+    return RowAdapters(
+        jax.lax.convert_element_type(pages, jnp.int32),
+        scales,
+        *(jax.lax.convert_element_type(owner, jnp.int32) for owner in owners),
+    )

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from models.checkpoint.folder import read_qualities
-from models.interface.pipeline import Fields, RequestError, Step
+from models.interface.pipeline import Step
 from models.spec.hires import LATENT
 from models.spec.model_spec import ModelSpec
+from models.spec.option import OptionError
 from models.spec.quality_presets import (
     COEFFICIENTS,
     DEGREES,
@@ -26,6 +27,7 @@ from models.spec.quality_presets import (
     StepCache,
     presets,
 )
+from models.spec.request import RequestError
 from models.spec.step_plan import Weights
 
 BY_USE: frozenset[Optimization] = frozenset({"eight_bit", "progressive"})
@@ -47,7 +49,7 @@ def with_presets(
         given: the operator's presets.
         eight_bit: storage of 8-bit weights; None: no 8-bit weights.
 
-    Raises: ValueError: a preset has an unsupported optimization or lacks a required one, or the
+    Raises: OptionError: a preset has an unsupported optimization or lacks a required one, or the
         default is not a preset.
     """
     by_use = {"eight_bit": eight_bit, "progressive": LATENT in spec.hires_upscalers}
@@ -73,26 +75,26 @@ def with_presets(
     )
     if (chosen := full.defaults["quality"]) not in full.quality_names:
         names = ", ".join(full.quality_names)
-        raise ValueError(f"the default quality {chosen!r} must be one of {names}")
+        raise OptionError("defaults.quality", f"{chosen!r} must be one of {names}")
     return full
 
 
 def _of_eight_bits(
     qualities: Mapping[str, Quality], given: Mapping[str, Quality]
 ) -> dict[str, Quality]:
-    """Return the presets without exact weights. Raises: ValueError: the operator's need them."""
+    """Return the presets without exact weights. Raises: OptionError: the operator's need them."""
     exact = sorted(name for name, quality in given.items() if not quality.eight_bit)
     if exact:
-        raise ValueError(
-            f'quality.{exact[0]} needs exact weights, which eight_bit = "instead" replaces; '
-            'set its eight_bit = "w8a16", or store both kinds of weights ("beside")'
+        raise OptionError(
+            f"quality.{exact[0]}",
+            'needs exact weights, which eight_bit = "instead" replaces; set its '
+            'eight_bit = "w8a16", or store both kinds of weights ("beside")',
         )
     return {name: quality for name, quality in qualities.items() if quality.eight_bit}
 
 
-def quality_of(spec: ModelSpec, fields: Fields) -> Quality:
+def quality_of(spec: ModelSpec, name: str) -> Quality:
     """Return the preset that a request names. Raises: RequestError: unknown name."""
-    name = fields.get("quality") or EXACT
     if name not in spec.quality_names:
         raise RequestError("quality", f"{name!r} must be one of {', '.join(spec.quality_names)}")
     return Quality() if name == EXACT else spec.qualities[name]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
@@ -12,9 +11,9 @@ from PIL import Image
 
 from models.interface.canny import canny
 from models.interface.images import open_image
-from models.interface.pipeline import Fields, RequestError
-from models.spec.controls import FIELD
+from models.spec.controls import FIELD, ControlOptions
 from models.spec.model_spec import ModelSpec
+from models.spec.request import RequestError
 
 Pixels = UInt8[np.ndarray, "height width 3"]
 
@@ -39,7 +38,10 @@ class RequestedControl:
 
 
 def requested_controls(
-    fields: Fields, images: Mapping[str, bytes], spec: ModelSpec, size: tuple[int, int]
+    entries: Sequence[ControlOptions],
+    images: Mapping[str, bytes],
+    spec: ModelSpec,
+    size: tuple[int, int],
 ) -> tuple[RequestedControl, ...]:
     """Return a request's controls in order.
 
@@ -50,7 +52,7 @@ def requested_controls(
     Raises: RequestError: too many controls, an unknown name, a missing or unreadable image, or a
         step range that ends before it begins; names the field.
     """
-    entries, top = fields.get(FIELD) or (), spec.limits.max_controls
+    top = spec.limits.max_controls
     if len(entries) > top:
         raise RequestError(FIELD, f"has {len(entries)} entries; the model takes {top} at most")
     return tuple(_read(index, entry, images, spec, size) for index, entry in enumerate(entries))
@@ -58,22 +60,21 @@ def requested_controls(
 
 def _read(
     index: int,
-    entry: Mapping[str, Any],
+    entry: ControlOptions,
     images: Mapping[str, bytes],
     spec: ModelSpec,
     size: tuple[int, int],
 ) -> RequestedControl:
-    path, name = f"{FIELD}.{index}", entry.get("name")
-    if name not in spec.controls:
+    path, start, end = f"{FIELD}.{index}", entry.start, entry.end
+    if entry.name not in spec.controls:
         raise RequestError(f"{path}.name", f"must be {' or '.join(sorted(spec.controls))}")
     field = f"{path}.image"
     if field not in images:
         raise RequestError(field, "is needed: the output follows it")
-    start, end = float(entry.get("start", 0.0)), float(entry.get("end", 1.0))
     if start >= end:
         raise RequestError(f"{path}.start", f"{start:g} must be less than end, {end:g}")
     image = open_image(images[field], field).resize(size, Image.Resampling.LANCZOS)
     pixels = np.asarray(image)
-    if entry.get("preprocess") == "canny":
+    if entry.preprocess == "canny":
         pixels = canny(pixels)
-    return RequestedControl(str(name), float(entry.get("scale", 1.0)), start, end, pixels)
+    return RequestedControl(entry.name, entry.scale, start, end, pixels)

@@ -6,7 +6,7 @@ plan_request (host) → embed → predict × n → decode (device)
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -16,15 +16,9 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Shaped
 
-from models.interface.adapters import (
-    encoder_inputs,
-    requested_adapters,
-    row_adapters,
-    with_adapters,
-)
+from models.interface.adapters import encoder_inputs, row_adapters, with_adapters
 from models.interface.apply_presets import apply_optimizations, quality_of
 from models.interface.pipeline import Clip, Fields, PreparedRow, PyTree, RequestWarning, Step
-from models.interface.progressive import part_of
 from models.interface.solver_step import history, restore_outside_mask, solver_step
 from models.interface.step_program import StepProgram
 from models.interface.token_buckets import size_leaves
@@ -34,6 +28,7 @@ from models.parallel.trace_options import TraceOptions, trace_options
 from models.sampling.guidance import classifier_free, of_first_prompt
 from models.sampling.solver import SolverOutput
 from models.spec.model_spec import ModelSpec
+from models.spec.request import Request, read_request
 
 Networks = TypeVar("Networks", bound=tuple[Any, ...])
 """Named tuple with one entry per network; None: the checkpoint lacks the network."""
@@ -68,6 +63,8 @@ class DenoisingPipeline(ABC, Generic[Networks]):
     prompt; the second entry is the negative prompt.
     """
 
+    REQUEST: ClassVar[Callable[..., Request]]
+    """Request class of the family."""
     PROMPTS: ClassVar[tuple[str, ...]]
     """Leaves of a row with an entry per prompt."""
     ENCODERS: ClassVar[tuple[str, ...]] = ()
@@ -86,8 +83,11 @@ class DenoisingPipeline(ABC, Generic[Networks]):
         self.weights: Networks = kind(*(weights for _, weights in split))
 
     @abstractmethod
-    def plan_request(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
-        """Validate a request and create tokens, noise and the table of steps. NumPy only.
+    def plan_request(self, request: Any, images: Mapping[str, bytes]) -> Draft:
+        """Create a request's tokens, noise and table of steps. NumPy only.
+
+        Args:
+            request: of the class `REQUEST`.
 
         Raises: RequestError: the request is not supported; names the field.
         """
@@ -117,9 +117,10 @@ class DenoisingPipeline(ABC, Generic[Networks]):
         """Decode a row's estimate of the clean latents, small and without the VAE."""
 
     def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> PreparedRow:
-        """Prepare a request, and apply its preset and adapters to its steps."""
-        draft, quality = self.plan_request(fields, images), quality_of(self.spec, fields)
-        adapters, part = requested_adapters(fields), part_of(fields)
+        """Validate and prepare a request, and apply its preset and adapters to its steps."""
+        request = self.read(fields)
+        draft, quality = self.plan_request(request, images), quality_of(self.spec, request.quality)
+        adapters, part = request.loras, request.progressive
         before = part.before if part else 0
         inputs = {**draft.inputs, **encoder_inputs(adapters, self.ENCODERS)}
         if quality.step_cache:
@@ -137,6 +138,10 @@ class DenoisingPipeline(ABC, Generic[Networks]):
             adapters,
             ",".join(filter(None, (draft.step_bucket, draft.step_bucket and quality.key))),
         )
+
+    def read(self, fields: Fields) -> Request:
+        """Read a resolved request as the family's class. Raises: RequestError."""
+        return read_request(self.REQUEST, fields)
 
     def encode(self, weights: Networks, inputs: Mapping[str, jax.Array]) -> PyTree:
         """Create a row from a request's inputs."""
@@ -204,8 +209,8 @@ class DenoisingPipeline(ABC, Generic[Networks]):
         stepped = solver_step(program, rows["latents"], output, rows["history"], values)
         return restore_outside_mask(stepped, rows, values) if "clean" in rows else stepped
 
-    def spatial(self, row: PyTree) -> Float[Array, "h w c"]:
-        """Return a row's latents in spatial order."""
+    def spatial(self, row: PyTree) -> Float[Array, "*shape"]:
+        """Return a row's latents in spatial order; flat latents (LTX) unchanged."""
         latents: Array = row["latents"]
         return latents
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from models.interface.pipeline import RequestError, RequestWarning
+from models.interface.pipeline import RequestWarning
 from models.sampling.base import Plan, Scheduler
+from models.spec.request import RequestError
 
 SchedulerPlan = tuple[Scheduler, Plan]
 

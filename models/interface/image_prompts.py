@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from models.interface.pipeline import Fields, RequestError
-from models.spec.image_prompts import FIELD, name_of
+from models.spec.image_prompts import FIELD, ImagePromptOptions, name_of
 from models.spec.model_spec import ModelSpec
+from models.spec.request import RequestError
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class RequestedImagePrompt:
 
 
 def requested_image_prompts(
-    fields: Fields, images: Mapping[str, bytes], spec: ModelSpec
+    entries: Sequence[ImagePromptOptions], images: Mapping[str, bytes], spec: ModelSpec
 ) -> tuple[RequestedImagePrompt, ...]:
     """Return a request's image prompts in order.
 
@@ -37,7 +37,6 @@ def requested_image_prompts(
     Raises: RequestError: too many image prompts, an unknown name, or a missing image; names the
         field.
     """
-    entries = fields.get(FIELD) or ()
     top = spec.limits.max_image_prompts
     if len(entries) > top:
         raise RequestError(FIELD, f"has {len(entries)} images; the model takes {top} at most")
@@ -45,15 +44,13 @@ def requested_image_prompts(
 
 
 def _read(
-    index: int, entry: Mapping[str, object], images: Mapping[str, bytes], spec: ModelSpec
+    index: int, entry: ImagePromptOptions, images: Mapping[str, bytes], spec: ModelSpec
 ) -> RequestedImagePrompt:
-    path, name = f"{FIELD}.{index}", name_of(entry, spec.image_prompts)
+    path, name = f"{FIELD}.{index}", name_of(entry.name, spec.image_prompts)
     if name not in spec.image_prompts:
         names = " or ".join(sorted(spec.image_prompts))
         raise RequestError(f"{path}.name", f"must be {names}, not {name!r}")
     field = f"{path}.image"
     if field not in images:
         raise RequestError(field, "is needed: it guides the content of the output")
-    scale = entry.get("scale", 1.0)
-    assert isinstance(scale, (int, float))  # validated by the front end
-    return RequestedImagePrompt(field, str(name), float(scale), images[field])
+    return RequestedImagePrompt(field, str(name), entry.scale, images[field])

@@ -12,7 +12,9 @@ from jaxtyping import Array, Float
 
 from models.interface.images import read_image, read_mask
 from models.sampling.base import Plan
+from models.sampling.shrunk_noise import ShrunkGenerator
 from models.sampling.torch_rng import TorchGenerator
+from models.spec.request import Request
 
 NPY = b"\x93NUMPY"
 """First bytes of a latents file."""
@@ -83,6 +85,18 @@ def clean_latents(inputs: Mapping[str, Any], encode: Callable[[Array, Array], An
     if "image_latents" in inputs:
         return inputs["image_latents"]
     return encode(inputs["image"], inputs["image_noise"]) if "image" in inputs else None
+
+
+def generator_of(request: Request) -> TorchGenerator:
+    """Return the generator of an image's noise.
+
+    Steps at a smaller size average the full image's noise, which preserves the composition of that
+    seed.
+    """
+    part, size = request.progressive, (request.height, request.width)
+    if part is None or (full_size := (part.height, part.width)) == size:
+        return TorchGenerator(request.seed)
+    return ShrunkGenerator(request.seed, full_size, size)
 
 
 def draw_noise(

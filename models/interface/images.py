@@ -9,8 +9,8 @@ from jaxtyping import Array, Float, Float32
 from PIL import Image
 
 from models.interface.finite import record_finite
-from models.interface.pipeline import RequestError
-from models.spec.image_files import decode
+from models.media.image_files import decode
+from models.spec.request import RequestError
 
 
 def open_image(data: bytes, field: str = "image") -> Image.Image:

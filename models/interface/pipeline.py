@@ -32,15 +32,6 @@ PyTree = Any
 Fields = Mapping[str, Any]
 
 
-class RequestError(ValueError):
-    """Rejection of a request that this model does not support; `field` names the cause."""
-
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(f"{field}: {message}")
-        self.field = field
-        self.message = message
-
-
 @dataclass(frozen=True)
 class RequestWarning:
     """Warning about a request field that has no effect, or a different effect."""

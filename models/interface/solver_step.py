@@ -18,7 +18,7 @@ HISTORY = "history."
 _SOLVER = "solver."
 
 
-def step_values(plan: Plan, index: int) -> dict[str, NDArray | np.float32]:
+def step_values(plan: Plan, index: int) -> dict[str, NDArray[Any] | np.float32]:
     """Return the solver's values of one step, with the solver prefix."""
     return {_SOLVER + name: value for name, value in plan.at(index).items()}
 

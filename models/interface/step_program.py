@@ -15,10 +15,10 @@ from models.sampling.registry import solver_of
 from models.sampling.solver import Solver
 from models.spec.quality_presets import CacheKind, EightBitProducts
 
-GUIDED, NOISE = "guided", "noise"
+GUIDED, NOISE, MAGNITUDES = "guided", "noise", "magnitudes"
 ADAPTERS = "adapters-"
 """Prefix of the word with the number of adapter pages per row."""
-WORDS = frozenset({GUIDED, NOISE, *get_args(EightBitProducts), *get_args(CacheKind)})
+WORDS = frozenset({GUIDED, NOISE, MAGNITUDES, *get_args(EightBitProducts), *get_args(CacheKind)})
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,8 @@ class StepProgram:
     """Kind of step cache; None: all blocks run in every step."""
     adapter_pages: int = 0
     """Adapter pages that each row reads; 0: no adapters."""
+    adapter_magnitudes: bool = False
+    """Whether adapters of some rows set magnitudes (DoRA)."""
 
     def __post_init__(self) -> None:
         if self.network.split() != [self.network]:
@@ -52,7 +54,8 @@ class StepProgram:
         flags = GUIDED if self.guided else None, NOISE if self.noise else None
         adapters = f"{ADAPTERS}{self.adapter_pages}" if self.adapter_pages else None
         words = (self.network, flags[0], self.solver, flags[1], self.quant, self.cache, adapters)
-        return " ".join(str(word) for word in words if word is not None)
+        magnitudes = MAGNITUDES if self.adapter_magnitudes else None
+        return " ".join(str(word) for word in (*words, magnitudes) if word is not None)
 
     @classmethod
     @lru_cache(maxsize=1024)  # a process of a slice parses a key for each step
@@ -72,4 +75,5 @@ class StepProgram:
             next((option for option in get_args(EightBitProducts) if option in words), None),
             next((option for option in get_args(CacheKind) if option in words), None),
             int(pages[0]) if pages else 0,
+            MAGNITUDES in words,
         )

@@ -35,7 +35,7 @@ def fit_preview(mean_latents: MeanLatents, latent_channels: int) -> nnx.Linear:
     return as_preview(rows, sharding)
 
 
-def fit(mean_latents: MeanLatents) -> tuple[Float[np.ndarray, "c+1 3"], Sharding]:
+def fit(mean_latents: MeanLatents) -> tuple[Float[np.ndarray, "rows 3"], Sharding]:
     """Return the kernel of the preview map, with the bias as its last row, and its sharding."""
     levels = np.linspace(-1, 1, 3, dtype=np.float32)
     colours = np.array(list(itertools.product(levels, repeat=3)), np.float32)
@@ -46,7 +46,7 @@ def fit(mean_latents: MeanLatents) -> tuple[Float[np.ndarray, "c+1 3"], Sharding
     return np.linalg.lstsq(design, colours, rcond=None)[0].astype(np.float32), sharding
 
 
-def as_preview(rows: Float[np.ndarray, "c+1 3"], sharding: Sharding) -> nnx.Linear:
+def as_preview(rows: Float[np.ndarray, "rows 3"], sharding: Sharding) -> nnx.Linear:
     """Create a preview layer from the result of `fit`."""
     preview = abstract_preview(len(rows) - 1)
     preview.kernel.set_value(put(rows[:-1], sharding))
@@ -97,4 +97,4 @@ def flat_frame_encoder(vae: VideoAutoencoder) -> tuple[MeanLatents, int]:
 
 def abstract_preview(latent_channels: int) -> nnx.Linear:
     """Return an abstract preview layer."""
-    return abstract_module(linear, latent_channels, 3, (None, None))  # type: ignore[no-any-return]
+    return abstract_module(linear, latent_channels, 3, (None, None))

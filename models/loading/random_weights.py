@@ -72,10 +72,10 @@ class RandomWeights(Shapes):
         """Return the array in its final location; a hook for subclasses."""
         return array
 
-    def _place(self, path: str, leaf: nnx.Variable) -> Any:
+    def _place(self, path: str, leaf: nnx.Variable[Any]) -> Any:
         return leaf.get_value().sharding or self._everywhere
 
-    def _draw(self, path: str, number: int, leaf: nnx.Variable) -> Array:
+    def _draw(self, path: str, number: int, leaf: nnx.Variable[Any]) -> Array:
         shape: tuple[int, ...] = tuple(leaf.shape)
         inputs = shape[1:-1] if _is_stacked(leaf) else shape[:-1]
         if len(shape) - _is_stacked(leaf) < 2:
@@ -89,7 +89,7 @@ class RandomWeights(Shapes):
         return array
 
 
-def _is_stacked(leaf: nnx.Variable) -> bool:
+def _is_stacked(leaf: nnx.Variable[Any]) -> bool:
     """Return whether the first axis counts layers."""
     return "layers" in (leaf.get_metadata().get("axes") or ())
 

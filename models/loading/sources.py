@@ -113,7 +113,8 @@ class Shapes:
             (path, leaf.replace(_shape(".".join(map(str, path)), leaf, sharding)))
             for path, leaf in nnx.to_flat_state(state)
         ]
-        return nnx.merge(graph, nnx.from_flat_state(flat))  # type: ignore[no-any-return]
+        abstract: Module = nnx.merge(graph, nnx.from_flat_state(flat))
+        return abstract
 
     def preview(self, mean_latents: MeanLatents, latent_channels: int) -> nnx.Linear:
         """Return an abstract preview."""
@@ -136,7 +137,7 @@ class Shapes:
         return BlankTokenizer()
 
 
-def _shape(path: str, leaf: nnx.Variable, sharding: Sharding | None) -> jax.ShapeDtypeStruct:
+def _shape(path: str, leaf: nnx.Variable[Any], sharding: Sharding | None) -> jax.ShapeDtypeStruct:
     place = sharding(path, leaf) if sharding else None
     return jax.ShapeDtypeStruct(leaf.shape, leaf.get_value().dtype, sharding=place)
 
@@ -154,7 +155,7 @@ def check_finite(name: str, network: nnx.Module) -> None:
         )
 
 
-def is_finite(leaf: nnx.Variable) -> bool:
+def is_finite(leaf: nnx.Variable[Any]) -> bool:
     """Return whether this process's part of an array is finite; true for abstract arrays."""
     array = leaf.get_value()
     shards = array.addressable_shards if isinstance(array, jax.Array) else ()
@@ -259,9 +260,10 @@ class Reading:
         if self.rounding is None:
             return networks
         selected = {name: getattr(networks, name) for name in names}
-        return networks._replace(
+        abstract: Networks = networks._replace(
             **{name: self.rounding.of(network) for name, network in selected.items() if network}
         )
+        return abstract
 
     def networks(
         self,

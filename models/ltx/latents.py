@@ -6,18 +6,19 @@ Source: diffusers pipeline_ltx2.py, prepare_latents, prepare_audio_latents and t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from models.interface.pipeline import PyTree, RequestError
+from models.interface.pipeline import PyTree
 from models.ltx.audio_vae_config import LTX2AudioVaeConfig
 from models.ltx.network import LatentSizes
 from models.ltx.request import LTX2Request
 from models.ltx.video_vae_config import LTX2VideoVaeConfig
 from models.sampling.torch_rng import TorchGenerator
+from models.spec.request import RequestError
 
 Flat = Float[Array, "*batch numbers"]
 
@@ -79,9 +80,13 @@ class LatentGrid:
 
     def streams(self, latents: Flat, sizes: LatentSizes) -> BothStreams:
         """Split the flat latents of one or several rows into tokens."""
+        return BothStreams(*self.split(latents, sizes))
+
+    def split(self, latents: Any, sizes: LatentSizes) -> tuple[Any, Any]:
+        """Split flat latents, arrays of NumPy or JAX, into tokens of video and audio."""
         tokens = int(np.prod(sizes.grid))
         end, batch = tokens * self.video.latent_channels, latents.shape[:-1]
-        return BothStreams(
+        return (
             latents[..., :end].reshape(*batch, tokens, -1),
             latents[..., end:].reshape(*batch, sizes.audio_latents, -1),
         )

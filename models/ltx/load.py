@@ -15,8 +15,7 @@ from jaxtyping import Array, Float
 
 from models.checkpoint.config_fields import check_fit
 from models.checkpoint.folder import read_config
-from models.flow.load import FamilyCheckpoint, Network
-from models.flow.load import load as load_checkpoint
+from models.flow.load import FamilyCheckpoint, Network, load_checkpoint
 from models.loading.preview import MeanLatents
 from models.loading.sources import Reading
 from models.ltx.audio_vae import LTX2AudioDecoder
@@ -24,6 +23,7 @@ from models.ltx.audio_vae_config import COMPRESSION, LTX2AudioVaeConfig
 from models.ltx.config import LTX2Config
 from models.ltx.connectors import TextConnectors
 from models.ltx.connectors_config import ConnectorsConfig
+from models.ltx.family import FAMILY
 from models.ltx.key_mapping import (
     AUDIO_VAE,
     TRANSFORMER,
@@ -140,10 +140,9 @@ def read(folder: Path, reading: Reading) -> FamilyCheckpoint[LTX2Networks, LTX2P
 
     extras = {} if upsampler is None else {NAME: upsampler.network}
     return FamilyCheckpoint(
+        FAMILY,
         {**_networks(folder, configs), **extras},
         LTX2Networks,
-        "LTX-2",
-        "audio_patchify_proj or audio_proj_in",
         partial(
             make_spec,
             configs.transformer,

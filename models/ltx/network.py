@@ -11,7 +11,7 @@ LTX2VideoTransformer3DModel. Blocks are stacked and scanned (models/nn/layers/sc
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -402,7 +402,7 @@ class LTX2Transformer(nnx.Module):
         return head_rotary_table(fractions, kind, stream.heads, stream.head_dim, theta)
 
 
-def table(count: int, width: int, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> nnx.Param:
+def table(count: int, width: int, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> nnx.Param[Any]:
     """Return `count` learned vectors, the modulations for shared vectors of zero."""
     vectors = jax.random.normal(rngs.params(), (count, width), param_dtype)
     return nnx.Param(vectors / width**0.5, axes=(None, "embed"))

@@ -13,9 +13,9 @@ from jaxtyping import Array, Float
 
 from models.interface.denoising_pipeline import DenoisingPipeline, Draft, flatten_prompts
 from models.interface.finite import SOUND, record_finite
+from models.interface.flow_steps import flow_plan, flow_steps
 from models.interface.images import to_frames
-from models.interface.pipeline import Clip, Fields, PyTree, RequestError, RequestWarning
-from models.interface.request import read_request
+from models.interface.pipeline import Clip, Fields, PyTree, RequestWarning
 from models.interface.solver_step import solver_values
 from models.interface.step_program import StepProgram
 from models.ltx.adapter_names import SPELLINGS
@@ -24,7 +24,7 @@ from models.ltx.first_frame import read_first_frame
 from models.ltx.guidance import PERTURBATIONS, guided, perturbations, predictions_of
 from models.ltx.latents import BothStreams, LatentGrid, latent_sizes_of, size_leaves
 from models.ltx.network import LatentSizes, Times
-from models.ltx.request import LTX2Request, steps_of
+from models.ltx.request import LTX2Request
 from models.ltx.second_stage import second_latents, stage_inputs, without_shift
 from models.ltx.sound import AudioParts, decode_audio
 from models.nn.layers.step_cache import CachedStep
@@ -32,6 +32,7 @@ from models.parallel.dtypes import used_dtype
 from models.sampling.flow_match import FlowMatchEuler
 from models.spec.hires import FIELD as HIRES
 from models.spec.model_spec import ModelSpec
+from models.spec.request import BY_CHECKPOINT, Request, RequestError
 from models.text.tokenizer import Tokenizer, cut_prompts
 from models.vae.config import Tiling
 
@@ -60,7 +61,9 @@ class LTX2Pipeline(DenoisingPipeline[LTX2Networks]):
     - from_image (empty array), if the first frame is given.
     """
 
+    REQUEST = LTX2Request
     PROMPTS = ("prompt_embeds", "audio_embeds")
+    ENCODERS = ("connectors",)
     SPELLINGS = SPELLINGS
 
     def __init__(
@@ -81,15 +84,20 @@ class LTX2Pipeline(DenoisingPipeline[LTX2Networks]):
         upsampler = modules.latent_upsampler
         self.upsampler = None if upsampler is None else upsampler.config
 
-    def plan_request(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
+    def read(self, fields: Fields) -> Request:
+        """Read a request; LTX-2.0 ignores the scale of spatio-temporal guidance."""
+        served = self.spec.fields | BY_CHECKPOINT
+        return super().read({name: value for name, value in fields.items() if name in served})
+
+    def plan_request(self, request: LTX2Request, images: Mapping[str, bytes]) -> Draft:
         """Tokenize the prompts, draw the noise of both streams, and plan the steps."""
-        served = {name: value for name, value in fields.items() if name in self.spec.fields}
-        request = read_request(LTX2Request, served)
         sizes, texts, limit = self.grid.latent_sizes(request), request.prompts, self._limit(request)
         read = self.tokenizer.encode_with_mask([text.strip() for text in texts.values()], limit)
         is_second = HIRES in images and self.upsampler is not None
         scheduler = without_shift(self.scheduler) if is_second else self.scheduler
-        steps = steps_of(request, scheduler, math.prod(sizes.grid))
+        plan = flow_plan(request, scheduler, math.prod(sizes.grid))
+        guided = [request.guided or bool(request.perturbed)] * len(plan)
+        steps = flow_steps(request, plan, scheduler.solver, plan.timesteps, guided)
         inputs = {
             "ids": read.ids,
             "read": read.mask,
@@ -221,7 +229,8 @@ class LTX2Pipeline(DenoisingPipeline[LTX2Networks]):
     @property
     def stg_block(self) -> int:
         """Block that skips self-attention in spatio-temporal guidance."""
-        return min(STG_BLOCK, self.config.num_layers - 1)
+        last: int = self.config.num_layers - 1
+        return min(STG_BLOCK, last)
 
     def _video(self, row: PyTree, name: str) -> Float[Array, "f h w c"]:
         sizes = latent_sizes_of(row)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from models.sampling.published import FLOW_MATCH
 from models.text.published import GEMMA3_12B
 
 Config = Mapping[str, Any]
@@ -103,6 +104,15 @@ _VOCODER_2_3: Config = {
     "num_mel_channels": 64,
     "input_sampling_rate": 16000,
     "output_sampling_rate": 48000,
+}
+
+SCHEDULER: Config = {
+    **FLOW_MATCH,
+    "use_dynamic_shifting": True,
+    "base_image_seq_len": 1024,
+    "base_shift": 0.95,
+    "max_shift": 2.05,
+    "shift_terminal": 0.1,
 }
 
 LTX_2: Mapping[str, Config] = {

@@ -62,7 +62,8 @@ def resampled(x: Signal, ratio: int) -> Signal:
 def _hann_sinc(ratio: int, width: int) -> Taps:
     times = (np.arange(2 * width * ratio + 1) / ratio - width) * ROLLOFF
     window = np.cos(np.clip(times, -LOBES, LOBES) * np.pi / LOBES / 2) ** 2
-    return np.sinc(times) * window * ROLLOFF / ratio
+    taps: np.ndarray = np.sinc(times) * window * ROLLOFF / ratio
+    return taps
 
 
 def _upsampled(x: Signal, taps: Taps, ratio: int, repeats: int, cut: tuple[int, int]) -> Signal:

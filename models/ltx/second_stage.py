@@ -23,8 +23,8 @@ from models.ltx.network import LatentSizes
 from models.ltx.video_vae import LTX2VideoAutoencoder
 from models.sampling.flow_match import FlowMatchEuler
 from models.sampling.torch_rng import TorchGenerator
-from models.spec.enlargers import Enlarger
 from models.spec.hires import FIELD
+from models.spec.upscalers import Enlarger
 
 NAME = "latent_upsampler"
 """Name of the network in a checkpoint, and of the upscaler in requests."""
@@ -75,12 +75,11 @@ def stage_inputs(
     small = frames, int(rows / scale), int(columns / scale)
     before = LatentSizes(small, sizes.audio_latents, sizes.fps)
     flat: Any = np.broadcast_to(read_latents(images[FIELD]), (grid.numbers(before),))
-    first = grid.streams(flat, before)
-    video = first.video.reshape(*before.grid, -1)
+    video, audio = grid.split(flat, before)
     return {
         **_noise(grid, seed, sizes, of_frames="image" in images),
-        "first_video": np.asarray(video),
-        "first_audio": np.asarray(first.audio),
+        "first_video": np.asarray(video.reshape(*before.grid, -1)),
+        "first_audio": np.asarray(audio),
     }
 
 

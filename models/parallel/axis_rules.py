@@ -130,7 +130,7 @@ class Layout:
         """Return the sharding of an array with these logical axes."""
         return NamedSharding(self.mesh, self.spec(axes, shape))
 
-    def of_parameter(self, path: str, leaf: nnx.Variable) -> NamedSharding:
+    def of_parameter(self, path: str, leaf: nnx.Variable[Any]) -> NamedSharding:
         """Return the sharding of a parameter; implements `models.weights.loader.Sharding`."""
         return self.sharding(leaf.axes, leaf.shape)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -23,15 +23,17 @@ def used_as(module: Module, example: nnx.Module) -> Module:
     graph, state = nnx.split(module)
     dtypes = {path: leaf.dtype for path, leaf in nnx.to_flat_state(nnx.state(example))}
     flat = [(path, _marked(leaf, dtypes[path])) for path, leaf in nnx.to_flat_state(state)]
-    return nnx.merge(graph, nnx.from_flat_state(flat))  # type: ignore[no-any-return]
+    marked: Module = nnx.merge(graph, nnx.from_flat_state(flat))
+    return marked
 
 
-def _marked(leaf: nnx.Variable, dtype: np.dtype) -> nnx.Variable:
+def _marked(leaf: nnx.Variable[Any], dtype: np.dtype) -> nnx.Variable[Any]:
     if leaf.dtype == dtype:
         return leaf
     return leaf.replace(leaf.get_value(), **{USED_AS: jnp.dtype(dtype).name})
 
 
-def used_dtype(leaf: nnx.Variable) -> np.dtype:
+def used_dtype(leaf: nnx.Variable[Any]) -> np.dtype:
     """Return the dtype in which a parameter is used."""
-    return jnp.dtype(leaf.get_metadata().get(USED_AS, leaf.dtype))
+    dtype: np.dtype = jnp.dtype(leaf.get_metadata().get(USED_AS, leaf.dtype))
+    return dtype

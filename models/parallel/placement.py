@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 from flax import nnx
@@ -30,7 +30,7 @@ def gather_for_use(parameters: State) -> State:
     layout = trace_options().layout
     used = None if layout is None else layout.in_use()
 
-    def prepared(leaf: nnx.Variable) -> nnx.Variable:
+    def prepared(leaf: nnx.Variable[Any]) -> nnx.Variable[Any]:
         if _is_separate(leaf) or isinstance(leaf, AdapterPages):
             return leaf
         axes = leaf.axes[-leaf.ndim :] if leaf.ndim else ()
@@ -43,7 +43,10 @@ def gather_for_use(parameters: State) -> State:
             value = _moved(value, used.sharding(axes, leaf.shape))
         return leaf.replace(value.astype(dtype))
 
-    return jax.tree.map(prepared, parameters, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
+    in_use: State = jax.tree.map(
+        prepared, parameters, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable)
+    )
+    return in_use
 
 
 def cast_in_place(parameters: State) -> State:
@@ -52,16 +55,19 @@ def cast_in_place(parameters: State) -> State:
     For products of few vectors, where results are less to send than weights.
     """
 
-    def used(leaf: nnx.Variable) -> nnx.Variable:
+    def used(leaf: nnx.Variable[Any]) -> nnx.Variable[Any]:
         if _is_separate(leaf):
             return leaf
         return leaf.replace(leaf[...].astype(used_dtype(leaf)))
 
-    return jax.tree.map(used, parameters, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
+    cast: State = jax.tree.map(
+        used, parameters, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable)
+    )
+    return cast
 
 
 def in_memory(
-    order: Callable[[jax.Array], jax.Array], x: jax.Array, parameter: nnx.Variable
+    order: Callable[[jax.Array], jax.Array], x: jax.Array, parameter: nnx.Variable[Any]
 ) -> jax.Array:
     """Order an array's memory on each device.
 
@@ -84,7 +90,7 @@ def in_memory(
     return ordered
 
 
-def _is_separate(leaf: nnx.Variable) -> bool:
+def _is_separate(leaf: nnx.Variable[Any]) -> bool:
     """Return True for a tuple with an array per layer (`models.nn.layers.scanned` places each)."""
     return isinstance(leaf.get_value(), tuple)
 
@@ -92,8 +98,10 @@ def _is_separate(leaf: nnx.Variable) -> bool:
 def _moved(value: jax.Array, place: NamedSharding) -> jax.Array:
     """Move an array, also from host memory, to a sharding."""
     if jax.typeof(value).memory_space == jax.memory.Space.Host:
-        return jax.device_put(value, place)
-    return jax.lax.with_sharding_constraint(value, place)
+        moved: jax.Array = jax.device_put(value, place)
+    else:
+        moved = jax.lax.with_sharding_constraint(value, place)
+    return moved
 
 
 def split(x: jax.Array, *axes: str | None) -> jax.Array:
@@ -105,4 +113,5 @@ def split(x: jax.Array, *axes: str | None) -> jax.Array:
     if options.record is not None:
         where, over = sys._getframe(1).f_code.co_qualname, layout.split(axes, x.shape)
         options.record(Split(where, axes, x.shape, str(x.dtype), over))
-    return jax.lax.with_sharding_constraint(x, layout.sharding(axes, x.shape))
+    constrained: jax.Array = jax.lax.with_sharding_constraint(x, layout.sharding(axes, x.shape))
+    return constrained

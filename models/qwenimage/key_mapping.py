@@ -9,28 +9,18 @@ from __future__ import annotations
 from models.adapters.layer_names import DOTTED, OF_PEFT, Spelling
 from models.checkpoint.key_mapping import Renames, layer_renames
 from models.checkpoint.single_file import TRANSFORMER_PREFIXES, Naming
-from models.flow.joint_names import BLOCKS, double_renames
+from models.flow.joint_names import BLOCKS, double_renames, outer_layers
 
 RENAMES: Renames = (
     *layer_renames(
-        {
-            "img_in": "latents_in",
-            "txt_in": "text_in",
-            r"time_text_embed\.timestep_embedder\.linear_1": "conditions.time_in.first",
-            r"time_text_embed\.timestep_embedder\.linear_2": "conditions.time_in.second",
-            r"norm_out\.linear": "conditions.out_modulation.linear",
-            "proj_out": "latents_out",
-        },
+        outer_layers("img_in", "txt_in", {r"time_text_embed\.timestep": "time_in"}),
         {"txt_norm": "text_norm"},
     ),
     *layer_renames(
         {r"img_mod\.1": "image_modulation.linear", r"txt_mod\.1": "text_modulation.linear"},
         stack=(BLOCKS, "conditions"),
     ),
-    *double_renames(
-        {r"img_mlp\.net\.0\.proj": "up", r"img_mlp\.net\.2": "down"},
-        {r"txt_mlp\.net\.0\.proj": "up", r"txt_mlp\.net\.2": "down"},
-    ),
+    *double_renames({r"net\.0\.proj": "up", r"net\.2": "down"}, "img_mlp", "txt_mlp"),
 )
 """Keys of Qwen-Image in diffusers' layout → paths."""
 

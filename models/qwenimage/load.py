@@ -7,21 +7,19 @@ from functools import partial
 from pathlib import Path
 
 from models.checkpoint.config_fields import check_fit
-from models.checkpoint.folder import read_config
 from models.checkpoint.single_file import Naming
+from models.flow import parts
 from models.flow.chat_pipeline import ChatNetworks
-from models.flow.load import FamilyCheckpoint
-from models.flow.load import load as load_checkpoint
-from models.flow.parts import autoencoder, chat_encoder, chat_pipeline, transformer
+from models.flow.load import FamilyCheckpoint, load_checkpoint
 from models.loading.preview import flat_frame_encoder
 from models.loading.sources import Reading
 from models.qwenimage.config import QwenImageConfig
+from models.qwenimage.family import FAMILY
 from models.qwenimage.key_mapping import RENAMES, namings_of
 from models.qwenimage.network import QwenImageTransformer
 from models.qwenimage.pipeline import QwenImagePipeline
 from models.qwenimage.prompts import DESCRIBING
 from models.qwenimage.spec import GENERATION, Kind, spec_of
-from models.sampling.flow_match import FlowMatchEuler
 from models.text.chat import Chat
 from models.text.qwen25 import Qwen25Config, Qwen25Encoder, renames_of
 from models.vae import video_key_mapping
@@ -51,25 +49,29 @@ def read_as(
 
     Raises: ValueError: an unsupported config.
     """
-    config = QwenImageConfig.from_dict(read_config(folder, "transformer"))
-    vae = VideoVaeConfig.from_dict(read_config(folder, "vae"))
-    text = Qwen25Config.from_dict(read_config(folder, "text_encoder"))
+    config, text, vae, scheduler = parts.read_configs(
+        folder, QwenImageConfig, Qwen25Config, VideoVaeConfig
+    )
     _check_fit(config, vae, text)
-    scheduler = FlowMatchEuler.from_dict(read_config(folder, "scheduler"))
     names = renames_of(text, STATES)
     in_file = Naming(("vae.",), "decoder.middle.0.residual.0.gamma", original_renames(vae))
     in_files = namings_of(config.zero_cond_t)
     return FamilyCheckpoint(
+        FAMILY,
         {
-            "transformer": transformer(folder, QwenImageTransformer, config, RENAMES, in_files),
-            "text_encoder": chat_encoder(folder, Qwen25Encoder, (text, STATES), names, ENCODER),
-            "vae": autoencoder(folder, VideoAutoencoder, vae, video_key_mapping.RENAMES, in_file),
+            "transformer": parts.transformer(
+                folder, QwenImageTransformer, config, RENAMES, in_files
+            ),
+            "text_encoder": parts.chat_encoder(
+                folder, Qwen25Encoder, (text, STATES), names, ENCODER
+            ),
+            "vae": parts.autoencoder(
+                folder, VideoAutoencoder, vae, video_key_mapping.RENAMES, in_file
+            ),
         },
         ChatNetworks,
-        "Qwen-Image",
-        "transformer_blocks and txt_norm",
         spec_of(vae, kind, min_steps=2 if scheduler.shift_terminal else 1),
-        chat_pipeline(pipeline, folder, reading, scheduler, chat),
+        parts.chat_pipeline(pipeline, folder, reading, scheduler, chat),
         vae.downsampling,
         flat_frame_encoder,
     )

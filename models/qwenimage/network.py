@@ -21,9 +21,10 @@ from models.nn.blocks.joint_transformer import JointTransformer, Modulations
 from models.nn.layers.norms import RMSNorm
 from models.nn.layers.parameterised import Kinds
 from models.nn.layers.step_cache import CachedStep
-from models.qwenimage.conditioning import QwenImageConditions
 from models.qwenimage.config import QwenImageConfig
-from models.qwenimage.latents import Grid, image_ids, text_ids
+from models.qwenimage.latents import image_ids, text_ids
+from models.qwenimage.modulations import QwenImageConditions
+from models.vae.references import Grid
 
 THETA = 10_000.0
 """Base of the RoPE frequencies; the same in every Qwen-Image."""

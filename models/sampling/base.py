@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, Float32
 from numpy.typing import NDArray
 
 from models.sampling.solver import Latents, Solver
+from models.spec.option import OptionError
 
 Numbers = Sequence[int | float]
 """Timesteps or sigmas, as given in requests."""
@@ -50,10 +51,11 @@ class Plan:
         for name, column in self.values.items():
             wrong = np.flatnonzero(~np.isfinite(column))
             if wrong.size:
-                raise ValueError(
+                raise OptionError(
+                    "scheduler",
                     f"{name} of step {wrong[0]} is not finite: the reference divides by zero too; "
                     "look at final_sigmas_type, lower_order_final, use_flow_sigmas, "
-                    "rescale_betas_zero_snr with prediction_type, and the number of steps"
+                    "rescale_betas_zero_snr with prediction_type, and the number of steps",
                 )
 
     def __len__(self) -> int:
@@ -110,6 +112,6 @@ class Scheduler(Protocol):
                 get_timesteps, and multistep history starts there.
 
         Raises:
-            ValueError: the scheduler does not accept these (its message names the option).
+            OptionError: the scheduler does not accept one of these, or its options with them.
         """
         ...

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.sampling.options import check_options
+from models.spec.option import OptionError
 
 Table = NDArray[np.float32]
 SPACINGS = ("leading", "linspace", "trailing")
@@ -51,9 +52,10 @@ class NoiseSchedule:
     def __post_init__(self) -> None:
         check_options(self)
         if self.trained_betas is not None and len(self.trained_betas) != self.num_train_timesteps:
-            raise ValueError(
-                f"trained_betas has {len(self.trained_betas)} entries, not the "
-                f"{self.num_train_timesteps} of num_train_timesteps"
+            raise OptionError(
+                "trained_betas",
+                f"has {len(self.trained_betas)} entries, not the {self.num_train_timesteps} of "
+                "num_train_timesteps",
             )
 
     def betas(self) -> Table:
@@ -80,7 +82,8 @@ class NoiseSchedule:
     def train_sigmas(self) -> Table:
         """Return the ratio of noise to signal at each training timestep, increasing."""
         alphas_cumprod = self.finite_alphas_cumprod()
-        return np.sqrt((1 - alphas_cumprod) / alphas_cumprod)
+        sigmas: Table = np.sqrt((1 - alphas_cumprod) / alphas_cumprod)
+        return sigmas
 
 
 def zero_terminal_snr(betas: Table) -> Table:

@@ -26,6 +26,7 @@ from models.sampling.prediction import (
 )
 from models.sampling.solver import History, Latents, Solver, SolverOutput
 from models.sampling.timesteps import check_request, first_step, spaced
+from models.spec.option import OptionError
 
 
 @dataclass(frozen=True)
@@ -108,16 +109,17 @@ class DDIM(NoiseSchedule):
 
     def _timesteps(self, steps: int) -> NDArray[np.int64]:
         if steps > self.num_train_timesteps:
-            raise ValueError(
-                f"num_inference_steps {steps} is more than the {self.num_train_timesteps} of "
-                "num_train_timesteps"
+            raise OptionError(
+                "num_inference_steps",
+                f"{steps} is more than the {self.num_train_timesteps} of num_train_timesteps",
             )
         floats = spaced(self.timestep_spacing, self.num_train_timesteps, steps, self.steps_offset)
         times = floats.round().astype(np.int64)
         if times.max() >= self.num_train_timesteps:
-            raise ValueError(
-                f"steps_offset {self.steps_offset} leads beyond the last training timestep "
-                f"{self.num_train_timesteps - 1} with {steps} steps"
+            raise OptionError(
+                "steps_offset",
+                f"{self.steps_offset} leads beyond the last training timestep "
+                f"{self.num_train_timesteps - 1} with {steps} steps",
             )
         return times
 

@@ -21,6 +21,7 @@ from models.sampling.multistep import MultistepSchedule, MultistepStep, columns,
 from models.sampling.sigmas import chosen_spacing, to_timesteps
 from models.sampling.solver import History, Latents, Solver, SolverOutput
 from models.sampling.timesteps import check_request, first_step, spaced_between
+from models.spec.option import OptionError
 
 _FEW_STEPS = 15
 """Number of steps below which the last steps may have a lower order."""
@@ -87,8 +88,9 @@ class DPMSolver(MultistepSchedule):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.solves_for_noise and self.final_sigmas_type == "zero":
-            raise ValueError(
-                f"final_sigmas_type zero: algorithm_type {self.algorithm_type} needs sigma_min"
+            raise OptionError(
+                "final_sigmas_type",
+                f"must be sigma_min with algorithm_type {self.algorithm_type}, not zero",
             )
 
     @property
@@ -169,7 +171,9 @@ class DPMSolver(MultistepSchedule):
 
     def _check_custom(self) -> None:
         if chosen_spacing(self) or self.use_lu_lambdas or self.use_flow_sigmas:
-            raise ValueError("timesteps exclude Karras, exponential, beta, Lu's and flow sigmas")
+            raise OptionError(
+                "timesteps", "exclude Karras, exponential, beta, Lu's and flow sigmas"
+            )
 
     def _respaced(self, train: Column, steps: int) -> tuple[Any, Any]:
         """Return respaced sigmas and their timesteps.

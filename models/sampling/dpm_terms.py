@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from models.sampling.base import Column
+from models.spec.option import OptionError
 
 Terms = dict[str, Any]
 
@@ -64,10 +65,12 @@ def sde_dpmsolver_pp(alpha: Column, sigma: Column, clock: Column, solver_type: s
 def sde_dpmsolver(alpha: Column, sigma: Column, clock: Column, solver_type: str) -> Terms:
     """Return the factors of SDE-DPM-Solver.
 
-    Raises: ValueError: the third order, which does not exist.
+    Raises: OptionError: the third order, which does not exist.
     """
     if len(clock) > 3:
-        raise ValueError("solver_order 3: algorithm_type sde-dpmsolver supports at most 2")
+        raise OptionError(
+            "solver_order", "must be 2 at most with algorithm_type sde-dpmsolver, not 3"
+        )
     h = clock[0] - clock[1]
     growth = np.exp(h) - 1
     slopes = [-2 * (sigma[0] * (growth / h - 1))]

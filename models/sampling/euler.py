@@ -21,6 +21,7 @@ from models.sampling.prediction import predicted
 from models.sampling.sigmas import chosen_spacing, to_timesteps
 from models.sampling.solver import History, Latents, Solver, SolverOutput
 from models.sampling.timesteps import check_request, first_step
+from models.spec.option import OptionError
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class Euler(NoisySchedule):
     def _of_sigmas(self, sigmas: Numbers) -> tuple[Column, Column]:
         table = np.asarray(sigmas, np.float32)
         if len(table) < 2:
-            raise ValueError("sigmas must hold one a step and a last one, usually 0")
+            raise OptionError("sigmas", "must hold one a step and a last one, usually 0")
         times = to_timesteps(table[:-1], np.log(self.train_sigmas()))
         return times.astype(np.float32), table
 
@@ -107,7 +108,9 @@ class Euler(NoisySchedule):
         """Return timesteps [n] and sigmas [n + 1], or one sigma more with log_linear."""
         respace = chosen_spacing(self)
         if timesteps is not None and (respace or self._continuous):
-            raise ValueError("timesteps exclude sigmas of another spacing and continuous timesteps")
+            raise OptionError(
+                "timesteps", "exclude sigmas of another spacing and continuous timesteps"
+            )
         times = (
             self.spaced_timesteps(steps) if timesteps is None else np.asarray(timesteps, np.float32)
         )

@@ -18,6 +18,7 @@ from models.sampling.flow_step import denoised, euler
 from models.sampling.options import check_options
 from models.sampling.solver import History, Latents, Solver, SolverOutput
 from models.sampling.timesteps import check_request, first_step
+from models.spec.option import OptionError
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class FlowMatchEuler(FlowMatchSchedule):
         """
         check_request(steps, timesteps=timesteps, sigmas=sigmas, accepted=self.ACCEPTED_LISTS)
         if tokens is None and self.use_dynamic_shifting:
-            raise ValueError("use_dynamic_shifting: this pipeline has no tokens to shift by")
+            raise OptionError("use_dynamic_shifting", "this pipeline has no tokens to shift by")
         if tokens is None:
             table = self.finished(self.statically_shifted(self._even(steps, timesteps, sigmas)))
         else:
@@ -106,7 +107,7 @@ class FlowMatchEuler(FlowMatchSchedule):
             return first_step(steps, strength)
         first = img2img_start(steps, strength)
         if first >= steps:
-            raise ValueError(f"strength leaves none of the {steps} steps; raise one of them")
+            raise OptionError("strength", f"leaves none of the {steps} steps; raise one of them")
         return first
 
     def _even(self, steps: int, timesteps: Numbers | None, sigmas: Numbers | None) -> Any:

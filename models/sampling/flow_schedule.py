@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from models.sampling.options import check_options
 from models.sampling.sigmas import chosen_spacing
+from models.spec.option import OptionError
 
 Sigmas = NDArray[np.float32]
 Floats = NDArray[np.floating[Any]]
@@ -51,12 +52,13 @@ class FlowMatchSchedule:
     def __post_init__(self) -> None:
         check_options(self)
         if self.time_shift_type not in _TIME_SHIFTS:
-            raise ValueError(
-                f"time_shift_type {self.time_shift_type!r} must be one of {sorted(_TIME_SHIFTS)}"
+            raise OptionError(
+                "time_shift_type",
+                f"{self.time_shift_type!r} must be one of {sorted(_TIME_SHIFTS)}",
             )
         for unserved in ("invert_sigmas", "stochastic_sampling"):
             if getattr(self, unserved):
-                raise ValueError(f"{unserved} in scheduler_config.json is not served yet")
+                raise OptionError(unserved, "is not supported in scheduler_config.json")
         chosen_spacing(self)
 
     @classmethod

@@ -25,6 +25,7 @@ from models.sampling.prediction import (
 )
 from models.sampling.solver import History, Latents, Solver, SolverOutput
 from models.sampling.timesteps import check_request, first_step
+from models.spec.option import OptionError
 
 _SIGMA_DATA = 0.5
 
@@ -125,9 +126,9 @@ class LCM(NoiseSchedule):
         """Return evenly spaced timesteps of the distillation."""
         distilled = self._distilled()
         if steps > len(distilled):
-            raise ValueError(
-                f"num_inference_steps {steps} is more than the {len(distilled)} of "
-                "original_inference_steps"
+            raise OptionError(
+                "num_inference_steps",
+                f"{steps} is more than the {len(distilled)} of original_inference_steps",
             )
         indices = np.floor(np.linspace(0, len(distilled), steps, endpoint=False)).astype(np.int64)
         return distilled[::-1][indices]
@@ -136,16 +137,17 @@ class LCM(NoiseSchedule):
         self._distilled()
         times = np.asarray(timesteps, np.int64)
         if not (np.diff(times) < 0).all() or not 0 <= times[-1] <= times[0]:
-            raise ValueError("timesteps must fall and stay at 0 or above")
+            raise OptionError("timesteps", "must fall and stay at 0 or above")
         if times[0] >= self.num_train_timesteps:
-            raise ValueError(f"timesteps must start below {self.num_train_timesteps}")
+            raise OptionError("timesteps", f"must start below {self.num_train_timesteps}")
         return times
 
     def _distilled(self) -> NDArray[np.int64]:
         if self.original_inference_steps > self.num_train_timesteps:
-            raise ValueError(
-                f"original_inference_steps {self.original_inference_steps} is more than the "
-                f"{self.num_train_timesteps} of num_train_timesteps"
+            raise OptionError(
+                "original_inference_steps",
+                f"{self.original_inference_steps} is more than the {self.num_train_timesteps} of "
+                "num_train_timesteps",
             )
         stride = self.num_train_timesteps // self.original_inference_steps
         return np.arange(1, self.original_inference_steps + 1) * stride - 1

@@ -26,6 +26,7 @@ from models.sampling.prediction import (
 )
 from models.sampling.sigmas import chosen_spacing
 from models.sampling.solver import Latents, Solver
+from models.spec.option import OptionError
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,9 @@ class MultistepSchedule(NoiseSchedule):
         super().__post_init__()
         chosen_spacing(self)
         if self.solves_for_noise and self.prediction_type == "flow_prediction":
-            raise ValueError("prediction_type flow_prediction needs a method that solves for x0")
+            raise OptionError(
+                "prediction_type", "flow_prediction needs a method that solves for x0"
+            )
 
     @property
     def name(self) -> str:

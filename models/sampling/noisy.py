@@ -14,6 +14,7 @@ from models.sampling.base import Column, Plan
 from models.sampling.beta_schedule import NoiseSchedule
 from models.sampling.prediction import of_noisy
 from models.sampling.timesteps import spaced
+from models.spec.option import OptionError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +37,7 @@ class NoisySchedule(NoiseSchedule):
         """
         now = sigmas[first:-1]
         if not (now > 0).all():
-            raise ValueError("sigmas must stay above 0 before the last one")
+            raise OptionError("sigmas", "must stay above 0 before the last one")
         rest = {name: column[first:] for name, column in more.items()}
         return Plan(
             timesteps=timesteps[first:],

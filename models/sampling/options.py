@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, get_args, get_type_hints
 
 from models.sampling.sigmas import SPACINGS
-from models.spec.option import Kind, Option
+from models.spec.option import Kind, Option, OptionError
 
 _KINDS: Mapping[type, Kind] = {bool: "boolean", int: "integer", float: "number", str: "text"}
 _RANGES: Mapping[str, tuple[float | None, float | None]] = {
@@ -59,7 +59,7 @@ def _kind_of(hint: Any) -> Kind | None:
 def check_options(scheduler: Any) -> None:
     """Check the options of a scheduler instance.
 
-    Raises: ValueError: the first field with an invalid value.
+    Raises: OptionError: names the first field with an invalid value.
     """
     kind = scheduler.__class__
     hints = _hints(kind)
@@ -72,7 +72,7 @@ def check_options(scheduler: Any) -> None:
 def check_option(name: str, value: Any, option: Option) -> None:
     """Check one option.
 
-    Raises: ValueError: names the option and its allowed values.
+    Raises: OptionError: the value is not allowed.
     """
     if wrong := option.error(value):
-        raise ValueError(f"{name} {wrong}, not {value!r}")
+        raise OptionError(name, f"{wrong}, not {value!r}")

@@ -16,7 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from models.sampling.base import Column, Latents, per_row
+from models.sampling.base import Column, per_row
+from models.sampling.solver import Latents
+from models.spec.option import OptionError
 
 
 def of_noisy(prediction_type: str, sigma: Column) -> dict[str, Column]:
@@ -36,11 +38,13 @@ def of_noisy(prediction_type: str, sigma: Column) -> dict[str, Column]:
 def of_mixed(prediction_type: str, alpha: Column, sigma: Column) -> dict[str, Column]:
     """Return factors for the clean latents of alpha · clean + sigma · noise; not for flows.
 
-    Raises: ValueError: epsilon at zero SNR, where it does not determine them.
+    Raises: OptionError: epsilon at zero SNR, where it does not determine them.
     """
     zeros, ones = np.zeros_like(sigma), np.ones_like(sigma)
     if prediction_type == "epsilon" and not alpha.all():
-        raise ValueError("prediction_type epsilon divides by zero at rescale_betas_zero_snr's end")
+        raise OptionError(
+            "prediction_type", "epsilon divides by zero at rescale_betas_zero_snr's end"
+        )
     return {
         "epsilon": _values(ones, -sigma, alpha),
         "sample": _values(zeros, ones, ones),

@@ -21,7 +21,7 @@ from models.sampling.flow_match import FlowMatchEuler, FlowMatchStep
 from models.sampling.lcm import LCM, LCMStep
 from models.sampling.options import check_option, options_of_class
 from models.sampling.unipc import UniPC, UniPCStep
-from models.spec.option import Option
+from models.spec.option import Option, OptionError
 
 
 class Entry(NamedTuple):
@@ -111,7 +111,7 @@ _OF_OTHERS = frozenset(
 
 
 def options_of(name: str) -> dict[str, Option]:
-    """Return the options of a scheduler name. Raises: ValueError: an unknown name."""
+    """Return the options of a scheduler name. Raises: OptionError: an unknown name."""
     return _options(_choice(name).kind)
 
 
@@ -133,7 +133,7 @@ def for_request(own_config: Mapping[str, Any], chosen: Mapping[str, Any]) -> Sch
         chosen: `name` and any of its options; without a name, options of the checkpoint's
             scheduler.
 
-    Raises: ValueError: names the wrong option.
+    Raises: OptionError: names the wrong option.
     """
     options = dict(chosen)
     name = options.pop("name", None)
@@ -141,8 +141,8 @@ def for_request(own_config: Mapping[str, Any], chosen: Mapping[str, Any]) -> Sch
     allowed = _options(choice.kind)
     for key, value in options.items():
         if key not in allowed:
-            raise ValueError(
-                f"{key} is not an option of {name or 'this scheduler'}: {sorted(allowed)}"
+            raise OptionError(
+                key, f"is not an option of {name or 'this scheduler'}: {sorted(allowed)}"
             )
         check_option(key, value, allowed[key])
     return _made(choice.kind, own_config, {**choice.implied, **options})
@@ -155,7 +155,7 @@ def solver_of(text: str) -> solver.Solver:
 
 def _choice(name: Any) -> Choice:
     if name not in CHOICES:
-        raise ValueError(f"the scheduler {name!r} must be one of {sorted(CHOICES)}")
+        raise OptionError("name", f"{name!r} must be one of {sorted(CHOICES)}")
     return CHOICES[name]
 
 
@@ -186,7 +186,10 @@ def _made(kind: type, config: Mapping[str, Any], options: Mapping[str, Any]) -> 
         raise ValueError(f"the scheduler's config has unsupported keys: {unknown}")
     names = {entry.name for entry in fields(kind)} - _NOT_IN_CONFIGS
     values = {key: value for key, value in given.items() if key in names}
-    return kind(**{key: _read(kind, key, value) for key, value in {**values, **options}.items()})
+    scheduler: Scheduler = kind(
+        **{key: _read(kind, key, value) for key, value in {**values, **options}.items()}
+    )
+    return scheduler
 
 
 def _read(kind: type, key: str, value: Any) -> Any:

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from models.spec.option import OptionError
+
 Floats = NDArray[np.floating[Any]]
 Spacing = Callable[[float, float, int], NDArray[np.float64]]
 
@@ -20,7 +22,8 @@ def karras(first: float, last: float, count: int, rho: float = 7.0) -> NDArray[n
     """Space sigmas evenly in sigma ** (1 / rho). Source: Karras et al. 2022 (EDM), eq. 5."""
     ramp = np.linspace(0, 1, count)
     low, high = last ** (1 / rho), first ** (1 / rho)
-    return (high + ramp * (low - high)) ** rho
+    sigmas: NDArray[np.float64] = (high + ramp * (low - high)) ** rho
+    return sigmas
 
 
 def exponential(first: float, last: float, count: int) -> NDArray[np.float64]:
@@ -35,7 +38,7 @@ def beta(first: float, last: float, count: int) -> NDArray[np.float64]:
     """
     from scipy.stats import beta as distribution  # takes a second, and few checkpoints need it
 
-    quantiles = distribution.ppf(1 - np.linspace(0, 1, count), 0.6, 0.6)
+    quantiles: NDArray[np.float64] = distribution.ppf(1 - np.linspace(0, 1, count), 0.6, 0.6)
     return last + quantiles * (first - last)
 
 
@@ -50,11 +53,11 @@ SPACINGS: Mapping[str, Spacing] = {
 def chosen_spacing(options: object) -> Spacing | None:
     """Return the spacing selected by a flag of `SPACINGS`, or None.
 
-    Raises: ValueError: more than one is set.
+    Raises: OptionError: more than one is set.
     """
     names = [name for name in SPACINGS if getattr(options, name)]
     if len(names) > 1:
-        raise ValueError(f"only one of {sorted(SPACINGS)} may be set, not {names}")
+        raise OptionError(names[0], f"cannot be true together with {', '.join(names[1:])}")
     return SPACINGS[names[0]] if names else None
 
 
@@ -76,4 +79,5 @@ def _to_timestep(sigma: Any, log_table: Floats) -> np.floating[Any]:
     low = min(int(not_above[-1]) if not_above.size else 0, len(log_table) - 2)
     weight = (log_table[low] - log_sigma) / (log_table[low] - log_table[low + 1])
     weight = np.clip(weight, 0, 1)
-    return (1 - weight) * low + weight * (low + 1)
+    timestep: np.floating[Any] = (1 - weight) * low + weight * (low + 1)
+    return timestep

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.sampling.base import Numbers
+from models.spec.option import OptionError
 
 Timesteps = NDArray[np.floating[Any]]
 
@@ -53,15 +54,17 @@ def first_step(steps: int, strength: float | None) -> int:
     Source: Meng et al. 2022 (SDEdit), section 3; rounded as in diffusers' get_timesteps.
 
     Raises:
-        ValueError: the strength leaves no step.
+        OptionError: the strength leaves no step.
     """
     if strength is None:
         return 0
     if not 0 < strength <= 1:
-        raise ValueError(f"strength must be above 0 and at most 1, not {strength!r}")
+        raise OptionError("strength", f"must be above 0 and at most 1, not {strength!r}")
     first = steps - min(int(steps * strength), steps)
     if first == steps:
-        raise ValueError(f"strength {strength} leaves none of the {steps} steps; raise one of them")
+        raise OptionError(
+            "strength", f"{strength} leaves none of the {steps} steps; raise one of them"
+        )
     return first
 
 
@@ -74,7 +77,7 @@ def check_request(
 ) -> None:
     """Check a request's steps, and its custom timesteps or sigmas.
 
-    Raises: ValueError: no steps, or a list that the scheduler does not accept.
+    Raises: OptionError: no steps, or a list that the scheduler does not accept.
 
     Args:
         takes: lists that the reference's scheduler accepts.
@@ -82,11 +85,11 @@ def check_request(
     both = {"timesteps": timesteps, "sigmas": sigmas}
     given = {name: value for name, value in both.items() if value is not None}
     if len(given) > 1:
-        raise ValueError("timesteps and sigmas exclude each other: give one of them")
+        raise OptionError("sigmas", "cannot be given together with timesteps")
     for name, value in given.items():
         if name not in accepted:
-            raise ValueError(f"{name}: this scheduler does not accept custom {name}; remove them")
+            raise OptionError(name, f"this scheduler does not accept custom {name}; remove them")
         if not len(value):
-            raise ValueError(f"{name} must not be empty")
+            raise OptionError(name, "must not be empty")
     if steps < 1:
-        raise ValueError(f"num_inference_steps must be at least 1, not {steps}")
+        raise OptionError("num_inference_steps", f"must be at least 1, not {steps}")

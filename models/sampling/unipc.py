@@ -20,6 +20,7 @@ from models.sampling.sigmas import chosen_spacing, to_timesteps
 from models.sampling.solver import History, Latents, Solver, SolverOutput
 from models.sampling.timesteps import check_request, first_step, spaced_between
 from models.sampling.unipc_terms import corrector_terms, predictor_terms
+from models.spec.option import OptionError
 
 _BELOW_ONE = 1e-6
 """Subtracted from a flow's first sigma: at 1 the half-log-SNR is infinite."""
@@ -97,11 +98,11 @@ class UniPC(MultistepSchedule):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.solver_p is not None:
-            raise ValueError("solver_p: another scheduler as predictor is not served")
+            raise OptionError("solver_p", "another scheduler as predictor is not served")
         if self.use_dynamic_shifting:
-            raise ValueError("use_dynamic_shifting: the pipelines give UniPC no mu to shift by")
+            raise OptionError("use_dynamic_shifting", "the pipelines give UniPC no mu to shift by")
         if self.shift_terminal is not None and not self.use_flow_sigmas:
-            raise ValueError("shift_terminal needs use_flow_sigmas")
+            raise OptionError("shift_terminal", "needs use_flow_sigmas")
 
     @property
     def name(self) -> str:
@@ -134,8 +135,8 @@ class UniPC(MultistepSchedule):
         """Plan as in `Scheduler.plan`; custom sigmas, one per step, are a flow's, and shifted."""
         check_request(steps, timesteps=timesteps, sigmas=sigmas, accepted=self.ACCEPTED_LISTS)
         if sigmas is not None and not self.use_flow_sigmas:
-            raise ValueError(
-                "sigmas need use_flow_sigmas: otherwise UniPC does not accept custom sigmas"
+            raise OptionError(
+                "sigmas", "need use_flow_sigmas: otherwise UniPC does not accept custom sigmas"
             )
         times, table = self._schedule(steps, sigmas)
         first = first_step(steps if sigmas is None else len(times), strength)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from models.adapters.clip_names import clip_spelling
-from models.adapters.layer_names import Spelling
+from models.adapters.layer_names import DOTTED, UNDERSCORED, Spelling
 from models.checkpoint.authors_names import Fused
 from models.sdxl.key_mapping import RENAMES
 from models.sdxl.network import UNet
@@ -69,8 +69,8 @@ def _layers(place: BlockNames) -> Iterator[tuple[str, str]]:
 UNET = Spelling(
     network="unet",
     renames=RENAMES,
-    dotted=("unet.", "diffusion_model.", ""),
-    underscored=("lora_unet_",),
+    dotted=(*DOTTED, ""),
+    underscored=UNDERSCORED,
     fused=_authors_names,
     synonyms=(("to_out.0", "to_out"),),
 )

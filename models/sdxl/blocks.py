@@ -323,7 +323,7 @@ class UNetUpBlock(nnx.Module):
         skips: list[Features],
         time: Vector,
         text: Text,
-        size: tuple[int, int],
+        size: tuple[int, ...],
         images: BlockImages = (),
     ) -> Features:
         """Apply the blocks, then upsample to `size` (height, width) if a next level follows."""
@@ -342,7 +342,7 @@ def part_of(images: tuple[Any, ...], index: int) -> tuple[Any, ...]:
     return part
 
 
-def nearest(x: Features, size: tuple[int, int]) -> Features:
+def nearest(x: Features, size: tuple[int, ...]) -> Features:
     """Resize by the nearest position above and to the left, as torch's `nearest` does."""
     batch, height, width, channels = x.shape
     if size == (2 * height, 2 * width):
@@ -390,7 +390,7 @@ def _layers(
 
 def _transformers(
     level: Level, config: UNetConfig, attention: Attentions, **make: Any
-) -> nnx.List | None:
+) -> nnx.List[Transformer] | None:
     if level.depths is None:
         return None
     groups = config.norm_num_groups

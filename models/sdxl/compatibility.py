@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from models.checkpoint.folder import UnsupportedCheckpoint
 from models.sdxl.config import UNetConfig
+from models.sdxl.family import CLASSES
 from models.text.clip import ClipConfig
 from models.vae.config import VaeConfig
 
@@ -17,14 +18,6 @@ TIME_IDS = 6
 SCORED_TIME_IDS = 5
 """Size inputs of a refiner: original size, crop, and the aesthetic score."""
 
-CLASSES: Mapping[str, str] = {
-    "text_encoder": "CLIPTextModel",
-    "text_encoder_2": "CLIPTextModelWithProjection",
-    "unet": "UNet2DConditionModel",
-    "vae": "AutoencoderKL",
-}
-"""Network → its class in `model_index.json`. Other classes are different networks: a distilled
-autoencoder, or a first encoder with a projection, whose pooled output diffusers would use."""
 TOKENIZERS: Mapping[str, str] = {"text_encoder": "tokenizer", "text_encoder_2": "tokenizer_2"}
 OPTIONAL = "text_encoder"
 """Text encoder that a refiner does not have; its tokenizer is missing as well."""

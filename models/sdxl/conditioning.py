@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Array, Float, Float32, Int
 from numpy.typing import DTypeLike
 
-from models.interface.pipeline import RequestError
 from models.sdxl.request import SdxlRequest, TimeIds
+from models.spec.request import RequestError
 from models.text.clip import ClipTextModel
 from models.text.emphasis import emphasized
 

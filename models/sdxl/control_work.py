@@ -33,7 +33,7 @@ def share_of(config: ControlNetConfig, unet: UNetConfig) -> float:
 def _work(network: nnx.Module, levels: int) -> float:
     """Return the multiplications of one step per latent of the largest level."""
     return sum(
-        leaf.size * _positions(path, levels)
+        float(leaf.size) * _positions(path, levels)
         for path, leaf in flat_parameters(network).items()
         if path.endswith("kernel")
     )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
-from flax import nnx
 from jaxtyping import Array, Float
 
 from models.control import by_row
@@ -17,7 +16,10 @@ from models.sdxl.controlnet import ControlNet
 
 
 def hints(
-    networks: nnx.List, inputs: Mapping[str, Array], slots: int, latents: Float[Array, "h w c"]
+    networks: Sequence[ControlNet],
+    inputs: Mapping[str, Array],
+    slots: int,
+    latents: Float[Array, "h w c"],
 ) -> Float[Array, "slots h w first"]:
     """Embed a row's control images; empty slots are zeros.
 

@@ -21,7 +21,7 @@ from models.checkpoint.safetensors import ComponentFiles
 from models.interface.denoising_pipeline import flatten_prompts
 from models.interface.image_prompts import requested_image_prompts
 from models.interface.images import open_image
-from models.interface.pipeline import Fields, PyTree
+from models.interface.pipeline import PyTree
 from models.loading.abstract import abstract_module
 from models.loading.sources import ImagePromptSource, Reading
 from models.parallel.by_size import rename_axes_by_size
@@ -29,6 +29,7 @@ from models.sdxl.config import UNetConfig
 from models.sdxl.ip_adapter import NO_IMAGES, ImageKeys, ImageLevels, IpAdapter, IpAdapterConfig
 from models.sdxl.ip_adapter_file import config_of, renames_of
 from models.spec.model_spec import ModelSpec
+from models.spec.request import Request
 from models.vision.clip import PROJECTED_RENAMES, ClipVisionConfig, ClipVisionModelWithProjection
 from models.vision.preprocess import ClipPreprocessor
 
@@ -101,9 +102,13 @@ class ImagePromptNetworks(nnx.Module):
         adapter, encoder = self.adapters[name], self.encoders[dict(self.of)[name]]
 
         def features(pixels: Array) -> Array:
-            if adapter.config.resampler is None:
-                return encoder(pixels).pooled
-            return encoder(pixels).hidden_states[PENULTIMATE]
+            encoded = encoder(pixels)
+            states: Array = (
+                encoded.pooled
+                if adapter.config.resampler is None
+                else encoded.hidden_states[PENULTIMATE]
+            )
+            return states
 
         positive = features(pixels)
         if prompts == 1:
@@ -181,7 +186,7 @@ def load_adapters(
             rename_axes_by_size(abstract_module(kind, *args, param_dtype=each))
             for each in (dtype, activation_dtype)
         )
-        return reading.network(ROW, tuple(modules), place, renames)  # type: ignore[arg-type]
+        return reading.network(ROW, tuple(modules), place, renames)
 
     encoder = partial(loaded, ClipVisionModelWithProjection)
     folders = {files.encoder_folder: files.encoder for files in adapters.values()}
@@ -206,7 +211,7 @@ def load_adapters(
 
 
 def read_image_prompts(
-    fields: Fields,
+    request: Request,
     images: Mapping[str, bytes],
     spec: ModelSpec,
     preprocessors: Mapping[str, ClipPreprocessor],
@@ -215,7 +220,7 @@ def read_image_prompts(
 
     Raises: RequestError: an image is missing or cannot be decoded.
     """
-    prompts = requested_image_prompts(fields, images, spec)
+    prompts = requested_image_prompts(request.image_prompts, images, spec)
     inputs: dict[str, np.ndarray] = {}
     key = ""
     for name in sorted({prompt.name for prompt in prompts}):

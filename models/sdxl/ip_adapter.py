@@ -88,7 +88,8 @@ class ImageProjection(nnx.Module):
 
     def __call__(self, embeds: Float[Array, "batch image_features"]) -> Tokens:
         """Project each image embedding to tokens."""
-        return self.norm(self.proj(embeds).reshape(len(embeds), self.tokens, -1))
+        tokens: Tokens = self.norm(self.proj(embeds).reshape(len(embeds), self.tokens, -1))
+        return tokens
 
 
 class ResamplerLayer(nnx.Module):
@@ -149,7 +150,8 @@ class Resampler(nnx.Module):
         image = self.proj_in(states)
         latents = jnp.broadcast_to(self.latents[...], (len(image), *self.latents.shape[1:]))
         latents, _ = scan(self.layers, latents, lambda layer, x: layer(x, image))
-        return self.norm_out(self.proj_out(latents))
+        tokens: Tokens = self.norm_out(self.proj_out(latents))
+        return tokens
 
 
 class KeysAndValues(nnx.Module):

@@ -46,7 +46,8 @@ class LatentSpace(NamedTuple):
         vae = self._vae(graph, weights, self.encoding_dtype)
         pixels = pixels.astype(self.dtype).astype(self.encoding_dtype)
         mean, log_variance = (x[0].astype(jnp.float32) for x in vae.encode(pixels[None]))
-        return mean + jnp.exp(0.5 * log_variance) * noise
+        sample: Latents = mean + jnp.exp(0.5 * log_variance) * noise
+        return sample
 
     def decode(self, graph: Any, weights: Any, latents: Latents) -> Float[Array, "height width 3"]:
         """Decode the UNet's latents to pixels, about in [-1, 1]."""
@@ -59,7 +60,8 @@ class LatentSpace(NamedTuple):
                 np.asarray(x, np.float32) for x in (config.latents_std, config.latents_mean)
             )
             latents = latents * std / config.scaling_factor + mean
-        return vae.decode(latents[None].astype(self.decoding_dtype))[0]
+        pixels: Array = vae.decode(latents[None].astype(self.decoding_dtype))[0]
+        return pixels
 
     def scale(self, sample: Float[Array, "*batch latent"]) -> Float[Array, "*batch latent"]:
         """Scale encoded latents for inpainting; diffusers ignores the channel statistics there."""

@@ -292,7 +292,7 @@ def _encoder_hid_proj(config: UNetConfig, **make: Any) -> nnx.Linear | None:
     return linear(config.encoder_hid_dim, config.projected_text_features, (None, "embed"), **make)
 
 
-def _down_blocks(config: UNetConfig, attention: Attentions, **make: Any) -> nnx.List:
+def _down_blocks(config: UNetConfig, attention: Attentions, **make: Any) -> nnx.List[UNetDownBlock]:
     levels = config.down_levels
     widths = (levels[0].channels, *(level.channels for level in levels))
     return nnx.List(
@@ -308,7 +308,7 @@ def _down_blocks(config: UNetConfig, attention: Attentions, **make: Any) -> nnx.
     )
 
 
-def _up_blocks(config: UNetConfig, attention: Attentions, **make: Any) -> nnx.List:
+def _up_blocks(config: UNetConfig, attention: Attentions, **make: Any) -> nnx.List[UNetUpBlock]:
     levels = config.up_levels
     widths = (levels[0].channels, *(level.channels for level in levels), levels[-1].channels)
     return nnx.List(

@@ -14,7 +14,7 @@ from models.control.by_row import HINTS, residuals
 from models.interface.denoising_pipeline import DenoisingPipeline, Draft, flatten_prompts
 from models.interface.image_start import clean_latents
 from models.interface.images import to_uint8
-from models.interface.pipeline import Fields, PyTree
+from models.interface.pipeline import PyTree
 from models.interface.step_program import StepProgram
 from models.nn.layers.step_cache import CachedStep, initial_cache
 from models.parallel.dtypes import used_dtype
@@ -24,10 +24,12 @@ from models.sdxl import image_prompts
 from models.sdxl.adapter_names import SPELLINGS
 from models.sdxl.conditioning import encode_text
 from models.sdxl.controlling import hints, run_of
+from models.sdxl.controlnet import ControlNet
 from models.sdxl.network import Residuals
 from models.sdxl.prepare import Preparation
 from models.sdxl.prompts import IDS, WEIGHTS
 from models.sdxl.refining import PREFIX, REFINER
+from models.sdxl.request import SdxlRequest
 
 
 class SdxlNetworks(NamedTuple):
@@ -63,6 +65,7 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
 
     TEXTS = ("prompt_embeds", "pooled_embeds", "time_ids")
     REFINERS_TEXTS = (f"{PREFIX}prompt_embeds", f"{PREFIX}pooled_embeds", f"{PREFIX}time_ids")
+    REQUEST = SdxlRequest
     PROMPTS = (*TEXTS, "image_prompts", *REFINERS_TEXTS)
     ENCODERS = ("clip", "clip_2")
     SPELLINGS = SPELLINGS
@@ -73,9 +76,9 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
         self.latent_space = preparation.latent_space
         self.dtype = used_dtype(modules.unet.conv_in.kernel)
 
-    def plan_request(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
+    def plan_request(self, request: SdxlRequest, images: Mapping[str, bytes]) -> Draft:
         """Tokenize the prompts, draw the noise, and plan the steps."""
-        return self.preparation.plan_request(fields, images)
+        return self.preparation.plan_request(request, images)
 
     def embed(self, weights: SdxlNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
         """Encode prompts and images, and build the first latents."""
@@ -120,7 +123,7 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
         control = self._control(weights, rows, values, latents)
         if "masked" in rows:
             latents = jnp.concatenate([latents, rows["mask"], rows["masked"]], axis=-1)
-        output = unet(
+        output: Array = unet(
             each_prompt(latents),
             each_prompt(values["timestep"]),
             *(flatten_prompts(rows[name]) for name in self.TEXTS),
@@ -138,7 +141,7 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
         refiner = self.network(weights, REFINER)
         batch, prompts = rows[self.REFINERS_TEXTS[0]].shape[:2]
         latents = rows["latents"] * per_row(values["input_scale"], rows["latents"])
-        output = refiner(
+        output: Array = refiner(
             jnp.repeat(latents, prompts, axis=0),
             jnp.repeat(values["timestep"], prompts, axis=0),
             *(flatten_prompts(rows[name]) for name in self.REFINERS_TEXTS),
@@ -166,9 +169,9 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
         output: Residuals = residuals(runs, rows, values, (*inputs, *conditions))
         return output
 
-    def _controlnets(self, weights: SdxlNetworks) -> nnx.List:
+    def _controlnets(self, weights: SdxlNetworks) -> nnx.List[ControlNet]:
         """Return the ControlNets with sharded weights, which are gathered when each one runs."""
-        merged: nnx.List = nnx.merge(self.graphs.controls, weights.controls)
+        merged: nnx.List[ControlNet] = nnx.merge(self.graphs.controls, weights.controls)
         return merged
 
     def combine_prompts(

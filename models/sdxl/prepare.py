@@ -14,9 +14,8 @@ from models.control.slots import NO_CONTROLS, ControlSlots
 from models.interface.controls import requested_controls
 from models.interface.denoising_pipeline import Draft
 from models.interface.idle_options import idle_options
-from models.interface.pipeline import Fields, RequestError, RequestWarning
-from models.interface.progressive import generator_of
-from models.interface.request import read_request
+from models.interface.image_start import generator_of
+from models.interface.pipeline import RequestWarning
 from models.interface.solver_step import first_history, solver_key
 from models.interface.step_program import StepProgram
 from models.sampling import registry
@@ -40,6 +39,8 @@ from models.sdxl.refining import (
 from models.sdxl.request import SdxlRequest, task_of
 from models.sdxl.step_table import plan_of, steps_of
 from models.spec.model_spec import ModelSpec, Task
+from models.spec.option import OptionError
+from models.spec.request import RequestError
 from models.text.clip import ClipConfig
 from models.text.tokenizer import ReadTexts, Tokenizer
 from models.vision.preprocess import ClipPreprocessor
@@ -68,23 +69,23 @@ class Preparation:
     refiners_training: Mapping[str, Any] = field(default_factory=dict)
     """Scheduler options in which the refiner's training differs."""
 
-    def plan_request(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
+    def plan_request(self, request: SdxlRequest, images: Mapping[str, bytes]) -> Draft:
         """Prepare the inputs and steps of one image.
 
         Raises: RequestError: an unsupported request; names the field.
         """
-        request, task = read_request(SdxlRequest, fields), task_of(images)
+        task = task_of(images)
         self._check_task(task)
         self._check_refiner(request)
         scheduler = self._scheduler(request)
         refined = plan_with_refiner(request, scheduler, task, self.refiners_training)
         plan = refined.plan
-        draws = self._draws(request, fields)
+        draws = self._draws(request)
         prompts = 2 if self._classifier_free(request) else 1
         texts = self._texts(request, prompts)
         size = (request.width, request.height)
-        control = requested_controls(fields, images, self.spec, size)
-        image_inputs = read_image_prompts(fields, images, self.spec, self.image_prompts)
+        control = requested_controls(request.control, images, self.spec, size)
+        image_inputs = read_image_prompts(request, images, self.spec, self.image_prompts)
         refining = self._refining(request, task, prompts)
         inputs = {
             **texts.inputs,
@@ -163,11 +164,11 @@ class Preparation:
             chosen = registry.for_request(self.scheduler, chosen_scheduler)
             if isinstance(chosen, DDIM) and request.eta is not None:
                 chosen = replace(chosen, eta=request.eta)
-        except ValueError as error:
-            raise RequestError("scheduler", str(error)) from error
+        except OptionError as error:
+            raise RequestError.of_scheduler(error) from error
         return chosen
 
-    def _draws(self, request: SdxlRequest, fields: Fields) -> Draws:
+    def _draws(self, request: SdxlRequest) -> Draws:
         """Return the random generator of an image's noise.
 
         Raises: RequestError: a size that is not whole latents.
@@ -178,7 +179,7 @@ class Preparation:
             if size < down or size % down:
                 raise RequestError(name, f"must be a positive multiple of {down}, not {size}")
         return Draws(
-            generator_of(request.seed, fields),
+            generator_of(request),
             request.height // down,
             request.width // down,
             self.latent_space.config.latent_channels,

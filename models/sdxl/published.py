@@ -5,17 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-CLIP_L: Mapping[str, Any] = {
-    "vocab_size": 49408,
-    "hidden_size": 768,
-    "intermediate_size": 3072,
-    "projection_dim": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "max_position_embeddings": 77,
-    "hidden_act": "quick_gelu",
-    "eos_token_id": 2,
-}
+from models.text.published import CLIP_L
+
 CLIP_BIG_G: Mapping[str, Any] = {
     "vocab_size": 49408,
     "hidden_size": 1280,
@@ -86,6 +77,17 @@ REFINER_UNET: Mapping[str, Any] = {
     "projection_class_embeddings_input_dim": 2560,
 }
 """UNet of the refiner. Source: stabilityai/stable-diffusion-xl-refiner-1.0, unet/config.json."""
+
+SCHEDULER: Mapping[str, Any] = {
+    "_class_name": "EulerDiscreteScheduler",
+    "num_train_timesteps": 1000,
+    "beta_start": 0.00085,
+    "beta_end": 0.012,
+    "beta_schedule": "scaled_linear",
+    "prediction_type": "epsilon",
+    "timestep_spacing": "leading",
+    "steps_offset": 1,
+}
 
 Checkpoint = Mapping[str, Mapping[str, Any]]
 

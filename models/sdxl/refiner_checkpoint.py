@@ -14,8 +14,8 @@ from models.sampling import registry
 from models.sdxl.compatibility import Parts
 from models.sdxl.refining import PREFIX, REFINER, TASKS
 from models.sdxl.source import Source
+from models.spec.field_types import REFINER as FIELD
 from models.spec.model_spec import Need
-from models.spec.refiner import FIELD
 
 NETWORKS: Mapping[str, str] = {
     "unet": REFINER,

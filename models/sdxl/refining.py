@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from models.interface.pipeline import RequestError
 from models.sampling.base import Plan, Scheduler
 from models.sdxl.request import SdxlRequest
 from models.sdxl.step_table import plan_of
 from models.spec.model_spec import Task
+from models.spec.request import RequestError
 
 REFINER = "refiner"
 """Name of the network that runs the last steps."""

@@ -1,4 +1,4 @@
-"""SDXL's view of a resolved request: validated values, with default texts and sizes filled in."""
+"""Request of SDXL, validated. No JAX: front ends import this module."""
 
 from __future__ import annotations
 
@@ -7,23 +7,20 @@ from typing import Any
 
 from pydantic.dataclasses import dataclass
 
-from models.interface.pipeline import RequestError
-from models.interface.request import REQUEST, served_fields
 from models.spec.field_types import (
+    SWITCH,
     ClipSkip,
-    Count,
     Fraction,
     NoiseLevel,
     Offset,
-    Pixels,
     Scale,
     Score,
-    Seed,
     Strength,
+    Switch,
 )
 from models.spec.model_spec import Task
 from models.spec.prompt_syntax import PromptSyntax
-from models.spec.refiner import SWITCH, Switch
+from models.spec.request import REQUEST, Request, RequestError, served_fields
 
 Size = tuple[Offset, Offset]
 """Height and width in pixels, in diffusers' order; top and left for crops."""
@@ -40,22 +37,16 @@ class RequestedRefiner:
     and `denoising_start` of the refiner."""
 
 
-@dataclass(frozen=True, config=REQUEST)
-class SdxlRequest:
+@dataclass(frozen=True, kw_only=True, config=REQUEST)
+class SdxlRequest(Request):
     """Parameters of one SDXL image, named as in diffusers' three StableDiffusionXL pipelines."""
 
-    prompt: str
-    seed: Seed
-    width: Pixels
-    height: Pixels
-    num_inference_steps: Count
     guidance_scale: Scale
     guidance_rescale: Fraction = 0.0
     eta: Fraction | None = None
     """Noise that DDIM adds at each step, as a fraction of DDPM's; ignored by other schedulers."""
     prompt_syntax: PromptSyntax = "plain"
     prompt_2: str | None = None
-    negative_prompt: str | None = None
     negative_prompt_2: str | None = None
     clip_skip: ClipSkip | None = None
     timesteps: tuple[NoiseLevel, ...] | None = None

@@ -9,13 +9,13 @@ from models.sampling.registry import OPTIONS, STEP_LISTS
 from models.sdxl.compatibility import Parts
 from models.sdxl.config import UNetConfig
 from models.sdxl.request import FIELDS
+from models.spec.field_types import REFINER
 from models.spec.hires import FIELD as HIRES
 from models.spec.image_prompts import FIELD as IMAGE_PROMPTS
 from models.spec.image_prompts import ImagePrompt
 from models.spec.model_spec import Limits, ModelSpec, Need, Task
 from models.spec.option import Option
 from models.spec.quality_presets import OPTIMIZATIONS, Optimization
-from models.spec.refiner import FIELD as REFINER
 
 DEFAULT_LATENTS = 128
 """Side of an image in latents if the UNet's config has no `sample_size`."""

@@ -6,16 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from models.interface.pipeline import RequestError, Step
+from models.interface.pipeline import Step
 from models.interface.solver_step import step_values
 from models.interface.step_program import StepProgram
 from models.sampling.base import Plan, Scheduler
 from models.sdxl.initial_latents import Draws
 from models.sdxl.request import SdxlRequest
 from models.spec.model_spec import Task
-
-_PLANNED_BY = ("num_inference_steps", "timesteps", "sigmas", "strength")
-"""Request fields that define a schedule, in addition to the scheduler's options."""
+from models.spec.option import OptionError
+from models.spec.request import RequestError
 
 
 def plan_of(request: SdxlRequest, scheduler: Scheduler, task: Task) -> Plan:
@@ -28,10 +27,8 @@ def plan_of(request: SdxlRequest, scheduler: Scheduler, task: Task) -> Plan:
     strength = None if task == "text-to-image" else request.strength
     try:
         return scheduler.plan(request.num_inference_steps, **lists, strength=strength)
-    except ValueError as error:
-        named = str(error).split()[0].rstrip(":")
-        field = named if named in _PLANNED_BY else "scheduler"
-        raise RequestError(field, str(error)) from error
+    except OptionError as error:
+        raise RequestError.of_scheduler(error) from error
 
 
 def steps_of(

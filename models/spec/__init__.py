@@ -1,4 +1,4 @@
 """Model specs for front ends: request fields, defaults, limits and quality presets. No JAX.
 
-Imports nothing else of this project.
+May import `media`.
 """

@@ -31,6 +31,21 @@ class ControlKind(BaseModel):
     part of every step and costs as much as for one image. `null`: each image has its own run."""
 
 
+class ControlOptions(BaseModel):
+    """Control of a request, except its image."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str = ""
+    """Name of a ControlNet."""
+    scale: float = 1.0
+    start: float = 0.0
+    """Start of its effect, as a share of the steps."""
+    end: float = 1.0
+    """End of its effect, as a share of the steps."""
+    preprocess: str | None = None
+
+
 PARTS = 8
 """Price resolution in parts of a step: requests of similar price share a bucket."""
 

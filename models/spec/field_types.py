@@ -26,3 +26,8 @@ NoiseLevel = Annotated[float, Field(ge=0, le=1e6)]
 """Timestep or sigma."""
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 ClipSkip = Annotated[int, Field(ge=0, le=100)]
+REFINER = "refiner"
+"""Request field of the refiner, a second model that runs the last steps."""
+SWITCH = 0.8
+"""Default share of the noise schedule that the first model runs, before its refiner."""
+Switch = Annotated[float, Field(gt=0, le=1)]

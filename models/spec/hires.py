@@ -7,15 +7,16 @@ latents it is the first pass's request, with the fields that the enlarger prescr
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Protocol
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from models.spec.enlargers import Enlarger
-from models.spec.refiner import FIELD as REFINER
+from models.spec.field_types import REFINER, Count, Pixels, Strength
+from models.spec.option import OptionError
 from models.spec.upscalers import FIELD as UPSCALE
+from models.spec.upscalers import Enlarger
 
 FIELD = "hires"
 """Request field of hires fix."""
@@ -113,6 +114,28 @@ def passes(
     if enlarger := spec.enlargers.get(options["upscaler"]):
         return first, {**plain, **second, **enlarger.second}
     return first, {**spec.task_defaults.get(TASK, {}), **plain, "image": FIELD, **second}
+
+
+class HiresSettings(BaseModel):
+    """Schema of the `hires` field in settings."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    scale: HiresScale | None = None
+    width: Pixels | None = None
+    height: Pixels | None = None
+    upscaler: str | None = None
+    strength: Strength | None = None
+    num_inference_steps: Count | None = None
+
+
+def type_errors(options: Any) -> Iterator[OptionError]:
+    """Yield the type errors of a `hires` field in settings, with their paths as fields."""
+    try:
+        TypeAdapter(HiresSettings).validate_python(options, strict=True)
+    except ValidationError as error:
+        for problem in error.errors():
+            yield OptionError(".".join((FIELD, *map(str, problem["loc"]))), problem["msg"])
 
 
 def generated_size(fields: Mapping[str, Any]) -> tuple[int, int]:

@@ -28,9 +28,18 @@ class ImagePrompt(BaseModel):
     concatenated."""
 
 
-def name_of(entry: Mapping[str, Any], prompts: Mapping[str, ImagePrompt]) -> str | None:
+class ImagePromptOptions(BaseModel):
+    """Image prompt of a request, except its image."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str | None = None
+    """Name of the network that encodes the image; None: the only one."""
+    scale: float = 1.0
+
+
+def name_of(name: str | None, prompts: Mapping[str, ImagePrompt]) -> str | None:
     """Return the network that an entry names, or the only network; None: ambiguous."""
-    name: str | None = entry.get("name")
     return next(iter(prompts)) if name is None and len(prompts) == 1 else name
 
 
@@ -38,7 +47,7 @@ def tokens_of(
     entries: Iterable[Mapping[str, Any]], prompts: Mapping[str, ImagePrompt]
 ) -> dict[str, int]:
     """Return the number of tokens that a request's images add, by name; skips unknown names."""
-    counts = Counter(name_of(entry, prompts) for entry in entries)
+    counts = Counter(name_of(entry.get("name"), prompts) for entry in entries)
     return {
         name: prompt.tokens * (1 if prompt.summed else counts[name])
         for name, prompt in sorted(prompts.items())

@@ -14,10 +14,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 PAGE_RANK = 16
 """Ranks per page: rows of a bfloat16 tile on TPUs."""
-PAGE_COUNTS = (1, 2, 4, 8, 16)
+PAGE_COUNTS = (1, 2, 4, 8, 16, 32)
 """Pages per row for which programs are compiled."""
 MAX_RANK = PAGE_RANK * PAGE_COUNTS[-1]
 """Maximum total rank of a row's adapters."""
+
+ENDINGS = ("safetensors", "sft")
+"""Endings of safetensors files, in lowercase."""
 
 Expert = Literal["high", "low"]
 """Expert of Wan 2.2 that a file is for: high noise (`transformer`) or low noise (`transformer_2`).
@@ -26,9 +29,19 @@ LOW_NOISE = "transformer_2"
 """Network name of Wan 2.2's low-noise expert."""
 
 
-def pages_of(rank: int) -> int:
-    """Return the number of pages for an adapter of that rank."""
-    return max(1, math.ceil(rank / PAGE_RANK))
+def pages_of(rank: int, has_magnitudes: bool = False) -> int:
+    """Return the number of pages for an adapter of that rank.
+
+    Args:
+        has_magnitudes: whether one more page holds the magnitudes of its vectors (DoRA).
+    """
+    return max(1, math.ceil(rank / PAGE_RANK)) + has_magnitudes
+
+
+def without_ending(name: str) -> str:
+    """Return an adapter's name without the ending of a file, which some clients add."""
+    stem, _, ending = name.rpartition(".")
+    return stem.rstrip() if stem and ending.lower() in ENDINGS else name
 
 
 def page_count(pages: int) -> int:
@@ -66,6 +79,10 @@ class RequestedLora(BaseModel):
     """Names of the networks that the adapter changes."""
     scales: tuple[ScaleInterval, ...]
     """Scale by interval; 0 outside all intervals."""
+    has_magnitudes: bool = False
+    """Whether its last page holds the magnitudes of its vectors (DoRA)."""
+    is_reduced: bool = False
+    """Whether the file has a higher rank than its pages."""
 
     @property
     def expert(self) -> Expert | None:
@@ -95,9 +112,15 @@ class Lora(BaseModel):
     bytes: int = 0
     """Size of the file."""
     rank: int = 0
-    """Highest rank of a layer."""
+    """Highest rank of a layer in banks."""
     networks: tuple[str, ...] = ()
     """Names of the networks that the adapter changes."""
+    has_magnitudes: bool = False
+    """Whether it has the magnitudes of its vectors (DoRA), which take a page."""
+    is_reduced: bool = False
+    """Whether the file has a higher rank."""
+    warnings: tuple[str, ...] = ()
+    """Differences between the file and what requests use."""
     trigger: str = ""
     """Words that a prompt should contain."""
     preview: str | None = None
@@ -112,7 +135,7 @@ class Lora(BaseModel):
     @property
     def pages(self) -> int:
         """Pages of a bank that the adapter occupies."""
-        return pages_of(self.rank)
+        return pages_of(self.rank, self.has_magnitudes)
 
     def may_use(self, tenant: str) -> bool:
         """Return whether a tenant may use the adapter."""

@@ -20,10 +20,10 @@ from pydantic import (
     model_validator,
 )
 
+from models.media.scaling import FrameScaling
 from models.spec.controls import FIELD as CONTROL
 from models.spec.controls import ControlKind, work_of
-from models.spec.enlargers import Enlarger
-from models.spec.frame_scaling import FrameScaling
+from models.spec.field_types import REFINER, SWITCH
 from models.spec.hires import BUILT_IN
 from models.spec.hires import FIELD as HIRES
 from models.spec.hires import TASK as REDRAWING
@@ -32,10 +32,8 @@ from models.spec.image_prompts import ImagePrompt, tokens_of
 from models.spec.lora import Lora, RequestedLora, pages_of_request
 from models.spec.option import Option
 from models.spec.quality_presets import EXACT, Quality, for_previous_release
-from models.spec.refiner import FIELD as REFINER
-from models.spec.refiner import SWITCH
 from models.spec.request_images import field_of, image_values
-from models.spec.upscalers import Upscaler
+from models.spec.upscalers import Enlarger, Upscaler
 
 READ_PX, READ_FRAMES = "read_px", "read_frames"
 """Parts of a bucket key: pixels of input images that each step reads, and extra frames of the
@@ -285,6 +283,8 @@ class ModelSpec(BaseModel):
     (`models.adapters.files.names`)."""
     loras: Mapping[str, Lora] = Field(default_factory=dict)
     """Adapters of the settings, by name."""
+    warnings: tuple[str, ...] = ()
+    """Contents of its files that are not used, for people."""
     derived: tuple[DerivedModel, ...] = ()
     """Additional models that its workers serve, each with fixed adapters."""
     runs_on: str = ""

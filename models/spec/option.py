@@ -1,4 +1,4 @@
-"""Options of a scheduler: their types and ranges, and the validation of a value."""
+"""Options of a scheduler: their types and ranges, validation of a value, and the error of one."""
 
 from __future__ import annotations
 
@@ -15,6 +15,15 @@ _TYPES: Mapping[Kind, tuple[tuple[type, ...], str]] = {
     "text": ((str,), "a text"),
 }
 """Python types of each kind, and its name in error messages."""
+
+
+class OptionError(ValueError):
+    """Rejection of an option or of a request field, which `field` names, by a `message`."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
+        self.message = message
 
 
 class Option(BaseModel):

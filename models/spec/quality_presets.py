@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from models.spec.frozen import FrozenModel
+from models.spec.option import OptionError
 from models.spec.step_plan import PlannedCache, Weights
 
 EXACT = "exact"
@@ -247,7 +248,7 @@ def presets(
     Built-in presets are reduced to the supported optimizations. Given presets follow, and later
     presets replace earlier ones of the same name.
 
-    Raises: ValueError: a given preset has an unsupported optimization, or a name that requests
+    Raises: OptionError: a given preset has an unsupported optimization, or a name that requests
         cannot use.
     """
     supported = {name: preset.restricted_to(optimizations) for name, preset in PRESETS.items()}
@@ -256,17 +257,19 @@ def presets(
         if missing := sorted(preset.optimizations - set(optimizations)):
             has = ", ".join(sorted(optimizations)) or "none"
             hint = '; set eight_bit = "beside" to enable it' if "eight_bit" in missing else ""
-            raise ValueError(
-                f"quality.{name} uses {', '.join(missing)}; this model supports: {has}{hint}"
+            raise OptionError(
+                f"quality.{name}", f"uses {', '.join(missing)}; this model supports: {has}{hint}"
             )
         if not (name and name.isprintable() and name == name.strip() and len(name) <= LONGEST_NAME):
-            raise ValueError(
-                f"quality: {name!r} is not a valid name of a preset; use 1 to {LONGEST_NAME} "
-                "printable characters without leading or trailing spaces"
+            raise OptionError(
+                "quality",
+                f"{name!r} is not a valid name of a preset; use 1 to {LONGEST_NAME} "
+                "printable characters without leading or trailing spaces",
             )
         if name == EXACT:
-            raise ValueError(
-                f"quality.{EXACT} is reserved for images without optimizations; use another name"
+            raise OptionError(
+                f"quality.{EXACT}",
+                "is reserved for images without optimizations; use another name",
             )
         result[name] = preset
     return result

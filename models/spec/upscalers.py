@@ -1,7 +1,8 @@
-"""Upscalers in requests and model specs, with tile geometry. No JAX.
+"""Upscalers of images and of latents in requests and model specs, with tile geometry. No JAX.
 
 An upscaler enlarges a finished image in overlapping square tiles. Operators name upscalers; a
-request names one, and the scale of the sides.
+request names one, and the scale of the sides. An enlarger is a part of a model that enlarges its
+latents between two passes.
 """
 
 from __future__ import annotations
@@ -33,6 +34,17 @@ class Upscaler(BaseModel):
     """Side of a tile, in pixels of the input image."""
     digest: str = ""
     """SHA-256 of the file, in hexadecimal."""
+
+
+class Enlarger(BaseModel):
+    """Network between the passes of hires fix, with the second pass that it was trained for."""
+
+    model_config = ConfigDict(frozen=True)
+
+    scale: float = Field(gt=1)
+    """Scale of both sides."""
+    second: Mapping[str, Any]
+    """Request fields of the second pass, which override the request's."""
 
 
 def with_defaults(options: Mapping[str, Any], upscalers: Mapping[str, Upscaler]) -> dict[str, Any]:

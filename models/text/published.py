@@ -5,6 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+CLIP_L: Mapping[str, Any] = {
+    "vocab_size": 49408,
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "projection_dim": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "max_position_embeddings": 77,
+    "hidden_act": "quick_gelu",
+    "eos_token_id": 2,
+}
 QWEN3_4B: Mapping[str, Any] = {
     "vocab_size": 151936,
     "hidden_size": 2560,

@@ -102,7 +102,8 @@ class T5Encoder(nnx.Module):
         x = split(self.token_embedding.embedding[...][tokens], None, None, None)
         bias = position_bias(self.relative_bias, self.config, tokens.shape[1], mask)
         x, _ = scan(self.blocks, x, lambda block, x: block(x, bias))
-        return self.final_norm(x)
+        normed: Array = self.final_norm(x)
+        return normed
 
 
 def position_bias(
@@ -133,7 +134,10 @@ def relative_buckets(tokens: int, buckets: int, max_distance: int) -> Int[np.nda
     ratio = np.log(np.maximum(distance, 1).astype(np.float32) / np.float32(exact))
     grown = ratio / np.float32(math.log(max_distance / exact)) * np.float32(half - exact)
     far = np.minimum(exact + grown.astype(np.int32), half - 1)
-    return (np.where(distance < exact, distance, far) + half * (ahead > 0)).astype(np.int32)
+    buckets_of_keys: np.ndarray = (
+        np.where(distance < exact, distance, far) + half * (ahead > 0)
+    ).astype(np.int32)
+    return buckets_of_keys
 
 
 class T5Block(nnx.Module):

@@ -148,7 +148,7 @@ class Tokenizer:
             )
         if len(encoded["input_ids"]) < 2:
             return None
-        return max(end for _, end in encoded["offset_mapping"][0])
+        return max(int(end) for _, end in encoded["offset_mapping"][0])
 
 
 def cut_prompts(

@@ -82,7 +82,8 @@ class UMT5Encoder(nnx.Module):
         table = self.token_embedding.embedding[...]
         x = split(table[tokens], None, None, None).astype(stream_dtype(table.dtype))
         x, _ = scan(self.blocks, x, lambda block, x: block(x, mask))
-        return self.final_norm(x).astype(table.dtype)
+        normed: Array = self.final_norm(x)
+        return normed.astype(table.dtype)
 
 
 class BiasedBlock(T5Block):

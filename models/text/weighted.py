@@ -15,8 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float32, Int
 
-from models.interface.pipeline import RequestError, RequestWarning
+from models.interface.pipeline import RequestWarning
 from models.spec.prompt_syntax import Passage, passages
+from models.spec.request import RequestError
 from models.text.tokenizer import Tokenizer, from_word, shortened
 
 COMMA_REACH = 20

@@ -63,7 +63,10 @@ def _rise(size: int, shared: int) -> np.ndarray:
     """Return weights that rise from `LEAST` to 1 within the middle of the first `shared` pixels."""
     edge = shared * EDGE
     inside = np.arange(size, dtype=np.float32) + np.float32(0.5)
-    return np.clip((inside - edge) / max(1.0, shared - 2 * edge), LEAST, 1).astype(np.float32)
+    weights: np.ndarray = np.clip((inside - edge) / max(1.0, shared - 2 * edge), LEAST, 1).astype(
+        np.float32
+    )
+    return weights
 
 
 class Canvas:

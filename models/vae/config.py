@@ -96,7 +96,7 @@ class VaeConfig:
     @property
     def downsampling(self) -> int:
         """Pixels per latent, along each side."""
-        return 2 ** (len(self.block_out_channels) - 1)
+        return int(2 ** (len(self.block_out_channels) - 1))
 
     @property
     def of_decoder(self) -> VaeConfig:

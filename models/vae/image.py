@@ -93,7 +93,7 @@ class AutoencoderKL(nnx.Module):
 class ImageEncoder(nnx.Module):
     """Encoder from pixels to moments [batch, h, w, 2 · latent]."""
 
-    def __init__(self, config: VaeConfig, *, attention: CrossAttention, **make) -> None:
+    def __init__(self, config: VaeConfig, *, attention: CrossAttention, **make: Any) -> None:
         widths = config.block_out_channels
         last = len(widths) - 1
         self.conv_in = conv(config.in_channels, widths[0], (3, 3), padding=_SAME, **make)
@@ -122,7 +122,7 @@ class ImageEncoder(nnx.Module):
 class ImageDecoder(nnx.Module):
     """Decoder from latents to pixels."""
 
-    def __init__(self, config: VaeConfig, *, attention: CrossAttention, **make) -> None:
+    def __init__(self, config: VaeConfig, *, attention: CrossAttention, **make: Any) -> None:
         widths = config.block_out_channels[::-1]
         last = len(widths) - 1
         self.conv_in = conv(config.latent_channels, widths[0], (3, 3), padding=_SAME, **make)
@@ -152,7 +152,7 @@ class ImageDownBlock(nnx.Module):
     """Residual blocks, then halved size: padded at the right and bottom edge only."""
 
     def __init__(
-        self, in_width: int, width: int, depth: int, groups: int, *, downsample: bool, **make
+        self, in_width: int, width: int, depth: int, groups: int, *, downsample: bool, **make: Any
     ) -> None:
         self.resnets = _resnets(in_width, width, depth, groups, **make)
         self.downsample = (
@@ -169,7 +169,7 @@ class ImageUpBlock(nnx.Module):
     """Residual blocks, then doubled size: nearest neighbour and a convolution."""
 
     def __init__(
-        self, in_width: int, width: int, depth: int, groups: int, *, upsample: bool, **make
+        self, in_width: int, width: int, depth: int, groups: int, *, upsample: bool, **make: Any
     ) -> None:
         self.resnets = _resnets(in_width, width, depth, groups, **make)
         self.upsample = conv(width, width, (3, 3), padding=_SAME, **make) if upsample else None
@@ -185,7 +185,9 @@ class ImageUpBlock(nnx.Module):
 class ImageMidBlock(nnx.Module):
     """Two residual blocks, with optional attention over all positions between them."""
 
-    def __init__(self, width: int, config: VaeConfig, *, attention: CrossAttention, **make) -> None:
+    def __init__(
+        self, width: int, config: VaeConfig, *, attention: CrossAttention, **make: Any
+    ) -> None:
         groups = config.norm_num_groups
         self.resnets = _resnets(width, width, 2, groups, **make)
         self.attention = (
@@ -207,7 +209,7 @@ class ImageResnetBlock(nnx.Module):
     A 1x1 convolution projects x if the width changes.
     """
 
-    def __init__(self, in_width: int, width: int, groups: int, **make) -> None:
+    def __init__(self, in_width: int, width: int, groups: int, **make: Any) -> None:
         self.norm1 = GroupNorm(in_width, groups, EPSILON, **make)
         self.conv1 = conv(in_width, width, (3, 3), padding=_SAME, **make)
         self.norm2 = GroupNorm(width, groups, EPSILON, **make)
@@ -223,7 +225,7 @@ class ImageResnetBlock(nnx.Module):
 class SpatialAttention(nnx.Module):
     """Residual attention with one head over all positions of the image."""
 
-    def __init__(self, width: int, groups: int, *, attention: CrossAttention, **make) -> None:
+    def __init__(self, width: int, groups: int, *, attention: CrossAttention, **make: Any) -> None:
         axes = ("conv_in", "conv_out")
         self.group_norm = GroupNorm(width, groups, EPSILON, **make)
         self.to_q = linear(width, width, axes, **make)
@@ -241,7 +243,9 @@ class SpatialAttention(nnx.Module):
         return split_image(x + split_strips(replicated(self.to_out(out)).reshape(features.shape)))
 
 
-def _resnets(in_width: int, width: int, depth: int, groups: int, **make) -> nnx.List:
+def _resnets(
+    in_width: int, width: int, depth: int, groups: int, **make: Any
+) -> nnx.List[ImageResnetBlock]:
     return nnx.List(
         ImageResnetBlock(width if i else in_width, width, groups, **make) for i in range(depth)
     )

@@ -31,8 +31,10 @@ class LatentFramePipeline(PackedLatentPipeline[Networks]):
     def decode(self, weights: Networks, row: PyTree) -> jax.Array:
         """Decode the latents with the VAE."""
         latents = self.normalisation.undo(self.unpack(row["latents"], *row["grid"].shape[:2]))
-        decoded = self._vae(weights).decode(latents[None, None].astype(self.dtype), to_uint8)
-        return decoded[0, 0]
+        decoded: jax.Array = self._vae(weights).decode(
+            latents[None, None].astype(self.dtype), to_uint8
+        )[0, 0]
+        return decoded
 
     def encode_image(
         self, weights: Networks, pixels: Array, noise: Array | None

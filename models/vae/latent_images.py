@@ -43,4 +43,5 @@ class LatentImagePipeline(PackedLatentPipeline[Networks]):
         mean, log_variance = (x[0].astype(jnp.float32) for x in (mean, log_variance))
         sample = mean if noise is None else mean + jnp.exp(0.5 * log_variance) * noise
         shift = self.vae_config.shift_factor or 0
-        return (sample - shift) * self.vae_config.scaling_factor
+        scaled: Array = (sample - shift) * self.vae_config.scaling_factor
+        return scaled

@@ -11,9 +11,10 @@ from jaxtyping import Array, Float
 
 from models.interface.denoising_pipeline import DenoisingPipeline, Networks
 from models.interface.images import to_uint8
-from models.interface.pipeline import PyTree, RequestError
+from models.interface.pipeline import PyTree
 from models.interface.token_buckets import grid_of
 from models.spec.model_spec import ModelSpec
+from models.spec.request import RequestError
 from models.vae.config import Tiling
 from models.vae.patches import PATCH
 from models.vae.references import reference_latents

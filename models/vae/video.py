@@ -207,7 +207,7 @@ def in_chunks(apply: Pass, x: Frames, size: int, length: int) -> Array:
 class VideoEncoder(nnx.Module):
     """Encoder from patches to moments [batch, f, h, w, 2 · latent]."""
 
-    def __init__(self, config: VideoVaeConfig, *, attention: CrossAttention, **make) -> None:
+    def __init__(self, config: VideoVaeConfig, *, attention: CrossAttention, **make: Any) -> None:
         widths = config.encoder_widths
         self.conv_in = causal_conv(config.in_channels, widths[0], **make)
         if config.is_residual:
@@ -227,7 +227,7 @@ class VideoEncoder(nnx.Module):
 class VideoDecoder(nnx.Module):
     """Decoder from latents to patches, not clipped."""
 
-    def __init__(self, config: VideoVaeConfig, *, attention: CrossAttention, **make) -> None:
+    def __init__(self, config: VideoVaeConfig, *, attention: CrossAttention, **make: Any) -> None:
         widths = config.decoder_widths
         self.conv_in = causal_conv(config.z_dim, widths[0], **make)
         self.mid_block = VideoMidBlock(widths[0], attention=attention, **make)
@@ -241,7 +241,9 @@ class VideoDecoder(nnx.Module):
         return self.conv_out(cache.prepend(nnx.silu(self.norm_out(x)), 2))
 
 
-def _plain_down_layers(config: VideoVaeConfig, *, attention: CrossAttention, **make) -> nnx.List:
+def _plain_down_layers(
+    config: VideoVaeConfig, *, attention: CrossAttention, **make: Any
+) -> nnx.List[nnx.Module]:
     """Build Wan 2.1's down blocks as one list of layers, as its checkpoints have them."""
     widths = config.encoder_widths
     layers: list[nnx.Module] = []
@@ -255,7 +257,7 @@ def _plain_down_layers(config: VideoVaeConfig, *, attention: CrossAttention, **m
     return nnx.List(layers)
 
 
-def _shortcut_down_blocks(config: VideoVaeConfig, **make) -> nnx.List:
+def _shortcut_down_blocks(config: VideoVaeConfig, **make: Any) -> nnx.List[nnx.Module]:
     widths, resampled = config.encoder_widths, (*config.downsamples, None)
     return nnx.List(
         ShortcutDownBlock(in_width, width, config.num_res_blocks, in_time=in_time, **make)
@@ -263,7 +265,7 @@ def _shortcut_down_blocks(config: VideoVaeConfig, **make) -> nnx.List:
     )
 
 
-def _up_blocks(config: VideoVaeConfig, **make) -> nnx.List:
+def _up_blocks(config: VideoVaeConfig, **make: Any) -> nnx.List[nnx.Module]:
     """Build the decoder's up blocks.
 
     2.1 halves the width where it doubles the size; in 2.2 the next block does.
@@ -292,7 +294,7 @@ class ShortcutDownBlock(nnx.Module):
     """
 
     def __init__(
-        self, in_width: int, width: int, depth: int, *, in_time: bool | None, **make
+        self, in_width: int, width: int, depth: int, *, in_time: bool | None, **make: Any
     ) -> None:
         self.resnets = _resnets(in_width, width, depth, **make)
         self.resample = None if in_time is None else Downsample(width, in_time=in_time, **make)
@@ -313,7 +315,7 @@ class VideoUpBlock(nnx.Module):
     """
 
     def __init__(
-        self, in_width: int, width: int, depth: int, *, in_time: bool | None, **make
+        self, in_width: int, width: int, depth: int, *, in_time: bool | None, **make: Any
     ) -> None:
         self.resnets = _resnets(in_width, width, depth, **make)
         self.resample = (
@@ -333,7 +335,7 @@ class ShortcutUpBlock(nnx.Module):
     """
 
     def __init__(
-        self, in_width: int, width: int, depth: int, *, in_time: bool | None, **make
+        self, in_width: int, width: int, depth: int, *, in_time: bool | None, **make: Any
     ) -> None:
         self.resnets = _resnets(in_width, width, depth, **make)
         self.resample = None if in_time is None else Upsample(width, width, in_time=in_time, **make)
@@ -354,7 +356,7 @@ def _factors(in_time: bool | None) -> tuple[int, int]:
     return (2 if in_time else 1), (1 if in_time is None else 2)
 
 
-def _resnets(in_width: int, width: int, depth: int, **make) -> nnx.List:
+def _resnets(in_width: int, width: int, depth: int, **make: Any) -> nnx.List[nnx.Module]:
     return nnx.List(ResidualBlock(width if i else in_width, width, **make) for i in range(depth))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -112,12 +113,13 @@ def over_time(x: Frames, kernel: Kernel, stride: int) -> Frames:
     forwards and backwards. Accelerators support it in hardware, and copying frames would only cost
     memory.
     """
-    return jax.lax.platform_dependent(
+    convolved: Frames = jax.lax.platform_dependent(
         x,
         kernel,
         cpu=partial(convolve_frames, stride=stride),
         default=partial(by_volumes, stride=stride),
     )
+    return convolved
 
 
 def by_volumes(x: Frames, kernel: Kernel, stride: int) -> Frames:
@@ -147,7 +149,7 @@ def _sides(kernel: Kernel) -> list[tuple[int, int]]:
     return [(size // 2, size // 2) for size in kernel.shape[1:3]]
 
 
-def causal_conv(in_width: int, width: int, **make) -> TimeConv:
+def causal_conv(in_width: int, width: int, **make: Any) -> TimeConv:
     """Build a 3 x 3 x 3 convolution; its input includes the two frames before."""
     return TimeConv(in_width, width, (3, 3, 3), **make)
 
@@ -175,7 +177,8 @@ class RmsNorm(nnx.Module):
         square = jnp.square(wide).sum(axis=-1, keepdims=True)
         normed = wide * jax.lax.rsqrt(jnp.maximum(square, self.EPSILON**2))
         gamma = self.gamma[...].reshape(-1).astype(x.dtype)
-        return normed.astype(x.dtype) * x.shape[-1] ** 0.5 * gamma
+        scaled: Frames = normed.astype(x.dtype) * x.shape[-1] ** 0.5 * gamma
+        return scaled
 
 
 class ResidualBlock(nnx.Module):
@@ -184,7 +187,7 @@ class ResidualBlock(nnx.Module):
     A 1x1x1 convolution projects x if the width changes.
     """
 
-    def __init__(self, in_width: int, width: int, **make) -> None:
+    def __init__(self, in_width: int, width: int, **make: Any) -> None:
         self.norm1 = RmsNorm(in_width, 3, **make)
         self.conv1 = causal_conv(in_width, width, **make)
         self.norm2 = RmsNorm(width, 3, **make)
@@ -203,7 +206,7 @@ class ResidualBlock(nnx.Module):
 class FrameAttention(nnx.Module):
     """Residual attention with one head over all positions of each frame separately."""
 
-    def __init__(self, width: int, *, attention: CrossAttention, **make) -> None:
+    def __init__(self, width: int, *, attention: CrossAttention, **make: Any) -> None:
         axes = ("conv_in", "conv_out")
         self.norm = RmsNorm(width, 2, **make)
         self.to_qkv = linear(width, 3 * width, axes, **make)
@@ -222,7 +225,7 @@ class FrameAttention(nnx.Module):
 class VideoMidBlock(nnx.Module):
     """Two residual blocks with attention between them."""
 
-    def __init__(self, width: int, *, attention: CrossAttention, **make) -> None:
+    def __init__(self, width: int, *, attention: CrossAttention, **make: Any) -> None:
         self.resnets = nnx.List(ResidualBlock(width, width, **make) for _ in range(2))
         self.attention = FrameAttention(width, attention=attention, **make)
 

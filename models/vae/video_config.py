@@ -118,7 +118,7 @@ class VideoVaeConfig:
     @property
     def downsampling(self) -> int:
         """Pixels per latent, along each side."""
-        return self.patch * 2**self.halvings
+        return self.patch * int(2**self.halvings)
 
     @property
     def downsamples(self) -> tuple[bool, ...]:

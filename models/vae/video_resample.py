@@ -5,6 +5,8 @@ The first frame is not merged in time: one frame of latents at the start, then o
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 from flax import nnx
 
@@ -24,7 +26,7 @@ class Downsample(nnx.Module):
         in_time: whether frames are halved too: each pair with the frame before it becomes one.
     """
 
-    def __init__(self, width: int, *, in_time: bool, **make) -> None:
+    def __init__(self, width: int, *, in_time: bool, **make: Any) -> None:
         self.resample = conv(width, width, (3, 3), strides=2, padding=_HALVE, **make)
         self.time_conv = TimeConv(width, width, _FRAMES_ONLY, stride=2, **make) if in_time else None
 
@@ -48,7 +50,7 @@ class Upsample(nnx.Module):
             video's first frame.
     """
 
-    def __init__(self, in_width: int, width: int, *, in_time: bool, **make) -> None:
+    def __init__(self, in_width: int, width: int, *, in_time: bool, **make: Any) -> None:
         self.resample = conv(in_width, width, (3, 3), padding=_SAME, **make)
         self.time_conv = TimeConv(in_width, 2 * in_width, _FRAMES_ONLY, **make) if in_time else None
 

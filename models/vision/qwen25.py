@@ -135,7 +135,10 @@ class WindowedBlock(nnx.Module):
         """Attend to all windows, with the queries of one window at a time."""
         k, v = (part.reshape(1, -1, *part.shape[2:]) for part in (k, v))
         full_bias = bias.reshape(1, 1, 1, -1)
-        return jax.lax.map(lambda window: self.attention(window[None], k, v, full_bias)[0], q)
+        attended: Array = jax.lax.map(
+            lambda window: self.attention(window[None], k, v, full_bias)[0], q
+        )
+        return attended
 
 
 class QwenVisionModel(nnx.Module):

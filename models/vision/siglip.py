@@ -107,7 +107,8 @@ class SiglipVisionModel(nnx.Module):
         patches = patches.reshape(len(pixels), self.config.tokens, self.config.hidden_size)
         x = patches + self.position_embedding.embedding[...]
         x, _ = scan(self.blocks, x, lambda block, x: block(x))
-        return self.norm_out(x)
+        normed: Array = self.norm_out(x)
+        return normed
 
 
 _PREFIX = r"(?:vision_model\.)?"

@@ -12,8 +12,8 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from models.interface.images import open_image, pixels_of
-from models.interface.pipeline import RequestError
-from models.spec.frame_scaling import FrameScaling
+from models.media.scaling import FrameScaling
+from models.spec.request import RequestError
 from models.vision.preprocess import ClipPreprocessor
 from models.wan.request import WanRequest
 from models.wan.request_videos import is_present, video_frames

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from models.interface.pipeline import PyTree, RequestError
+from models.interface.pipeline import PyTree
+from models.spec.request import RequestError
 from models.wan.animate import Guides
 from models.wan.animate_conditions import conditioning, mask_channels
 from models.wan.animate_config import AnimateConfig

@@ -15,12 +15,10 @@ from models.vision.clip import ClipVisionConfig
 from models.wan.animate_config import FACE_FRAMES, AnimateConfig
 from models.wan.config import WanConfig
 from models.wan.experts import Expert, Experts
+from models.wan.family import ANIMATE, FROM_IMAGE, VACE
 from models.wan.vace_conditions import control_channels
 from models.wan.vace_config import VaceConfig
 
-FROM_IMAGE = "WanImageToVideoPipeline"
-VACE = "WanVACEPipeline"
-ANIMATE = "WanAnimatePipeline"
 KINDS: Mapping[str, type[WanConfig]] = {VACE: VaceConfig, ANIMATE: AnimateConfig}
 """Pipeline class → config class of its transformers; others use `WanConfig`."""
 SHARED = ("patch_size", "in_channels", "velocity_channels", "text_dim", "image_dim")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +37,7 @@ KERNEL, STRIDES = 3, (1, 2, 2)
 """Kernel size and strides of the temporal convolutions."""
 
 
-def scaled(kernel: nnx.Param) -> Array:
+def scaled(kernel: nnx.Param[Any]) -> Array:
     """Return a kernel divided by the square root of its number of inputs."""
     value = kernel[...]
     scale: Array = value / math.sqrt(math.prod(value.shape[:-1]))

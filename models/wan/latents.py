@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Array, Float
 
-from models.interface.pipeline import RequestError
 from models.sampling.torch_rng import TorchGenerator
+from models.spec.request import RequestError
 from models.vae.video_config import VideoVaeConfig
 from models.wan.config import WanConfig
 from models.wan.request import WanRequest
@@ -113,4 +113,5 @@ def draw_noise(
     generator: TorchGenerator, latents: tuple[int, int, int], channels: int
 ) -> Float[np.ndarray, "f h w c"]:
     """Draw standard normal noise, always float32, channel by channel as in diffusers."""
-    return generator.randn((1, channels, *latents))[0].transpose(1, 2, 3, 0)
+    noise: np.ndarray = generator.randn((1, channels, *latents))[0].transpose(1, 2, 3, 0)
+    return noise

@@ -16,6 +16,7 @@ from jax.sharding import SingleDeviceSharding
 from jax.typing import DTypeLike
 
 from models.checkpoint.folder import read_config, read_scheduler
+from models.checkpoint.key_mapping import Renames
 from models.checkpoint.safetensors import ComponentFiles
 from models.interface.apply_presets import with_presets
 from models.interface.token_buckets import with_token_buckets
@@ -44,11 +45,10 @@ from models.wan.pipeline import Tools, WanNetworks, WanPipeline
 from models.wan.spec import make_spec
 from models.wan.vace import VaceTransformer
 from models.wan.vace_pipeline import VacePipeline
-from models.weights import loader
 
 EXPERTS = ("transformer", "transformer_2")
 
-COMPONENTS: Mapping[str, tuple[str, loader.Renames]] = {
+COMPONENTS: Mapping[str, tuple[str, Renames]] = {
     "transformer": ("transformer", RENAMES),
     "transformer_2": ("transformer_2", RENAMES),
     "t5": ("text_encoder", umt5.RENAMES),
@@ -57,7 +57,7 @@ COMPONENTS: Mapping[str, tuple[str, loader.Renames]] = {
     "face_encoder": ("transformer", FACE_RENAMES),
 }
 """Network → its folder in the checkpoint, and the renames of its keys."""
-ArraySource = tuple[Path | ComponentFiles, loader.Renames]
+ArraySource = tuple[Path | ComponentFiles, Renames]
 """Path of a network's arrays, and the renames of their keys."""
 ArraySources = Mapping[str, ArraySource]
 """Network → its `ArraySource`."""
@@ -229,5 +229,5 @@ def _load_part(
     return nnx.merge(graph, jax.tree.map(np.asarray, state))
 
 
-def _as_numpy(path: str, leaf: nnx.Variable) -> SingleDeviceSharding:
+def _as_numpy(path: str, leaf: nnx.Variable[Any]) -> SingleDeviceSharding:
     return SingleDeviceSharding(jax.local_devices(backend="cpu")[0])

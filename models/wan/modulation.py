@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -12,14 +14,14 @@ from models.nn.layers.norms import layer_norm
 Tokens = Float[Array, "batch tokens width"]
 
 
-def modulation_table(count: int, width: int, rngs: nnx.Rngs) -> nnx.Param:
+def modulation_table(count: int, width: int, rngs: nnx.Rngs) -> nnx.Param[Any]:
     """Return `count` learned vectors, the modulations at a zero condition; always float32."""
     vectors = jax.random.normal(rngs.params(), (1, count, width), jnp.float32)
     return nnx.Param(vectors / width**0.5, axes=(None, None, "embed"))
 
 
 def modulation(
-    table: nnx.Param, condition: Float[Array, "batch times count width"]
+    table: nnx.Param[Any], condition: Float[Array, "batch times count width"]
 ) -> list[Float[Array, "batch times width"]]:
     """Add the condition's vectors to the table's, in float32.
 

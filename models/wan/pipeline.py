@@ -15,8 +15,7 @@ from models.interface.apply_presets import quality_of
 from models.interface.denoising_pipeline import DenoisingPipeline, Draft
 from models.interface.idle_options import idle_options
 from models.interface.images import to_frames
-from models.interface.pipeline import Fields, PyTree
-from models.interface.request import read_request
+from models.interface.pipeline import PyTree
 from models.interface.solver_step import first_history, solver_key
 from models.interface.step_program import StepProgram
 from models.interface.token_buckets import EXTENT, buckets_of, grid_of, padded_to, size_inputs
@@ -34,8 +33,8 @@ from models.vae.tiled import tiled
 from models.vision.preprocess import ClipPreprocessor
 from models.wan.adapter_names import SPELLINGS
 from models.wan.checkpoint import WanCheckpoint
-from models.wan.conditioning_images import ConditioningImages
 from models.wan.image_conditioning import (
+    ConditioningImages,
     conditioning_video,
     join,
     known_frames,
@@ -83,6 +82,7 @@ class WanPipeline(DenoisingPipeline[WanNetworks]):
       denoised are then a sequence of patches, padded with zeros.
     """
 
+    REQUEST = WanRequest
     PROMPTS: ClassVar[tuple[str, ...]] = ("prompt_embeds",)
     SPELLINGS = SPELLINGS
 
@@ -116,9 +116,8 @@ class WanPipeline(DenoisingPipeline[WanNetworks]):
         sizes = (frames, usual["height"] // grid.pixel, usual["width"] // grid.pixel)
         return tokens_of(sizes, grid.patch)
 
-    def plan_request(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
+    def plan_request(self, request: WanRequest, images: Mapping[str, bytes]) -> Draft:
         """Tokenize the prompts, draw the noise, and plan the expert of each step."""
-        request = read_request(WanRequest, fields)
         texts = read_texts(request, self.tools.tokenizer)
         sizes = self.grid.latents(request)
         image_inputs = self.read_images(request, images)
@@ -129,7 +128,7 @@ class WanPipeline(DenoisingPipeline[WanNetworks]):
         programs = step_programs_of(request, plan, experts, scheduler.solver)
         channels = self.checkpoint.vae.z_dim
         tokens = tokens_of(shape, self.grid.patch)
-        padded = self._padded(fields, image_inputs, scheduler.solver, tokens)
+        padded = self._padded(request, image_inputs, scheduler.solver, tokens)
         draw = partial(draw_noise, TorchGenerator(request.seed), shape, channels)
         if padded is not None:
             draw = partial(self._in_bucket, draw, padded)
@@ -157,7 +156,7 @@ class WanPipeline(DenoisingPipeline[WanNetworks]):
         )
 
     def _padded(
-        self, fields: Fields, image_inputs: Mapping[str, Any], solver: Solver, tokens: int
+        self, request: WanRequest, image_inputs: Mapping[str, Any], solver: Solver, tokens: int
     ) -> int | None:
         """Return the number of tokens of the bucket; None if the steps are specific to the size.
 
@@ -166,7 +165,8 @@ class WanPipeline(DenoisingPipeline[WanNetworks]):
         """
         if self.buckets is None or image_inputs:
             return None
-        if quality_of(self.spec, fields).step_cache or getattr(solver, "thresholds", False):
+        cached = quality_of(self.spec, request.quality).step_cache
+        if cached or getattr(solver, "thresholds", False):
             return None
         return self.buckets.padded_tokens(tokens)
 
@@ -232,7 +232,8 @@ class WanPipeline(DenoisingPipeline[WanNetworks]):
     def decode(self, weights: WanNetworks, row: PyTree) -> jax.Array:
         """Decode a row's latents to frames with the VAE."""
         latents = self.normalisation.undo(self.video_latents(row, "latents"))
-        return self.vae(weights).decode(latents[None], finish=to_frames)[0]
+        frames: jax.Array = self.vae(weights).decode(latents[None], finish=to_frames)[0]
+        return frames
 
     def preview(self, weights: WanNetworks, row: PyTree) -> jax.Array:
         """Decode the estimate of the clean latents with a linear map."""
@@ -305,4 +306,5 @@ def _finished(row: PyTree, name: str) -> Float[Array, "*batch f h w c"]:
     """Return the latents of rows; in TI2V with the image's latents as first frame."""
     if "first_frame" in row:
         return with_first_frame(row[name], row["first_frame"])
-    return row[name]
+    latents: Array = row[name]
+    return latents

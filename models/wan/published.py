@@ -134,3 +134,11 @@ VAE_2_2: Config = {
 }
 """Autoencoder of Wan 2.2 TI2V 5B. Zeros and ones replace the statistics, which do not affect
 shapes."""
+
+SCHEDULER: Config = {
+    "_class_name": "UniPCMultistepScheduler",
+    "num_train_timesteps": 1000,
+    "prediction_type": "flow_prediction",
+    "use_flow_sigmas": True,
+}
+"""Scheduler of all Wan models, without its `flow_shift`."""

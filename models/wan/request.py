@@ -1,4 +1,4 @@
-"""Wan's view of a resolved request, with validated values."""
+"""Request of Wan, validated. No JAX: front ends import this module."""
 
 from __future__ import annotations
 
@@ -8,24 +8,19 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from models.interface.request import REQUEST, served_fields
-from models.spec.field_types import Count, Pixels, Scale, Seed
+from models.spec.field_types import Count, Scale
 from models.spec.prompt_syntax import PromptSyntax
+from models.spec.request import REQUEST, Request, served_fields
 
 MAX_SEQUENCE_LENGTH = 512
 """Maximum number of UMT5 tokens, as in diffusers' Wan pipelines."""
 
 
-@dataclass(frozen=True, config=REQUEST)
-class WanRequest:
+@dataclass(frozen=True, kw_only=True, config=REQUEST)
+class WanRequest(Request):
     """Parameters of one Wan video, named as in diffusers' Wan and WanImageToVideo pipelines."""
 
-    prompt: str
-    seed: Seed
-    width: Pixels
-    height: Pixels
     num_frames: Count
-    num_inference_steps: Count
     guidance_scale: Scale
     max_sequence_length: Annotated[Count, Field(le=MAX_SEQUENCE_LENGTH)]
     guidance_scale_2: Scale | None = None
@@ -33,7 +28,6 @@ class WanRequest:
     conditioning_scale: Sequence[Scale] | None = None
     """Scales of VACE's hints: one for all, or one per hint; None means 1."""
     prompt_syntax: PromptSyntax = "plain"
-    negative_prompt: str | None = None
     scheduler: Mapping[str, Any] | None = None
     """Scheduler `name` and options; None selects the checkpoint's scheduler."""
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from PIL import Image
 
 from models.interface.images import open_image
-from models.interface.pipeline import RequestError
-from models.spec.image_files import ImageFileError
+from models.media.image_files import ImageFileError
+from models.media.video_files import frames
+from models.spec.request import RequestError
 from models.spec.request_images import listed_paths
-from models.spec.video_files import frames
 
 
 def video_frames(images: Mapping[str, bytes], field: str) -> Iterator[Image.Image]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from models.interface.pipeline import RequestError
 from models.sampling import registry
 from models.sampling.base import Scheduler
-from models.spec.option import Option
+from models.spec.option import Option, OptionError
+from models.spec.request import RequestError
 
 NAMES = ("unipc", "dpmpp_2m", "dpmpp_2m_sde", "flow_match_euler")
 CLASSES = ("UniPCMultistepScheduler", "DPMSolverMultistepScheduler")
@@ -50,5 +50,5 @@ def scheduler_of(config: Mapping[str, Any], chosen: Mapping[str, Any] | None) ->
         config = {**FLOW, **config}
     try:
         return registry.for_request(config, chosen)  # type: ignore[return-value]
-    except ValueError as error:
-        raise RequestError("scheduler", str(error)) from error
+    except OptionError as error:
+        raise RequestError.of_scheduler(error) from error

@@ -10,7 +10,7 @@ from typing import Any
 
 from models.checkpoint.fingerprint import config_digest, fingerprint
 from models.checkpoint.folder import chosen_defaults
-from models.spec.frame_scaling import FrameScaling
+from models.media.scaling import FrameScaling
 from models.spec.model_spec import Limits, ModelSpec, Need
 from models.wan import animate_inputs, vace_inputs
 from models.wan.animate_config import AnimateConfig

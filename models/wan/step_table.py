@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.interface.pipeline import RequestError, Step
+from models.interface.pipeline import Step
 from models.interface.solver_step import step_values
 from models.interface.step_program import StepProgram
 from models.sampling.base import Plan, Scheduler
 from models.sampling.solver import Solver
+from models.spec.option import OptionError
+from models.spec.request import RequestError
 from models.wan.experts import Experts
 from models.wan.request import WanRequest
 
@@ -19,13 +22,12 @@ from models.wan.request import WanRequest
 def plan_of(request: WanRequest, scheduler: Scheduler) -> Plan:
     """Return the scheduler's plan for a request.
 
-    Raises: RequestError: the scheduler does not support this number of steps.
+    Raises: RequestError: the scheduler does not support this number of steps, or its options.
     """
     try:
         return scheduler.plan(request.num_inference_steps)
-    except ValueError as error:
-        field = "num_inference_steps" if request.scheduler is None else "scheduler"
-        raise RequestError(field, str(error)) from error
+    except OptionError as error:
+        raise RequestError.of_scheduler(error) from error
 
 
 def step_programs_of(
@@ -44,7 +46,10 @@ def step_programs_of(
 
 
 def steps_of(
-    request: WanRequest, plan: Plan, programs: tuple[StepProgram, ...], draw: Callable[[], NDArray]
+    request: WanRequest,
+    plan: Plan,
+    programs: tuple[StepProgram, ...],
+    draw: Callable[[], NDArray[Any]],
 ) -> tuple[Step, ...]:
     """Return one `Step` per program.
 
@@ -59,7 +64,7 @@ def steps_of(
 
 def _values(
     request: WanRequest, plan: Plan, index: int, program: StepProgram
-) -> dict[str, NDArray | np.float32]:
+) -> dict[str, NDArray[Any] | np.float32]:
     return {
         "timestep": plan.timesteps[index],
         "guidance_scale": np.float32(request.scale_of(program.network)),
@@ -67,7 +72,9 @@ def _values(
     }
 
 
-def _noise(plan: Plan, index: int, draw: Callable[[], NDArray]) -> dict[str, NDArray | np.float32]:
+def _noise(
+    plan: Plan, index: int, draw: Callable[[], NDArray[Any]]
+) -> dict[str, NDArray[Any] | np.float32]:
     """Return a step's noise; zeros if only other steps draw, since all steps have equal keys."""
     if not plan.draws.any():
         return {}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from models.interface.images import open_image
-from models.interface.pipeline import RequestError
+from models.spec.request import RequestError
 from models.spec.request_images import listed_paths
 from models.wan.request import WanRequest
 from models.wan.request_videos import is_present, video_frames

@@ -16,8 +16,8 @@ from jaxtyping import Float32, UInt8
 from PIL import Image
 
 from models.interface.images import pixels_of
-from models.interface.pipeline import RequestError
-from models.spec.frame_scaling import FrameScaling
+from models.media.scaling import FrameScaling
+from models.spec.request import RequestError
 
 FRAMES, MASKS = FrameScaling(fit="cover"), FrameScaling(fit="cover", is_grey=True)
 """Scaling of a control video's frames, and of its masks."""
@@ -110,4 +110,5 @@ def _interpolated(pixels: np.ndarray, size: int, axis: int) -> np.ndarray:
     below = places.astype(int)
     between = (places - below).astype(np.float32).reshape(-1, *(1,) * (2 - axis))
     low, high = (pixels.take(np.minimum(at, last), axis) for at in (below, below + 1))
-    return low * (1 - between) + high * between
+    resized: np.ndarray = low * (1 - between) + high * between
+    return resized

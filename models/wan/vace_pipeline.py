@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from models.interface.pipeline import PyTree, RequestError
+from models.interface.pipeline import PyTree
+from models.spec.request import RequestError
 from models.wan.pipeline import WanNetworks, WanPipeline
 from models.wan.request import WanRequest
 from models.wan.vace import Control

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import accumulate
@@ -12,7 +13,11 @@ from flax import nnx
 
 from models.checkpoint.folder import WeightsError
 from models.checkpoint.key_mapping import Prepare, Renames, Target, source, split, target
+from models.checkpoint.notices import notice
 from models.checkpoint.safetensors import READ, ComponentFiles, Filling, Shape, Slice, Tensor
+
+DECISIVE = ("__index_timestep_zero__",)
+"""Markers of networks that work differently: unexpected unless the network's rules have them."""
 
 Slot = tuple[str, int | None]
 """A leaf's path and the index on its leading axis (None: the complete leaf)."""
@@ -24,7 +29,7 @@ Sources = Mapping[int | None, Filling]
 def assign(
     part: ComponentFiles,
     tensors: dict[str, Tensor],
-    leaves: dict[str, nnx.Variable],
+    leaves: dict[str, nnx.Variable[Any]],
     renames: Renames,
 ) -> Mapping[str, Sources]:
     """Assign tensors to leaves and validate all of them.
@@ -57,11 +62,12 @@ def assign(
 
 
 def _choose(
-    tensors: dict[str, Tensor], leaves: dict[str, nnx.Variable], renames: Renames
+    tensors: dict[str, Tensor], leaves: dict[str, nnx.Variable[Any]], renames: Renames
 ) -> tuple[dict[Slot, Filling], list[str]]:
     """Choose the filling of each slot; also return the keys without a slot."""
     chosen: dict[Slot, Filling] = {}
-    stray = []
+    stray: list[str] = []
+    passed_over: list[str] = []
     for key, tensor in tensors.items():
         goal = target(key, renames)
         if goal is not None and not goal.path:
@@ -69,7 +75,7 @@ def _choose(
         if goal is None or not all(
             _has_slot(leaves, path, goal.layer) for path in split(goal.path)
         ):
-            stray.append(tensor.key)
+            (passed_over if _is_no_weight(key, tensor) else stray).append(tensor.key)
             continue
         prepare = next(iter(renames[goal.rule][2:]), None)
         for slot, filling in _fillings(tensor, goal, prepare, leaves):
@@ -78,11 +84,23 @@ def _choose(
                 chosen[slot] = filling
             elif goal.rule == rival.goal.rule:  # not tied: two spellings of one name
                 stray.append(tensor.key)
+    if passed_over:
+        path = next(iter(tensors.values())).path
+        notice(f"{path.name}: passed over, since they are no weights: {', '.join(passed_over)}")
     return chosen, stray
 
 
+def _is_no_weight(key: str, tensor: Tensor) -> bool:
+    """Return whether an unexpected array is empty or marks a kind of file, and changes no output.
+
+    Source: ComfyUI, comfy/model_detection.py, for markers.
+    """
+    is_marker = re.fullmatch(r"(?:.*\.)?__\w+__", key) is not None
+    return (is_marker or not math.prod(tensor.shape)) and key not in DECISIVE
+
+
 def _fillings(
-    tensor: Tensor, goal: Target, prepare: Prepare | None, leaves: dict[str, nnx.Variable]
+    tensor: Tensor, goal: Target, prepare: Prepare | None, leaves: dict[str, nnx.Variable[Any]]
 ) -> Iterator[tuple[Slot, Filling]]:
     """Yield the filling of each leaf of a tensor: the tensor, or consecutive slices of it."""
     paths = split(goal.path)
@@ -107,11 +125,11 @@ def _rows(path: str, shape: Shape) -> int:
     return _stored_shape(path, shape)[0]
 
 
-def _has_slot(leaves: dict[str, nnx.Variable], path: str, layer: int | None) -> bool:
+def _has_slot(leaves: dict[str, nnx.Variable[Any]], path: str, layer: int | None) -> bool:
     return path in leaves and (layer is None or layer < leaves[path].shape[0])
 
 
-def _missing(chosen: Any, leaves: dict[str, nnx.Variable], renames: Renames) -> list[str]:
+def _missing(chosen: Any, leaves: dict[str, nnx.Variable[Any]], renames: Renames) -> list[str]:
     """Return the checkpoint keys (or paths, if no key can be built) of unfilled slots."""
     missing = []
     for path, leaf in leaves.items():
@@ -127,7 +145,7 @@ def _missing(chosen: Any, leaves: dict[str, nnx.Variable], renames: Renames) -> 
     return list(dict.fromkeys(missing))
 
 
-def _slot_shape(leaf: nnx.Variable, layer: int | None) -> Shape:
+def _slot_shape(leaf: nnx.Variable[Any], layer: int | None) -> Shape:
     return tuple(leaf.shape if layer is None else leaf.shape[1:])
 
 

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -44,6 +44,7 @@ class Read:
     layer: int | None
 
 
+@runtime_checkable
 class LeafTransfer(Protocol):
     """Protocol of a leaf that is being transferred."""
 
@@ -123,7 +124,8 @@ class OnHost:
                 shape, place, lambda index: self._parts[_index(index or (), shape)]
             )
         self._parts.clear()
-        return jax.block_until_ready(array)
+        placed: jax.Array = jax.block_until_ready(array)
+        return placed
 
 
 class OnDevice:
@@ -193,8 +195,9 @@ def _programs(place: Sharding | None, dtype: str, is_transposed: bool) -> Transf
         array = stored.astype(dtype)
         return array.transpose(*range(2, array.ndim), 1, 0) if is_transposed else array
 
-    def write(array: jax.Array, stored: jax.Array, layer: int) -> jax.Array:
-        return jax.lax.dynamic_update_index_in_dim(array, transpose(stored), layer, 0)
+    def write(array: jax.Array, stored: jax.Array, layer: jax.Array) -> jax.Array:
+        written: jax.Array = jax.lax.dynamic_update_index_in_dim(array, transpose(stored), layer, 0)
+        return written
 
     def empty(shape: Shape) -> jax.Array:
         return jax.numpy.zeros(shape, dtype)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -31,7 +31,7 @@ from models.weights.sharing import PlacedArrays
 
 Module = TypeVar("Module", bound=nnx.Module)
 
-Sharding = Callable[[str, nnx.Variable], jax.sharding.Sharding]
+Sharding = Callable[[str, nnx.Variable[Any]], jax.sharding.Sharding]
 """Function from a parameter's path and abstract value (shape, axes) to its sharding."""
 
 Change = Callable[[str, jax.Array], jax.Array]
@@ -180,7 +180,7 @@ def in_host_memory(sharding: Sharding) -> Sharding:
     slices a layer's vector from a stack in host memory.
     """
 
-    def place(path: str, leaf: nnx.Variable) -> jax.sharding.Sharding:
+    def place(path: str, leaf: nnx.Variable[Any]) -> jax.sharding.Sharding:
         placement = sharding(path, leaf)
         return placement.with_memory_kind(HOST_MEMORY) if is_matrix(leaf.axes) else placement
 
@@ -199,11 +199,12 @@ def put(host: np.ndarray, place: jax.sharding.Sharding | None) -> jax.Array:
     read the same checkpoint.
     """
     if place is None or place.is_fully_addressable:
-        return jax.device_put(host, place)
+        placed: jax.Array = jax.device_put(host, place)
+        return placed
     return jax.make_array_from_callback(host.shape, place, lambda index: host[index])
 
 
-def flat_parameters(module: nnx.Module) -> dict[str, nnx.Variable]:
+def flat_parameters(module: nnx.Module) -> dict[str, nnx.Variable[Any]]:
     """Return every parameter by its dotted attribute path; indices of lists are numbers."""
     flat = nnx.to_flat_state(nnx.state(module, nnx.Param))
     return {".".join(map(str, path)): leaf for path, leaf in flat}

@@ -23,7 +23,7 @@ from models.spec.quality_presets import EightBit
 
 Module = TypeVar("Module", bound=nnx.Module)
 
-Sharding = Callable[[str, nnx.Variable], jax.sharding.Sharding]
+Sharding = Callable[[str, nnx.Variable[Any]], jax.sharding.Sharding]
 
 KERNEL, VALUES, SCALE = "kernel", "eight.values", "eight.scale"
 """Path endings of a layer's kernel, and of its rounded values and scales."""
@@ -48,7 +48,7 @@ class Rounding:
                     layer.kernel = nnx.data(None)  # type: ignore[arg-type]
         return network
 
-    def _abstract(self, kernel: nnx.Param) -> EightBitKernel:
+    def _abstract(self, kernel: nnx.Param[Any]) -> EightBitKernel:
         axes, shape = tuple(kernel.axes), tuple(kernel.shape)
         scale = jax.ShapeDtypeStruct((*shape[:-2], shape[-1]), jnp.float32)
         order = swap_last_axes if has_inputs_last(self.kind) else tuple
@@ -64,13 +64,13 @@ def swap_last_axes(axes: tuple[Any, ...]) -> tuple[Any, ...]:
     return (*axes[:-2], axes[-1], axes[-2])
 
 
-def as_stored(leaves: Mapping[str, nnx.Variable]) -> dict[str, nnx.Variable]:
+def as_stored(leaves: Mapping[str, nnx.Variable[Any]]) -> dict[str, nnx.Variable[Any]]:
     """Return a network's leaves as a checkpoint stores them: exact kernels for 8-bit kernels.
 
     Args:
         leaves: by path; abstract.
     """
-    stored: dict[str, nnx.Variable] = {}
+    stored: dict[str, nnx.Variable[Any]] = {}
     for path, leaf in leaves.items():
         if path.endswith(VALUES):
             stored[path.removesuffix(VALUES) + KERNEL] = _exact(leaf)
@@ -79,7 +79,7 @@ def as_stored(leaves: Mapping[str, nnx.Variable]) -> dict[str, nnx.Variable]:
     return stored
 
 
-def _exact(values: nnx.Variable) -> nnx.Param:
+def _exact(values: nnx.Variable[Any]) -> nnx.Param[Any]:
     """Return the abstract exact kernel of 8-bit values: [*, in, out]."""
     shape, axes, sharding = tuple(values.shape), tuple(values.axes), values.get_value().sharding
     if has_inputs_last(values.dtype):
@@ -91,7 +91,7 @@ def _exact(values: nnx.Variable) -> nnx.Param:
 
 
 def as_used(
-    path: str, array: Array, leaves: Mapping[str, nnx.Variable], sharding: Sharding | None
+    path: str, array: Array, leaves: Mapping[str, nnx.Variable[Any]], sharding: Sharding | None
 ) -> dict[str, Array]:
     """Convert a stored array to the network's arrays, by path; frees it if unused.
 

@@ -67,5 +67,12 @@ COMFYS_RENAMES: Renames = (
 NAMINGS = (Naming(TRANSFORMER_PREFIXES, "layers.0.adaLN_modulation.0.weight", COMFYS_RENAMES),)
 """Array naming schemes of Z-Image in single files."""
 
-SPELLINGS = (Spelling(RENAMES, dotted=(*DOTTED, *OF_PEFT, ""), fused=lambda network: LAYERS),)
+SPELLINGS = (
+    Spelling(
+        RENAMES,
+        dotted=(*DOTTED, *OF_PEFT, ""),
+        fused=lambda network: LAYERS,
+        synonyms=tuple((f".to_{letter}", f".to.{letter}") for letter in "qkv"),
+    ),
+)
 """Layer names of Z-Image in adapter files."""

@@ -6,18 +6,16 @@ from functools import partial
 from pathlib import Path
 
 from models.checkpoint.config_fields import check_fit
-from models.checkpoint.folder import read_config
+from models.flow import parts
 from models.flow.chat_pipeline import ChatNetworks
-from models.flow.load import FamilyCheckpoint
-from models.flow.load import load as load_checkpoint
-from models.flow.parts import chat_pipeline, image_autoencoder, qwen3_encoder, transformer
+from models.flow.load import FamilyCheckpoint, load_checkpoint
 from models.loading.preview import flat_image_encoder
 from models.loading.sources import Reading
-from models.sampling.flow_match import FlowMatchEuler
 from models.text.chat import THINKING
 from models.text.qwen3 import Qwen3Config
 from models.vae.config import VaeConfig
 from models.zimage.config import ZImageConfig
+from models.zimage.family import FAMILY
 from models.zimage.key_mapping import NAMINGS, RENAMES
 from models.zimage.network import ZImageTransformer
 from models.zimage.pipeline import ZImagePipeline
@@ -29,26 +27,22 @@ STATES = (-2,)
 
 def read(folder: Path, reading: Reading) -> FamilyCheckpoint[ChatNetworks, ZImagePipeline]:
     """Read the configs of a Z-Image checkpoint. Raises: ValueError: an unsupported config."""
-    config = ZImageConfig.from_dict(read_config(folder, "transformer"))
-    vae = VaeConfig.from_dict(read_config(folder, "vae"))
-    text = Qwen3Config.from_dict(read_config(folder, "text_encoder"))
+    config, text, vae, scheduler = parts.read_configs(folder, ZImageConfig, Qwen3Config, VaeConfig)
     features = ("transformer cap_feat_dim", config.cap_feat_dim)
     check_fit(
         ("transformer in_channels", config.in_channels, "vae latent_channels", vae.latent_channels),
         (*features, "text_encoder hidden_size", text.hidden_size),
     )
-    scheduler = FlowMatchEuler.from_dict(read_config(folder, "scheduler"))
     return FamilyCheckpoint(
+        FAMILY,
         {
-            "transformer": transformer(folder, ZImageTransformer, config, RENAMES, NAMINGS),
-            "text_encoder": qwen3_encoder(folder, text, STATES, "qwen3_4b"),
-            "vae": image_autoencoder(folder, vae),
+            "transformer": parts.transformer(folder, ZImageTransformer, config, RENAMES, NAMINGS),
+            "text_encoder": parts.qwen3_encoder(folder, text, STATES, "qwen3_4b"),
+            "vae": parts.image_autoencoder(folder, vae),
         },
         ChatNetworks,
-        "Z-Image",
-        "layers and noise_refiner",
         spec_of(config, vae, scheduler),
-        chat_pipeline(ZImagePipeline, folder, reading, scheduler, THINKING),
+        parts.chat_pipeline(ZImagePipeline, folder, reading, scheduler, THINKING),
         vae.downsampling,
         flat_image_encoder,
     )

@@ -216,7 +216,7 @@ def _embedded(
     x: Float[Array, "batch tokens _in"],
     count: int | Int[Array, "batch 1"],
     into: Callable[[Array], Array],
-    filling: nnx.Param,
+    filling: nnx.Param[Any],
 ) -> Float[Array, "batch filled width"]:
     """Embed tokens, and replace those after each row's first `count` by the learned token."""
     padding = ((0, 0), (0, filled(x.shape[1]) - x.shape[1]), (0, 0))

@@ -1,4 +1,4 @@
-"""Z-Image's view of a resolved request: validated values and a step table."""
+"""Request of Z-Image, validated. No JAX: front ends import this module."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from models.interface.flow_request import FlowImageRequest, StepValues, preserved_scales
-from models.interface.request import REQUEST, served_fields
-from models.sampling.base import Plan
 from models.spec.field_types import Count, Fraction, Scale
+from models.spec.request import REQUEST, FlowImageRequest, served_fields
 
 MAX_SEQUENCE_LENGTH = 512
 """Maximum number of text tokens, including the chat template's, as in training."""
@@ -35,13 +33,13 @@ class ZImageRequest(FlowImageRequest):
         """Return whether any step is guided."""
         return self.guidance_scale > 0
 
-    def values(self, plan: Plan) -> Mapping[str, StepValues]:
-        """Return the step inputs in addition to the time."""
-        scales = {
+    @property
+    def scales(self) -> Mapping[str, float]:
+        """Guidance scales that are inputs of every step."""
+        return {
             "guidance_scale": self.guidance_scale,
             "cfg_normalization": self.cfg_normalization,
         }
-        return {**scales, **preserved_scales(plan)}
 
 
 FIELDS = served_fields(ZImageRequest, "image", "mask_image")

@@ -15,9 +15,8 @@ from models.spec.passes import passes
 from models.spec.request_images import VIDEO_FIELDS, field_of, with_images
 from models.spec.upscalers import BUCKET, tiles_of
 from models.spec.upscalers import FIELD as UPSCALE
-from service.admission.caller import Caller
 from service.admission.drafts import Drafts, continuation_job
-from service.admission.parse import ParsedRequest
+from service.admission.parse import Caller, ParsedRequest
 from service.admission.resolve import Images, ResolvedRequest
 from service.admission.reuse import reuse_key
 from service.front_end.front_end import FrontEnd
@@ -33,7 +32,7 @@ from service.jobs.model.job import (
 )
 from service.jobs.storage.object_store import input_key
 from service.settings.tenants import TenantSettings
-from service.validation.resolve import steps_of_passes
+from service.validation.resolved_fields import steps_of_passes
 
 DECODED_AND_SCALED = 2.0
 """CPU time of decoding and scaling a video, as a multiple of the time to decode it. Measured: 1.8

@@ -5,32 +5,35 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import httpx
 
-from models.spec.image_files import ImageFile
+from models.media.image_files import ImageFile
 from models.spec.lora import Lora
 from models.spec.model_spec import ModelSpec
-from models.spec.request_images import IMAGE_FIELDS, listed_paths
-from service.admission import request_images
-from service.admission.caller import Caller
-from service.admission.parse import ParsedRequest
+from models.spec.request_images import IMAGE_FIELDS, VIDEO_FIELDS, field_of, listed_paths
+from service.admission import input_files
+from service.admission.parse import Caller, ParsedRequest
 from service.errors.problems import FieldError, Invalid
 from service.front_end.front_end import FrontEnd
 from service.http import fetch
+from service.jobs.model.job import FieldWarning
 from service.schemas.request import GenerateRequest
 from service.settings.tenants import TenantSettings
-from service.validation.resolve import ResolvedFields, resolve, with_size_of
-from service.validation.videos import wrong_masks
+from service.validation.resolved_fields import ResolvedFields, resolve, with_size_of
 
-Images = Mapping[str, request_images.RequestImage]
+Images = Mapping[str, input_files.RequestImage]
 """Input files of a request, by field path."""
 
 NO_SECRET = (
     "the tenant {tenant!r} has no secret for signing messages; ask the operator to create one:"
     " atelier webhooks create --tenant {tenant}"
 )
+
+TRANSPARENT = "has transparent pixels, which become white; send an opaque image for another colour"
+VIDEOS, MASK = ("control_video", "background_video"), "mask_video"
+"""Fields of videos, of which a request has at most one, and of their mask."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +63,12 @@ async def resolve_request(
     await _check_webhook(front, caller, body)
     images = await _images(front, caller, fields)
     files = {path: image.file for path, image in images.items()}
-    if errors := [*wrong_masks(files), *_wrong_shapes(files, spec)]:
+    if errors := [*_wrong_masks(files), *_wrong_shapes(files, spec)]:
         raise Invalid(errors)
     _check_stored(images, await front.tenants.of(caller.tenant))
     if fields.task in spec.sized_by_image:
         fields = _sized(front, parsed, files, spec, offered)
+    fields = replace(fields, warnings=[*fields.warnings, *_transparency_warnings(files)])
     return ResolvedRequest(parsed, spec, fields, images)
 
 
@@ -78,6 +82,33 @@ def _point(caller: Caller, parsed: ParsedRequest) -> float:
         return random.random()
     key = f"{caller.tenant} {parsed.idempotency_key}"
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:6]) / 2**48
+
+
+def _wrong_masks(files: Mapping[str, ImageFile]) -> Iterator[FieldError]:
+    """Report a mask whose number of frames is neither its video's nor 1.
+
+    Args:
+        files: all files of a request, by path.
+    """
+    masks = _frames(MASK, files)
+    for name in VIDEOS:
+        frames = _frames(name, files)
+        if frames and masks not in (0, 1, frames):
+            message = f"has {masks} frames, and {name} {frames}: send as many, or one image"
+            yield FieldError(MASK, message)
+
+
+def _frames(field: str, files: Mapping[str, ImageFile]) -> int:
+    """Count the frames of a field with a video or a list of frames."""
+    return sum(file.frames for path, file in files.items() if field_of(path) == field)
+
+
+def _transparency_warnings(files: Mapping[str, ImageFile]) -> Iterator[FieldWarning]:
+    """Warn about images with transparent pixels; one warning for all frames of a video."""
+    paths = (path for path, file in files.items() if file.is_transparent and "mask" not in path)
+    names = (field_of(path) if field_of(path) in VIDEO_FIELDS else path for path in paths)
+    for name in dict.fromkeys(names):
+        yield FieldWarning(field=name, message=TRANSPARENT)
 
 
 def _wrong_shapes(files: Mapping[str, ImageFile], spec: ModelSpec) -> Iterator[FieldError]:
@@ -108,9 +139,7 @@ async def _images(front: FrontEnd, caller: Caller, resolved: ResolvedFields) -> 
     """Read the input images, if the request has any. Raises: Invalid, ClientDisconnect."""
     if not resolved.fields.keys() & IMAGE_FIELDS:
         return {}
-    return await caller.while_connected(
-        request_images.read_all(front, resolved.fields, caller.client)
-    )
+    return await caller.while_connected(input_files.read_all(front, resolved.fields, caller.client))
 
 
 def _check_stored(images: Images, limits: TenantSettings) -> None:

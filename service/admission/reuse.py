@@ -16,9 +16,13 @@ from service.errors.problems import Problem
 from service.front_end.front_end import FrontEnd
 from service.jobs.model.job import NO_CLAIM, Job, JobState, Output
 from service.jobs.redis import keys
-from service.jobs.storage import small_images
 from service.jobs.storage.errors import StoreError
-from service.jobs.storage.object_store import beside_key, output_key
+from service.jobs.storage.object_store import (
+    SMALL_IMAGE_TYPE,
+    beside_key,
+    output_key,
+    small_images_of,
+)
 from service.recipes.recipe import recipe_of
 
 log = logging.getLogger("atelier")
@@ -90,8 +94,8 @@ async def with_copied_outputs(front: FrontEnd, job: Job, source: Job) -> Job | N
 async def _store_copy(front: FrontEnd, job: Job, output: Output, data: bytes) -> Output:
     key = output_key(job.id, NO_CLAIM, output.index, output.content_type)
     await front.store.put(key, data, output.content_type)
-    small_files = await small_images.of(front.store.get, output.key) if output.num_frames else {}
+    small_files = await small_images_of(front.store.get, output.key) if output.num_frames else {}
     for name, content in small_files.items():
-        await front.store.put(beside_key(key, name), content, small_images.CONTENT_TYPE)
+        await front.store.put(beside_key(key, name), content, SMALL_IMAGE_TYPE)
     small_bytes = sum(map(len, small_files.values()))
     return output.model_copy(update={"key": key, "beside_bytes": small_bytes})

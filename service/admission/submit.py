@@ -20,6 +20,7 @@ from service.front_end.front_end import FrontEnd
 from service.front_end.shadows import record_alias_job
 from service.jobs.model.errors import DeadlineTooShort, DeadlineTooSoon
 from service.jobs.model.job import Job, JobState
+from service.jobs.producer import Deposit
 from service.jobs.queue import AcceptedJob
 from service.jobs.scheduling.wait_estimator import WaitEstimate
 from service.jobs.storage.object_store import job_folders
@@ -97,7 +98,7 @@ async def _record_accepted(
 async def _store_images(front: FrontEnd, priced: PricedJob, source: Job | None) -> None:
     job = priced.job
     if priced.images or job.snapshots or source:
-        await front.queue.deposit(job.id)
+        await front.queue.run(Deposit(job.id))
     keys = image_values(job.request)
     for path, image in priced.images.items():
         await front.store.put(keys[path], image.data, image.file.media_type)

@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 from service.batches.driver import BatchDriver, BatchLeaseLost
 from service.batches.endpoint import BatchEndpoint
 from service.front_end.front_end import FrontEnd
+from service.jobs.batches import ForgetBatches, ReleaseBatch
 from service.jobs.model.batch import Batch
 from service.jobs.storage.errors import StoreError
 from service.tracing.log_context import note
@@ -31,7 +32,7 @@ async def drive_forever(front: FrontEnd, endpoints: Mapping[str, BatchEndpoint])
         while True:
             driving = {task for task in driving if not task.done()}
             try:
-                await front.queue.forget_batches(settings.retention_s)
+                await front.queue.run(ForgetBatches(settings.retention_s))
                 if len(driving) < settings.driven and (batch_and_holder := await _take(front)):
                     driving.add(group.create_task(_drive(front, *batch_and_holder, endpoints)))
                     continue
@@ -60,7 +61,7 @@ async def _drive(
         log.warning("batch %s is paused until its lease expires: %s", batch.id, error)
     except asyncio.CancelledError:
         with suppress(*TRANSIENT_ERRORS):
-            await front.queue.release_batch(batch.id, holder)
+            await front.queue.run(ReleaseBatch(batch.id, holder))
         raise
     except Exception:
         log.exception("batch %s is paused by an internal error", batch.id)

@@ -26,7 +26,7 @@ from service.batches.lines import (
 from service.batches.results import JSONL, Result, line_id, unfinished_line, write_results
 from service.errors.problems import Problem
 from service.front_end.front_end import FrontEnd
-from service.jobs.batches import ENDS
+from service.jobs.batches import ENDS, KeepBatch, RecordLine
 from service.jobs.model.batch import Batch, BatchState, LineError
 from service.jobs.redis.tasks import cancel
 from service.jobs.storage.errors import NotStored
@@ -180,8 +180,8 @@ class BatchDriver:
 
     async def _record(self, number: int, outcome: str, result_bytes: int = 0) -> None:
         """Record a batch line's job id or outcome in Redis. Raises: BatchLeaseLost."""
-        batch, holder = self._batch.id, self._holder
-        if not await self._queue.record_line(batch, holder, number, outcome, result_bytes):
+        record = RecordLine(self._batch.id, self._holder, number, outcome, result_bytes)
+        if not await self._queue.run(record):
             raise BatchLeaseLost
 
     async def _keep_lease(self) -> BatchState:
@@ -200,7 +200,7 @@ class BatchDriver:
     async def _renew(self) -> BatchState:
         """Renew the batch's lease once; return the batch's state. Raises: BatchLeaseLost."""
         lease_s = self._front.settings.batches.lease_s
-        state = await self._queue.keep_batch(self._batch.id, self._holder, lease_s)
+        state = await self._queue.run(KeepBatch(self._batch.id, self._holder, lease_s))
         if state is None:
             raise BatchLeaseLost
         return state

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from service.admission.admission import admit
-from service.admission.caller import Caller
+from service.admission.admit import admit
+from service.admission.parse import Caller
 from service.admission.refusals import counting_refusals
 from service.batches.endpoint import BatchEndpoint
 from service.batches.lines import BatchLine

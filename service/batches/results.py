@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 from service.front_end.front_end import FrontEnd
 from service.jobs.model.batch import Batch, Purpose, StoredFile
+from service.jobs.producer import Deposit
 from service.jobs.storage.object_store import file_key, result_key
 
 JSONL = "application/jsonl"
@@ -73,7 +74,7 @@ async def write_results(
         size = await asyncio.to_thread(file.tell)
         if not size:
             return None
-        await front.queue.deposit(file_id)
+        await front.queue.run(Deposit(file_id))
         await front.store.put_file(file_key(file_id), file, JSONL)
     name = f"{batch.id}_{kind}.jsonl"
     await front.queue.record_file(

@@ -1,9 +1,13 @@
 """Sandbox for a child process that reads clients' files: memory, file and system call limits.
 
 Code that a hostile file injects into a decoder cannot open sockets, start programs or processes,
-send signals or trace others. Nor can it delete, rename or change the modes of files (seccomp). It
-can read only the files of Python, installed packages and system libraries, which late imports need
-(Landlock, from Linux 5.13 on). It can write no files. Other systems and processors enforce nothing.
+send signals or trace others, or change their limits. Nor can it delete, rename or change the modes
+of files (seccomp). It can read only the files of Python, installed packages and system libraries,
+which late imports need (Landlock, from Linux 5.13 on). It can write no files. Other systems and
+processors enforce nothing.
+
+A network namespace would add nothing: no call can open a socket, and a child inherits none but its
+standard streams. Creating a namespace requires user namespaces, which containers usually forbid.
 
 Source: Linux, Documentation/userspace-api/seccomp_filter.rst and landlock.rst; include/uapi/linux:
     seccomp.h, filter.h, audit.h, prctl.h, landlock.h; arch/*/include/uapi/asm/unistd*.h.
@@ -22,8 +26,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-_NO_NEW_PRIVS, _SECCOMP, _FILTER = 38, 22, 2
-"""Options of prctl(2)."""
+_NO_NEW_PRIVS = 38
+"""Option of prctl(2)."""
+_SET_FILTER, _ALL_THREADS = 1, 1
+"""Operation and flag of seccomp(2)."""
 _LOAD, _EQUAL, _AT_LEAST, _HAS_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 """BPF instructions: load a word of the call; jump; return the verdict."""
 _NUMBER, _ARCHITECTURE, _FLAGS = 0, 4, 16
@@ -51,22 +57,24 @@ class SystemCalls(NamedTuple):
     """System call numbers of one processor architecture."""
 
     architecture: int
+    seccomp: int
     clone: int
     """Denied except for threads. clone3, whose flags filters cannot read, returns ENOSYS."""
     refused: tuple[int, ...]
-    """Sockets, programs, signals, tracing, namespaces, changes of files by path."""
+    """Sockets, programs, signals, limits, tracing, namespaces, changes of files by path."""
 
 
-_COMMON = (424, 425, 438)
-"""pidfd_send_signal, io_uring_setup (which bypasses the filter), pidfd_getfd."""
+_COMMON = (424, 425, 438, 452)
+"""pidfd_send_signal, io_uring_setup (which bypasses the filter), pidfd_getfd, fchmodat2."""
 CALLS = {
     "x86_64": SystemCalls(
         architecture=0xC000003E,
+        seccomp=317,
         clone=56,
         refused=(
-            *(41, 42, 43, 44, 46, 49, 50, 53, 288),  # sockets
+            *(41, 42, 43, 44, 46, 49, 50, 53, 288, 307),  # sockets
             *(57, 58, 59, 322),  # fork, vfork, execve, execveat
-            *(62, 129, 200, 234, 297),  # kill and related calls
+            *(62, 129, 200, 234, 297, 302),  # kill and related calls, prlimit64
             *(101, 310, 311, 321, 272, 308, 165, 161, 155),  # ptrace to pivot_root
             *(76, 82, 83, 84, 85, 86, 87, 88, 90, 92, 94, 133),  # truncate to mknod
             *(258, 259, 260, 263, 264, 265, 266, 268, 316),  # the same, relative to folders
@@ -75,11 +83,12 @@ CALLS = {
     ),
     "aarch64": SystemCalls(
         architecture=0xC00000B7,
+        seccomp=277,
         clone=220,
         refused=(
-            *(198, 199, 200, 201, 202, 203, 206, 211, 242),
+            *(198, 199, 200, 201, 202, 203, 206, 211, 242, 269),
             *(221, 281),
-            *(129, 130, 131, 138, 240),
+            *(129, 130, 131, 138, 240, 261),
             *(117, 270, 271, 280, 97, 268, 40, 51, 41),
             *(45, 33, 34, 35, 36, 37, 38, 53, 54, 276),
             *_COMMON,
@@ -87,6 +96,17 @@ CALLS = {
     ),
 }
 """Numbers by machine."""
+
+
+def environment() -> dict[str, str]:
+    """Return the environment variables of a child process.
+
+    It has neither settings nor secrets. NumPy starts no threads, since Landlock confines only the
+    thread that calls `refuse_files`, and threads that it starts later.
+    """
+    names = ("LD_LIBRARY_PATH",)
+    passed_on = {name: os.environ[name] for name in names if name in os.environ}
+    return {**passed_on, "OPENBLAS_NUM_THREADS": "1"}
 
 
 def bound_memory(max_pixels: int) -> None:
@@ -106,7 +126,7 @@ def memory_bytes(max_pixels: int) -> int:
 
 
 def refuse_calls() -> bool:
-    """Deny system calls permanently; return whether Linux enforces it."""
+    """Deny system calls permanently, in all threads; return whether Linux enforces it."""
     calls = CALLS.get(platform.machine())
     if calls is None or platform.system() != "Linux":
         return False
@@ -114,12 +134,14 @@ def refuse_calls() -> bool:
     buffer = ctypes.create_string_buffer(program, len(program))
     count = len(program) // struct.calcsize("HBBI")
     header = struct.pack("HxxxxxxP", count, ctypes.addressof(buffer))
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    return not prctl(_NO_NEW_PRIVS, 1, 0, 0, 0) and not prctl(_SECCOMP, _FILTER, header, 0, 0)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
+    is_refused: bool = libc.syscall(calls.seccomp, _SET_FILTER, _ALL_THREADS, header) == 0
+    return is_refused
 
 
 def refuse_files(*descriptors: int) -> bool:
-    """Deny opening files, except those that imports need.
+    """Deny opening files in this thread, except those that imports need.
 
     Returns whether Linux enforces it.
 

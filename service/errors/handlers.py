@@ -34,7 +34,7 @@ from service.errors.problems import (
     Unavailable,
 )
 from service.jobs.model.errors import WireError
-from service.jobs.scripts.runner import Unconfirmed
+from service.jobs.scripts.client import Unconfirmed
 from service.jobs.storage.errors import StoreError
 
 log = logging.getLogger("atelier")
@@ -66,7 +66,7 @@ def field_errors(errors: Sequence[Any]) -> list[FieldError]:
 def _message(error: Any) -> str:
     if error["type"] == "extra_forbidden":
         return NO_FIELD
-    return error["msg"].removeprefix("Value error, ")
+    return str(error["msg"]).removeprefix("Value error, ")
 
 
 def install(app: FastAPI) -> None:

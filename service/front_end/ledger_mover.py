@@ -9,6 +9,7 @@ import secrets
 from redis.exceptions import RedisError
 
 from service.front_end.front_end import FrontEnd
+from service.jobs.ledger_files import TrimLedger
 from service.jobs.queue import Queue
 from service.jobs.storage.errors import StoreError
 from service.jobs.storage.object_store import Store, ledger_key
@@ -48,5 +49,5 @@ async def move_file(queue: Queue, store: Store, usage: UsageSettings, holder: st
     lines = await queue.ledger_lines(file)
     if lines is not None:
         await store.put(ledger_key(*file), lines, GZIP)
-        await queue.trim_ledger(file)
+        await queue.run(TrimLedger(*file))
     return True

@@ -12,16 +12,16 @@ from uuid import uuid4
 
 from redis.exceptions import RedisError
 
-from models.spec.image_files import ImageFileError
-from models.spec.lora import PAGE_RANK, Lora
+from models.media.image_files import ImageFileError
+from models.spec.lora import PAGE_RANK, Lora, without_ending
 from models.spec.model_spec import ModelSpec
 from service.errors.problems import Busy, Conflict, FieldError, Forbidden, Invalid, Unavailable
 from service.front_end.front_end import FrontEnd
 from service.front_end.loras import no_such_lora
 from service.http.form_parts import FilePart, MemoryPart
 from service.http.lora_checks import LoraFileError, check_lora
+from service.jobs.loras import LoraOutcome
 from service.jobs.queue import LoraBusy
-from service.jobs.scripts.loras import LoraOutcome
 from service.jobs.storage.errors import StoreError
 from service.jobs.storage.object_store import lora_key, preview_key
 from service.schemas.limits import takes_no_loras
@@ -139,17 +139,20 @@ async def _check(front: FrontEnd, received: ReceivedUpload, spec: ModelSpec, mod
     """Check the uploaded files and build the adapter's record. Raises: Invalid."""
     preview = await _check_preview(front, received)
     try:
-        facts = await check_lora(received.file.file, spec.lora_layers, received.form.expert)
+        max_rank = min(front.settings.limits.max_lora_rank, PAGE_RANK * spec.lora_pages)
+        facts = await check_lora(
+            received.file.file, spec.lora_layers, received.form.expert, max_rank
+        )
     except LoraFileError as error:
         raise Invalid([FieldError(error.field, str(error))], code="bad_lora") from None
-    _check_rank(facts.rank, spec, front.settings.limits.max_lora_rank)
+    for warning in facts.warnings:
+        log.warning("the adapter %r of %s: %s", received.form.name, model, warning)
     return Lora(
         name=received.form.name,
         model=model,
         digest=received.file.digest,
         bytes=received.file.bytes,
-        rank=facts.rank,
-        networks=facts.networks,
+        **facts._asdict(),
         trigger=received.form.trigger,
         preview=preview,
         origin="upload",
@@ -166,18 +169,6 @@ async def _check_preview(front: FrontEnd, received: ReceivedUpload) -> str | Non
     except ImageFileError as error:
         raise Invalid([FieldError("preview", str(error))]) from None
     return preview_key(received.tenant, uuid4().hex)
-
-
-def _check_rank(rank: int, spec: ModelSpec, max_rank: int) -> None:
-    """Check that requests could use an adapter of this rank. Raises: Invalid."""
-    limit = min(max_rank, PAGE_RANK * spec.lora_pages)
-    if rank <= limit:
-        return
-    subject = (
-        f"the model {spec.name!r}" if limit < max_rank else "this server (limits.max_lora_rank)"
-    )
-    message = f"has rank {rank}, and {subject} accepts {limit}; resize it to a lower rank"
-    raise Invalid([FieldError("file", message)])
 
 
 @contextlib.contextmanager
@@ -249,14 +240,15 @@ async def delete(front: FrontEnd, tenant: str, name: str) -> None:
         Forbidden: it is the operator's.
         StoreError: as the store.
     """
-    lora = (await front.queue.loras(tenant)).get(name)
+    loras = await front.queue.loras(tenant)
+    lora = loras.get(name) or loras.get(without_ending(name))
     if lora is None:
         raise await _deletion_error(front, tenant, name)
     with _busy():
         async with front.queue.lora_lock(tenant, lora.digest):
             await _remove(front, tenant, lora)
     await front.loras.forget(tenant)
-    log.info("the adapter %r of %s was deleted", name, lora.model)
+    log.info("the adapter %r of %s was deleted", lora.name, lora.model)
 
 
 async def _remove(front: FrontEnd, tenant: str, lora: Lora) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
-from models.spec.lora import Lora
+from models.spec.lora import Lora, without_ending
 from service.errors.problems import NotFound
 from service.front_end.cost_cache import TimedCache
 from service.jobs.queue import ModelStatus, Queue
@@ -51,10 +51,11 @@ class Loras:
         Raises: NotFound: no such adapter, or it belongs to another tenant; the response is the
         same.
         """
-        for lora in await self.of(tenant):
-            if lora.name == name:
-                return lora
-        raise no_such_lora(name)
+        by_name = {lora.name: lora for lora in reversed(await self.of(tenant))}
+        lora = by_name.get(name) or by_name.get(without_ending(name))
+        if lora is None:
+            raise no_such_lora(name)
+        return lora
 
     async def forget(self, tenant: str) -> None:
         """Drop the copy of a tenant's adapters after a change."""

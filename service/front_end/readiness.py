@@ -11,6 +11,7 @@ from redis.exceptions import BusyLoadingError, RedisError
 
 from service.front_end.front_end import FrontEnd
 from service.front_end.models import with_variants
+from service.jobs.ledger_files import ReadTotals
 from service.jobs.queue import ModelStatus
 from service.jobs.storage.errors import StoreError
 
@@ -69,7 +70,7 @@ async def refresh_gauges(front: FrontEnd) -> None:
     try:
         async with asyncio.timeout(CHECK_S):
             models, depths = await front.queue.models(), await front.queue.depths()
-            classes, totals = await front.tenants.classes(), await front.queue.totals()
+            classes, totals = await front.tenants.classes(), await front.queue.run(ReadTotals())
             paused = await front.queue.pauses()
             await front.models.all()
     except (RedisError, OSError, TimeoutError):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from models.spec.image_files import ImageFileError, check
+from models.media.image_files import ImageFileError, check
 
 MAX_TEXT_BYTES = 2**16
 """Maximum size of a text `parameters`, in UTF-8."""

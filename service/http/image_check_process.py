@@ -22,9 +22,9 @@ if __name__ == "__main__":
 
 from PIL import Image
 
-from models.spec.image_files import ImageFile, ImageFileError, check, mask_of_alpha
-from models.spec.video_files import VideoBounds
-from models.spec.video_files import check as check_video
+from models.media.image_files import ImageFile, ImageFileError, check, mask_of_alpha
+from models.media.video_files import VideoBounds
+from models.media.video_files import check as check_video
 from service.confined.confinement import bound_memory, refuse_calls, refuse_files
 from service.confined.file_packing import unpacked
 from service.http.file_texts import parameters_in, recipe_in

@@ -19,8 +19,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from models.spec.image_files import ImageFile, ImageFileError
-from models.spec.video_files import VideoBounds
+from models.media.image_files import ImageFile, ImageFileError
+from models.media.video_files import VideoBounds
+from service.confined.confinement import environment
 from service.confined.file_packing import packed
 from service.http.fair_limiter import FairLimiter
 from service.http.masked_files import MaskedFiles, pack_paste, pack_prepare
@@ -171,7 +172,7 @@ class ImageChecks:
             stdout=PIPE,
             stderr=DEVNULL,
             limit=self._answer_bytes,
-            env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
+            env=environment(),
             start_new_session=True,  # only the parent receives Ctrl-C
         )
         self._all.add(child)

@@ -38,13 +38,14 @@ class OpenFile(type(Path())):  # type: ignore[misc]
         return "the file"
 
 
-def main(descriptor: int, expert: Expert | None, cpu_s: int) -> None:
+def main(descriptor: int, expert: Expert | None, cpu_s: int, max_rank: int) -> None:
     """Check the file and print the result."""
-    layers = sys.stdin.read()
     confine(os.fstat(descriptor).st_size, cpu_s)
     refuse_files(descriptor)
     refuse_calls()
-    print(json.dumps(inspect_file(OpenFile(f"/dev/fd/{descriptor}"), layers, expert)))
+    layers = sys.stdin.read()
+    file = OpenFile(f"/dev/fd/{descriptor}")
+    print(json.dumps(inspect_file(file, layers, expert, max_rank)))
 
 
 def confine(size: int, cpu_s: int) -> None:
@@ -61,20 +62,26 @@ def confine(size: int, cpu_s: int) -> None:
         resource.setrlimit(kind, (limit, limit))
 
 
-def inspect_file(file: Path, layers: str, expert: Expert | None) -> dict[str, Any]:
-    """Read rank and networks of an adapter, or return the invalid `field` and `error`."""
+def inspect_file(file: Path, layers: str, expert: Expert | None, max_rank: int) -> dict[str, Any]:
+    """Read the properties of an adapter, or return the invalid `field` and `error`."""
     field = "expert"
     try:
         names = unpacked(layers)
         names.of(expert)
         field = "file"
-        adapter = inspect(file, names, expert)
+        adapter = inspect(file, names, expert, max_rank)
     except AdapterError as error:
         return {"field": field, "error": str(error)}
     except MemoryError:
         return {"field": field, "error": "takes too much memory to read; is it an adapter?"}
-    return {"rank": adapter.rank, "networks": adapter.networks}
+    return {
+        "rank": adapter.rank,
+        "networks": adapter.networks,
+        "has_magnitudes": adapter.has_magnitudes,
+        "is_reduced": adapter.is_reduced,
+        "warnings": adapter.warnings,
+    }
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), cast("Expert", sys.argv[2]) or None, int(sys.argv[3]))
+    main(int(sys.argv[1]), cast("Expert", sys.argv[2]) or None, *map(int, sys.argv[3:]))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from models.spec.lora import Expert
+from service.confined.confinement import environment
 from service.settings.installation import IMPORT_ROOT
 
 PROGRAM = Path(__file__).with_name("lora_check_process.py")
@@ -20,7 +21,6 @@ CPU_S = 60
 """Processor time limit of one check."""
 WALL_S = 600.0
 """Wall time limit of one check, for busy machines with slow disks."""
-PASSED_ON = ("LD_LIBRARY_PATH", "PATH")
 
 
 class LoraFileError(ValueError):
@@ -36,24 +36,28 @@ class LoraFileError(ValueError):
 
 
 class LoraFacts(NamedTuple):
-    """Rank and networks of a checked LoRA file."""
+    """Properties of a checked LoRA file, as in `models.spec.lora.Lora`."""
 
     rank: int
-    """Highest rank of a layer."""
     networks: tuple[str, ...]
-    """Networks that the adapter modifies."""
+    has_magnitudes: bool
+    is_reduced: bool
+    warnings: tuple[str, ...]
 
 
-async def check_lora(file: BinaryIO, layers: str, expert: Expert | None) -> LoraFacts:
+async def check_lora(
+    file: BinaryIO, layers: str, expert: Expert | None, max_rank: int
+) -> LoraFacts:
     """Check a file completely, against a model's layers.
 
     Args:
         layers: `ModelSpec.lora_layers`.
         expert: expert of Wan 2.2 that the file is for.
+        max_rank: rank to which a higher one is reduced.
 
     Raises: LoraFileError.
     """
-    child = await _start(file.fileno(), expert or "")
+    child = await _start(file.fileno(), expert or "", max_rank)
     try:
         async with asyncio.timeout(WALL_S):
             line, _ = await child.communicate(layers.encode())
@@ -66,19 +70,24 @@ async def check_lora(file: BinaryIO, layers: str, expert: Expert | None) -> Lora
     answer = json.loads(line)
     if "error" in answer:
         raise LoraFileError(answer["error"], answer["field"])
-    return LoraFacts(answer["rank"], tuple(answer["networks"]))
+    return LoraFacts(
+        answer["rank"],
+        tuple(answer["networks"]),
+        answer["has_magnitudes"],
+        answer["is_reduced"],
+        tuple(answer["warnings"]),
+    )
 
 
-async def _start(descriptor: int, expert: str) -> Process:
+async def _start(descriptor: int, expert: str, max_rank: int) -> Process:
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-I", str(PROGRAM), str(IMPORT_ROOT)),
-        *(str(descriptor), expert, str(CPU_S)),
+        *(str(descriptor), expert, str(CPU_S), str(max_rank)),
         stdin=PIPE,
         stdout=PIPE,
         stderr=DEVNULL,
         pass_fds=(descriptor,),
-        env={name: os.environ[name] for name in PASSED_ON if name in os.environ}
-        | {"OPENBLAS_NUM_THREADS": "1"},
+        env=environment(),
         start_new_session=True,  # only the parent receives Ctrl-C
     )
 

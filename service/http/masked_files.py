@@ -9,7 +9,7 @@ from typing import Any
 
 from PIL import Image
 
-from models.spec.image_files import load, on_white
+from models.media.image_files import load, on_white
 from service.confined.file_packing import packed, unpacked
 from service.http.masked_images import Box, InpaintSettings, paste_result, prepare_inputs
 

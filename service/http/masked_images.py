@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from PIL import Image, ImageFilter, ImageOps
 
-from models.spec.image_files import ImageFileError
+from models.media.image_files import ImageFileError
 
 Box = tuple[int, int, int, int]
 """Left, top, right and bottom in pixels."""

@@ -23,7 +23,7 @@ from service.errors.problems import (
 )
 from service.http.body import DRAIN_S, SLICE_BYTES
 from service.http.form_parts import Part
-from service.schemas.aliases import ALIASES
+from service.schemas.unknown_fields import ALIASES
 
 MEDIA_TYPE = "multipart/form-data"
 MAX_FILENAME_CHARS = 255

@@ -16,8 +16,8 @@ from typing import Any
 
 from PIL import Image, ImageChops, ImageSequence
 
-from models.spec import image_files, video_files
-from models.spec.image_files import ImageFileError
+from models.media import image_files, video_files
+from models.media.image_files import ImageFileError
 from service.confined.file_packing import packed, unpacked
 
 WHITE = 255

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from opentelemetry.trace import Span, SpanKind
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.metrics.http import METHODS
 from service.tracing import spans
 from service.tracing.log_context import note
-from service.tracing.span import Span
 
 PROBES = frozenset(("/healthz", "/readyz", "/metrics"))
 """Paths that monitors poll every few seconds."""
@@ -39,7 +39,7 @@ class TraceRequests:
                 status = message["status"]
             await send(message)
 
-        span = spans.begin("HTTP", parent=parent, kind="server")
+        span = spans.begin("HTTP", parent=parent, kind=SpanKind.SERVER)
         try:
             with spans.within(span):
                 try:
@@ -47,7 +47,7 @@ class TraceRequests:
                 finally:
                     _describe(span, scope, status)
         except Exception:
-            note(**span.names)  # for the server's log line, written after this span ends
+            note(**spans.log_ids(span))  # for the server's log line, written after this span ends
             raise
 
 
@@ -61,8 +61,8 @@ def _describe(span: Span, scope: Scope, status: int) -> None:
     """Describe a span by its route only, because clients' paths are private."""
     route = getattr(scope.get("route"), "path_format", None)
     method = scope["method"] if scope["method"] in METHODS else "_OTHER"
-    span.rename(f"{method} {route}" if route else method)
-    span.set(
+    span.update_name(f"{method} {route}" if route else method)
+    span.set_attributes(
         {
             "http.request.method": method,
             "http.response.status_code": status,
@@ -72,4 +72,4 @@ def _describe(span: Span, scope: Scope, status: int) -> None:
         }
     )
     if status >= SERVER_ERROR:
-        span.fail(str(status))
+        spans.fail(span, str(status))

@@ -2,6 +2,6 @@
 
 It imports `models.spec`, settings and tracing: no web framework, no JAX. Its rooms, from the lowest
 floor up: `redis`, `model`, `storage`, `scheduling`, `scripts`. The files in this folder are the
-parts of the queue's client, by user: front ends (`producer`), workers (`consumer`), operators and
-others.
+parts of the queue's client, each with the dataclasses of the scripts that it runs: `producer` for
+front ends, `consumer` and `claim_reports` for workers, and so on.
 """

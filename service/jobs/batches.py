@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
 
 from redis.exceptions import RedisError
 
@@ -18,28 +19,167 @@ from service.jobs.model.batch import (
     batch_fields,
 )
 from service.jobs.redis import keys
-from service.jobs.scripts.batches import (
-    BatchRecorded,
-    CancelBatch,
-    ForgetBatches,
-    KeepBatch,
-    MoveBatch,
-    RecordBatch,
-    RecordFile,
-    RecordLine,
-    ReleaseBatch,
-    Removed,
-    RemoveFile,
-    TakeBatch,
-)
-from service.jobs.scripts.client import QueueClient
-from service.jobs.scripts.runner import Unconfirmed
+from service.jobs.scripts.client import QueueClient, Unconfirmed
+from service.jobs.scripts.script import TEXT, Script, ScriptWithoutAnswer
 from service.settings.tenants import TenantSettings
 
 FORGET_AT_ONCE = 100
 """Maximum number of batches, and of files, that one call removes."""
 ENDS = frozenset({"completed", "failed"})
 """Outcomes of a line that has ended."""
+
+Removed = Literal["removed", "none", "used"]
+FileRecorded = Literal["recorded", "full", "quota"]
+BatchRecorded = Literal["recorded", "full", "no_room", "no_file"]
+
+
+@dataclass(frozen=True)
+class RecordFile(Script[FileRecorded]):
+    """Record a file whose bytes are stored."""
+
+    file: str
+    tenant: str
+    purpose: str
+    expires_at: float
+    bytes: int
+    max_files: int | None
+    stored_bytes: int | None
+    record: str = field(metadata=TEXT)
+    """Record of the file, as JSON."""
+
+    @staticmethod
+    def parse(answer: Any) -> FileRecorded:
+        """Return the outcome."""
+        outcome: FileRecorded = answer
+        return outcome
+
+
+@dataclass(frozen=True)
+class RemoveFile(Script[Removed]):
+    """Remove a file unless an open batch uses it. `reap` returns its store keys for deletion."""
+
+    file: str
+    tenant: str
+
+    @staticmethod
+    def parse(answer: Any) -> Removed:
+        """Return the outcome."""
+        outcome: Removed = answer
+        return outcome
+
+
+@dataclass(frozen=True)
+class RecordBatch(Script[BatchRecorded]):
+    """Record a new batch."""
+
+    batch: str
+    tenant: str
+    file: str
+    """Id of the file with its requests."""
+    window_s: float
+    max_open: int
+    max_files: int
+    fields: Sequence[str] = field(metadata=TEXT)
+    """Further fields of the batch's hash: name, value, …"""
+
+    @staticmethod
+    def parse(answer: Any) -> BatchRecorded:
+        """Return the outcome."""
+        outcome: BatchRecorded = answer
+        return outcome
+
+
+@dataclass(frozen=True)
+class TakeBatch(Script["str | None"]):
+    """Acquire the lease of a batch without a driver."""
+
+    holder: str
+    lease_s: float
+
+    @staticmethod
+    def parse(answer: Any) -> str | None:
+        """Return the batch's id, or None if there is none."""
+        return answer or None
+
+
+@dataclass(frozen=True)
+class KeepBatch(Script["BatchState | None"]):
+    """Renew the lease of a batch."""
+
+    batch: str
+    holder: str
+    lease_s: float
+
+    @staticmethod
+    def parse(answer: Any) -> BatchState | None:
+        """Return the batch's state, or None if the lease was lost or the batch has ended."""
+        return BatchState(answer) if answer else None
+
+
+@dataclass(frozen=True)
+class MoveBatch(Script["BatchState | None"]):
+    """Move a batch to its next state."""
+
+    batch: str
+    holder: str
+    state: str
+    ends: bool
+    """True for an end state."""
+    fields: Sequence[str] = field(metadata=TEXT)
+    """Fields to set: name, value, …"""
+
+    @staticmethod
+    def parse(answer: Any) -> BatchState | None:
+        """Return the batch's state now, or None if the lease was lost."""
+        return BatchState(answer) if answer else None
+
+
+@dataclass(frozen=True)
+class RecordLine(Script[bool]):
+    """Record the job of a batch's line, or the line's outcome."""
+
+    batch: str
+    holder: str
+    line: int
+    outcome: str
+    """Id of its job; `completed` or `failed` once it has ended."""
+    bytes: int = 0
+    """Size of its stored result."""
+
+    @staticmethod
+    def parse(answer: Any) -> bool:
+        """Return whether the caller still has the batch's lease."""
+        return bool(answer)
+
+
+@dataclass(frozen=True)
+class CancelBatch(Script["BatchState | None"]):
+    """Request the cancellation of a batch."""
+
+    batch: str
+    tenant: str
+
+    @staticmethod
+    def parse(answer: Any) -> BatchState | None:
+        """Return the batch's state now, or None if there is no such batch."""
+        return BatchState(answer) if answer else None
+
+
+@dataclass(frozen=True)
+class ReleaseBatch(ScriptWithoutAnswer):
+    """Release the lease of a batch so that another front end can continue it."""
+
+    batch: str
+    holder: str
+
+
+@dataclass(frozen=True)
+class ForgetBatches(ScriptWithoutAnswer):
+    """Remove batches and files past their retention."""
+
+    retention_s: float
+    most: int = FORGET_AT_ONCE
+    """Maximum number of batches, and of files, per call."""
 
 
 class BatchRecords(QueueClient):
@@ -62,7 +202,7 @@ class BatchRecords(QueueClient):
 
         Raises: QuotaExceeded: the file exceeds the tenant's quota of stored bytes.
         """
-        recorded = await self._accept(
+        recorded = await self.run_confirmed(
             RecordFile(
                 file=file.id,
                 tenant=file.tenant,
@@ -90,10 +230,6 @@ class BatchRecords(QueueClient):
         files = [await self.file(file_id, tenant) for file_id in ids]
         return [file for file in files if file]
 
-    async def remove_file(self, file_id: str, tenant: str) -> Removed:
-        """Remove a tenant's file; `reap` returns its store keys for deletion."""
-        return await self._run(RemoveFile(file_id, tenant))
-
     async def record_batch(
         self, batch: Batch, window_s: float, max_open: int, max_files: int
     ) -> BatchRecorded:
@@ -114,10 +250,10 @@ class BatchRecords(QueueClient):
             fields=_flat(fields),
         )
         try:
-            return await self._accept(record)
+            return await self.run_confirmed(record)
         except Unconfirmed:
             with suppress(RedisError, OSError):
-                await self.cancel_batch(batch.id, batch.tenant)
+                await self.run(CancelBatch(batch.id, batch.tenant))
             raise
 
     async def batch(self, batch_id: str, tenant: str | None = None) -> Batch | None:
@@ -140,45 +276,23 @@ class BatchRecords(QueueClient):
         """Return the members of a sorted set in descending order."""
         return cast(list[str], await self._redis.zrange(ordered, 0, -1, desc=True))
 
-    async def cancel_batch(self, batch_id: str, tenant: str) -> BatchState | None:
-        """Request a batch's cancellation; return its state, or None if there is no such batch."""
-        return await self._run(CancelBatch(batch_id, tenant))
-
     async def take_batch(self, holder: str, lease_s: float) -> Batch | None:
         """Acquire the lease of a batch without a driver, or return None if there is none."""
-        batch_id = await self._run(TakeBatch(holder, lease_s))
+        batch_id = await self.run(TakeBatch(holder, lease_s))
         return await self.batch(batch_id) if batch_id else None
-
-    async def keep_batch(self, batch_id: str, holder: str, lease_s: float) -> BatchState | None:
-        """Renew the lease of a batch; return its state, or None if the lease was lost."""
-        return await self._run(KeepBatch(batch_id, holder, lease_s))
-
-    async def release_batch(self, batch_id: str, holder: str) -> None:
-        """Release the lease of a batch so that another front end can continue it."""
-        await self._run(ReleaseBatch(batch_id, holder))
 
     async def move_batch(
         self, batch_id: str, holder: str, state: BatchState, **fields: object
     ) -> BatchState | None:
         """Move a batch to a state; return its state afterwards, or None if the lease was lost."""
-        return await self._run(
+        return await self.run(
             MoveBatch(batch_id, holder, state, ends=state.has_ended, fields=_flat(fields))
         )
-
-    async def record_line(
-        self, batch_id: str, holder: str, line: int, outcome: str, result_bytes: int = 0
-    ) -> bool:
-        """Record a line's job id, or its outcome and result size. False: the lease was lost."""
-        return await self._run(RecordLine(batch_id, holder, line, outcome, result_bytes))
 
     async def lines(self, batch_id: str) -> dict[int, str]:
         """Return the job id or outcome of each line of an open batch, by line number."""
         outcomes = cast(dict[str, str], await self._redis.hgetall(keys.batch_lines(batch_id)))
         return {int(line): outcome for line, outcome in outcomes.items()}
-
-    async def forget_batches(self, retention_s: float) -> None:
-        """Remove batches and files past their retention."""
-        await self._run(ForgetBatches(retention_s, FORGET_AT_ONCE))
 
 
 def _flat(fields: Mapping[str, Any]) -> list[str]:

@@ -1,109 +1,121 @@
-"""Worker side of the queue: registering, claiming jobs, renewing leases, reporting results."""
+"""Claims: workers take jobs from the queue, and make room for more urgent ones."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from models.spec.model_spec import ModelSpec
+from service.jobs.claim_reports import Claim, ClaimList, ClaimReports
 from service.jobs.model import serialization
-from service.jobs.model.job import (
-    WIRE_VERSION,
-    FieldWarning,
-    Job,
-    JobError,
-    JobState,
-    Output,
-    Snapshot,
-    Stage,
-    Usage,
-)
-from service.jobs.model.ledger import DeliveredOutputs, Origin
-from service.jobs.model.metrics import JobEnd
+from service.jobs.model.job import WIRE_VERSION
+from service.jobs.model.ledger import Origin
 from service.jobs.model.preemption import FullPool
 from service.jobs.redis import keys
-from service.jobs.scheduling.cost_model import MAX_COSTS, CostKey, CostRow, PoolFacts
-from service.jobs.scripts import consumer
-from service.jobs.scripts.client import ANSWER_MS, QueueClient, new_call
-from service.jobs.scripts.consumer import ClaimUsage
+from service.jobs.scripts.client import ANSWER_MS, new_call
+from service.jobs.scripts.script import Script
 from service.settings.queue import QueueSettings
 
-MAX_PREVIEWS = 4
-"""Maximum number of stored previews of a running job. Each takes some kilobytes until the job
-ends."""
-
 UNKNOWN_ORIGIN = Origin()
-NOTHING_DELIVERED = DeliveredOutputs()
 NO_BUCKETS: Mapping[str, float] = MappingProxyType({})
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Claim:
-    """A worker's lease of one job. Calls with the fence of an earlier claim are rejected."""
+class ClaimResult(NamedTuple):
+    """Jobs that a call claimed."""
 
-    job: Job
-    fence: int
-    queued_at: float | None = None
-    """Time at which the job was last queued, by Redis's clock."""
-    is_first: bool = False
-    """True if this is the job's first claim."""
+    jobs: list[dict[str, str]]
+    """Hashes of the jobs, including fields that only the scripts use."""
+    skipped_newer: bool
+    """True if a job of a newer wire version was skipped."""
 
 
 @dataclass(frozen=True)
-class StageReport:
-    """Stage of a job that a worker reports, with its expected duration."""
+class ClaimJobs(Script[ClaimResult]):
+    """Claim jobs for a worker. The last three fields are set anew for each attempt."""
 
-    stage: Stage
-    expected_s: float | None = None
+    pool: str
+    model: str
+    slots: int
+    version: int
+    """Newest wire version that the worker reads."""
+    lease_s: float
+    warm: Sequence[str]
+    """Buckets that the worker has compiled."""
+    rides_wait: bool
+    """True if a job of a cold bucket is claimed alone."""
+    warm_s: float
+    """Time that a job of a cold bucket waits for a worker that has compiled it."""
+    adapters: Sequence[str]
+    """Digests of the adapters on the worker's device."""
+    slowness: float
+    """Duration of a job here relative to the fastest worker."""
+    slowness_in: Mapping[str, float]
+    """The same by bucket, where it differs."""
+    room_s: float
+    """Time for which no other worker makes room for the same job."""
+    credit_s: float
+    """Device-seconds by which a deadline may bring a tenant ahead of its share."""
+    answer_ms: int
+    origin: Origin
+    call: str
+    busy: bool
+    """True if the worker has other jobs."""
+    may_compile: bool
+    """Whether to claim jobs of cold buckets."""
+
+    @staticmethod
+    def parse(answer: Sequence[str]) -> ClaimResult:
+        """Return the claimed jobs, and whether newer ones were skipped."""
+        skips_newer = answer[-1:] == ["newer"]
+        texts = answer[:-1] if skips_newer else answer
+        return ClaimResult([serialization.parse(text) for text in texts], skips_newer)
 
 
-ClaimList = list[Claim]
+class Preemption(NamedTuple):
+    """Preemption that a full worker should carry out."""
+
+    preempted: str
+    """Id of the job that it should release."""
+    waiting: str
+    """Id of the job that its next claim then takes."""
 
 
-class Consumer(QueueClient):
-    """Part of a `Queue` that workers use."""
+@dataclass(frozen=True, kw_only=True)
+class Preempt(FullPool, Script[Preemption | None]):
+    """Select a job that a full worker should preempt. For the last three fields see `ClaimJobs`."""
+
+    ratio: float
+    """Minimum ratio of the wait for a free slot to the waiting job's duration."""
+    room_s: float
+    """Time for which no other worker makes room for the waiting job."""
+    version: int
+    warm_s: float
+    credit_s: float
+
+    @staticmethod
+    def parse(answer: Sequence[str] | None) -> Preemption | None:
+        """Return the preemption to carry out, or None."""
+        return Preemption(*answer) if answer else None
+
+
+class Consumer(ClaimReports):
+    """Part of a `Queue` with which workers claim jobs."""
 
     def __init__(self, redis: Redis, settings: QueueSettings) -> None:
         super().__init__(redis, settings)
         self._unanswered: dict[str, str] = {}
         """Id of each worker's claim call that got no answer."""
 
-    async def register(
-        self, pool: str, spec: ModelSpec, *, ready: bool, facts: PoolFacts | None = None
-    ) -> None:
-        """Register a worker and its model, and renew its heartbeat. Call it every `lease_s` / 3."""
-        await self._run(
-            consumer.Register(
-                pool=pool,
-                model=spec.name,
-                ready=ready,
-                fresh_s=self._settings.lease_s,
-                facts=facts,
-                spec=spec.model_dump_json(),
-            )
-        )
-
-    async def unregister(self, pool: str, model: str) -> None:
-        """Remove a worker's registration for its model."""
-        await self._run(consumer.Unregister(pool, model))
-
-    async def measured(self, model: str, rows: Mapping[CostKey, CostRow]) -> None:
-        """Store measured costs; rows with the same keys are replaced."""
-        measured_rows = [(key.wire(), row.model_dump(exclude={"at"})) for key, row in rows.items()]
-        await self._run(consumer.Measured(model, measured_rows, MAX_COSTS))
-
-    async def claim(
+    async def claim(  # noqa: PLR0913 # each describes the claiming worker
         self,
         pool: str,
         model: str,
@@ -142,7 +154,7 @@ class Consumer(QueueClient):
             return []
         until = asyncio.get_running_loop().time() + wait_s
         script = partial(
-            consumer.ClaimJobs,
+            ClaimJobs,
             pool=pool,
             model=model,
             slots=slots,
@@ -189,7 +201,7 @@ class Consumer(QueueClient):
 
     async def _claim_now(
         self,
-        script: Callable[..., consumer.ClaimJobs],
+        script: Callable[..., ClaimJobs],
         pool: str,
         model: str,
         busy: Callable[[], bool],
@@ -205,7 +217,7 @@ class Consumer(QueueClient):
         call = self._unanswered.pop(pool, None) or new_call()
         may = may_compile is None or may_compile()
         try:
-            claimed = await self._run(script(call=call, busy=busy(), may_compile=may))
+            claimed = await self.run(script(call=call, busy=busy(), may_compile=may))
         except (RedisError, OSError):
             self._unanswered[pool] = call
             raise
@@ -227,8 +239,8 @@ class Consumer(QueueClient):
                 duration.
             room_s: time for which no other worker makes room for the waiting job.
         """
-        return await self._run(
-            consumer.Preempt(
+        return await self.run(
+            Preempt(
                 **vars(full),
                 ratio=ratio,
                 room_s=room_s,
@@ -237,126 +249,6 @@ class Consumer(QueueClient):
                 credit_s=self._settings.deadline_credit_s,
             )
         )
-
-    async def renew(self, claims: Sequence[Claim], spent: Sequence[ClaimUsage] = ()) -> ClaimList:
-        """Renew leases; return the claims that were lost or canceled.
-
-        Args:
-            spent: device-seconds of each claim; empty: unknown.
-        """
-        held: list[consumer.Lease] = [(claim.job.id, claim.fence) for claim in claims]
-        if spent:
-            held = [(*lease[:2], taken) for lease, taken in zip(held, spent, strict=True)]
-        lost = await self._run(consumer.Renew(held, self._settings.lease_s))
-        return [claims[i] for i in lost]
-
-    async def progress(
-        self,
-        claim: Claim,
-        step: int,
-        steps: int,
-        preview: str | None = None,
-        stage_report: StageReport | None = None,
-        spent: ClaimUsage | None = None,
-    ) -> bool:
-        """Report a job's progress. Returns False if the claim was lost. `preview` is a data URI."""
-        shown = {"step": step, "steps": steps, "preview": preview}
-        return await self._run(
-            consumer.Progress(
-                claim.job.id,
-                claim.fence,
-                step=step,
-                steps=steps,
-                stage=stage_report.stage if stage_report else None,
-                expected_s=stage_report.expected_s if stage_report else None,
-                max_previews=MAX_PREVIEWS,
-                spent=spent,
-                preview=json.dumps(shown) if preview else None,
-            )
-        )
-
-    async def snapshot(self, claim: Claim, snapshots: Sequence[Snapshot]) -> bool:
-        """Replace a job's snapshots, one per image at most.
-
-        `reap` returns the files of the replaced ones for deletion. Returns False if the claim was
-        lost: the caller may delete the new files.
-        """
-        text = serialization.snapshots_json(snapshots)
-        return await self._run(consumer.RecordSnapshots(claim.job.id, claim.fence, text))
-
-    async def warn(self, claim: Claim, warnings: Sequence[FieldWarning]) -> bool:
-        """Replace a job's warnings. Returns False if the claim was lost."""
-        text = serialization.warnings_json(warnings)
-        return await self._run(consumer.Warn(claim.job.id, claim.fence, text))
-
-    async def finish(self, claim: Claim, outputs: Sequence[Output], usage: Usage) -> bool:
-        """End a job successfully, or pause an audition, which keeps its snapshots.
-
-        Returns False if the claim was lost: the caller may delete the outputs.
-
-        Args:
-            usage: usage with the seconds of this claim. The seconds of earlier claims are added.
-        """
-        is_paused = claim.job.stop_at_step is not None
-        state = JobState.PAUSED if is_paused else JobState.SUCCEEDED
-        finished_at = await self._run(
-            consumer.Finish(
-                claim.job.id,
-                claim.fence,
-                made=NOTHING_DELIVERED
-                if is_paused
-                else DeliveredOutputs.of(claim.job.request, outputs),
-                is_paused=is_paused,
-                outputs=serialization.outputs_json(outputs),
-                usage=usage.model_dump_json(),
-            )
-        )
-        if finished_at:
-            self.job_metrics.ended(JobEnd.of(claim.job, state, finished_at))
-        return bool(finished_at)
-
-    async def fail(
-        self, claim: Claim, error: JobError, *, retry: bool = False, spent: ClaimUsage | None = None
-    ) -> JobState | None:
-        """Fail a job, or requeue it with `retry` until `max_attempts`. None: the claim was lost."""
-        answer = await self._run(
-            consumer.Fail(
-                claim.job.id,
-                claim.fence,
-                retry=retry,
-                max_attempts=self._settings.max_attempts,
-                spent=spent,
-                error=error.model_dump_json(),
-            )
-        )
-        if answer is None:
-            return None
-        if answer.finished_at:
-            self.job_metrics.ended(
-                JobEnd.of(claim.job, answer.state, answer.finished_at, error.code)
-            )
-        else:
-            self.job_metrics.retried(claim.job.model, error.code)
-        return answer.state
-
-    async def release(
-        self, claim: Claim, *, preempted: bool = False, spent: ClaimUsage | None = None
-    ) -> bool:
-        """Return a job to its former place in the queue without counting the attempt.
-
-        Args:
-            preempted: True if the job yields to a more urgent one. Its place moves back by its
-                running time, which was no waiting.
-        """
-        return await self._run(consumer.Release(claim.job.id, claim.fence, preempted, spent))
-
-    async def spent(self, claim: Claim, spent: ClaimUsage) -> bool:
-        """Record the device-seconds of a claim, even of one that is over.
-
-        The tenant is charged once, however often they are recorded. Returns False if the job is
-        unknown.
-        """
-        return await self._run(consumer.Spend(claim.job.id, claim.fence, spent))
 
     async def canceled(self) -> AsyncGenerator[str, None]:
         """Yield ids of running jobs as they are canceled or expire.

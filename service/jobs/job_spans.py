@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from service.jobs.consumer import Claim
+from opentelemetry.trace import Span, SpanKind
+
+from service.jobs.claim_reports import Claim
 from service.jobs.model import gen_ai
 from service.jobs.model.job import Job
 from service.tracing import spans
-from service.tracing.span import Attributes, Span
+from service.tracing.spans import Attributes
 
 QUEUE, ATTEMPT, STOP = "queue", "attempt", "stop"
 OUTCOME = "atelier.outcome"
@@ -63,11 +65,12 @@ def attempt(claim: Claim) -> AbstractContextManager[Span]:
         ATTEMPT,
         attributes,
         parent=spans.parse(job.traceparent),
-        kind="consumer",
+        kind=SpanKind.CONSUMER,
         identity=_identity(job.id, claim.fence),
     )
     for death in job.deaths:
-        span.event("earlier worker crash", {"atelier.pool": death.pool, "atelier.step": death.step})
+        where: Attributes = {"atelier.pool": death.pool, "atelier.step": death.step}
+        span.add_event("earlier worker crash", where)
     return spans.within(span)
 
 
@@ -131,11 +134,11 @@ def _report(
     if parent_span is None:
         return
     span = spans.begin(
-        name, attributes, parent=parent_span, kind="consumer", at=since, identity=identity
+        name, attributes, parent=parent_span, kind=SpanKind.CONSUMER, at=since, identity=identity
     )
     if failure:
-        span.fail(failure)
-    span.end(until)
+        spans.fail(span, failure)
+    span.end(spans.nanoseconds(until))
 
 
 def _identity(job_id: str, fence: int) -> str:

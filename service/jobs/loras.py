@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from typing import cast
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, cast
 
 from models.spec.lora import Lora
 from service.jobs.model.errors import LoraBusy
 from service.jobs.redis import keys
 from service.jobs.scripts.client import QueueClient, new_call
-from service.jobs.scripts.loras import LoraOutcome, RecordLora, RemovalOutcome, RemoveLora
+from service.jobs.scripts.script import TEXT, Script
 from service.settings.tenants import TenantSettings
 
 LOCK_S = 900.0
@@ -22,6 +23,69 @@ WORK_S = 600.0
 WAIT_S = 2.0
 """Maximum wait for a lock."""
 RETRY_S = 0.1
+
+
+class LoraOutcome(NamedTuple):
+    """Outcome of a `RecordLora`."""
+
+    outcome: Literal["recorded", "taken", "full", "quota"]
+    """`taken`: another adapter has the name; `full`: the tenant has as many adapters as it may
+    have; `quota`: the file exceeds the quota of stored bytes."""
+    existing: Lora | None
+    """Existing adapter with the name, if any."""
+
+
+@dataclass(frozen=True)
+class RecordLora(Script[LoraOutcome]):
+    """Record an adapter whose file is stored."""
+
+    tenant: str
+    lora: str
+    """Name of the adapter."""
+    digest: str
+    bytes: int
+    preview: str
+    """Key of its preview image; empty: none."""
+    preview_bytes: int
+    max_loras: int
+    stored_bytes: int | None
+    record: str = field(metadata=TEXT)
+    """Record of the adapter, as JSON."""
+
+    @staticmethod
+    def parse(answer: Sequence[Any]) -> LoraOutcome:
+        """Return the outcome and the record."""
+        outcome, *record = answer
+        return LoraOutcome(outcome, Lora.model_validate_json(record[0]) if record else None)
+
+
+class RemovalOutcome(NamedTuple):
+    """Outcome of a `RemoveLora`."""
+
+    is_shared: bool
+    """True if another record of the tenant has the same file."""
+    preview_bytes: int
+    """Size of its preview image that was subtracted from the stored bytes."""
+
+
+@dataclass(frozen=True)
+class RemoveLora(Script[RemovalOutcome]):
+    """Remove an adapter's record."""
+
+    tenant: str
+    lora: str
+    """Name of the adapter."""
+    digest: str
+    preview: str
+    """Key of its preview image; empty: none."""
+    record: str = field(metadata=TEXT)
+    """Record of the adapter, as JSON; a different record with this name is kept."""
+
+    @staticmethod
+    def parse(answer: Sequence[int]) -> RemovalOutcome:
+        """Return whether the file is shared, and the size of the preview image."""
+        is_shared, preview_bytes = answer
+        return RemovalOutcome(bool(is_shared), preview_bytes)
 
 
 class LoraRecords(QueueClient):
@@ -50,14 +114,14 @@ class LoraRecords(QueueClient):
             stored_bytes=limits.stored_bytes,
             record=lora.model_dump_json(),
         )
-        recorded = await self._accept(record)
+        recorded = await self.run_confirmed(record)
         if recorded.outcome == "quota":
             raise await self.storage_quota_exceeded(tenant, limits)
         return recorded
 
     async def remove_lora(self, tenant: str, lora: Lora) -> RemovalOutcome:
         """Remove an adapter's record, and subtract its files from the tenant's stored bytes."""
-        return await self._run(
+        return await self.run(
             RemoveLora(
                 tenant=tenant,
                 lora=lora.name,

@@ -5,15 +5,18 @@ It reclaims jobs with lapsed leases and removes jobs past their retention.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
 from service.jobs import job_spans
 from service.jobs.model.job import JobError
 from service.jobs.model.lease import RENEWALS
-from service.jobs.scripts import maintenance
 from service.jobs.scripts.client import ANSWER_MS, QueueClient, new_call
+from service.jobs.scripts.script import TEXT, Script
 from service.settings.queue import QueueSettings
 
 REAP_BATCH = 200
@@ -22,6 +25,46 @@ REAP_FILES = 2000
 REAPS = 2
 """Number of intervals within which a reap is certain. After a longer gap, leases may have lapsed
 because no worker could renew them."""
+
+
+class ReapResult(NamedTuple):
+    """Result of one reap."""
+
+    more: bool
+    """True if more jobs are due."""
+    files: list[str]
+    """Store keys to delete."""
+    notes: list[dict[str, Any]]
+    """Notes about ended and lapsed jobs, for `JobMetrics.count_note` and `job_spans`."""
+
+
+@dataclass(frozen=True)
+class Reap(Script[ReapResult]):
+    """Reclaim jobs with lapsed leases; remove jobs past their retention."""
+
+    call: str
+    answer_ms: int
+    batch: int
+    """Maximum number of jobs of each kind, and of notes."""
+    files: int
+    """Maximum number of store keys."""
+    deleted: Sequence[str]
+    """Store keys that the caller has deleted."""
+    lease_s: float
+    silence_s: float
+    """Maximum gap between reaps within which workers could reach Redis."""
+    max_deaths: int
+    deposit_s: float
+    retention_s: float
+    model_retention_s: float
+    poisonous: str = field(metadata=TEXT)
+    """Error of a job that crashed too many workers, as JSON."""
+
+    @staticmethod
+    def parse(answer: Sequence[Any]) -> ReapResult:
+        """Return the result of the reap."""
+        more, files, notes = answer
+        return ReapResult(bool(more), files, [json.loads(note) for note in notes])
 
 
 class Maintenance(QueueClient):
@@ -48,8 +91,8 @@ class Maintenance(QueueClient):
         poisonous = JobError(code="poisonous", message=_poisonous(max_deaths))
         more, done, files = True, list(deleted), list[str]()
         while more:
-            more, files, notes = await self._run(
-                maintenance.Reap(
+            more, files, notes = await self.run(
+                Reap(
                     call=self._reap,
                     answer_ms=ANSWER_MS,
                     batch=REAP_BATCH,

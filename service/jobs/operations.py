@@ -12,10 +12,11 @@ from pydantic import BaseModel, ConfigDict
 from service.jobs.model.errors import UnknownCursor
 from service.jobs.model.job import Job, JobState
 from service.jobs.redis import keys
+from service.jobs.registered_models import pool_facts
 from service.jobs.scheduling.cost_model import PoolFacts
-from service.jobs.scripts import operations, producer
 from service.jobs.scripts.client import ANSWER_MS, QueueClient, new_call
-from service.jobs.scripts.producer import JobList
+from service.jobs.scripts.script import Script
+from service.jobs.stored_jobs import Get, JobList
 
 Kind = Literal["model", "pool"]
 
@@ -99,6 +100,20 @@ def pool_of_worker(name: str) -> str:
     return name.rpartition("-")[0] or name
 
 
+@dataclass(frozen=True)
+class TakeBack(Script[JobState | None]):
+    """Return a running job to the queue."""
+
+    id: str
+    call: str
+    answer_ms: int
+
+    @staticmethod
+    def parse(answer: str | None) -> JobState | None:
+        """Return the job's state before the call, or None if there is no such job."""
+        return None if answer is None else JobState(answer)
+
+
 class Operations(QueueClient):
     """Part of a `Queue` for operators, and for workers that check whether they are paused."""
 
@@ -161,7 +176,7 @@ class Operations(QueueClient):
 
         Returns: the job's state before the call; None: there is no such job.
         """
-        return await self._run(operations.TakeBack(job_id, new_call(), ANSWER_MS))
+        return await self.run(TakeBack(job_id, new_call(), ANSWER_MS))
 
     async def any_jobs(self, only: AllJobsFilter, limit: int, after: str | None = None) -> JobList:
         """Return a page of all tenants' jobs, newest first.
@@ -219,7 +234,7 @@ class Operations(QueueClient):
             for name, text in states.items():
                 state, fresh_until = text.split()
                 if float(fresh_until) >= seconds + microseconds / 1e6:
-                    facts = producer.pool_facts(layouts[name]) if name in layouts else None
+                    facts = pool_facts(layouts[name]) if name in layouts else None
                     workers.append(WorkerStatus(name, model, state == "ready", facts))
         return workers
 
@@ -256,7 +271,7 @@ class Operations(QueueClient):
 
     async def _existing_jobs(self, ids: Iterable[str]) -> list[Job]:
         """Return those of the jobs that exist."""
-        jobs = await asyncio.gather(*(self._run(producer.Get(job_id)) for job_id in ids))
+        jobs = await asyncio.gather(*(self.run(Get(job_id)) for job_id in ids))
         return [job for job in jobs if job is not None]
 
 

@@ -1,51 +1,125 @@
-"""Front ends' side of the queue: accepting, reading, listing, canceling and deleting jobs."""
+"""Acceptance of jobs: their files, their place in the queue, and the reasons for a rejection."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
 
 from redis.exceptions import RedisError
 
-from models.spec.model_spec import ModelSpec
-from service.jobs import events, job_spans
-from service.jobs.events import Event
 from service.jobs.model import serialization
-from service.jobs.model.errors import IdempotencyConflict, QueueFull, QuotaExceeded, UnknownCursor
-from service.jobs.model.job import DEFAULT_TENANT, Job, JobState
-from service.jobs.model.job_filter import JobFilter
+from service.jobs.model.errors import IdempotencyConflict, QueueFull, QuotaExceeded
+from service.jobs.model.job import Job, JobState
 from service.jobs.model.ledger import DeliveredOutputs
 from service.jobs.model.metrics import JobEnd
 from service.jobs.model.quota_usage import QuotaUsage
 from service.jobs.redis import keys
-from service.jobs.scheduling.cost_model import CostTable
-from service.jobs.scheduling.queue_snapshot import QueueSnapshot
-from service.jobs.scripts import producer
-from service.jobs.scripts.client import ANSWER_MS, QueueClient, new_call
-from service.jobs.scripts.producer import (
-    Depth,
-    ExistingJob,
-    JobList,
-    ModelStatus,
-    NewJob,
-    OverQuota,
-)
-from service.jobs.scripts.runner import Unconfirmed
+from service.jobs.scripts.client import ANSWER_MS, QueueClient, Unconfirmed, new_call
+from service.jobs.scripts.script import TEXT, Script, ScriptWithoutAnswer
+from service.jobs.stored_jobs import Delete
 from service.settings.tenants import TenantSettings
 
-SCAN_LIMIT = 256
-"""Maximum number of running jobs, and of jobs with deadlines, read in one queue snapshot."""
-
-
-LIST_SCAN_LIMIT = 1000
-"""Maximum number of a tenant's jobs scanned for a page filtered by model or metadata. The scan
-takes Redis a few milliseconds."""
-
 NO_LIMITS = TenantSettings()
-ALL = JobFilter()
+
+
+class NewJob(NamedTuple):
+    """Answer to a `Put` of a new job: facts that Redis determines."""
+
+    created_at: float
+    rank: int
+    """Number of its tenant's jobs that go before it."""
+    usage: QuotaUsage | None
+    """Quota usage of its tenant, including this job; None: it has no quotas."""
+
+
+class ExistingJob(NamedTuple):
+    """Answer to a `Put` whose job existed already."""
+
+    job: Job
+    is_new: bool
+    """True if this very call created the job and its first answer was lost."""
+
+
+class OverQuota(NamedTuple):
+    """Answer to a `Put` that exceeds a quota, with the tenant's usage."""
+
+    quota: str
+    usage: QuotaUsage
+    oldest: str | None
+    """Id of its oldest queued job."""
+
+
+Refusal = Literal["full", "conflict", "refused"]
+
+
+@dataclass(frozen=True)
+class Deposit(ScriptWithoutAnswer):
+    """Announce that files of a job are about to be stored."""
+
+    id: str
+
+
+@dataclass(frozen=True)
+class Put(Script[NewJob | ExistingJob | OverQuota | Refusal]):
+    """Accept a job."""
+
+    id: str
+    model: str
+    tenant: str
+    priority: int
+    priority_s: float
+    """Maximum extra wait that one level of priority may cause for other jobs."""
+    deadline_at: float | None
+    run_s: float | None
+    """Predicted seconds alone."""
+    max_queued: int
+    """Maximum number of queued jobs of the model, over all tenants."""
+    tenant_max_queued: int | None
+    device_seconds_per_hour: float | None
+    stored_bytes: int | None
+    cost: float
+    """Predicted device-seconds."""
+    input_bytes: int
+    """Bytes of its stored inputs."""
+    kept: int | None
+    """Number of steps of its drafts; None: no drafts."""
+    draft_bytes: int
+    """Bytes of its drafts, which are deleted when it ends."""
+    made: DeliveredOutputs | None
+    """Sums of its copied files; None: it must be generated."""
+    retention_s: float
+    idempotency: str | None
+    """Name of the client's idempotency key."""
+    digest: str
+    """Digest of the request's body."""
+    idempotency_ms: int
+    refused: bool
+    """Whether to reject a new job."""
+    webhook: bool
+    """Whether to announce its end by webhook."""
+    fields: Sequence[str] = field(metadata=TEXT)
+    """Fields of its hash: name, value, …"""
+
+    @staticmethod
+    def parse(answer: Sequence[Any]) -> NewJob | ExistingJob | OverQuota | Refusal:
+        """Return the accepted job's facts, or the reason for a rejection."""
+        match answer:
+            case ["new", created_at, rank, *taken]:
+                usage = QuotaUsage.parse(taken[0]) if taken else None
+                return NewJob(float(created_at), rank, usage)
+            case [("again" | "old") as outcome, job]:
+                return ExistingJob(
+                    serialization.from_hash(serialization.parse(job)), outcome == "again"
+                )
+            case ["quota", quota, taken, *oldest]:
+                return OverQuota(quota, QuotaUsage.parse(taken), *(oldest or [None]))
+            case [("full" | "conflict" | "refused") as reason]:
+                refusal: Refusal = reason
+                return refusal
+        raise ValueError(f"put.lua answered {answer!r}")
 
 
 @dataclass(frozen=True)
@@ -61,14 +135,7 @@ class AcceptedJob:
 
 
 class Producer(QueueClient):
-    """Part of a `Queue` that front ends use for jobs."""
-
-    async def deposit(self, job_id: str) -> None:
-        """Announce that files of a job are about to be stored.
-
-        If the job is never put, `reap` returns the files for deletion.
-        """
-        await self._run(producer.Deposit(job_id))
+    """Part of a `Queue` with which front ends submit jobs."""
 
     async def withdraw(self, job_id: str) -> None:
         """Cancel a `deposit`: the job is not put, and its files are deleted."""
@@ -117,11 +184,11 @@ class Producer(QueueClient):
             refusal is not None,
         )
         try:
-            answer = await self._accept(put)
+            answer = await self.run_confirmed(put)
         except Unconfirmed:
             if idempotency_key is None:
                 with suppress(RedisError, OSError):
-                    await self._run(producer.Delete(new_call(), job.id, ANSWER_MS))
+                    await self.run(Delete(new_call(), job.id, ANSWER_MS))
             raise
         if refusal and answer == "refused":
             raise refusal
@@ -141,9 +208,9 @@ class Producer(QueueClient):
         digest: str,
         input_bytes: int,
         is_refused: bool,
-    ) -> producer.Put:
+    ) -> Put:
         fields = serialization.to_hash(job) | _served_as(job)
-        return producer.Put(
+        return Put(
             id=job.id,
             model=job.model,
             tenant=job.tenant,
@@ -169,141 +236,8 @@ class Producer(QueueClient):
             fields=[text for pair in fields.items() for text in pair],
         )
 
-    async def get(self, job_id: str) -> Job | None:
-        """Return a job, or None if there is no such job.
 
-        Raises: WireError: a newer Atelier wrote it.
-        """
-        return await self._run(producer.Get(job_id))
-
-    async def list(
-        self,
-        *,
-        tenant: str = DEFAULT_TENANT,
-        limit: int,
-        after: str | None = None,
-        only: JobFilter = ALL,
-    ) -> JobList:
-        """Return a page of a tenant's jobs, newest first.
-
-        With a filter by model or metadata, `LIST_SCAN_LIMIT` jobs are scanned. A page may then have
-        fewer than `limit` jobs, even none, although more follow.
-
-        Args:
-            after: `next` of the page before.
-
-        Raises: UnknownCursor: the tenant has no job `after`.
-        """
-        page = await self._run(
-            producer.List(
-                tenant=tenant,
-                states=[only.state] if only.state else list(JobState),
-                after=after,
-                limit=limit,
-                looked_at=LIST_SCAN_LIMIT,
-                model=only.model,
-                metadata_key=only.metadata_key,
-                metadata_value=only.metadata_value,
-                created_from=only.created_from_us,
-                created_before=only.created_before_us,
-            )
-        )
-        if page is None:
-            raise UnknownCursor(str(after))
-        return page
-
-    async def queue_snapshot(self, model: str) -> QueueSnapshot:
-        """Read a model's queued and running jobs, for estimates of waits."""
-        return await self._run(producer.ReadQueue(model, SCAN_LIMIT))
-
-    async def rank(self, job: Job) -> int | None:
-        """Return how many of its tenant's jobs go before a job; None unless it is queued."""
-        return cast(int | None, await self._redis.zrank(keys.queue(job.model, job.tenant), job.id))
-
-    async def waiting(self, model: str) -> Sequence[str]:
-        """Return ids of a model's queued jobs, the longest waiting first."""
-        return cast(Sequence[str], await self._redis.zrange(keys.waiting(model), 0, -1))
-
-    async def switch_model(self, job: Job, spec: ModelSpec) -> bool:
-        """Move a queued job to another model's queue, to start from its first step.
-
-        Returns False if the job no longer waits for its former model.
-        """
-        to, print_ = spec.queue, spec.fingerprint
-        return await self._run(producer.SwitchModel(job.id, job.model, to, spec.name, print_))
-
-    async def cancel(self, job_id: str) -> Job | None:
-        """Cancel a job; return it, or None if there is no such job. Ended jobs stay unchanged."""
-        call = new_call()
-        return self._stopped(call, await self._run(producer.Cancel(call, job_id)))
-
-    async def delete(self, job_id: str) -> Job | None:
-        """Delete a job; cancel it first if it has not ended.
-
-        The caller may delete its files at once; otherwise the next `reap` returns them for
-        deletion.
-        """
-        call = new_call()
-        return self._stopped(call, await self._run(producer.Delete(call, job_id, ANSWER_MS)))
-
-    def _stopped(self, call: str, fields: producer.Hash | None) -> Job | None:
-        """Convert a stopped job's hash; count the end if this call caused it."""
-        if fields is None:
-            return None
-        job = serialization.from_hash(fields)
-        if fields.get("ended_by") == call:
-            self.job_metrics.ended(JobEnd.of(job, job.state, float(fields["finished_at"])))
-            job_spans.report_stop(job, float(fields.get("queued_at", job.created_at)))
-        return job
-
-    async def ended(self, job_id: str) -> Job | None:
-        """Wait for a job's end and return the job; None: it was deleted.
-
-        On `close` the job is returned in its current state.
-
-        Raises: WireError: a newer Atelier wrote it.
-        """
-        with self._subscriber.waking(keys.WAKE, job_id) as wake:
-            while True:
-                wake.clear()
-                job = await self.get(job_id)
-                if job is None or job.state.ended or self._subscriber.closed:
-                    return job
-                await wake.wait()
-
-    def events(self, job_id: str, after: str = "0") -> AsyncGenerator[Event, None]:
-        """Yield events after an id as they happen, until the event of an end state or `close`."""
-        return events.follow(self._redis, self._subscriber, job_id, after)
-
-    async def newest_preview(self, job_id: str) -> str | None:
-        """Return a job's newest preview as a data URI, or None if it has none now."""
-        return await events.newest_preview(self._redis, job_id)
-
-    async def original_job(self, job: Job) -> Job:
-        """Return the job that generated a job's files: the oldest known in its chain of copies."""
-        while job.copied_from and (earlier := await self.get(job.copied_from)):
-            job = earlier
-        return job
-
-    async def models(self) -> dict[str, ModelStatus]:
-        """Return the status of every registered model by name."""
-        return await self._run(producer.ReadModels())
-
-    async def depths(self) -> dict[str, Depth]:
-        """Return the queue's depth by registered model."""
-        return await self._run(producer.Depths(SCAN_LIMIT))
-
-    async def costs(self, model: str) -> CostTable:
-        """Read the costs that a model's workers have measured."""
-        return await self._run(producer.ReadCosts(model))
-
-    async def acquire_cost_trial(self, model: str, bucket: str, every_s: float) -> bool:
-        """Acquire the right to re-measure a cost, which one caller gets every `every_s` seconds."""
-        name = keys.cost_trial(model, bucket)
-        return bool(await self._redis.set(name, "", nx=True, px=round(every_s * 1000)))
-
-
-def _accepted(job: Job, answer: NewJob | ExistingJob | OverQuota | producer.Refusal) -> AcceptedJob:
+def _accepted(job: Job, answer: NewJob | ExistingJob | OverQuota | Refusal) -> AcceptedJob:
     """Convert the answer to a `Put`.
 
     Raises: QueueFull, QuotaExceeded, IdempotencyConflict: the job was rejected.

@@ -6,10 +6,11 @@ Each script may be sent twice: a command is repeated if its answer was lost with
 from __future__ import annotations
 
 from service.jobs.batches import BatchRecords
-from service.jobs.consumer import Claim, ClaimList, Consumer, StageReport
+from service.jobs.claim_reports import Claim, ClaimList, ClaimUsage, StageReport
+from service.jobs.consumer import Consumer
 from service.jobs.endpoint_state import EndpointState
 from service.jobs.events import Event
-from service.jobs.ledger import LedgerRecords
+from service.jobs.ledger_files import LedgerFiles
 from service.jobs.loras import LoraRecords
 from service.jobs.maintenance import Maintenance
 from service.jobs.model.errors import (
@@ -24,10 +25,9 @@ from service.jobs.model.quota_usage import QuotaUsage
 from service.jobs.operations import Operations
 from service.jobs.producer import AcceptedJob, Producer
 from service.jobs.profiles import Profiles
-from service.jobs.scripts.consumer import ClaimUsage
-from service.jobs.scripts.producer import Depth, ModelStatus
-from service.jobs.scripts.webhooks import Announcement
-from service.jobs.webhook_messages import Announcements
+from service.jobs.registered_models import Depth, ModelStatus, RegisteredModels
+from service.jobs.stored_jobs import StoredJobs
+from service.jobs.webhook_messages import Announcement, Announcements
 
 __all__ = [
     "AcceptedJob",
@@ -52,6 +52,8 @@ __all__ = [
 
 class Queue(
     Producer,
+    StoredJobs,
+    RegisteredModels,
     Consumer,
     Maintenance,
     Profiles,
@@ -60,6 +62,6 @@ class Queue(
     EndpointState,
     BatchRecords,
     Operations,
-    LedgerRecords,
+    LedgerFiles,
 ):
     """Client with all parts of the queue over one connection."""

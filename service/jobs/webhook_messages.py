@@ -2,11 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from service.jobs.scripts import webhooks
 from service.jobs.scripts.client import ANSWER_MS, QueueClient, new_call
-from service.jobs.scripts.webhooks import Announcement
+from service.jobs.scripts.script import Script, ScriptWithoutAnswer
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """Webhook message about an ended job."""
+
+    tenant: str
+    job_id: str
+    failed: int
+    """Number of failed attempts."""
+
+
+@dataclass(frozen=True)
+class Announced(Script[list[Announcement]]):
+    """Acquire due messages."""
+
+    call: str
+    answer_ms: int
+    lease_s: float
+    most: int
+    """Maximum number of messages."""
+    each: int
+    """Maximum number of messages per tenant, including its `busy` ones."""
+    busy: Mapping[str, int]
+    """Number of messages by tenant that are being sent."""
+
+    @staticmethod
+    def parse(answer: Sequence[Any]) -> list[Announcement]:
+        """Return the acquired messages."""
+        return [Announcement(tenant, job_id, int(failed)) for tenant, job_id, failed in answer]
+
+
+@dataclass(frozen=True)
+class AnnounceLater(ScriptWithoutAnswer):
+    """Schedule the next attempt of a message."""
+
+    id: str
+    tenant: str
+    in_s: float
+    failed: int
+    """Number of failed attempts."""
+
+
+@dataclass(frozen=True)
+class AnnounceNoMore(ScriptWithoutAnswer):
+    """Remove a message that was delivered or given up."""
+
+    id: str
+    tenant: str
 
 
 class Announcements(QueueClient):
@@ -22,8 +72,8 @@ class Announcements(QueueClient):
             each: maximum number of messages per tenant, including its `busy` ones.
             busy: number of messages by tenant that the caller is still sending.
         """
-        return await self._run(
-            webhooks.Announced(
+        return await self.run(
+            Announced(
                 call=new_call(),
                 answer_ms=ANSWER_MS,
                 lease_s=lease_s,
@@ -35,10 +85,8 @@ class Announcements(QueueClient):
 
     async def announce_later(self, message: Announcement, in_s: float) -> None:
         """Schedule a message's next attempt, with its failures so far."""
-        await self._run(
-            webhooks.AnnounceLater(message.job_id, message.tenant, in_s, message.failed)
-        )
+        await self.run(AnnounceLater(message.job_id, message.tenant, in_s, message.failed))
 
     async def announce_no_more(self, message: Announcement) -> None:
         """Remove a message that was delivered or given up."""
-        await self._run(webhooks.AnnounceNoMore(message.job_id, message.tenant))
+        await self.run(AnnounceNoMore(message.job_id, message.tenant))

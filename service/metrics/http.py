@@ -199,7 +199,7 @@ class MeasureRequests:
         route = getattr(matched, "path_format", "none")
         method = scope["method"] if scope["method"] in METHODS else "other"
         self.telemetry.requests.labels(route, method, str(status)).inc()
-        exemplar = spans.exemplar_of(spans.current().traceparent)
+        exemplar = spans.exemplar_of(spans.current_traceparent())
         self.telemetry.durations.labels(route, method).observe(seconds, exemplar)
         if name := self.class_of(matched):
             self.telemetry.api.labels(name, FAILED if status >= 500 else ANSWERED).inc()

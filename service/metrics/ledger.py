@@ -14,9 +14,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from service.jobs.ledger_files import Totals
 from service.jobs.model.ledger import HOUSE, LOST, TENANT
 from service.jobs.model.state_machine import ENDED, JobState
-from service.jobs.scripts.ledger import Totals
 
 BY_CLASS = ("model", "tenant_class")
 MICRO = 1_000_000

@@ -35,9 +35,8 @@ from prometheus_client.samples import Sample
 from service.jobs.model.gen_ai import NAMES
 from service.metrics.ledger import STORED_SUMS
 from service.settings.metrics import MetricsSettings
-from service.tracing.opentelemetry import RateLimitFilter
-from service.tracing.resource import resource_of
-from service.tracing.span import Attributes
+from service.tracing.exporter import RateLimitFilter, resource_of
+from service.tracing.spans import Attributes
 
 TIMEOUT_S = 10.0
 """Timeout of one push, including retries."""

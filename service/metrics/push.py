@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from service.settings.installation import how_to_install
 from service.settings.metrics import MetricsSettings
 from service.settings.section import ConfigError
-from service.tracing.span import NONE, Attributes
+from service.tracing.spans import NONE, Attributes
 
 REFRESH_S = 5.0
 """Timeout for refreshing values before a push."""

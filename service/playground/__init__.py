@@ -1,4 +1,4 @@
-"""Web pages for browsers: the playground and the API reference.
+"""Web pages for browsers: the playground and the operators' page.
 
 Imports nothing of this project.
 """

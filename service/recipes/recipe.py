@@ -17,8 +17,8 @@ from models.spec.hires import FIELD as HIRES
 from models.spec.hires import passes
 from models.spec.lora import RequestedLora
 from models.spec.model_spec import ModelSpec
+from models.spec.passes import denoising_steps
 from models.spec.request_images import without_images
-from models.spec.strength import denoising_steps
 from models.spec.upscalers import upscaler_of
 
 PRIVATE = frozenset({"webhook", "metadata", "priority", "deadline_s", "num_images", "reuse"})

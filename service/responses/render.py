@@ -276,7 +276,7 @@ def _etag_header(output: Output) -> dict[str, str]:
     return {"ETag": f'"{output.sha256}"'}
 
 
-def events_answer(front: FrontEnd, job: Job, headers: Headers, waiting: Hold) -> Response:
+def events_answer(front: FrontEnd, job: Job, headers: Headers, waiting: Hold) -> StreamingResponse:
     """Stream the job's events as they happen, after the client's `Last-Event-ID`.
 
     Args:

@@ -9,9 +9,9 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from service.admission import quotas
-from service.admission.admission import admit
-from service.admission.caller import Caller
+from service.admission.admit import admit
 from service.admission.drafts import Drafts
+from service.admission.parse import Caller
 from service.admission.refusals import counting_refusals
 from service.front_end.front_end import Front, FrontEnd, KeyId, Tenant
 from service.http.body import read_json
@@ -67,7 +67,7 @@ async def serve(
         client = front.client_of(request, tenant)
         with front.waits.holding(client, _waits(request, accepted)) as waiting:
             with front.bodies.holding(client) as hold:
-                connected, parent = partial(while_connected, request), spans.current().traceparent
+                connected, parent = partial(while_connected, request), spans.current_traceparent()
                 caller = Caller(
                     tenant, client, connected, parent, 0, key_id, request_id_of(request)
                 )
@@ -94,9 +94,9 @@ async def _admit(
                 front, caller, body, request.headers, accepted.media_types, drafts
             )
             job = accepted_job.job
-            span.set(job_spans.job_attributes(job))
+            span.set_attributes(job_spans.job_attributes(job))
             if job.traceparent != caller.traceparent:
-                span.link(spans.parse(job.traceparent))
+                spans.link(span, job.traceparent)
     return accepted_job
 
 

@@ -1,42 +1,87 @@
-"""HTML pages: the playground, the operators' page, and the API reference."""
+"""Files of the playground and the operators' page; the OpenAPI document."""
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import re
+from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 
-from fastapi import APIRouter, Request
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
 
-from service.playground import reference_page
+from service import playground as page_package
+from service.errors.problems import NotFound
+from service.http.ranges import etag_matches
 
 router = APIRouter()
 
-NO_FRAMES = "frame-ancestors 'none'"
-PLAYGROUND = Path(reference_page.__file__).with_name("index.html")
-OPERATOR = PLAYGROUND.with_name("operator.html")
+MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+PAGE_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        # The page creates images and videos, or the server redirects to its store. With an API key
+        # the page fetches them by script: the store must then allow this page by CORS.
+        "img-src 'self' data: blob: https:",
+        "media-src 'self' data: blob: https:",
+        "connect-src 'self' https:",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+
+
+@dataclass(frozen=True)
+class PageFile:
+    """File of the pages, as it is served."""
+
+    content: bytes
+    media_type: str
+    headers: dict[str, str]
+    """Headers with which browsers reuse their copy as long as the server's is the same."""
+
+
+@cache
+def page_files() -> dict[str, PageFile]:
+    """Read the files of all pages, by name."""
+    paths = files(page_package).iterdir()
+    return {path.name: _read(path) for path in paths if _suffix(path) in MEDIA_TYPES}
+
+
+def _read(path: Traversable) -> PageFile:
+    content = path.read_bytes()
+    tag = hashlib.sha256(content).hexdigest()[:32]
+    headers = {"Cache-Control": "no-cache", "ETag": f'"{tag}"'}
+    return PageFile(content, MEDIA_TYPES[_suffix(path)], headers)
+
+
+def _suffix(path: Traversable) -> str:
+    return path.name.rpartition(".")[2]
 
 
 @router.get("/", include_in_schema=False)
-async def playground() -> HTMLResponse:
+async def playground(request: Request) -> Response:
     """Serve the playground."""
-    return _answer(PLAYGROUND)
+    return _page(request, "index.html")
 
 
 @router.get("/operator", include_in_schema=False)
-async def operator() -> HTMLResponse:
+async def operator(request: Request) -> Response:
     """Serve the operators' page, which requires an operator's key."""
-    return _answer(OPERATOR)
+    return _page(request, "operator.html")
 
 
-@router.get("/docs", include_in_schema=False)
-async def reference(request: Request) -> HTMLResponse:
-    """Serve the API reference as HTML."""
-    page = reference_page.page(request.app.state.native_openapi())
-    return HTMLResponse(page, headers={"Content-Security-Policy": _reference_policy(page)})
+@router.get("/playground/{name}", include_in_schema=False)
+async def page_file(request: Request, name: str) -> Response:
+    """Serve a module or a style sheet of the pages. Raises: NotFound."""
+    file = page_files().get(name)
+    if file is None or file.media_type == "text/html":
+        raise NotFound(f"the playground has no file {name!r}")
+    return _answer(request, file)
 
 
 @router.get("/openapi.json", include_in_schema=False)
@@ -45,50 +90,14 @@ async def description(request: Request) -> JSONResponse:
     return JSONResponse(request.app.state.native_openapi())
 
 
-def _reference_policy(page: str) -> str:
-    """Build the reference page's Content-Security-Policy: no scripts, and only its own style."""
-    style = f"style-src {_hash(page, 'style')}"
-    return f"default-src 'none'; {style}; base-uri 'none'; form-action 'none'; {NO_FRAMES}"
+def _page(request: Request, name: str) -> Response:
+    answer = _answer(request, page_files()[name])
+    answer.headers["Content-Security-Policy"] = PAGE_POLICY
+    return answer
 
 
-def _answer(file: Path) -> HTMLResponse:
-    page, policy = _page(file)
-    headers = {"Cache-Control": "no-cache", "Content-Security-Policy": policy}
-    return HTMLResponse(page, headers=headers)
-
-
-@cache
-def _page(file: Path) -> tuple[str, str]:
-    """Read a page and compute its Content-Security-Policy."""
-    page = file.read_text("utf-8")
-    return page, content_security_policy(page)
-
-
-def content_security_policy(page: str) -> str:
-    """Build the Content-Security-Policy of the playground and the operators' page.
-
-    It allows the page's own script and style, requests to its own server, and images and videos
-    that the page created or the server redirects to.
-
-    With an API key the page fetches images by script. A store that the server redirects to must
-    then match `connect-src`, and allow this page by CORS.
-    """
-    return "; ".join(
-        (
-            "default-src 'none'",
-            f"script-src {_hash(page, 'script')}",
-            f"style-src {_hash(page, 'style')}",
-            "img-src 'self' data: blob: https:",
-            "media-src 'self' data: blob: https:",
-            "connect-src 'self' https:",
-            "base-uri 'none'",
-            "form-action 'none'",
-            NO_FRAMES,
-        )
-    )
-
-
-def _hash(page: str, tag: str) -> str:
-    """Hash the page's only inline element of this tag, in the policy's format."""
-    (text,) = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+def _answer(request: Request, file: PageFile) -> Response:
+    """Serve a file, or 304 if the client has the same."""
+    if etag_matches(request.headers.get("if-none-match"), file.headers["ETag"]):
+        return Response(status_code=304, headers=file.headers)
+    return Response(file.content, headers=file.headers, media_type=file.media_type)

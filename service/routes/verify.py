@@ -10,9 +10,8 @@ from functools import partial
 from fastapi import APIRouter, Request, Response
 
 from service.admission import quotas
-from service.admission.admission import admit
-from service.admission.caller import Caller
-from service.admission.parse import idempotency_key, parse_as
+from service.admission.admit import admit
+from service.admission.parse import Caller, idempotency_key, parse_as
 from service.admission.refusals import counting_refusals
 from service.errors.problems import Invalid, UnsupportedMedia
 from service.front_end.front_end import Front, FrontEnd, KeyId, Tenant
@@ -43,7 +42,7 @@ async def verify(request: Request, front: Front, tenant: Tenant, key_id: KeyId) 
     with the same Idempotency-Key refers to the same job. The job is priced and counts for the
     tenant's quotas like any other.
     """
-    client, parent = front.client_of(request, tenant), spans.current().traceparent
+    client, parent = front.client_of(request, tenant), spans.current_traceparent()
     caller = Caller(
         tenant, client, partial(while_connected, request), parent, 0, key_id, request_id_of(request)
     )

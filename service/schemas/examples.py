@@ -159,6 +159,7 @@ MODEL: Example = {
     "max_lora_rank": 128,
     "pools": ["flux"],
     "ready": True,
+    "warnings": [],
 }
 MODELS: Example = {"object": "list", "data": [MODEL]}
 
@@ -175,6 +176,7 @@ LORA: Example = {
     "preview": "/v1/loras/ink/preview",
     "ready": True,
     "error": None,
+    "warnings": [],
 }
 LORAS: Example = {"object": "list", "data": [LORA]}
 UPLOAD: Example = {

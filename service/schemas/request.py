@@ -299,7 +299,8 @@ class LoraUpload(Body):
     model_config = ConfigDict(json_schema_extra=_with_files)
 
     name: LoraName
-    """Name for requests: up to 100 letters, digits, dots, dashes and underscores."""
+    """Name for requests: up to 100 letters, digits, spaces and `._+()&'-`. The ending
+    `.safetensors` is left out."""
     model: Name | None = None
     """Name of the adapter's model. Optional if only one is served."""
     trigger: Label = ""

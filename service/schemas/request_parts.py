@@ -21,15 +21,17 @@ from pydantic import (
 )
 
 from models.spec.field_types import (
+    SWITCH,
     Count,
     Fraction,
     NoiseLevel,
     Offset,
     Pixels,
     Strength,
+    Switch,
 )
 from models.spec.hires import HiresScale
-from models.spec.refiner import SWITCH, Switch
+from models.spec.lora import without_ending
 from service.errors.field_paths import UNION_TAG
 
 MEDIA_TYPES = {
@@ -49,8 +51,12 @@ _BAD_CHARACTER = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 _PLAIN = {"type": "string", "pattern": r"^[^\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f]*$"}
 
 
-LoraName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
-"""Name of an uploaded adapter, usable in URLs."""
+LoraName = Annotated[
+    str,
+    Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9 ._+()&'-]{0,98}[A-Za-z0-9._+()&'-])?$"),
+    AfterValidator(without_ending),
+]
+"""Name of an uploaded adapter, without the ending of a file."""
 LoraScale = Annotated[float, Field(ge=-100, le=100)]
 MAX_LORAS = 64
 """Maximum number of adapters per request, regardless of settings."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 from urllib.parse import quote
@@ -14,7 +14,7 @@ from models.spec.controls import ControlKind
 from models.spec.hires import FIELD as HIRES
 from models.spec.image_prompts import ImagePrompt
 from models.spec.lora import PAGE_RANK, Lora
-from models.spec.model_spec import Batching, Need, Sizes
+from models.spec.model_spec import Batching, ModelSpec, Need, Sizes
 from models.spec.option import Option
 from models.spec.quality_presets import Quality
 from models.spec.upscalers import Upscaler
@@ -249,6 +249,9 @@ class ModelView(View):
     """Pools that serve it now."""
     ready: bool
     """Whether at least one of them has finished its warm-up."""
+    warnings: list[str]
+    """Contents of its files, and of its adapters' for all tenants, that are not used as they are.
+    """
 
 
 class ModelPage(View):
@@ -278,7 +281,7 @@ class LoraView(View):
     trigger: str
     """Trigger words that prompts should contain."""
     rank: int
-    """Highest rank of a layer."""
+    """Highest rank of a layer, as requests use it."""
     networks: list[str]
     """Networks that it modifies."""
     bytes: int
@@ -291,6 +294,8 @@ class LoraView(View):
     """Whether requests may use it."""
     error: str | None
     """Reason why requests may not use it; null if they may."""
+    warnings: list[str]
+    """Differences between its file and what requests use."""
 
 
 class LoraPage(View):
@@ -454,7 +459,14 @@ def view_model(status: ModelStatus, limits: LimitSettings) -> ModelView:
         max_lora_rank=PAGE_RANK * spec.lora_pages or None,
         pools=sorted(status.pools),
         ready=status.ready,
+        warnings=[*spec.warnings, *_adapter_warnings(spec)],
     )
+
+
+def _adapter_warnings(spec: ModelSpec) -> Iterator[str]:
+    adapters = (lora for lora in spec.loras.values() if not lora.tenants)
+    for lora in adapters:
+        yield from (f"adapter {lora.name}: {warning}" for warning in lora.warnings)
 
 
 def view_models(models: Sequence[ModelStatus], limits: LimitSettings) -> ModelPage:
@@ -481,6 +493,7 @@ def view_lora(lora: Lora) -> LoraView:
         preview=f"{lora_url(lora.name)}/preview" if lora.preview else None,
         ready=lora.error is None,
         error=lora.error,
+        warnings=list(lora.warnings),
     )
 
 

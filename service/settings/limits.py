@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from models.spec.video_files import FRAME_PIXELS
+from models.media.video_files import FRAME_PIXELS
 from service.settings.section import Section
 
 
@@ -33,7 +33,7 @@ class LimitSettings(Section):
     """Maximum length of a prompt."""
     max_loras: int = Field(8, gt=0)
     """Maximum number of adapters per request."""
-    max_lora_rank: int = Field(128, gt=0, le=256)
+    max_lora_rank: int = Field(128, gt=0, le=512)
     """Maximum rank of an uploaded adapter."""
     max_lora_bytes: int = Field(2**30, gt=0)
     """Maximum size of an uploaded adapter's file."""

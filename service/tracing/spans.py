@@ -1,7 +1,8 @@
-"""Trace spans of this process, sent to a collector if the settings name one.
+"""Trace spans of this process, recorded with OpenTelemetry's API.
 
-Tracing is off unless `exporting` is entered with an endpoint. Only then OpenTelemetry is imported
-(`opentelemetry.py`). While off, every span is `NOTHING`, which costs almost nothing.
+Tracing is off unless `exporting` is entered with an endpoint: only then the SDK and its exporter
+are imported (`exporter.py`). While off, spans are the API's no-ops, which pass on their parent's
+trace.
 
 Spans never contain clients' content, such as prompts. Errors are identified by code or class, not
 by text.
@@ -10,45 +11,44 @@ by text.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+from opentelemetry.context import Context
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    NoOpTracer,
+    Span,
+    SpanContext,
+    SpanKind,
+    StatusCode,
+    TraceFlags,
+    format_span_id,
+    format_trace_id,
+    get_current_span,
+    set_span_in_context,
+    use_span,
+)
 
 from service.settings.installation import how_to_install
 from service.settings.section import ConfigError
 from service.settings.tracing import TracingSettings
 from service.tracing.log_context import note
-from service.tracing.span import NONE, NOTHING, Attributes, Kind, Span
+
+if TYPE_CHECKING:
+    from service.tracing.exporter import Exporter
+
+Attributes = Mapping[str, str | bool | int | float]
+
+ERROR_TYPE = "error.type"
+NONE: Attributes = {}
 
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-_SAMPLED = 1
+_NO_OP = NoOpTracer()
 
-
-class Recorder(Protocol):
-    """Backend that records trace spans."""
-
-    def begin(
-        self,
-        name: str,
-        attributes: Attributes,
-        *,
-        parent: str | None,
-        kind: Kind,
-        at: float | None,
-        identity: str | None,
-    ) -> Span:
-        """Start a trace span."""
-
-    def flush(self) -> None:
-        """Send recorded spans to the collector."""
-
-    def close(self) -> None:
-        """Send recorded spans, and stop the exporter."""
-
-
-_recorder: Recorder | None = None
-_current: ContextVar[Span] = ContextVar("span", default=NOTHING)
+_exporter: Exporter | None = None
 _common: ContextVar[Attributes] = ContextVar("of all spans", default=NONE)
 
 
@@ -61,30 +61,30 @@ def exporting(
     Args:
         service: role of this process, as `service.name`.
 
-    Raises: ConfigError: OpenTelemetry is not installed, or rejects its variables.
+    Raises: ConfigError: OpenTelemetry's SDK is not installed, or rejects its variables.
     """
-    global _recorder
+    global _exporter
     if settings.endpoint is None:
         yield
         return
-    _recorder = _connect(settings, service, attributes)
+    _exporter = exporter = _connect(settings, service, attributes)
     try:
         yield
     finally:
-        recorder, _recorder = _recorder, None
-        recorder.close()
+        _exporter = None
+        exporter.close()
 
 
-def _connect(settings: TracingSettings, service: str, attributes: Attributes) -> Recorder:
+def _connect(settings: TracingSettings, service: str, attributes: Attributes) -> Exporter:
     try:
-        from service.tracing.opentelemetry import OpenTelemetry
+        from service.tracing.exporter import Exporter
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"tracing.endpoint is set, but {error.name} is missing: {how_to_install('otel')},"
             " or leave the endpoint out"
         ) from None
     try:
-        return OpenTelemetry(settings, service, attributes)
+        return Exporter(settings, service, attributes)
     except ValueError as error:
         raise ConfigError(f"tracing: OpenTelemetry's own variables (OTEL_…): {error}") from None
 
@@ -94,13 +94,8 @@ def flush() -> None:
 
     Call it before an exit that might skip cleanup.
     """
-    if _recorder is not None:
-        _recorder.flush()
-
-
-def current() -> Span:
-    """Return the current span of this task."""
-    return _current.get()
+    if _exporter is not None:
+        _exporter.flush()
 
 
 def begin(
@@ -108,22 +103,22 @@ def begin(
     attributes: Attributes = NONE,
     *,
     parent: str | None = None,
-    kind: Kind = "internal",
+    kind: SpanKind = SpanKind.INTERNAL,
     at: float | None = None,
     identity: str | None = None,
 ) -> Span:
     """Start a span, which the caller ends.
 
     Args:
-        parent: a traceparent; default: this task's current span, if any.
+        parent: a valid traceparent; default: this task's current span, if any.
         at: start time in seconds since the epoch; default: now.
         identity: text that determines the span's id, so that several processes can record the same
             span of a trace.
     """
-    if _recorder is None:
-        return NOTHING
-    parent_id, merged = parent or current().traceparent, {**_common.get(), **attributes}
-    return _recorder.begin(name, merged, parent=parent_id, kind=kind, at=at, identity=identity)
+    tracer = _NO_OP if _exporter is None else _exporter.tracer_of(identity)
+    context = None if parent is None else _context_of(parent)
+    merged = {**_common.get(), **attributes}
+    return tracer.start_span(name, context, kind, merged, start_time=nanoseconds(at))
 
 
 @contextmanager
@@ -146,27 +141,62 @@ def with_attributes(attributes: Attributes) -> Iterator[None]:
 @contextmanager
 def within(inner: Span) -> Iterator[Span]:
     """Make a span current in this block, end it afterwards, and put its ids in log lines."""
-    if inner is NOTHING:
+    ids = log_ids(inner)
+    if not ids:
         yield inner
         return
-    outer = current()
-    token = _current.set(inner)
-    note(**inner.names)
+    outer = log_ids(get_current_span())
+    note(**ids)
     try:
-        yield inner
+        with use_span(inner, record_exception=False, set_status_on_exception=False):
+            yield inner
     except Exception as error:
-        inner.fail(kind_of(error))
+        fail(inner, kind_of(error))
         raise
     finally:
         inner.end()
-        _current.reset(token)
-        note(**{name: outer.names.get(name) for name in inner.names})
+        note(**{name: outer.get(name) for name in ids})
+
+
+def fail(failed: Span, kind: str) -> None:
+    """Mark a span as failed, with an error kind of low cardinality."""
+    failed.set_attribute(ERROR_TYPE, kind)
+    failed.set_status(StatusCode.ERROR, kind)
 
 
 def kind_of(error: BaseException) -> str:
     """Return an error's code if it has one of ours, or its class, but not its text."""
     code = getattr(error, "code", None)
     return code if isinstance(code, str) else type(error).__name__
+
+
+def link(source: Span, traceparent: str | None) -> None:
+    """Link a span to one of another trace; a malformed traceparent is ignored."""
+    valid = parse(traceparent)
+    if valid is not None:
+        source.add_link(_span_context(valid))
+
+
+def log_ids(of: Span) -> dict[str, str]:
+    """Return the ids of a span and its trace, for log lines; empty if it has none."""
+    context = of.get_span_context()
+    if not context.is_valid:
+        return {}
+    return {
+        "trace_id": format_trace_id(context.trace_id),
+        "span_id": format_span_id(context.span_id),
+        "trace_flags": f"{context.trace_flags & TraceFlags.SAMPLED:02x}",
+    }
+
+
+def traceparent_of(source: Span) -> str | None:
+    """Return a span's identifier for other processes, in the format of W3C Trace Context."""
+    return "-".join(("00", *ids.values())) if (ids := log_ids(source)) else None
+
+
+def current_traceparent() -> str | None:
+    """Return the traceparent of this task's current span; None without a span."""
+    return traceparent_of(get_current_span())
 
 
 def trace_of(traceparent: str | None) -> str | None:
@@ -178,7 +208,7 @@ def trace_of(traceparent: str | None) -> str | None:
 def exemplar_of(traceparent: str | None) -> dict[str, str] | None:
     """Return a span as labels of an exemplar; None: no span, or not recorded."""
     valid = parse(traceparent)
-    if valid is None or not int(valid[-2:], 16) & _SAMPLED:
+    if valid is None or not int(valid[-2:], 16) & TraceFlags.SAMPLED:
         return None
     _, trace, span, _ = valid.split("-")
     return {"trace_id": trace, "span_id": span}
@@ -193,4 +223,18 @@ def parse(traceparent: str | None) -> str | None:
     is_odd = version == "ff" or (version == "00" and suffix is not None)
     if is_odd or not int(trace, 16) or not int(parent, 16):
         return None
-    return f"00-{trace}-{parent}-{int(flags, 16) & _SAMPLED:02x}"
+    return f"00-{trace}-{parent}-{int(flags, 16) & TraceFlags.SAMPLED:02x}"
+
+
+def _context_of(traceparent: str) -> Context:
+    return set_span_in_context(NonRecordingSpan(_span_context(traceparent)))
+
+
+def _span_context(traceparent: str) -> SpanContext:
+    _, trace, parent, flags = traceparent.split("-")
+    return SpanContext(int(trace, 16), int(parent, 16), True, TraceFlags(int(flags, 16)))
+
+
+def nanoseconds(seconds: float | None) -> int | None:
+    """Convert seconds to whole nanoseconds, OpenTelemetry's unit of time."""
+    return None if seconds is None else round(seconds * 1e9)

@@ -1,4 +1,4 @@
-"""Input of the validation rules."""
+"""Input of the validation rules, and the steps that it lists."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from models.spec.lora import Lora
 from models.spec.model_spec import ModelSpec, Task
 from service.schemas.limits import Bounds, bounds_of
 from service.settings.limits import LimitSettings
+
+STEP_LISTS = frozenset({"timesteps", "sigmas"})
+"""Fields that list the steps individually."""
 
 
 @dataclass(frozen=True)
@@ -37,3 +40,8 @@ class Case:
         """Report whether the output's size depends on the input image, not decoded yet."""
         by_image = self.task in self.spec.sized_by_image
         return by_image and not self.given.keys() & {"width", "height"}
+
+
+def listed_steps(field: str, values: Sequence[float], spec: ModelSpec) -> int:
+    """Count the steps of one of STEP_LISTS. A last noise level is an end point, not a step."""
+    return len(values) - (field == "sigmas" and spec.sigmas_are == "noise levels")

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from models.spec.hires import FIELD, TASK, passes, target_size
-from models.spec.strength import denoising_steps
+from models.spec.passes import denoising_steps
 from service.errors.problems import FieldError
-from service.validation.case import Case
-from service.validation.steps import STEP_LISTS
+from service.validation.case import STEP_LISTS, Case
 
 SECOND_PASS_FIELDS = ("width", "height", "strength", "num_inference_steps")
 """Fields of the second pass that hires fix sets."""

@@ -8,17 +8,16 @@ from typing import Any
 
 from models.spec.controls import FIELD as CONTROL
 from models.spec.controls import is_read_with_others
+from models.spec.field_types import REFINER
 from models.spec.hires import passes
 from models.spec.model_spec import Need
-from models.spec.progressive import reason_without_effect
+from models.spec.passes import denoising_steps, reason_without_effect
 from models.spec.prompt_syntax import (
     has_compositions,
     has_edits,
     has_lost_weights,
     has_numbers,
 )
-from models.spec.refiner import FIELD as REFINER
-from models.spec.strength import denoising_steps
 from service.jobs.model.job import FieldWarning
 from service.validation.case import Case
 from service.validation.loras import scales

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
-from models.spec.lora import PAGE_RANK, Lora, RequestedLora, ScaleInterval
+from models.spec.lora import PAGE_RANK, Lora, RequestedLora, ScaleInterval, without_ending
 from models.spec.model_spec import ModelSpec
 from service.errors.problems import FieldError
 
@@ -32,7 +32,8 @@ def wrong_loras(
     if len(entries) > max_loras:
         yield FieldError("loras", f"has {len(entries)} adapters; a request may have {max_loras}")
         return
-    chosen: dict[str, Lora] = {}
+    chosen: set[str] = set()
+    counted: dict[str, Lora] = {}
     for index, entry in enumerate(entries):
         try:
             lora = _find(entry["name"], spec, offered)
@@ -42,12 +43,11 @@ def wrong_loras(
         if lora.name in chosen:
             message = f"{lora.name!r} occurs twice; name it once, with the sum of its scales"
             yield FieldError(f"loras.{index}.name", message)
-        chosen[lora.name] = lora
-    counted = [
-        chosen[entry["name"]] for entry in entries if scales(entry) and entry["name"] in chosen
-    ]
-    if sum(lora.pages for lora in counted) > spec.lora_pages:
-        yield FieldError("loras", _too_high(counted, spec))
+        chosen.add(lora.name)
+        if scales(entry):
+            counted[lora.name] = lora
+    if sum(lora.pages for lora in counted.values()) > spec.lora_pages:
+        yield FieldError("loras", _too_high([*counted.values()], spec))
 
 
 def requested_loras(
@@ -62,6 +62,8 @@ def requested_loras(
             pages=lora.pages,
             networks=lora.networks,
             scales=intervals,
+            has_magnitudes=lora.has_magnitudes,
+            is_reduced=lora.is_reduced,
         )
         for lora, intervals in resolved
         if intervals
@@ -82,8 +84,10 @@ def scales(entry: Entry) -> tuple[ScaleInterval, ...]:
 
 
 def _find(name: str, spec: ModelSpec, offered: Sequence[Lora]) -> Lora:
-    """Find the model's adapter of that name. Raises: NoSuchLora."""
-    named = [lora for lora in offered if lora.name == name]
+    """Find the model's adapter of that name, or of the name of its file. Raises: NoSuchLora."""
+    named = [lora for lora in offered if lora.name == name] or [
+        lora for lora in offered if lora.name == without_ending(name)
+    ]
     match = next((lora for lora in named if spec.accepts_adapter(lora)), None)
     if match is None:
         raise NoSuchLora(_unknown_adapter(name, named, spec, offered))

@@ -15,19 +15,17 @@ from models.spec.hires import generated_size
 from models.spec.image_prompts import FIELD as IMAGE_PROMPTS
 from models.spec.image_prompts import name_of
 from models.spec.model_spec import Task
+from models.spec.passes import denoising_steps
 from models.spec.prompt_syntax import passages
 from models.spec.quality_presets import EXACT
 from models.spec.request_images import VIDEO_FIELDS
-from models.spec.strength import denoising_steps
 from models.spec.upscalers import FIELD as UPSCALE
 from models.spec.upscalers import MAX_SIDE_PX, upscaled
 from service.errors.problems import FieldError
 from service.schemas.limits import has_no_upscaler, takes_no_loras
-from service.validation.case import Case
+from service.validation.case import STEP_LISTS, Case, listed_steps
 from service.validation.hires import wrong_hires
 from service.validation.loras import wrong_loras
-from service.validation.scheduler_options import wrong_scheduler
-from service.validation.steps import STEP_LISTS, listed_steps
 
 PROMPTS = ("prompt", "negative_prompt", "prompt_2", "negative_prompt_2")
 TASK_IMAGES: Mapping[Task, frozenset[str]] = {
@@ -206,7 +204,7 @@ def _wrong_image_prompts(case: Case) -> Errors:
         message = f"has {len(entries)} images; the model accepts {top} at most"
         yield FieldError(IMAGE_PROMPTS, message)
     for index, entry in enumerate(entries):
-        if name_of(entry, available) not in available:
+        if name_of(entry.get("name"), available) not in available:
             message = f"must be {' or '.join(sorted(available))}"
             yield FieldError(f"{IMAGE_PROMPTS}.{index}.name", message)
 
@@ -293,8 +291,28 @@ def _untaken_step_lists(case: Case) -> Errors:
 
 
 def _wrong_scheduler(case: Case) -> Errors:
-    if "scheduler" in case.given and "scheduler" in case.spec.fields:
-        yield from wrong_scheduler(case.given["scheduler"], case.spec)
+    if "scheduler" not in case.given or "scheduler" not in case.spec.fields:
+        return
+    chosen, spec = case.given["scheduler"], case.spec
+    name = chosen["name"]
+    if name not in spec.schedulers:
+        available = ", ".join(spec.schedulers) or "none but the checkpoint's own"
+        message = f"the model {spec.name!r} has no scheduler {name!r}; available: {available}"
+        yield FieldError("scheduler.name", message)
+        return
+    options = spec.schedulers[name]
+    for key in sorted(chosen.keys() - {"name"}):
+        if key not in options:
+            takes = ", ".join(sorted(options)) or "no options"
+            yield FieldError(f"scheduler.{key}", f"{name} accepts {takes}")
+        elif wrong := options[key].error(chosen[key]):
+            yield FieldError(f"scheduler.{key}", wrong)
+        elif rivals := [
+            other for other in options[key].excludes if chosen[key] and chosen.get(other)
+        ]:
+            yield FieldError(
+                f"scheduler.{key}", f"cannot be true together with {', '.join(rivals)}"
+            )
 
 
 def _wrong_quality(case: Case) -> Errors:

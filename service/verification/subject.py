@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from models.spec.image_files import ImageFileError
+from models.media.image_files import ImageFileError
 from models.spec.request_images import image_values, with_images
 from service.errors.problems import Malformed
 from service.front_end.front_end import FrontEnd

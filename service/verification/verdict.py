@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from models.spec.image_files import ImageFileError
+from models.media.image_files import ImageFileError
 from models.spec.model_spec import ModelSpec
 from service.front_end.front_end import FrontEnd
 from service.http.inflight_limits import Hold

@@ -76,7 +76,7 @@ def images_edit(http: httpx.Client, **further: Any) -> bytes:
             model=MODEL,
             image=file(picture()),
             prompt=PROMPT,
-            size=f"{SIDE}x{SIDE}",  # type: ignore[arg-type] # its service had other sizes
+            size=f"{SIDE}x{SIDE}",  # its service had other sizes
             extra_body=DRAWN,
             **further,
         )
@@ -93,7 +93,7 @@ def images_varied(http: httpx.Client) -> bytes:
         response = client.images.create_variation(
             model=MODEL,
             image=file(picture()),
-            size=f"{SIDE}x{SIDE}",  # type: ignore[arg-type]
+            size=f"{SIDE}x{SIDE}",
             extra_body=DRAWN | {"prompt": PROMPT},
         )
     assert response.data is not None and response.data[0].b64_json is not None
@@ -110,7 +110,7 @@ def images_batch(http: httpx.Client) -> bytes:
         )
         batch = client.batches.create(
             input_file_id=sent.id,
-            endpoint="/v1/generate",  # type: ignore[arg-type] # which its service has not
+            endpoint="/v1/generate",  # which its service has not
             completion_window="24h",
         )
         results = ended(http, batch.id)["output_file_id"]

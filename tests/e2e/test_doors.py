@@ -147,7 +147,7 @@ def videos_create(http: httpx.Client) -> bytes:
         video = client.videos.create_and_poll(
             model="wan-demo",
             prompt=str(VIDEO["prompt"]),
-            size=SIZE,  # type: ignore[arg-type] # its service had other sizes
+            size=SIZE,  # its service had other sizes
             extra_body=MOVED,
         )
         assert video.status == "completed", video
@@ -160,7 +160,7 @@ def videos_remixed(http: httpx.Client) -> bytes:
         first = client.videos.create_and_poll(
             model="wan-demo",
             prompt="a green square",
-            size=SIZE,  # type: ignore[arg-type]
+            size=SIZE,
             extra_body=MOVED,
         )
         video = client.videos.remix(first.id, prompt=str(VIDEO["prompt"]))

@@ -48,7 +48,7 @@ def test_what_an_operator_sees_and_does(
     key: str,
     operators_key: str,
 ) -> None:
-    state = page.locator("#state")
+    state = page.locator("#server-state")
     expect(state).to_have_text("key needed")
     enter(page, key)
     expect(state).to_contain_text("this key is a tenant's")

@@ -85,7 +85,7 @@ def test_a_reload_keeps_the_gallery_and_forgets_what_is_gone(
     page.reload()
     expect(page.locator(".card")).to_have_count(3)
     expect(slow).to_have_attribute("data-state", "succeeded")
-    prompts = page.locator(".card .said").all_inner_texts()
+    prompts = page.locator(".card .prompt").all_inner_texts()
     assert prompts == ["a slow star", "a new star", "an old star"]
     with httpx.Client(base_url=system.url, trust_env=False) as http:
         oldest = http.get("/v1/jobs", params={"limit": 3}).json()["data"][2]

@@ -72,7 +72,7 @@ def test_several_pictures_are_sent_in_their_order(
     page.set_input_files("#reference_images", files["green"])
     entries = page.locator("#reference_images-list .entry")
     expect(entries).to_have_count(3)
-    page.get_by_label("Take blue.png away").click()
+    page.get_by_label("Remove blue.png").click()
     expect(entries.locator("span")).to_have_text(["red.png", "green.png"])
     request = asked_for(url, page)
     assert [key.rpartition("/")[2] for key in request["reference_images"]] == [
@@ -99,7 +99,7 @@ def test_pictures_to_follow_by_controlnets(page: Page, url: str, files: dict[str
 
 
 def test_an_example_comes_with_its_outline(page: Page, url: str) -> None:
-    page.get_by_role("button", name="With a picture: a yellow cross on a black background").click()
+    page.get_by_role("button", name="With an image: a yellow cross on a black background").click()
     expect(page.locator("#prompt")).to_have_value("a yellow cross on a black background")
     source = page.locator("#control-list img").get_attribute("src") or ""
     image = Image.open(io.BytesIO(base64.b64decode(source.partition(",")[2]))).convert("L")
@@ -125,7 +125,7 @@ def test_a_video_to_follow_and_its_mask(page: Page, url: str, tmp_path: Path) ->
     request = asked_for(url, page)
     assert request["control_video"].endswith("/control_video")
     assert request["mask_video"].endswith("/mask_video")
-    page.get_by_label("Take away: Mask of that video").click()
+    page.get_by_label("Remove: Mask of that video").click()
     assert "mask_video" not in asked_for(url, page)
     page.select_option("#model", MODEL)
     expect(page.locator("#control_video-drop")).to_be_hidden()
@@ -172,7 +172,7 @@ def test_pictures_that_a_model_needs_are_not_optional(page: Page) -> None:
 def test_a_painted_mask_is_opened_again_and_erased(page: Page, files: dict[str, Path]) -> None:
     page.set_input_files("#image", files["red"])
     page.get_by_label("Paint the mask").click()
-    page.get_by_label("Brush, share of the picture in percent").fill("20")
+    page.get_by_label("Brush, percent of the longer side").fill("20")
     paint(page, (0.1, 0.5), (0.9, 0.5))
     page.get_by_text("Use this mask").click()
     full_mask = mask_of(page)

@@ -66,7 +66,7 @@ def test_a_click_puts_the_trigger_into_the_prompt(page: Page) -> None:
     page.fill("#prompt", "a cat")
     tile(page, "ink").click()
     tile(page, "oil").click()  # has no trigger
-    trigger = page.get_by_title("Put the trigger into the prompt")
+    trigger = page.get_by_title("Add the trigger to the prompt")
     expect(trigger).to_have_text("+ in ink")
     for _ in range(2):
         trigger.click()

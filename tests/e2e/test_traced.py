@@ -272,7 +272,7 @@ def test_what_is_refused_or_hostile_does_no_harm(traced: Traced) -> None:
     assert not_sampled not in traced.collector.traces()
     assert MARKER.encode() not in traced.collector.raw
     lines = [json.loads(line.partition("|")[2]) for line in traced.system.lines if '"job"' in line]
-    trace_ids = {line["job"]: line["trace_id"] for line in lines if "left" in line["message"]}
+    trace_ids = {line["job"]: line["trace_id"] for line in lines if "ended" in line["message"]}
     assert trace_ids[job] == spans[0].trace
 
 

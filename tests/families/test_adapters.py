@@ -62,8 +62,6 @@ Models = Callable[[str], Model]
 
 
 STRENGTH = "strength"
-FROM_IMAGE = ("flux", "sdxl", "zimage", "qwenimage")
-"""Families whose image-to-image has a strength."""
 
 
 def is_left_out(family: str, change: str) -> bool:
@@ -73,7 +71,7 @@ def is_left_out(family: str, change: str) -> bool:
     them.
     """
     if change == STRENGTH:
-        return family not in FROM_IMAGE
+        return family not in SUITE or not SUITE[family].has_strength
     if change in CACHED:
         return not EVERY[family].step_caches
     return family not in SUITE and change != PRESETS[0]
@@ -351,7 +349,8 @@ async def test_presets_and_images_go_with_adapters(
     model = models(EXACT)
     adapters = [model.loras[name] for name in ("whole 0", "whole 1")]
     changed = {STRENGTH: 0.7} if change == STRENGTH else {"quality": change}
-    assert (STRENGTH in model.plain.spec.fields) == (family in FROM_IMAGE) or family not in SUITE
+    has_strength = STRENGTH in model.plain.spec.fields
+    assert has_strength == EVERY[family].has_strength or family not in SUITE
     fields = {**model.fields, **changed}
     requests = [asking(fields, lora) for lora in adapters]
     with model.engine(PAGES, layout) as engine, model.engine(PAGES, layout) as other:

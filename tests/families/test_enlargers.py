@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from models import registry
 from models.interface.image_start import latents_file
 from models.parallel.axis_rules import Layout
 from models.spec.hires import with_defaults
@@ -28,7 +29,9 @@ from workers.plan.model import sketch_of
 from workers.slice.chips import CHIPS
 from workers.slice.mesh_shape import MeshShape
 
-WITH = frozenset({"ltx"})
+WITH = frozenset(
+    family.name for family in registry.FAMILIES if "latent_upsampler" in family.options
+)
 """Models with a network that enlarges latents."""
 IMAGES: Mapping[str, Mapping[str, bytes]] = {"text": {}, "image": {"image": image_file(4)}}
 

@@ -13,7 +13,7 @@ from models.loading.sources import FILES, Reader
 from models.nn.kernels.xla import xla_kernel
 from models.parallel.axis_rules import Layout
 from tests.families.suite import EVERY, loaded
-from tests.families.suite.entry import Family
+from tests.families.suite.entry import SuiteEntry
 from workers.building.build import TokenizerReader
 from workers.programs import aot_key, warmup
 from workers.programs.abstract_arguments import AbstractArguments
@@ -23,7 +23,7 @@ from workers.slice.mesh_shape import MeshShape
 SIZES = {"fsdp": 2}
 
 
-def of_programs(pipeline: Pipeline, layout: Layout, entry: Family) -> Any:
+def of_programs(pipeline: Pipeline, layout: Layout, entry: SuiteEntry) -> Any:
     """Return all parts of a key that come from the pipeline itself, except its settings."""
     arguments = AbstractArguments(pipeline, layout)
     names, leaves = arguments.weights.names, arguments.abstract_weights

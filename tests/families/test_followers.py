@@ -17,7 +17,7 @@ from models.sampling.registry import SOLVERS
 from service.settings.models import ModelSettings
 from service.settings.pools import PoolSettings
 from tests.families.suite import EVERY, settings_of
-from tests.families.suite.entry import Family
+from tests.families.suite.entry import SuiteEntry
 from tests.parity.tiny_wan import make_wan
 from workers.jaxpr.logical_mesh import logical_layout
 from workers.loading.model import read, rounding_of
@@ -39,7 +39,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
 """Options that change a scheduler's arithmetic, by scheduler."""
 
 
-def abstract(source: Path, entry: Family) -> Pipeline:
+def abstract(source: Path, entry: SuiteEntry) -> Pipeline:
     """Return a pipeline of that checkpoint without weights, which has prepared nothing."""
     model = ModelSettings(
         source=str(source), dtype="float32", eight_bit="beside", **settings_of(entry, source)
@@ -54,7 +54,7 @@ def abstract(source: Path, entry: Family) -> Pipeline:
     )
 
 
-def requests(pipeline: Pipeline, entry: Family, wishes: Wishes) -> Iterator[dict[str, Any]]:
+def requests(pipeline: Pipeline, entry: SuiteEntry, wishes: Wishes) -> Iterator[dict[str, Any]]:
     """Yield a default request without guidance, one with each choice, and a weighted prompt."""
     for guidance, more in [(entry.unguided, {}), *product([entry.guided], wishes)]:
         yield {**pipeline.spec.defaults, **FEW, **entry.image_fields, **guidance, **more}
@@ -103,7 +103,7 @@ def steps_traced(
     return programs, first
 
 
-def entry_of(name: str) -> Family:
+def entry_of(name: str) -> SuiteEntry:
     return EVERY["wan" if name == "experts" else name]
 
 

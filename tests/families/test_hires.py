@@ -34,16 +34,8 @@ FIRST, SECOND = 4, 5
 """Steps of the passes, of the second pass before `strength`."""
 
 
-WITHOUT = frozenset(
-    (
-        *("wan", "wan-vace", "wan-animate", "ltx", "flux2", "flux2-edit"),
-        *("qwenimage-edit", "qwenimage-edit-plus"),
-        *("flux-fill", "flux-control", "flux-kontext"),
-    )
-)
+WITHOUT = frozenset(name for name, entry in EVERY.items() if not entry.has_strength)
 """Models without image-to-image with a strength."""
-
-
 TWO_PASSES = [name for name in EVERY if name not in WITHOUT]
 
 
@@ -213,7 +205,7 @@ async def first_images(
     return image_file(image), image_file(drawn_larger(upscaler, image, 2))
 
 
-@pytest.mark.parametrize("name", sorted(WITHOUT & EVERY.keys()))
+@pytest.mark.parametrize("name", sorted(WITHOUT))
 def test_others_do_not_have_it(name: str, tmp_path: Path) -> None:
     spec = loaded(name, EVERY[name].least(tmp_path / name), "float32").spec
     assert spec.hires_upscalers == tuple(spec.enlargers), "of its own latents alone"

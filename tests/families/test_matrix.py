@@ -19,6 +19,7 @@ from models.loading.sources import SHAPES
 from models.spec.model_spec import ModelSpec
 from tests.families.covering import models_of
 from tests.families.suite import EVERY, SUITE, loaded
+from tests.families.test_suite import LINES
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "design" / "families.md"
@@ -167,6 +168,39 @@ def lines() -> Iterator[str]:
     for name, mechanism in MECHANISMS.items():
         tests = ", ".join(f"`{test}`" for test in (mechanism.test, mechanism.of_variants) if test)
         yield f"| {name} | {tests} | {mechanism.absent} |"
+    yield from new_family()
+
+
+def new_family() -> Iterator[str]:
+    """Yield the lines about adding a family."""
+    yield from (
+        "",
+        "## Adding a family",
+        "",
+        "1. Describe it in `models/<family>/family.py` (about 35 lines): a `Family` value "
+        "(`models/interface/family.py`) with diffusers' pipeline classes, the options that `load` "
+        "accepts, support for single files, and the published checkpoints. Add the value to "
+        "`FAMILIES` in `models/registry.py`, and its request class to `models/requests.py`.",
+        "2. Write the network: `config.py` (70), `network.py` (80 to 240, from the blocks in "
+        "`models/nn/blocks`), and `key_mapping.py` (45 to 75), the names of its arrays in "
+        "checkpoints, single files and adapters.",
+        "3. Write the request's fields in `request.py` and the tasks, defaults and limits in "
+        "`spec.py` (90 together).",
+        "4. Subclass a pipeline of `models/flow` in `pipeline.py` (40 to 70), and read checkpoints "
+        "in `load.py` (50) with the parts of `models/flow/parts.py`.",
+        "5. Describe network, checkpoint, implementation and verification in `README.md`.",
+        "6. Write tiny checkpoints with diffusers in `tests/parity/tiny_<family>.py`, and the "
+        "suite's entry in `tests/families/suite/<family>.py` (35).",
+        "7. Add the family and the sizes of its published checkpoints to `docs/guides/models.md`, "
+        "and run `python -m tests.families.test_matrix`.",
+        "",
+        "Lines of Python in a family's folder, with its suite entries, are at most "
+        "(`tests/families/test_suite.py`):",
+        "",
+        "| folder | lines |",
+        "|---|---|",
+        *(f"| `models/{folder}` | {most} |" for folder, most in LINES.items()),
+    )
 
 
 def cells(model: str) -> Iterator[str]:

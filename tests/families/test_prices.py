@@ -48,7 +48,7 @@ def test_a_buckets_volume_is_in_proportion_to_tokens(name: str, tmp_path: Path) 
         fields = {**pipeline.spec.defaults, **entry.least_request}
         fields["width"] *= times
         images = entry.largest_images or entry.images
-        tokens = pipeline.plan_request(fields, images).tokens
+        tokens = pipeline.plan_request(pipeline.read(fields), images).tokens
         volume = volume_of(pipeline.spec.bucket(fields | keys_of(entry.images)))
         assert volume and tokens
         pixels_of_a_token.append(volume / tokens)

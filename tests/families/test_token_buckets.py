@@ -167,7 +167,7 @@ async def test_rows_of_other_sizes_share_a_batch(bucketed: Pipeline, kept: Memor
         sizes.append(len({id(row.programs) for row in batch.rows}))
         plain(batch, seconds)
 
-    engine.step_loop._meter.step = step  # type: ignore[method-assign]
+    engine.step_loop._meter.step = step
     try:
         requests = [request(bucketed, size, num_inference_steps=8) for size in SHORT]
         await engine.readiness.warm_up(requests)
@@ -309,7 +309,7 @@ def test_nothing_is_padded_unless_it_is_asked_for(unpadded: Pipeline) -> None:
 
 def test_families_without_buckets_refuse_them(tmp_path: Path) -> None:
     refusals = {
-        "sdxl": "token_buckets is set, but steps of a StableDiffusionXL",
+        "sdxl": "token_buckets is set, but StableDiffusionXLPipeline does",
         "flux-controlnet": "token_buckets: not supported with ControlNets",
         "wan-vace": "token_buckets: videos of this model begin with images",
     }

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +14,10 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import models.demo
-from models import registry
+from models import published, registry
 from models.checkpoint.folder import CheckpointError, UnsupportedCheckpoint
-from models.loading.sources import ImagePromptSource
+from models.interface.family import Family
+from models.loading.sources import ControlSource, ImagePromptSource, Reading
 from tests.parity.tiny import make_flux
 
 
@@ -81,3 +85,77 @@ def test_networks_that_read_images_are_refused_where_none_are_taken() -> None:
     redux = {"redux": ImagePromptSource("somewhere")}
     with pytest.raises(CheckpointError, match="image_prompts are set, but WanPipeline does"):
         registry.load("demo", str(folder), "float32", {}, image_prompts=redux)
+
+
+@pytest.mark.parametrize("family", registry.FAMILIES, ids=lambda family: family.name)
+def test_each_familys_loaders_can_be_imported(family: Family) -> None:
+    assert (Path(registry.__file__).parent / family.name / "family.py").is_file()
+    assert all(callable(family.loader(class_name)) for class_name in family.pipelines)
+    fields = {field.name for field in dataclasses.fields(Reading)}
+    assert family.options <= fields | {"swap_experts"}
+
+
+def test_no_two_families_have_a_pipeline_or_a_published_checkpoint_in_common() -> None:
+    pipelines = [name for family in registry.FAMILIES for name in family.pipelines]
+    checkpoints = [name for family in registry.FAMILIES for name in family.published]
+    assert len({*pipelines}) == len(pipelines) == len(registry.BY_PIPELINE)
+    assert len({*checkpoints}) == len(checkpoints) == len(published.CHECKPOINTS)
+
+
+@pytest.mark.parametrize(
+    ("family", "option", "named"),
+    [
+        ("wan", {"controls": {"canny": ControlSource("s")}}, "controls are set, but WanPipeline"),
+        ("flux", {"refiner": "s"}, "refiner is set, but FluxPipeline does not support it"),
+        ("sdxl", {"latent_upsampler": "s"}, "latent_upsampler is set, but StableDiffusionXL"),
+        ("sdxl", {"token_buckets": 0.3}, "token_buckets is set, but StableDiffusionXLPipeline"),
+        ("flux", {"swap_experts": True}, "FluxPipeline has no experts to swap"),
+        ("wan", {"pipeline": "WanVACEPipeline"}, "but it can only be WanPipeline$"),
+        ("flux", {"pipeline": "WanPipeline"}, "can only be FluxControlPipeline or .*FluxPipeline$"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_an_option_that_a_family_does_not_have_is_refused(
+    family: str, option: dict, named: str
+) -> None:
+    folder = Path(models.demo.__file__).parent / family
+    with pytest.raises(CheckpointError, match=named):
+        registry.load("demo", str(folder), "float32", {}, **option)
+
+
+def test_published_networks_next_to_a_model_have_paths_in_its_folder() -> None:
+    folder = Path("/model")
+    assert published.image_prompts("sdxl-ip-adapter", folder) == {
+        "plus": "/model/ip-adapter/plus.json"
+    }
+    assert published.controls("flux-controlnet-union-pro-2", folder) == {
+        "canny": {"source": "/model/controlnet"}
+    }
+    assert published.controls("sdxl-controlnet-union", folder)["depth"] == {
+        "source": "/model/controlnet",
+        "mode": "depth",
+    }
+    assert published.refiner("sdxl-refined", folder) == "/model/refiner"
+    of_others = published.image_prompts("a", folder), published.controls("a", folder)
+    assert (*of_others, published.refiner("sdxl", folder)) == ({}, {}, None)
+
+
+def test_a_base_is_found_by_the_longest_prefix_of_a_key(tmp_path: Path) -> None:
+    key = "conditioner.embedders.0.model.text_projection"
+    save_file({key: np.zeros(1)}, tmp_path / "refiner.safetensors")
+    save_file({"first.key": np.zeros(1)}, tmp_path / "other.safetensors")
+    bases = [registry.base_of(tmp_path / f"{name}.safetensors") for name in ("refiner", "other")]
+    assert bases == [f"stabilityai/stable-diffusion-xl-{n}-1.0" for n in ("refiner", "base")]
+
+
+def test_the_registry_loads_no_jax() -> None:
+    program = "import models.published, sys; print(*sys.modules)"
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path(registry.__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "models.registry" in ended.stdout.split()
+    assert not {"jax", "flax", "torch"} & {*ended.stdout.split()}

@@ -1,4 +1,4 @@
-"""GitHub workflows: permissions to publish, and the commands of a release."""
+"""Files of GitHub and pre-commit: schemas, permissions to publish, commands of a release."""
 
 from __future__ import annotations
 
@@ -48,11 +48,31 @@ def bash(script: str, folder: Path, **variables: str) -> subprocess.CompletedPro
     )
 
 
-@pytest.mark.parametrize("file", sorted(WORKFLOWS.glob("*.yml")), ids=lambda file: file.name)
-def test_the_schema_and_the_linter_find_nothing(file: Path) -> None:
-    output = run("check-jsonschema", "--builtin-schema", "vendor.github-workflows", str(file))
+@pytest.mark.parametrize(
+    ("schema", "pattern"),
+    [
+        ("github-workflows", "workflows/*.yml"),
+        ("github-issue-forms", "ISSUE_TEMPLATE/[!c]*.yml"),
+        ("github-issue-config", "ISSUE_TEMPLATE/config.yml"),
+        ("dependabot", "dependabot.yml"),
+    ],
+)
+def test_the_schema_and_the_linter_find_nothing(schema: str, pattern: str) -> None:
+    files = sorted(map(str, WORKFLOWS.parent.glob(pattern)))
+    assert files
+    output = run("check-jsonschema", "--builtin-schema", f"vendor.{schema}", *files)
     assert "ok" in output, output
-    assert run("yamllint", "--strict", str(file)) == ""
+    assert run("yamllint", "--strict", *files) == ""
+
+
+def test_hooks_run_the_linters_of_the_environment() -> None:
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text("utf-8"))
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    entries = [hook["entry"] for repository in config["repos"] for hook in repository["hooks"]]
+    for entry in entries:
+        program, *arguments = entry.removesuffix(" --force-exclude").split()
+        assert program.startswith(".venv/bin/")
+        assert " ".join(["$(BIN)/" + Path(program).name, *arguments]) in makefile
 
 
 @pytest.mark.parametrize("file", sorted(WORKFLOWS.glob("*.yml")), ids=lambda file: file.name)

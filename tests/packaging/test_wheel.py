@@ -22,6 +22,8 @@ from tests.packaging.installed import Installed
 ROOT = Path(__file__).resolve().parents[2]
 DATA = (
     "service/playground/index.html",
+    "service/playground/style.css",
+    "service/playground/app.js",
     "service/jobs/scripts/common.lua",
     "workers/slice/xla_flags.toml",
     "models/nn/kernels/blocks.json",

@@ -9,12 +9,13 @@ import jax
 import numpy as np
 
 from models.interface.pipeline import Pipeline, PreparedRow, PyTree
+from models.interface.step_program import StepProgram
 from models.nn.kernels.xla import xla_kernel
 from models.parallel.axis_rules import Layout
 from tests.parallel.place import placed
 from workers.programs.bucket_programs import Program
 from workers.programs.compiler import Compiler
-from workers.programs.conditioning import index_in_group, precompute
+from workers.programs.precomputed_modulations import index_in_group, precompute
 from workers.slice.mesh import make_mesh
 from workers.slice.mesh_shape import MeshShape
 
@@ -38,8 +39,8 @@ def denoise(pipeline: Pipeline, prepared: PreparedRow, layout: Layout) -> Iterat
     row = encode.lower().compile()(weights, inputs)
     yield row
     rows = layout.mesh.shape["data"]
-    programs: dict[str, Any] = {}
-    modulations: dict[str, Any] = {}
+    programs: dict[StepProgram, Any] = {}
+    modulations: dict[StepProgram, Any] = {}
     batch_layout = compiler.batch_layouts([rows], elastic=False)[-1]
     for at, step in enumerate(prepared.steps):
         values = {

@@ -165,6 +165,18 @@ def diffusers_pixels(
         return run(pipe)
     finally:
         pipe.unload_lora_weights()
+        _unfuse_projections(pipe)
+
+
+def _unfuse_projections(pipe: Any) -> None:
+    """Split projections again that diffusers fuses for some LoKr files, and does not split itself.
+
+    Later adapters of the single projections would otherwise have no effect in diffusers.
+    """
+    network = getattr(pipe, "transformer", None)
+    for module in [] if network is None else network.modules():
+        if getattr(module, "fused_projections", False):
+            module.unfuse_projections()
 
 
 def _load(pipe: Any, name: str, adapter: LoadedAdapter) -> None:
@@ -211,6 +223,7 @@ def _asked(loaded: LoadedAdapter, adapter: Adapter) -> dict[str, Any]:
         pages=adapter.pages,
         networks=tuple(adapter.networks),
         scales=(ScaleInterval(start=0, stop=1, scale=loaded.scale),),
+        has_magnitudes=adapter.has_magnitudes,
     ).model_dump()
 
 
@@ -221,7 +234,7 @@ def filled(pipeline: Any, adapters: Iterable[Adapter]) -> Any:
         for network, changes in adapter.networks.items():
             state = getattr(weights, network)
             module = nnx.merge(getattr(pipeline.graphs, network), state)
-            arrays = page_arrays(module, changes, adapter.pages)
+            arrays = page_arrays(module, changes, adapter.pages, adapter.has_magnitudes)
             weights = weights._replace(**{network: _with_pages(state, arrays, first)})
         first += adapter.pages
     return weights

@@ -91,6 +91,53 @@ class TrainedAdapter:
         return np.asarray(pipe(**self.request, generator=generator).images[0])
 
 
+def with_magnitudes(
+    tensors: Tensors,
+    ending: str,
+    part: str = "lora_B.weight",
+    *,
+    column: bool = False,
+) -> Tensors:
+    """Return an adapter's tensors with random magnitudes of each layer's outputs (DoRA).
+
+    Args:
+        ending: of the magnitudes' keys.
+        part: ending of the keys of up.
+        column: whether the file has them as a column.
+    """
+    generator = torch.Generator().manual_seed(11)
+    magnitudes = {}
+    for key, array in tensors.items():
+        if key.endswith(part):
+            values = 1 + 0.3 * torch.randn(len(array), generator=generator)
+            shape = (-1, 1) if column else (-1,)
+            magnitudes[key.removesuffix(part) + ending] = values.reshape(shape)
+    return tensors | magnitudes
+
+
+def lokr(prefix: str, layers: Mapping[str, tuple[int, int]], dots: bool = True) -> Tensors:
+    """Return the tensors of a random LoKr adapter, whose second factors are products.
+
+    Args:
+        layers: outputs and inputs of each layer; even numbers.
+    """
+    generator = torch.Generator().manual_seed(12)
+    tensors: Tensors = {}
+    for name, (outputs, inputs) in layers.items():
+        key = prefix + (name if dots else name.replace(".", "_"))
+        shapes = {"w1": (2, 2), "w2_a": (outputs // 2, 2), "w2_b": (2, inputs // 2)}
+        for part, shape in shapes.items():
+            tensors[f"{key}.lokr_{part}"] = torch.randn(shape, generator=generator) / inputs**0.5
+        tensors[f"{key}.lokr_w1"] *= inputs**0.5 / 2
+        tensors[f"{key}.alpha"] = torch.tensor(3.0)
+    return tensors
+
+
+def sizes(changes: Changes) -> dict[str, tuple[int, int]]:
+    """Return the outputs and inputs of the changes' layers."""
+    return {name: (len(change.up), change.down.shape[1]) for name, change in changes.items()}
+
+
 def dotted(prefix: str, changes: Changes, down: str = "lora_A", up: str = "lora_B") -> Tensors:
     """Tensors with dotted names and alpha multiplied in."""
     return {

@@ -25,7 +25,6 @@ class Bounds:
 
 
 EXACT = Bounds(1e-4, 60.0, 2)
-ZERO_SNR = Bounds(1e-3, 55.0, 4)
 
 
 def noise_picture(width: int, height: int, seed: int) -> Image.Image:
@@ -126,7 +125,6 @@ class Case:
     """diffusers' class for the request's scheduler; its options are those of the request."""
     image: Image.Image | None = None
     mask: Image.Image | None = None
-    bounds: Bounds = EXACT
 
 
 def scheduled(cls: str, name: str, more: Mapping[str, Any] | None = None, **options: Any) -> Case:
@@ -145,15 +143,12 @@ SCHEDULERS: dict[str, Case] = {
     "euler, linspace, sample": scheduled(
         EULER, "euler", timestep_spacing="linspace", prediction_type="sample"
     ),
-    "euler, v, zero SNR": replace(
-        scheduled(EULER, "euler", {"guidance_rescale": 0.7}, **V, **ZERO), bounds=ZERO_SNR
-    ),
+    "euler, v, zero SNR": scheduled(EULER, "euler", {"guidance_rescale": 0.7}, **V, **ZERO),
     "euler ancestral": scheduled(ANCESTRAL, "euler_ancestral"),
     "ddim": scheduled(DDIM, "ddim", clip_sample=False),
     "ddim, clipped, v, trailing": scheduled(DDIM, "ddim", timestep_spacing="trailing", **V),
-    "ddim, v, zero SNR": replace(
-        scheduled(DDIM, "ddim", {"guidance_rescale": 0.7}, clip_sample=False, **V, **ZERO),
-        bounds=ZERO_SNR,
+    "ddim, v, zero SNR": scheduled(
+        DDIM, "ddim", {"guidance_rescale": 0.7}, clip_sample=False, **V, **ZERO
     ),
     "ddim, eta": scheduled(DDIM, "ddim", {"eta": 0.6}, clip_sample=False),
     "dpm++ 2m": scheduled(DPM, "dpmpp_2m"),

@@ -10,7 +10,7 @@ from diffusers import Flux2KleinPipeline
 
 from tests.models.flux2.original_writer import renamed
 from tests.parity.adapter_files import Change, Changes, kohya, peft
-from tests.parity.adapter_forms import Form, TrainedAdapter, dotted
+from tests.parity.adapter_forms import Form, TrainedAdapter, dotted, lokr, sizes
 from tests.parity.tiny_flux2 import make_flux2
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -38,11 +38,19 @@ def authors(changes: Changes) -> Changes:
     return converted
 
 
+def authors_sizes(changes: Changes) -> dict[str, tuple[int, int]]:
+    """Sizes of the authors' layers, of which queries, keys and values are one."""
+    return sizes(authors(changes))
+
+
 FORMS: dict[str, Form] = {
     "PEFT": lambda changes: peft({"transformer": changes}),
     "diffusers' names": lambda changes: dotted("diffusion_model.", in_blocks(changes)),
     "ai-toolkit": lambda changes: dotted("diffusion_model.", authors(changes)),
     "kohya": lambda changes: kohya("lora_unet", authors(changes)),
+    "LoKr, ai-toolkit": lambda changes: lokr("diffusion_model.", authors_sizes(changes)),
+    "LoKr, diffusers' names": lambda changes: lokr("", sizes(in_blocks(changes))),
+    "LoKr, LyCORIS' names": lambda changes: lokr("lycoris_", sizes(in_blocks(changes)), dots=False),
 }
 
 

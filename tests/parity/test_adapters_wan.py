@@ -36,7 +36,8 @@ from tests.parity.adapter_files import (
     without,
     write,
 )
-from tests.parity.tiny_wan import Config, make_wan
+from tests.parity.tiny import Config
+from tests.parity.tiny_wan import make_wan
 
 # diffusers' schedulers pass tensors to NumPy in a deprecated way.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

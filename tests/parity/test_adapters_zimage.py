@@ -13,7 +13,14 @@ import torch
 from diffusers import ZImagePipeline
 
 from tests.parity.adapter_files import Change, Changes, kohya, peft
-from tests.parity.adapter_forms import Form, TrainedAdapter, dotted
+from tests.parity.adapter_forms import (
+    Form,
+    TrainedAdapter,
+    dotted,
+    lokr,
+    sizes,
+    with_magnitudes,
+)
 from tests.parity.tiny_zimage import make_zimage
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -52,11 +59,23 @@ FORMS: dict[str, Form] = {
     "ComfyUI's layers": lambda changes: dotted("diffusion_model.", fused(changes)[0]),
     "kohya": lambda changes: kohya("lora_unet", in_blocks(changes)),
     "kohya, ComfyUI's layers": lambda changes: kohya("lora_unet", fused(changes)[0]),
+    "LoKr": lambda changes: lokr("diffusion_model.", sizes(in_blocks(changes))),
+    "LoKr, LyCORIS' names": lambda changes: lokr("lycoris_", sizes(in_blocks(changes)), dots=False),
+    "DoRA": lambda changes: with_magnitudes(
+        peft({"transformer": in_blocks(changes)}), "lora_magnitude_vector"
+    ),
+    "DoRA, kohya": lambda changes: with_magnitudes(
+        kohya("lora_unet", in_blocks(changes)), "dora_scale", "lora_up.weight", column=True
+    ),
 }
-THEIRS: dict[str, Form] = dict.fromkeys(
-    ("ComfyUI's layers", "kohya, ComfyUI's layers"),
-    lambda changes: peft({"transformer": fused(changes)[1]}),
-)
+THEIRS: dict[str, Form] = {
+    **dict.fromkeys(
+        ("ComfyUI's layers", "kohya, ComfyUI's layers"),
+        lambda changes: peft({"transformer": fused(changes)[1]}),
+    ),
+    "LoKr, LyCORIS' names": FORMS["LoKr"],
+    "DoRA, kohya": FORMS["DoRA"],
+}
 """PEFT's files of the same changes, for formats that diffusers does not read."""
 
 

@@ -17,7 +17,7 @@ from diffusers import Flux2KleinPipeline
 from PIL import Image
 
 from models.flux2.request import empirical_mu
-from models.interface.pipeline import RequestError
+from models.spec.request import RequestError
 from tests.parity.pairs import Pair, drawn_by, drawn_from, pairs_of, zeroed
 from tests.parity.programs import Programs
 from tests.parity.test_flux import Result, assert_far, assert_same, png
@@ -162,7 +162,7 @@ def test_a_large_reference_is_scaled_down(pairs: Mapping[str, Pair]) -> None:
         raise InterruptedError
 
     reference = Flux2KleinPipeline(**pair.diffusers.components, is_distilled=True)
-    reference._encode_vae_image = stop  # type: ignore[method-assign]
+    reference._encode_vae_image = stop
     with pytest.raises(InterruptedError):
         run_diffusers(reference, BASE, (image,))
     inputs = pair.atelier.pipeline.prepare(BASE, {"image": png(image)}).inputs

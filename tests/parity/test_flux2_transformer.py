@@ -16,9 +16,9 @@ from flax import nnx
 from models.checkpoint.folder import read_config
 from models.checkpoint.key_mapping import target
 from models.flux2.config import Flux2Config
+from models.flux2.family import KLEIN_4B, KLEIN_9B
 from models.flux2.key_mapping import RENAMES
 from models.flux2.network import Flux2Transformer
-from models.flux2.published import KLEIN_4B, KLEIN_9B
 from models.loading.abstract import abstract_module
 from models.weights.loader import flat_parameters, load
 from tests.parity.tiny_flux2 import flux2_transformer

@@ -17,9 +17,9 @@ import torch
 from diffusers import LTX2ImageToVideoPipeline, LTX2Pipeline
 from PIL import Image
 
-from models.interface.pipeline import RequestError
 from models.ltx.latents import latent_sizes_of
 from models.ltx.load import load
+from models.spec.request import RequestError
 from tests import coarse
 from tests.parity.lazy_dict import LazyDict
 from tests.parity.programs import Programs

@@ -18,7 +18,7 @@ from PIL import Image, ImageOps
 
 from models import registry
 from models.interface.denoising_pipeline import DenoisingPipeline
-from models.interface.pipeline import RequestError
+from models.spec.request import RequestError
 from tests import coarse
 from tests.parity.pairs import (
     MASK,

@@ -20,8 +20,8 @@ from diffusers.pipelines.qwenimage.pipeline_qwenimage_edit_inpaint import calcul
 from PIL import Image, ImageOps
 
 from models import registry
-from models.interface.pipeline import RequestError
-from models.spec.image_sizes import size_of_area
+from models.media.scaling import size_of_area
+from models.spec.request import RequestError
 from tests import coarse
 from tests.parity.lazy_dict import LazyDict
 from tests.parity.pairs import MASK, run_atelier, zeroed

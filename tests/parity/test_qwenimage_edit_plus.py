@@ -18,8 +18,8 @@ from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit_plus
 from PIL import Image, ImageOps
 
 from models import registry
-from models.interface.pipeline import RequestError
 from models.qwenimage.edit.prompts import NUMBERED, ImagePromptFormat
+from models.spec.request import RequestError
 from tests import coarse
 from tests.parity.lazy_dict import LazyDict
 from tests.parity.pairs import zeroed

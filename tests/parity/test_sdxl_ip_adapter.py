@@ -20,9 +20,10 @@ from safetensors.torch import load_file, save_file
 
 from models import registry
 from models.checkpoint.folder import CheckpointError
-from models.interface.pipeline import PyTree, RequestError
+from models.interface.pipeline import PyTree
 from models.loading.sources import ImagePromptSource
 from models.sdxl.image_prompts import SCALES
+from models.spec.request import RequestError
 from tests import coarse
 from tests.parity.programs import Programs
 from tests.parity.sdxl_cases import (
@@ -308,9 +309,8 @@ def test_an_encoder_that_is_not_there_is_named(pairs: Pairs, tmp_path: Path) -> 
 
 
 def test_one_encoder_of_two_adapters_lies_once(pairs: Pairs) -> None:
-    networks = pairs["base"].programs.pipeline.network(
-        pairs["base"].programs.pipeline.weights, "image_prompts"
-    )
+    pipeline: Any = pairs["base"].programs.pipeline
+    networks = pipeline.network(pipeline.weights, "image_prompts")
     assert (len(networks.adapters), len(networks.encoders)) == (2, 1)
 
 

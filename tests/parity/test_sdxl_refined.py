@@ -20,13 +20,14 @@ from PIL import Image
 
 from models import registry
 from models.checkpoint.folder import CheckpointError
-from models.interface.pipeline import PyTree, RequestError
+from models.interface.pipeline import PyTree
+from models.spec.request import RequestError
 from tests import coarse
 from tests.models.sdxl.original_writer import write_refiner
 from tests.parity.programs import Programs
-from tests.parity.sdxl_cases import BASE, CHECKPOINTS, EXACT, PICTURE, SCHEDULER, SEED
-from tests.parity.test_sdxl import MASK, png, psnr_db, relative
-from tests.parity.tiny_sdxl import make_refiner, make_sdxl
+from tests.parity.sdxl_cases import BASE, CHECKPOINTS, EXACT, MASK, PICTURE, SEED
+from tests.parity.test_sdxl import png, psnr_db, relative
+from tests.parity.tiny_sdxl import SCHEDULER, make_refiner, make_sdxl
 
 # diffusers triggers NumPy's deprecation of torch tensors without the new `__array__` signature.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

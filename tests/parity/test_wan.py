@@ -33,7 +33,8 @@ from models.interface.pipeline import PreparedRow, generate
 from models.wan.pipeline import WanPipeline
 from tests import coarse
 from tests.parity.programs import Programs
-from tests.parity.tiny_wan import VAE_2_2, Config, make_wan
+from tests.parity.tiny import Config
+from tests.parity.tiny_wan import VAE_2_2, make_wan
 
 SCHEDULERS = {
     "unipc": UniPCMultistepScheduler,

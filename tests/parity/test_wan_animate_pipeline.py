@@ -14,14 +14,14 @@ import pytest
 from diffusers import WanAnimatePipeline
 from PIL import Image
 
-from models.interface.pipeline import RequestError
+from models.spec.request import RequestError
 from models.wan.animate_inputs import back_and_forth
 from models.wan.animate_pipeline import AnimatePipeline
 from tests.parity.test_wan import BASE as REQUEST
 from tests.parity.test_wan import PROMPTED, RELATIVE, Result, png
 from tests.parity.test_wan_vace_conditions import picture
 from tests.parity.test_wan_vace_pipeline import listed
-from tests.parity.tiny_wan import Config
+from tests.parity.tiny import Config
 from tests.parity.wan_pairs import WanPair, assert_the_same_clip, off
 
 SIZE, FRAMES = (80, 48), 9

@@ -18,8 +18,8 @@ from flax import nnx
 from PIL import Image
 
 from models.checkpoint.folder import read_config
-from models.interface.pipeline import RequestError
 from models.loading.abstract import abstract_module
+from models.spec.request import RequestError
 from models.vae import video_key_mapping
 from models.vae.normalisation import Normalisation
 from models.vae.video import VideoAutoencoder

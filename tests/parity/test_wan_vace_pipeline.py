@@ -30,7 +30,7 @@ from tests.parity.test_wan_vace_conditions import (
     WHITE,
     in_size,
 )
-from tests.parity.tiny_wan import Config
+from tests.parity.tiny import Config
 from tests.parity.wan_pairs import WanPair, assert_the_same_clip, off
 
 SHAPE = (FRAMES, *SIZE[::-1], 3)

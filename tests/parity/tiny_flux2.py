@@ -65,7 +65,7 @@ def flux2_transformer(seed: int, **overrides: Any) -> Flux2Transformer2DModel:
     for name, parameter in network.named_parameters():
         if name.endswith(("norm_q.weight", "norm_k.weight", "added_q.weight", "added_k.weight")):
             parameter.data *= 2.0  # sharper attention, so single words matter
-    return network  # type: ignore[return-value]
+    return network
 
 
 def make_flux2(

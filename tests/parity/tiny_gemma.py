@@ -49,4 +49,4 @@ def gemma3(seed: int, **overrides: Any) -> Gemma3ForConditionalGeneration:
     for name, parameter in model.named_parameters():
         if "norm" in name and parameter.ndim == 1:
             parameter.data -= parameter.data.mean().round()  # scales are offsets from one
-    return model  # type: ignore[return-value]
+    return model

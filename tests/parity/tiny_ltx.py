@@ -54,7 +54,7 @@ CONNECTORS_ODD: Config = {
 
 def connectors(seed: int, **overrides: Any) -> LTX2TextConnectors:
     """Connectors with random weights."""
-    return randomize(LTX2TextConnectors(**overrides), seed)  # type: ignore[return-value]
+    return randomize(LTX2TextConnectors(**overrides), seed)
 
 
 TRANSFORMER: Config = {
@@ -315,4 +315,4 @@ UPSAMPLER_ODD: Config = {
 
 def latent_upsampler(seed: int, **overrides: Any) -> LTX2LatentUpsamplerModel:
     """Latent upsampler with random weights."""
-    return randomize(LTX2LatentUpsamplerModel(**overrides), seed)  # type: ignore[return-value]
+    return randomize(LTX2LatentUpsamplerModel(**overrides), seed)

@@ -6,7 +6,7 @@ Parameters are far from their initial values and keep activations near 1, as in 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from diffusers import (
@@ -36,7 +36,9 @@ SCHEDULERS = {
 }
 
 
-Network = WanTransformer3DModel | WanVACETransformer3DModel | WanAnimateTransformer3DModel
+Network: TypeAlias = (
+    WanTransformer3DModel | WanVACETransformer3DModel | WanAnimateTransformer3DModel
+)
 
 
 def make_wan(folder: Path, **parts: Any) -> Path:

@@ -15,7 +15,8 @@ from tests import coarse
 from tests.parity.programs import Programs
 from tests.parity.test_wan import BASE, GREY_LEVELS, PSNR_DB, RELATIVE, Result, psnr_db
 from tests.parity.test_wan_transformer import relative
-from tests.parity.tiny_wan import Config, make_wan
+from tests.parity.tiny import Config
+from tests.parity.tiny_wan import make_wan
 
 Fields = Mapping[str, Any]
 

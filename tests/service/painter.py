@@ -13,8 +13,7 @@ from service.jobs.queue import Claim
 from service.jobs.storage.object_store import beside_key, output_key
 from service.recipes.recipe import recipe_of
 from tests.service.standin import StandIn
-from workers.media.marking import Marking
-from workers.media.outputs import files
+from workers.media.outputs import Marking, files
 
 CPU = MadeBy(
     checkpoint="stand-in",

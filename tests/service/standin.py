@@ -7,6 +7,7 @@ import asyncio
 import hashlib
 import io
 from types import TracebackType
+from typing import Self
 
 import numpy as np
 from PIL import Image
@@ -19,7 +20,7 @@ from service.jobs.queue import Claim, Queue
 from service.jobs.redis.tasks import cancel
 from service.jobs.storage.object_store import Store, beside_key, output_key, snapshot_key
 from service.schemas.request_parts import MEDIA_TYPES
-from workers.media.sheets import sheets_of
+from workers.media.image import sheets_of
 from workers.media.video import encode_video
 
 MODEL = "flux-demo"
@@ -139,7 +140,7 @@ class StandIn:
         self.seen: list[Job] = []
         self.has_claimed = asyncio.Event()
 
-    async def __aenter__(self) -> StandIn:
+    async def __aenter__(self) -> Self:
         await self.queue.register(POOL, self.spec, ready=True)
         self._tasks = [asyncio.create_task(work()) for work in (self._serve, self._beat)]
         return self

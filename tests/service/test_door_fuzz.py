@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
@@ -117,7 +118,8 @@ async def pool(
 
 
 def test_every_operation_with_a_body_is_attacked(app: FastAPI) -> None:
-    paths = {route.path_format for door in COMPATIBLE_ENDPOINTS for route in door.router.routes}
+    routes = [route for door in COMPATIBLE_ENDPOINTS for route in door.router.routes]
+    paths = {route.path_format for route in routes if isinstance(route, APIRoute)}
     with_body = {
         path
         for path, methods in app.openapi()["paths"].items()

@@ -18,7 +18,7 @@ import pytest
 from fastapi import FastAPI
 from redis.asyncio import Redis
 
-from models.spec.image_files import MAX_SCANS
+from models.media.image_files import MAX_SCANS
 from service.auth.api_keys import ApiKeys
 from service.settings.limits import LimitSettings
 from service.settings.settings import Settings

@@ -30,7 +30,7 @@ from tests.service.standin import MODEL, SPEC, StandIn
 Call = tuple[str, str]
 """HTTP method and path of an operation."""
 CAT = {"prompt": "a cat", "model": MODEL}
-OPEN_PATHS = ["/", "/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"]
+OPEN_PATHS = ["/", "/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/docs/start.js"]
 CLOSED = [
     ("POST", "/v1/generate"),
     ("POST", "/v1/verify"),

@@ -89,6 +89,6 @@ async def test_jobs_of_all_doors_have_both(
         {"json": example.json} if example.json else {"data": example.form, "files": files or None}
     )
     headers = {"X-Request-Id": "mine", "Accept": "application/json, text/event-stream, image/png"}
-    answer = await acme.post(example.path, headers=headers, **sent)  # type: ignore[arg-type]
+    answer = await acme.post(example.path, headers=headers, **sent)
     jobs = await queue.list(tenant="acme", limit=9)
     assert [(job.request_id, job.key_id) for job in jobs] == [("mine", key_id)], answer.text

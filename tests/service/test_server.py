@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import platform
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -89,6 +91,29 @@ async def test_sigterm_ends_streams_and_waits_and_exits(
     assert waited.status_code == 202 and waited.json()["state"] == "queued"
     assert picture.status_code == 504
     assert await all_are_there()
+
+
+LARGE_BUFFER = """
+import ctypes
+from service.server import return_large_buffers
+
+class Memory(ctypes.Structure):
+    _fields_ = [(str(number), ctypes.c_size_t) for number in range(10)]  # struct mallinfo2
+
+libc = ctypes.CDLL(None)
+libc.mallinfo2.restype = Memory
+return_large_buffers()
+buffer = bytes(2**23)
+del buffer
+before = getattr(libc.mallinfo2(), "4")  # hblkhd: bytes in mappings of their own
+buffer = bytes(2**20)
+assert getattr(libc.mallinfo2(), "4") >= before + 2**20
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc keeps large buffers")
+def test_large_buffers_are_mapped_after_larger_ones_were_freed() -> None:
+    subprocess.run([sys.executable, "-c", LARGE_BUFFER], check=True)
 
 
 async def test_it_serves_a_picture(redis_url: str, pool: StandIn, tmp_path: Path) -> None:

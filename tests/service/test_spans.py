@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.trace import INVALID_SPAN, get_current_span
 from pydantic import ValidationError
 
 from service.http.trace_requests import TraceRequests
@@ -20,9 +21,8 @@ from service.jobs.model.serialization import from_hash, to_hash
 from service.settings.section import ConfigError
 from service.settings.tracing import TracingSettings
 from service.tracing import spans
+from service.tracing.exporter import RateLimitFilter
 from service.tracing.log_context import context_fields, log_fields, note
-from service.tracing.opentelemetry import RateLimitFilter
-from service.tracing.span import NOTHING
 from tests.collector import collecting
 from tests.test_arrows import ROOT
 
@@ -63,8 +63,15 @@ def test_no_text_does_harm(text: str) -> None:
 
 def test_while_off_a_span_is_nothing() -> None:
     with spans.exporting(TracingSettings(), "atelier-test"), spans.span("a") as a:
-        assert a is NOTHING and spans.current() is NOTHING and a.traceparent is None
-        assert spans.begin("b") is NOTHING
+        assert a is INVALID_SPAN and spans.current_traceparent() is None
+        assert spans.begin("b") is INVALID_SPAN
+
+
+def test_while_off_a_trace_of_another_process_is_passed_on() -> None:
+    with spans.within(spans.begin("a", parent=GOOD)) as a, spans.span("b"):
+        assert spans.current_traceparent() == GOOD and context_fields()["trace_id"] == TRACE
+        assert not a.is_recording()
+    assert spans.current_traceparent() is None and "trace_id" not in context_fields()
 
 
 LOOK = """
@@ -149,7 +156,7 @@ def test_a_collector_that_hangs_keeps_nobody(silent: str) -> None:
             with spans.span("a"):
                 pass
     assert any(thread.name == "last spans" for thread in threading.enumerate())
-    assert spans.begin("b") is NOTHING
+    assert spans.begin("b") is INVALID_SPAN
 
 
 def test_the_same_claim_is_the_same_span(silent: str) -> None:
@@ -157,7 +164,7 @@ def test_the_same_claim_is_the_same_span(silent: str) -> None:
         twice = [spans.begin("a", parent=GOOD, identity="job_1 1") for _ in range(2)]
         other = spans.begin("a", parent=GOOD, identity="job_1 2")
         plain = spans.begin("a", parent=GOOD)
-    names = {span.traceparent for span in (*twice, other, plain)}
+    names = {spans.traceparent_of(span) for span in (*twice, other, plain)}
     assert len(names) == 3 and all(TRACE in str(name) for name in names)
 
 
@@ -170,14 +177,14 @@ def test_a_span_is_where_it_was_begun() -> None:
             with spans.span("outer") as outer, spans.with_attributes({"a": 1}):
                 note(job="job_1")
                 with spans.span("inner") as inner:
-                    assert context_fields()["span_id"] == inner.names["span_id"]
+                    assert context_fields()["span_id"] == spans.log_ids(inner)["span_id"]
                     note(tenant="acme")
-                assert spans.current() is outer
-                assert context_fields()["span_id"] == outer.names["span_id"]
+                assert get_current_span() is outer
+                assert context_fields()["span_id"] == spans.log_ids(outer)["span_id"]
             fields = context_fields()
             assert (fields["job"], fields["tenant"]) == ("job_1", "acme")
             assert not fields.keys() & {"trace_id", "span_id"}
-        assert spans.current() is NOTHING
+        assert get_current_span() is INVALID_SPAN
 
 
 def test_what_has_ended_can_be_sent_at_once() -> None:
@@ -223,7 +230,7 @@ def test_where_opentelemetry_is_switched_off_nothing_has_a_trace(
 ) -> None:
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     with spans.exporting(TracingSettings(endpoint="http://127.0.0.1:9"), "atelier-test"):
-        assert spans.begin("a") is NOTHING
+        assert spans.begin("a") is INVALID_SPAN
 
 
 def test_a_collector_that_is_away_is_complained_of_seldom() -> None:

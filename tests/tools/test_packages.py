@@ -172,7 +172,8 @@ def made(folder: Path, *arguments: str) -> str:
 
 def test_an_install_takes_the_lock_and_the_newest_is_asked_for(tmp_path: Path) -> None:
     locked, newest = made(tmp_path), made(tmp_path, "NEWEST=1")
-    assert locked.count("--no-deps --require-hashes --only-binary :all:") == 2
+    assert locked.count("uv pip install") == 2, "twice: what runs, and what tests need"
+    assert locked.count("--no-deps --require-hashes --only-binary :all:") == 4, "by uv, else pip"
     assert locked.count("--no-deps --no-build-isolation --editable .") == 2
     assert "tools.packages" not in newest and newest.count("--upgrade ") == 2
     assert "tools.packages cuda" in made(tmp_path, "ACCELERATOR=cuda")

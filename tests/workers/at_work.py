@@ -19,7 +19,7 @@ from tests.workers.polling import DEADLINE_S
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.engine.engine import Engine
 from workers.loading.upscalers import with_upscalers
-from workers.pool.output_checks import OutputCheck
+from workers.pool.job_context import OutputCheck
 from workers.pool.worker import Worker
 from workers.programs.batch_sizes import BatchSizes
 

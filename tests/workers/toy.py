@@ -16,16 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models.interface.pipeline import (
-    Fields,
-    PreparedRow,
-    PyTree,
-    RequestError,
-    RequestWarning,
-    Step,
-)
+from models.interface.pipeline import Fields, PreparedRow, PyTree, RequestWarning, Step
 from models.interface.step_program import StepProgram
 from models.spec.model_spec import Limits, ModelSpec
+from models.spec.request import RequestError
 from tests.workers.polling import DEADLINE_S
 
 DIM = 16

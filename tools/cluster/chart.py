@@ -109,7 +109,8 @@ _Quoting.add_representer(str, _quoted)
 
 def quoting(value: Any) -> str:
     """Return YAML with quoted tokens."""
-    return yaml.dump(value, Dumper=_Quoting, sort_keys=False, width=10**6, allow_unicode=True)
+    text: str = yaml.dump(value, Dumper=_Quoting, sort_keys=False, width=10**6, allow_unicode=True)
+    return text
 
 
 def token(name: str, number: int | None = None) -> str:

@@ -183,7 +183,8 @@ def _in_order(lists: Iterable[list[Any]]) -> list[Any]:
 
 def plain(value: Any) -> str:
     """Return YAML without aliases or line breaks, with multi-line texts as blocks."""
-    return yaml.dump(value, Dumper=Dumper, sort_keys=False, width=10**6, allow_unicode=True)
+    text: str = yaml.dump(value, Dumper=Dumper, sort_keys=False, width=10**6, allow_unicode=True)
+    return text
 
 
 class Dumper(yaml.SafeDumper):

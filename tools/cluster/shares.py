@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from models.checkpoint.folder import CheckpointError
-from models.interface.pipeline import RequestError
+from models.spec.request import RequestError
 from tools.cluster.values import Model, Values, ValuesError
 from workers.plan.make import PlanRequest, search_layouts, sketched
 from workers.slice.topology import Topology

@@ -99,7 +99,7 @@ class Calibration:
         first, *_ = self._as(every_step_whole(self.steps))
         prepared, _ = warmup.prepare_with_stand_ins(self._generator.pipeline, first)
         _, _, tokens, _ = prepared.inputs[PLANNED_INPUT].shape
-        return tokens > 0
+        return bool(tokens > 0)
 
     @property
     def steps(self) -> int:

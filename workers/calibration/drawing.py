@@ -16,7 +16,7 @@ from models.interface.image_start import latents_file
 from models.interface.pipeline import Fields, Pipeline, PreparedRow, PyTree, split_sound
 from models.interface.step_program import StepProgram
 from models.parallel.axis_rules import Layout
-from models.spec.progressive import split_request
+from models.spec.passes import split_request
 from models.spec.quality_presets import WEIGHTS
 from workers.engine.batching import Batch
 from workers.engine.row import Row

@@ -32,7 +32,7 @@ class StepRecording:
     @property
     def steps(self) -> int:
         """Number of denoising steps."""
-        return self.moves.shape[1]
+        return int(self.moves.shape[1])
 
     @property
     def magnitudes(self) -> tuple[float, ...]:

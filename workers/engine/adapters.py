@@ -17,7 +17,7 @@ from models.adapters.files.names import Names
 from models.adapters.names_of import names_of
 from models.interface.adapters import with_bank_pages
 from models.interface.pipeline import Pipeline, PreparedRow
-from models.spec.lora import RequestedLora, pages_of
+from models.spec.lora import RequestedLora
 from service.jobs.model.job import JobError
 from workers import metrics
 from workers.engine.adapter_slots import AdapterSlots
@@ -139,7 +139,8 @@ class Adapters:
 
     def _fill(self, lora: RequestedLora, file: Path, pages: Sequence[int]) -> None:
         adapter = read(file, self._names, lora.expert)
-        if pages_of(adapter.rank) > len(pages) or set(adapter.networks) - set(lora.networks):
+        is_too_high = adapter.pages > len(pages) and not lora.is_reduced
+        if is_too_high or set(adapter.networks) - set(lora.networks):
             raise AdapterError(f"{lora.name}: its file has changed; send the request again")
         for index, page_indices, array in self._banks.arrays(adapter, pages):
             self._write(index, page_indices, array)

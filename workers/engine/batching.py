@@ -13,7 +13,7 @@ import numpy as np
 from models.interface.pipeline import PyTree
 from workers.engine.row import Row
 from workers.programs.bucket_programs import StepKind
-from workers.programs.conditioning import columns, index_in_group
+from workers.programs.precomputed_modulations import columns, index_in_group
 from workers.programs.step_latency import BatchLayout
 
 
@@ -31,7 +31,10 @@ class Batch:
         values = columns([row.next_step.values for row in padded])
         program = self.step_kind.programs[self.batch_layout].result()
         states = tuple(row.state for row in padded)
-        return program(weights, states, values, *self._modulation_arguments(weights, padded))
+        output: tuple[tuple[PyTree, ...], jax.Array] = program(
+            weights, states, values, *self._modulation_arguments(weights, padded)
+        )
+        return output
 
     @property
     def work(self) -> float:

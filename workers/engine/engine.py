@@ -67,31 +67,25 @@ class Engine:
     ) -> None:
         launcher = launcher or OneHost()
         compiler = Compiler(pipeline, layout, executables)
-        self.pipeline = pipeline
-        self.layout = layout
-        self.slots = slots
+        self.pipeline, self.layout, self.slots = pipeline, layout, slots
         self.batching = batching or exact()
         self.costs = LatencyStats(pipeline.spec)
         self.weights = compiler.weights
         self._stages = self.stages_type(launcher, compiler.weights.common)
         self.failure = self._stages.failure
         """Failure of the engine; completes only when no program can be launched any more."""
+        self.fail = self._stages.fail
         batch_layouts = compiler.batch_layouts(self.batching.sizes, self.batching.elastic)
         self.programs = ProgramCache(compiler, launcher, batch_layouts)
-        self._snapshots = RowSnapshots(launcher, self.batching.is_exact)
+        self.snapshots = RowSnapshots(launcher, self.batching.is_exact)
         self.adapters = Adapters(pipeline, compiler.weights, launcher, lora_files or no_files)
         self.upscalers = Upscalers(pipeline.spec, upscalers or {})
         meter = StepMetrics(pipeline.spec.name, compiler.layout_of)
         self.step_loop = StepLoop(meter, compiler.weights, slots, launcher.fetch, self.fail)
+        programs = RequestPrograms(self.programs, compiler, self.costs, self._stages)
         self._machinery = Machinery(
-            pipeline,
-            launcher,
-            self._stages,
-            RequestPrograms(self.programs, compiler, self.costs, self._stages),
-            self.adapters,
-            self.upscalers,
-            self._snapshots,
-            self.step_loop,
+            *(pipeline, launcher, self._stages, programs, self.adapters, self.upscalers),
+            *(self.snapshots, self.step_loop),
         )
         self.readiness = Readiness(self._machinery, compiler, self.programs, batch_layouts)
         self.step_loop.start()
@@ -105,12 +99,9 @@ class Engine:
         begin: RowSnapshot | None = None,
         tenant: str = "",
     ) -> EngineOutput:
-        """Generate one image or video from one request. To cancel it, cancel the task.
+        """Generate one image or video. To cancel it, cancel the task.
 
-        Args:
-            begin: snapshot to resume from; see `ImageRequest`.
-
-        Raises: as `Generation.run`.
+        For the arguments see `ImageRequest`. Raises: as `Generation.run`.
         """
         request = ImageRequest(fields, images, tenant, begin)
         return await Generation(self._machinery, request, observer).run()
@@ -126,28 +117,17 @@ class Engine:
         return await self._stages.preview(row)
 
     async def take_snapshot(self, row: Row) -> RowSnapshot:
-        """Copy the state that another engine needs to resume this row, concurrently with its steps.
-
-        Raises: EngineDied.
-        """
-        return await self._stages.run("keep", self._snapshots.take, row)
-
-    def snapshot_bytes(self, row: Row) -> int | None:
-        """Bytes that `take_snapshot` copies; None: part of the row is on devices of other hosts."""
-        return self._snapshots.bytes(row)
+        """Copy a row's state for another engine, while its steps continue. Raises: EngineDied."""
+        return await self._stages.run("keep", self.snapshots.take, row)
 
     async def pause(self, row: Row) -> None:
-        """Pause a row, which keeps its slot.
+        """Pause a row, which keeps its slot, until `step_loop.resume`.
 
         Returns once no step of the row is in flight. Never returns if the row has ended meanwhile.
         """
         still = asyncio.Event()
         self.step_loop.pause(row, partial(self._stages.loop.call_soon_threadsafe, still.set))
         await still.wait()
-
-    def resume(self, row: Row) -> None:
-        """Resume a row paused by `pause`."""
-        self.step_loop.resume(row)
 
     async def offload_weights(self) -> None:
         """Move the model's weights off the devices. No request may be sent meanwhile.
@@ -160,10 +140,6 @@ class Engine:
     async def reload_weights(self, keep_copies: bool = True) -> float:
         """Load the weights again; return the seconds. Args: keep_copies: also in host memory."""
         return await self._stages.run("keep", self.weights.reload, keep_copies)
-
-    def fail(self, error: Exception) -> None:
-        """Stop launching programs permanently, for this reason. Callable from any thread."""
-        self._stages.fail(error)
 
     def close(self) -> None:
         """Stop after the step in flight. Unfinished images are dropped."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from models.interface.finite import IMAGE, SOUND
-from models.interface.pipeline import RequestError
+from models.spec.request import RequestError
 from service.jobs.model.job import JobError
 from service.jobs.storage.errors import StoreError
 from workers.engine.snapshot import UnfitSnapshot

@@ -19,7 +19,7 @@ from models.spec.hires import FIELD as HIRES
 from models.spec.hires import LANCZOS, LATENT
 from models.spec.upscalers import FIELD as UPSCALE
 from service.tracing import spans
-from service.tracing.span import Attributes
+from service.tracing.spans import Attributes
 from workers.engine.adapters import Adapters
 from workers.engine.errors import GenerationFailed, generation_errors
 from workers.engine.observer import Observer
@@ -245,7 +245,7 @@ class Generation:
         with generation_errors("denoising"), observer.timed(self._model, "denoise") as span:
             on_step = marking(span, observer.on_step)
             row = await denoise(parts, programs, image_pass, start, on_step)
-            span.set(span_attributes(row, start))
+            span.set_attributes(span_attributes(row, start))
         return row
 
     async def _enlarged(self, row: Row) -> tuple[bytes, float]:

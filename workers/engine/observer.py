@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
+from opentelemetry.trace import Span
+
 from models.interface.pipeline import PreparedRow
 from service.jobs.model.job import Stage
 from service.tracing import spans
-from service.tracing.span import Span
 from workers.engine import stage_timing
 from workers.engine.row import Row
 from workers.programs.compilation import Compilation

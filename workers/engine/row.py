@@ -9,7 +9,7 @@ from typing import Any
 from models.interface.pipeline import PyTree, Step
 from workers.engine.errors import GenerationFailed
 from workers.programs.bucket_programs import BucketPrograms, Program, StepKind
-from workers.programs.conditioning import Modulations, precompute
+from workers.programs.precomputed_modulations import Modulations, precompute
 
 
 @dataclass(frozen=True)

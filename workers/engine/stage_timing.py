@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
+from opentelemetry.trace import Span
+
 from service.tracing import spans
-from service.tracing.span import NOTHING, Span
 from workers import metrics
 from workers.engine.row import Row
 
@@ -24,7 +25,8 @@ def stage(model: str, name: str) -> Iterator[Span]:
     with spans.span(name) as span:
         yield span
     took_s = time.perf_counter() - started
-    metrics.stages.labels(model, name).observe(took_s, spans.exemplar_of(span.traceparent))
+    exemplar = spans.exemplar_of(spans.traceparent_of(span))
+    metrics.stages.labels(model, name).observe(took_s, exemplar)
 
 
 class InterleavedTimer:
@@ -48,7 +50,7 @@ class InterleavedTimer:
         try:
             yield
         except Exception as error:
-            self._spans[name].fail(spans.kind_of(error))
+            spans.fail(self._spans[name], spans.kind_of(error))
             raise
         finally:
             took_s = time.perf_counter() - started
@@ -66,22 +68,22 @@ class InterleavedTimer:
     ) -> None:
         """End all spans; observe metrics only if no error occurred."""
         for name, seconds in self._seconds.items():
-            self._spans[name].set({"atelier.busy_s": seconds})
-            self._spans[name].end(self._ended[name])
+            self._spans[name].set_attribute("atelier.busy_s", seconds)
+            self._spans[name].end(spans.nanoseconds(self._ended[name]))
             if error is None:
-                exemplar = spans.exemplar_of(self._spans[name].traceparent)
+                exemplar = spans.exemplar_of(spans.traceparent_of(self._spans[name]))
                 metrics.stages.labels(self._model, name).observe(seconds, exemplar)
 
 
 def marking(span: Span, on_step: Callable[[Row], None]) -> Callable[[Row], None]:
     """Wrap `on_step` to also record evenly spaced steps, first and last included, on `span`."""
-    if span is NOTHING:
+    if not span.is_recording():
         return on_step
 
     def marked(row: Row) -> None:
         total = row.to_do
         if row.done == total or (row.done - 1) % -(-total // (MARKS - 1)) == 0:
-            span.event("step", {"atelier.step": row.done})
+            span.add_event("step", {"atelier.step": row.done})
         on_step(row)
 
     return marked

@@ -87,7 +87,8 @@ class Stages:
 
         Raises: GenerationFailed: the preview is not finite.
         """
-        return await self._show("preview", row.programs.preview, row)
+        preview: np.ndarray = await self._show("preview", row.programs.preview, row)
+        return preview
 
     async def _show(
         self, stage: str, program: Compiling, row: Row, times: Recent | None = None

@@ -84,7 +84,7 @@ class TilePrograms:
         sharding = jax.sharding.SingleDeviceSharding(self.loaded.device)
         tile = jax.ShapeDtypeStruct((height, width, 3), np.uint8, sharding=sharding)
 
-        def upscale_tile(weights: nnx.State, tile: jax.Array) -> jax.Array:
+        def upscale_tile(weights: nnx.State[Any, Any], tile: jax.Array) -> jax.Array:
             network = nnx.merge(self._graph, weights)
             dtype = network.conv_first.kernel[...].dtype
             image = (tile[None].astype(jnp.float32) / np.float32(TOP)).astype(dtype)

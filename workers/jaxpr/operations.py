@@ -87,7 +87,8 @@ def work_of(
 
 def nbytes(aval: Any) -> float:
     """Return the bytes of an abstract value."""
-    return float(math.prod(aval.shape)) * np.dtype(aval.dtype).itemsize
+    size: float = float(math.prod(aval.shape)) * np.dtype(aval.dtype).itemsize
+    return size
 
 
 ROWS = ("image_rows", "rows")

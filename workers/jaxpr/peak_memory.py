@@ -6,7 +6,7 @@ attention kernel. Every other value lives from the equation that produces it to 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -99,12 +99,12 @@ def _variables(atoms: Iterable[Any]) -> list[Any]:
 
 
 def _sum(alive: Mapping[Any, Tag], more: Live) -> Live:
-    total: Counter[Pairs] = Counter()
+    total: defaultdict[Pairs, float] = defaultdict(float)
     for var, tag in alive.items():
-        total[pairs(tag.sizes)] += nbytes(var.aval)  # type: ignore[assignment]
+        total[pairs(tag.sizes)] += nbytes(var.aval)
     for axes, size in more.items():
-        total[axes] += size  # type: ignore[assignment]
-    return total  # type: ignore[return-value]
+        total[axes] += size
+    return total
 
 
 def _fuller(a: Live, b: Live) -> Live:

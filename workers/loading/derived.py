@@ -97,6 +97,8 @@ def _described(name: str, model: ModelSettings, lora: Lora) -> DerivedModel:
         pages=lora.pages,
         networks=lora.networks,
         scales=always(model.lora_scale),
+        has_magnitudes=lora.has_magnitudes,
+        is_reduced=lora.is_reduced,
     )
     return DerivedModel(name=name, defaults=defaults_of(model), loras=(resolved,))
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from flax import nnx
 
 from models.interface.pipeline import Fields, Pipeline
+from models.loading.sources import SHAPES
 from models.parallel.axis_rules import Axes, Layout, MeshAxes, Split
 from service.settings.pools import PoolSettings
 from service.settings.section import ConfigError
@@ -51,7 +53,7 @@ def explain(settings: Settings, pool_name: str, devices: range | None = None) ->
 
 def _of_model(pool_name: str, pool_model: PoolModel, opened: MeshSlice) -> Iterator[str]:
     pool, model = pool_model.pool, opened.model or pool_model.model
-    placed = loading.load_placed(pool, model, opened, loading.SHAPES)
+    placed = loading.load_placed(pool, model, opened, SHAPES)
     yield from (_head(pool_name, pool, opened), "", *of_weights(placed, opened.layout))
     for fields in warmup.requests(placed.spec, model.warmup):
         sizes = batch_sizes.of_settings(pool, model, opened.layout, opened.chosen.slots).sizes
@@ -118,13 +120,13 @@ def _split_text(axes: Axes, over: Sequence[MeshAxes], layout: Layout) -> str:
     return ", ".join(parts) or WHOLE
 
 
-def _parts(leaf: nnx.Variable, layout: Layout) -> int:
+def _parts(leaf: nnx.Variable[Any], layout: Layout) -> int:
     axes = leaf.axes[-len(leaf.shape) :] if leaf.shape else ()
     return math.prod(map(layout.devices, layout.split(axes, leaf.shape)))
 
 
-def _bytes(leaf: nnx.Variable) -> int:
-    return math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize
+def _bytes(leaf: nnx.Variable[Any]) -> int:
+    return int(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize)
 
 
 def _shape(shape: Sequence[int]) -> str:

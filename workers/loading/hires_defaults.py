@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from models.spec.hires import FIELD, STRENGTH, passes, target_size, with_defaults
-from models.spec.hires_settings import type_errors
+from models.spec.hires import FIELD, STRENGTH, passes, target_size, type_errors, with_defaults
 from models.spec.model_spec import ModelSpec, Size
-from models.spec.strength import denoising_steps
+from models.spec.option import OptionError
+from models.spec.passes import denoising_steps
 from service.settings.section import ConfigError
-
-Wrong = tuple[str, str]
-"""Key, and the error of its value."""
 
 
 def check(spec: ModelSpec) -> None:
@@ -24,11 +21,11 @@ def check(spec: ModelSpec) -> None:
     Raises: ConfigError: the default is invalid; names the key.
     """
     for variant in (spec, *spec.variants()):
-        for key, message in _wrong(variant):
-            raise ConfigError(f"models.{variant.name}.defaults.{key}: {message}")
+        for error in _wrong(variant):
+            raise ConfigError(f"models.{variant.name}.defaults.{error}")
 
 
-def _wrong(spec: ModelSpec) -> Iterator[Wrong]:
+def _wrong(spec: ModelSpec) -> Iterator[OptionError]:
     hires = spec.defaults.get(FIELD)
     if hires is None:
         return
@@ -36,22 +33,22 @@ def _wrong(spec: ModelSpec) -> Iterator[Wrong]:
         message = (
             "the model does no image to image with a strength, and has no upscaler of its latents"
         )
-        yield FIELD, f"{message}; leave it out"
+        yield OptionError(FIELD, f"{message}; leave it out")
         return
     yield from type_errors(hires)
     names = spec.hires_upscalers
     if hires.get("upscaler") not in (None, *names):
-        yield f"{FIELD}.upscaler", f"must be {' or '.join(names)}"
+        yield OptionError(f"{FIELD}.upscaler", f"must be {' or '.join(names)}")
     if (upscaler := hires.get("upscaler") or names[0]) in spec.enlargers:
         for key in sorted({"strength", "num_inference_steps"} & hires.keys()):
             message = f"the upscaler {upscaler!r} has its own second pass; leave it out"
-            yield f"{FIELD}.{key}", message
+            yield OptionError(f"{FIELD}.{key}", message)
     if hires.get("scale") and (hires.get("width") or hires.get("height")):
-        yield f"{FIELD}.scale", "set it, or width and height, not both"
+        yield OptionError(f"{FIELD}.scale", "set it, or width and height, not both")
     yield from _unserved(hires, spec)
 
 
-def _unserved(hires: Mapping[str, Any], spec: ModelSpec) -> Iterator[Wrong]:
+def _unserved(hires: Mapping[str, Any], spec: ModelSpec) -> Iterator[OptionError]:
     """Yield errors of the second pass: unsupported size, steps or strength."""
     fields = {**spec.defaults, "strength": STRENGTH}
     multiple, enlargers = spec.limits.size_multiple_px, spec.enlargers
@@ -61,18 +58,20 @@ def _unserved(hires: Mapping[str, Any], spec: ModelSpec) -> Iterator[Wrong]:
     size = Size(width=second["width"], height=second["height"])
     side = next((name for name in ("width", "height") if hires.get(name)), "scale")
     if wrong := _wrong_size(size, fields, spec):
-        yield f"{FIELD}.{side}", f"makes {size}: {wrong}"
+        yield OptionError(f"{FIELD}.{side}", f"makes {size}: {wrong}")
     if enlarger := enlargers.get(fields[FIELD]["upscaler"]):
         dim = target_size({"scale": enlarger.scale}, fields["width"], fields["height"], multiple)
         if dim != (size.width, size.height):
             hint = f"must make {dim[0]}x{dim[1]}, {enlarger.scale:g} times as large; leave it out"
-            yield f"{FIELD}.{side}", hint
+            yield OptionError(f"{FIELD}.{side}", hint)
         return
     steps, most = second["num_inference_steps"], spec.limits.max_steps
     if steps > most:
-        yield f"{FIELD}.num_inference_steps", f"must be {most} at most"
+        yield OptionError(f"{FIELD}.num_inference_steps", f"must be {most} at most")
     if denoising_steps(steps, second["strength"], spec.strength_rounds) < 1:
-        yield f"{FIELD}.strength", f"leaves none of the {steps} steps; raise one of them"
+        yield OptionError(
+            f"{FIELD}.strength", f"leaves none of the {steps} steps; raise one of them"
+        )
 
 
 def _wrong_size(size: Size, first: Mapping[str, Any], spec: ModelSpec) -> str | None:

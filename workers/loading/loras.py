@@ -17,7 +17,7 @@ from models.adapters.files.formats import inspect
 from models.adapters.files.names import Names
 from models.checkpoint.folder import CheckpointError
 from models.checkpoint.hub import resolve_file
-from models.spec.lora import Lora
+from models.spec.lora import PAGE_RANK, Lora
 from models.spec.model_spec import ModelSpec, line_of
 from service.settings.loras import LoraSettings
 from service.settings.settings import Settings
@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 DEFAULT_PAGES = 16
 """Default pages of an adapter bank if the settings name adapters for the model."""
+READER = "2"
+"""Version of the facts of a file, which earlier starts stored."""
 SHORTEST_FINGERPRINT = 8
 """Minimum length of a fingerprint prefix that `model` of an adapter may use instead of a name."""
 
@@ -87,6 +89,8 @@ def configured_lora(
         path = resolve_file(settings.source, whole=True)
         lora = Lora(**described, **_facts_of(path, settings, spec, names, facts))
         _check_room(lora, spec)
+        for warning in lora.warnings:
+            log.warning("the adapter %s: %s", name, warning)
         return ConfiguredLora(lora, settings, path)
     except (AdapterError, CheckpointError, OSError) as error:
         log.warning("the adapter %s cannot be used: %s", name, error)
@@ -110,15 +114,22 @@ def _facts_of(
     identity = (str(path.resolve()), stat.st_size, stat.st_mtime_ns, settings.expert)
 
     def inspect_file() -> dict[str, Any]:
-        inspected = inspect(path, names, settings.expert)
+        ranks = PAGE_RANK * spec.lora_pages
+        inspected = inspect(path, names, settings.expert, ranks or None)
         return {
             "digest": digest_of(path),
             "bytes": stat.st_size,
             "rank": inspected.rank,
             "networks": list(inspected.networks),
+            "has_magnitudes": inspected.has_magnitudes,
+            "is_reduced": inspected.is_reduced,
+            "warnings": list(inspected.warnings),
         }
 
-    key = {"program": ["lora", *map(str, identity)], "model": spec.fingerprint}
+    key = {
+        "program": ["lora", READER, *map(str, identity), str(spec.lora_pages)],
+        "model": spec.fingerprint,
+    }
     return facts.fact(lambda: key, inspect_file)
 
 

@@ -22,7 +22,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from models import registry
 from models.adapters.install import install_banks
 from models.checkpoint.folder import checkpoint_errors
-from models.interface.pipeline import Fields, Pipeline, RequestError
+from models.checkpoint.notices import collected_notices
+from models.interface.pipeline import Fields, Pipeline
 from models.loading.preview import MeanLatents, as_preview, fit
 from models.loading.sources import (
     FILES,
@@ -36,6 +37,7 @@ from models.nn.kernels.int8_matmul import eight_bit_for
 from models.nn.kernels.select import kernel_for
 from models.nn.quant.matmul import kind_of
 from models.parallel.axis_rules import Layout
+from models.spec.request import RequestError
 from models.vae.config import Tiling
 from models.weights.quantize import Rounding
 from models.weights.sharing import PlacedArrays
@@ -255,7 +257,15 @@ def open_slice(
 
 def read(pool: PoolSettings, model: ModelSettings, **how: Any) -> Pipeline:
     """Load the pool's model with its adapter banks. Raises: as `models.registry.load`."""
-    pipeline = registry.load(
+    with collected_notices() as notices:
+        pipeline = _loaded(pool, model, **how)
+    pipeline.spec = pipeline.spec.model_copy(update={"warnings": tuple(notices)})
+    install_banks(pipeline, model.lora_pages or 0, how.get("sharding"))
+    return pipeline
+
+
+def _loaded(pool: PoolSettings, model: ModelSettings, **how: Any) -> Pipeline:
+    return registry.load(
         pool.model,
         model.source,
         model.dtype,
@@ -276,8 +286,6 @@ def read(pool: PoolSettings, model: ModelSettings, **how: Any) -> Pipeline:
         token_buckets=model.token_buckets,
         **how,
     )
-    install_banks(pipeline, model.lora_pages or 0, how.get("sharding"))
-    return pipeline
 
 
 def image_prompts_of(model: ModelSettings) -> dict[str, ImagePromptSource]:

@@ -60,8 +60,9 @@ def bytes_of(file: Path, dtype: str, tile: int) -> tuple[int, int]:
     """Return the bytes of an upscaler's weights, and of a tile's temporaries at their peak."""
     graph, weights = nnx.split(abstract_upscaler(file, dtype))
 
-    def upscaled(weights: nnx.State, image: jax.Array) -> jax.Array:
-        return nnx.merge(graph, weights)(image)
+    def upscaled(weights: nnx.State[Any, Any], image: jax.Array) -> jax.Array:
+        output: jax.Array = nnx.merge(graph, weights)(image)
+        return output
 
     image = jax.ShapeDtypeStruct((1, tile, tile, COLOURS), jnp.dtype(dtype))
     traced = jax.jit(upscaled).trace(weights, image)

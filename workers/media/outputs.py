@@ -1,4 +1,4 @@
-"""Output files of a finished image or video, each encoded on demand."""
+"""Output files of a finished image or video: encoded on demand, and marked by the settings."""
 
 from __future__ import annotations
 
@@ -10,15 +10,47 @@ from typing import Any
 import numpy as np
 
 from service.jobs.model.job import MadeBy, Output
+from service.recipes.files import embed
 from service.recipes.recipe import Recipe
+from service.recipes.xmp import source_of
+from service.settings.output import OutputSettings
 from workers.media import image, video
-from workers.media.marking import Marking
-from workers.media.sheets import sheets_of
-from workers.media.sound import CODECS, Sound
+from workers.media.content_credentials import Sign, signer_of
+from workers.media.image import sheets_of
+from workers.media.video import SOUND_CODECS, Sound
 
 DEFAULT_FPS = 16.0
 """Frame rate of a video whose model names none; Wan was trained with it."""
 PREVIEW_FORMAT, PREVIEW_QUALITY = "webp", 75
+
+
+@dataclass(frozen=True)
+class Marking:
+    """Marking of output files: embeds recipes, and signs with Content Credentials."""
+
+    metadata: bool = True
+    prompts: bool = True
+    sign: Sign | None = None
+
+    @classmethod
+    def of_settings(cls, settings: OutputSettings) -> Marking:
+        """Return the marking of the settings. Raises: ConfigError: unusable key or certificates."""
+        return cls(settings.metadata, settings.prompts, signer_of(settings))
+
+    def wants_recipe(self, request: Mapping[str, Any]) -> bool:
+        """Return whether a resolved request's files contain their recipe."""
+        return self.metadata and bool(request.get("output", {}).get("metadata", True))
+
+    def mark(
+        self, data: bytes, content_type: str, recipe: Recipe, request: Mapping[str, Any]
+    ) -> bytes:
+        """Return a file with its recipe, if enabled, and signed, if a key is configured."""
+        if self.wants_recipe(request):
+            embedded = recipe if self.prompts else recipe.without_prompts()
+            data = embed(data, content_type, embedded)
+        return self.sign(data, content_type, source_of(recipe)) if self.sign else data
+
+
 PLAIN_MARKING = Marking()
 
 
@@ -38,7 +70,7 @@ class File:
     sound_hz: int | None = None
     """Sample rate of a video's sound; None: silent."""
     small_images: Mapping[str, bytes] = field(default_factory=dict)
-    """Small images of a video by name (`media.sheets`)."""
+    """Small images of a video by name (`sheets_of`)."""
 
     def described(self, index: int, key: str, seed: int, made_by: MadeBy | None) -> Output:
         """Return the file's entry in the job's record, stored under that key."""
@@ -80,7 +112,7 @@ def files(
     output = request.get("output", {})
     format, quality = output.get("format", "png"), output.get("quality")
     if pixels.ndim == 4 and format in video.CONTENT_TYPES:
-        track = sound if format in CODECS else None
+        track = sound if format in SOUND_CODECS else None
         clip = _clip(pixels, format, request.get("fps") or DEFAULT_FPS, quality, track)
         data = clip.data
         if recipe:

@@ -19,9 +19,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from models.interface.pipeline import RequestError
 from models.spec.model_spec import ModelSpec
+from models.spec.request import RequestError
 from models.spec.request_images import VIDEO_FIELDS, field_of
+from service.confined.confinement import environment
 from service.confined.file_packing import packed
 from service.settings.installation import IMPORT_ROOT
 from service.settings.limits import LimitSettings
@@ -101,7 +102,7 @@ class SentVideos:
             stdout=PIPE,
             stderr=DEVNULL,
             limit=STREAM_BYTES,
-            env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
+            env=environment(),
             start_new_session=True,  # do not forward Ctrl-C to the child
         )
 

@@ -1,4 +1,4 @@
-"""Video encoder: frames to MP4, WebM, GIF or animated WebP. Equal frames give equal bytes.
+"""Video encoder: MP4, WebM, GIF or animated WebP, with sound. Equal frames give equal bytes.
 
 Colours are tagged as BT.709 in the limited range, which players also assume for untagged video.
 FFmpeg's default is BT.601 without a tag.
@@ -20,7 +20,6 @@ from av.video.reformatter import ColorPrimaries, ColorRange, Colorspace, ColorTr
 from PIL import Image
 
 from workers.media.image import LOSSLESS, QUALITY
-from workers.media.sound import CODECS, Sound, add_track, packets
 
 CONTENT_TYPES = {"mp4": "video/mp4", "webm": "video/webm", "gif": "image/gif"}
 """Content types of the video formats that a request may name."""
@@ -37,6 +36,28 @@ DITHER = Image.Dither.FLOYDSTEINBERG
 PALETTE_FRAMES = 8
 """Number of evenly spaced frames that determine the palette. All frames share it, to prevent
 flicker."""
+SOUND_LAYOUTS = {1: "mono", 2: "stereo"}
+"""FFmpeg's channel layouts, by number of channels."""
+SOUND_HZ = 48000
+"""Fallback sample rate, which every encoder supports."""
+SOUND_BITS_PER_S = 192_000
+SOUND_CODECS = {"mp4": "aac", "webm": "libopus"}
+"""FFmpeg's encoders, by container."""
+
+
+@dataclass(frozen=True)
+class Sound:
+    """Sound as a waveform with its sample rate."""
+
+    samples: np.ndarray
+    """float32 [channels, samples], of -1 to 1."""
+    rate_hz: int
+
+    def lasting(self, seconds: float) -> Sound:
+        """Return the sound cut, or padded with silence, to that length."""
+        count = round(seconds * self.rate_hz)
+        samples = self.samples[:, :count]
+        return Sound(np.pad(samples, ((0, 0), (0, count - samples.shape[1]))), self.rate_hz)
 
 
 @dataclass(frozen=True)
@@ -118,12 +139,38 @@ def _video(
         with av.open(file.name, "w", format=encoder.container, options=options) as container:
             stream = _add_stream(container, frames, encoder, fps, quality)
             if sound is not None:
-                track = add_track(container, sound, CODECS[encoder.container])
-                container.mux(packets(track, sound.lasting(len(frames) / fps)))
+                track = _add_track(container, sound, SOUND_CODECS[encoder.container])
+                container.mux(_packets(track, sound.lasting(len(frames) / fps)))
             for number, pixels in enumerate(frames):
                 container.mux(stream.encode(_frame(pixels, number, encoder)))
             container.mux(stream.encode())
         return file.read()
+
+
+def _add_track(container: Any, sound: Sound, codec: str) -> Any:
+    """Add a sound stream to a container that is being written.
+
+    Raises: ValueError: more than two channels.
+    """
+    channels = len(sound.samples)
+    if channels not in SOUND_LAYOUTS:
+        raise ValueError(f"sound of {channels} channels has no layout; it has one or two")
+    rates = av.Codec(codec, "w").audio_rates
+    rate = sound.rate_hz if rates is None or sound.rate_hz in rates else SOUND_HZ
+    track = container.add_stream(
+        codec, rate=rate, layout=SOUND_LAYOUTS[channels], options={"flags": "+bitexact"}
+    )
+    track.bit_rate = SOUND_BITS_PER_S
+    return track
+
+
+def _packets(track: Any, sound: Sound) -> list[Any]:
+    """Encode a sound track; return its packets in order."""
+    samples = np.ascontiguousarray(np.clip(sound.samples, -1, 1), np.float32)
+    frame = av.AudioFrame.from_ndarray(samples, format="fltp", layout=SOUND_LAYOUTS[len(samples)])
+    frame.sample_rate = sound.rate_hz
+    frame.pts = 0
+    return [*track.encode(frame), *track.encode()]
 
 
 def _add_stream(

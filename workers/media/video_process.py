@@ -21,9 +21,9 @@ if __name__ == "__main__":
 
 from PIL import Image
 
-from models.spec.frame_scaling import FrameScaling
-from models.spec.image_files import ImageFileError, converting_errors
-from models.spec.video_files import frames
+from models.media.image_files import ImageFileError, converting_errors
+from models.media.scaling import FrameScaling
+from models.media.video_files import frames
 from service.confined.confinement import bound_memory, refuse_calls, refuse_files
 from service.confined.file_packing import unpacked
 

@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from models.interface.pipeline import Pipeline, RequestError
+from models.interface.pipeline import Pipeline
 from models.nn.kernels.int8_matmul import eight_bit_for
 from models.nn.kernels.select import kernel_for
 from models.parallel.axis_rules import Layout
 from models.spec.hires import FIELD as HIRES
-from models.spec.hires_settings import type_errors
+from models.spec.hires import type_errors
 from models.spec.model_spec import ModelSpec
 from models.spec.quality_presets import EightBit
+from models.spec.request import RequestError
 from models.vae.config import Tiling
 from models.weights.quantize import Rounding
 from service.settings.models import TilingSettings
@@ -131,8 +132,8 @@ def _check_size(spec: ModelSpec, request: Mapping[str, Any], prefix: str = "") -
 
 
 def _check_hires(spec: ModelSpec, request: Mapping[str, Any]) -> None:
-    for key, message in type_errors(request[HIRES]):
-        raise RequestError(key, message)
+    for error in type_errors(request[HIRES]):
+        raise RequestError(error.field, error.message)
     upscaler = request[HIRES].get("upscaler")
     if upscaler not in (None, *spec.hires_upscalers):
         raise RequestError(f"{HIRES}.upscaler", f"must be {' or '.join(spec.hires_upscalers)}")

@@ -76,7 +76,7 @@ def sketch_of(
         check: validates the request against the model's spec; may raise.
         how: as in `models.registry.load`.
 
-    Raises: CheckpointError; models.interface.pipeline.RequestError: the model rejects the request.
+    Raises: CheckpointError; models.spec.request.RequestError: the model rejects the request.
     """
     logical = logical_layout()
     pipeline = abstract(

@@ -22,8 +22,8 @@ from workers.jaxpr.logical_mesh import axes_of
 from workers.jaxpr.operations import Work, work_of
 from workers.jaxpr.peak_memory import Live, peak
 from workers.programs import warmup
-from workers.programs.conditioning import group_start
 from workers.programs.device_weights import network_name
+from workers.programs.precomputed_modulations import group_start
 from workers.programs.row_tree import axes_of as axes_of_row
 from workers.programs.tracer import Tracer
 
@@ -136,7 +136,7 @@ def sketch(pipeline: Pipeline, fields: Fields, logical: Layout) -> Sketch:
             `logical`.
         logical: `workers.jaxpr.logical_mesh.logical_layout()`.
 
-    Raises: models.interface.pipeline.RequestError: the model rejects the request; names the field.
+    Raises: models.spec.request.RequestError: the model rejects the request; names the field.
     """
     tracer, weights = Tracer(pipeline, logical), _weights(pipeline)
     first, *others = [

@@ -87,7 +87,6 @@ class ImageRunner(Observer):
         preview, seed = draft.preview, fields["seed"]
         context.bill.finish(number, preview.claim_seconds)
         self.on_stage("storing")
-        await context.worker.check(context.job, number, preview.pixels)
         outputs = await self._files.save(number, self._recipe(seed), seed, preview)
         return await context.snapshots.draft(number, draft.row, outputs)
 
@@ -99,7 +98,6 @@ class ImageRunner(Observer):
         generated = await worker.engine.generate(fields, self._images, self, begin, job.tenant)
         context.bill.finish(number, generated.claim_seconds + self._regenerated_s)
         self.on_stage("storing")
-        await worker.check(job, number, generated.pixels)
         outputs = await self._files.save(number, self._recipe(seed), seed, generated)
         if not job.deaths:  # it may crash a worker again
             worker.quality_samples.offer(

@@ -10,14 +10,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
-from models.interface.pipeline import PreparedRow, RequestError
+from opentelemetry.trace import INVALID_SPAN, Span
+
+from models.interface.pipeline import PreparedRow
+from models.spec.request import RequestError
 from models.spec.request_images import image_values
 from service.jobs.model.job import FieldWarning, JobError, JobState, Output, Snapshot, Usage
-from service.jobs.storage import small_images
 from service.jobs.storage.errors import NotStored, StoreError
+from service.jobs.storage.object_store import small_images_of
 from service.safety.verdict import NoVerdict
 from service.tracing import spans
-from service.tracing.span import NOTHING
 from workers.engine.adapters import LoraGone
 from workers.engine.errors import EngineFailed, GenerationFailed, generation_errors
 from workers.pool import equal_job, metrics
@@ -67,7 +69,7 @@ class JobRunner:
         buckets = (bucket for bucket, _ in self._job.passes())
         self.may_compile = not all(map(self._engine.costs.is_compiled, buckets))
         """Whether the job needs programs that may have to be compiled."""
-        self.span = NOTHING
+        self.span: Span = INVALID_SPAN
         """Trace span of this attempt at the job."""
         self.is_ending = False
         """Whether the result is being sent to the queue, which then reports whether the claim was
@@ -132,7 +134,7 @@ class JobRunner:
     async def suspend(self, seconds: float) -> None:
         """Pause its steps and store their state within the given time. Then cancel the task."""
         self._is_suspended = True
-        self.span.event("put aside")
+        self.span.add_event("put aside")
         try:
             async with asyncio.timeout(seconds):
                 await self._snapshots.suspend(seconds / 2)
@@ -145,7 +147,7 @@ class JobRunner:
         if self._snapshots.are_complete and not self.is_ending:
             return True
         self._snapshots.resume()
-        self.span.event("goes on")
+        self.span.add_event("goes on")
         self._is_suspended = False
         return False
 
@@ -191,7 +193,7 @@ class JobRunner:
             data = await equal_job.read(store, patience, output)
             if data is None:
                 return []
-            small_files = await small_images.of(read, output.key) if output.num_frames else {}
+            small_files = await small_images_of(read, output.key) if output.num_frames else {}
             key = await self._files.put(output.index, output.content_type, data, small_files)
             small_bytes = sum(map(len, small_files.values()))
             copied.append(output.model_copy(update={"key": key, "beside_bytes": small_bytes}))
@@ -291,7 +293,7 @@ class JobRunner:
         details = (self._job.id, error.code, error.message)
         log.warning("job %s failed: %s: %s", *details, exc_info=logged_cause)
         self.is_ending = True
-        self.span.fail(error.code)
+        spans.fail(self.span, error.code)
         with spans.span("finish"):
             spent = self.bill.spent
             fail = partial(self._queue.fail, self.claim, error, retry=retry, spent=spent)

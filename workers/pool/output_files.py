@@ -1,20 +1,34 @@
-"""Output files of one running job: encoded, stored, and deleted if the claim is lost."""
+"""Output files of one running job: checked, encoded, stored, and deleted if the claim is lost.
+
+On a slice of several hosts only the leader runs jobs, so only the leader calls the safety hook.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from typing import Any
 
-from service.jobs.model.job import Job, Output
-from service.jobs.storage.object_store import beside_key, job_folders, output_key
+import numpy as np
+
+from models.spec.request_images import without_images
+from service.jobs.model.job import Job, JobError, Output
+from service.jobs.storage.object_store import SMALL_IMAGE_TYPE, beside_key, job_folders, output_key
 from service.recipes.recipe import Recipe
+from service.safety.checker import SafetyChecker
+from service.safety.safety_check import SafetyCheck, ShownImage
+from service.safety.verdict import SafetyRefused
+from workers.engine.errors import GenerationFailed
 from workers.engine.generation import EngineOutput
 from workers.engine.stage_timing import InterleavedTimer
-from workers.media import sheets
+from workers.media import image
 from workers.media.outputs import File, count, files, preview_fps
-from workers.media.sound import Sound
+from workers.media.video import Sound
 from workers.pool.job_context import JobContext
 from workers.retry import until_reached
+
+CHECK_FORMAT = "png"
+"""Lossless format of images sent to the safety hook, regardless of the request's format."""
 
 
 class OutputFiles:
@@ -29,11 +43,14 @@ class OutputFiles:
     async def save(
         self, number: int, recipe: Recipe, seed: int, generated: EngineOutput
     ) -> list[Output]:
-        """Encode and store one image's files one at a time, to save memory, while steps continue.
+        """Check, encode and store one image's files, one at a time to save memory.
 
-        Raises: StoreError.
+        Steps continue meanwhile.
+
+        Raises: GenerationFailed, NoVerdict: the check fails; StoreError.
         """
         job, worker = self._context.job, self._context.worker
+        await worker.check(job, number, generated.pixels)
         rate_hz = worker.engine.pipeline.spec.sound_hz
         sound = None if generated.sound is None or not rate_hz else Sound(generated.sound, rate_hz)
         request = job.request
@@ -63,7 +80,7 @@ class OutputFiles:
         key = output_key(self._context.job.id, self._context.claim.fence, index, content_type)
         await until_stored(self._put, key, data, content_type)
         for name, small in small_files.items():
-            await until_stored(self._put, beside_key(key, name), small, sheets.CONTENT_TYPE)
+            await until_stored(self._put, beside_key(key, name), small, SMALL_IMAGE_TYPE)
         return key
 
     async def _put(self, key: str, data: bytes, content_type: str) -> None:
@@ -93,3 +110,48 @@ class OutputFiles:
         images = [job.outputs, *(snapshot.outputs for snapshot in job.snapshots)]
         output_keys = tuple(output.key for outputs in images for output in outputs)
         return [key for key in self._stored if not key.startswith(output_keys)]
+
+
+class OutputChecks:
+    """Client of the safety hook, which fails jobs that the hook refuses.
+
+    Args:
+        max_frames: maximum number of frames of a video to send.
+    """
+
+    def __init__(self, checker: SafetyChecker, max_frames: int) -> None:
+        self._checker = checker
+        self._max_frames = max_frames
+
+    async def __call__(self, job: Job, number: int, pixels: np.ndarray) -> None:
+        """Check one image or video.
+
+        Raises:
+            GenerationFailed: the hook refuses it.
+            NoVerdict: the hook gives no verdict, and the policy refuses.
+        """
+        samples = await asyncio.to_thread(lambda: tuple(_shown(pixels, self._max_frames)))
+        question = SafetyCheck(
+            "after", job.tenant, job.model, _fields(job), samples, job.id, number
+        )
+        try:
+            await self._checker.check(question, job.tenant)
+        except SafetyRefused as refused:
+            message = f"this server's safety check refuses the output: {refused}"
+            raise GenerationFailed(JobError(code="refused_by_safety", message=message)) from None
+
+
+def _fields(job: Job) -> dict[str, Any]:
+    request = without_images(job.request)
+    request.pop("webhook", None)
+    return request
+
+
+def _shown(pixels: np.ndarray, max_frames: int) -> Iterator[ShownImage]:
+    content_type = image.CONTENT_TYPES[CHECK_FORMAT]
+    if pixels.ndim == 3:
+        yield ShownImage("output", content_type, image.encode(pixels, CHECK_FORMAT))
+        return
+    frames = np.linspace(0, len(pixels) - 1, min(max_frames, len(pixels))).round().astype(int)
+    for frame in frames.tolist():
+        yield ShownImage("output", content_type, image.encode(pixels[frame], CHECK_FORMAT), frame)

@@ -49,7 +49,7 @@ from workers.loading.loras import configured_loras
 from workers.loading.model import MeshSlice
 from workers.loading.together import LoadedModel
 from workers.loading.upscalers import UpscalerCache, load_upscalers, upscaler_bytes
-from workers.media.marking import Marking
+from workers.media.outputs import Marking
 from workers.media.sent_videos import SentVideos
 from workers.multihost.exits import exit_within
 from workers.multihost.follower import Follower
@@ -58,9 +58,10 @@ from workers.multihost.leader import Leader
 from workers.multihost.leader_link import LeaderLink
 from workers.multihost.session import agree, join_slice
 from workers.pool import listed_sizes, metrics
+from workers.pool.job_context import OutputCheck
 from workers.pool.lora_files import StoredLoras
 from workers.pool.origin import origin_of, show
-from workers.pool.output_checks import OutputCheck, OutputChecks
+from workers.pool.output_files import OutputChecks
 from workers.pool.time_sharing import ResidentModels, TimeSharedModels
 from workers.pool.worker import Worker, raise_failures
 from workers.programs import batch_sizes, warmup
@@ -263,7 +264,7 @@ async def run_all(
     return max(result for result in ended if isinstance(result, int))
 
 
-async def _worker(
+async def _worker(  # noqa: PLR0913 # what the pool's workers share
     closing: AsyncExitStack,
     settings: Settings,
     pool_name: str,

@@ -11,32 +11,27 @@ from functools import partial
 from service.jobs import job_spans
 from service.jobs.model.job import JobState
 from service.jobs.model.preemption import Preemptible
-from service.jobs.queue import Claim, ClaimUsage, Queue
+from service.jobs.queue import Claim, ClaimUsage
 from service.jobs.redis.tasks import cancel
 from service.jobs.storage.errors import StoreError
-from service.jobs.storage.object_store import Store
 from service.settings.pools import PoolSettings
 from service.tracing.log_context import hide_prompts, log_fields, note
-from workers.engine.engine import Engine
-from workers.media.marking import Marking
-from workers.media.sent_videos import SentVideos
 from workers.pool import metrics
 from workers.pool.capacity import Capacity
-from workers.pool.job_context import JobContext, WorkerContext
+from workers.pool.job_context import JobContext, WorkerContext, no_check
 from workers.pool.job_runner import JobRunner
 from workers.pool.leases import Leases
-from workers.pool.origin import made_by
-from workers.pool.output_checks import OutputCheck, no_check
 from workers.pool.progress import Progress
-from workers.pool.quality_samples import QualitySamples
 from workers.pool.snapshot_budget import Budget
 from workers.pool.snapshot_store import SnapshotStore
 from workers.pool.snapshots import Snapshots
 from workers.pool.usage import Bill
-from workers.retry import Patience, until_reached
+from workers.retry import until_reached
 
 DROPPED = "dropped"
 """Outcome of a job whose claim is no longer valid."""
+SUSPENDING = 0.3
+"""Share of the drain time in which a job is suspended."""
 CHECK_EVERY_S = 0.1
 """Seconds between checks of a draining worker whether its jobs still end in time."""
 
@@ -47,36 +42,21 @@ class RunningJobs:
     """Registry of the running jobs: starts claims, and ends, drops, suspends or releases them."""
 
     def __init__(
-        self,
-        engine: Engine,
-        queue: Queue,
-        store: Store,
-        capacity: Capacity,
-        lease_s: float,
-        settings: PoolSettings,
-        marking: Marking,
-        quality_samples: QualitySamples,
-        check: OutputCheck | None = None,
-        videos: SentVideos | None = None,
+        self, worker: WorkerContext, capacity: Capacity, lease_s: float, settings: PoolSettings
     ) -> None:
-        self._queue = queue
+        self._worker = worker
+        self._queue = worker.queue
         self._capacity = capacity
         # Previews would show unchecked output.
-        self._preview_every_s = 0 if check else settings.preview_every_s
-        patience, budget = Patience(settings.store_patience_s), Budget(settings.snapshot_share)
-        self._worker = WorkerContext(
-            engine,
-            queue,
-            store,
-            patience,
-            marking,
-            check or no_check,
-            quality_samples,
-            made_by(engine.pipeline.spec, engine.layout),
-            videos or SentVideos(),
+        self._preview_every_s = settings.preview_every_s if worker.check is no_check else 0
+        self._suspend_s = SUSPENDING * settings.drain_s
+        self._clearing: asyncio.Task[None] | None = None
+        """Task that suspends jobs for an operator's drain, while the worker keeps running."""
+        self._snapshot_store = SnapshotStore(
+            *(worker.engine, worker.queue, worker.store),
+            *(Budget(settings.snapshot_share), worker.patience),
         )
-        self._snapshot_store = SnapshotStore(engine, queue, store, budget, patience)
-        self.leases = Leases(queue, lease_s, self.drop)
+        self.leases = Leases(worker.queue, lease_s, self.drop)
         self._tasks: dict[JobRunner, asyncio.Task[str]] = {}
         self._still_compiling: set[JobRunner] = set()
         """Jobs that have left while their compilations, which cannot be stopped, continue."""
@@ -193,18 +173,34 @@ class RunningJobs:
             log.info("job %s was preempted for %s", claim.job.id, for_id)
         return is_ours
 
-    async def clear(self, time_s: float, suspend_s: float) -> None:
+    def check_slots(self) -> None:
+        """Verify that no slot is taken while no job runs.
+
+        Raises: RuntimeError: the slot would never be freed.
+        """
+        if not self._tasks and not self._capacity.is_unused:
+            raise RuntimeError("slots are taken while no job runs; restart the pool")
+
+    def begin_clearing(self) -> bool:
+        """Begin to suspend all running jobs; False: none runs, or this is in progress."""
+        if not self._tasks or (self._clearing and not self._clearing.done()):
+            return False
+        self._clearing = asyncio.create_task(self.clear(0))
+        return True
+
+    async def clear(self, time_s: float, suspend_s: float | None = None) -> None:
         """Finish or suspend all running jobs; return when none is left.
 
         Jobs that can end within `time_s` do; the others are suspended as soon as possible, for
         other workers.
 
         Args:
-            aside_s: timeout to suspend one job.
+            suspend_s: timeout to suspend one job; None: a share of the drain time.
         """
         until = time.monotonic() + time_s
+        timeout_s = self._suspend_s if suspend_s is None else suspend_s
         await asyncio.gather(
-            *(self._clear(runner, until, suspend_s) for runner in list(self._tasks))
+            *(self._clear(runner, until, timeout_s) for runner in list(self._tasks))
         )
 
     async def _clear(self, runner: JobRunner, until: float, suspend_s: float) -> None:
@@ -246,7 +242,7 @@ class RunningJobs:
                 outcome = await runner.run()
             finally:
                 log.info("job %s ended: %s", job.id, outcome)
-                runner.span.set({job_spans.OUTCOME: outcome})
+                runner.span.set_attribute(job_spans.OUTCOME, outcome)
         return outcome
 
     def _free_resources(self, runner: JobRunner, task: asyncio.Task[str]) -> None:

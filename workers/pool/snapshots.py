@@ -118,7 +118,7 @@ class Snapshots:
 
     def _begin_row(self, number: int, row: Row) -> None:
         self._rows[number] = row
-        self._sizes[number] = self._snapshot_store.engine.snapshot_bytes(row)
+        self._sizes[number] = self._snapshot_store.engine.snapshots.bytes(row)
         if number in self._recorded and row.image_done <= self._recorded[number].step:
             del self._recorded[number]  # it did not fit, and the engine started over
 
@@ -135,7 +135,7 @@ class Snapshots:
                 device_seconds=row.progress.device_seconds,
                 outputs=tuple(outputs),
             )
-            if self._snapshot_store.engine.snapshot_bytes(row) is not None:
+            if self._snapshot_store.engine.snapshots.bytes(row) is not None:
                 row_snapshot = await self._snapshot_store.engine.take_snapshot(row)
                 key = snapshot_key(self._claim.job.id, self._claim.fence, number, row_snapshot.done)
                 store, origin = self._snapshot_store, self._origins[number]
@@ -170,7 +170,7 @@ class Snapshots:
     def resume(self) -> None:
         """Resume the rows paused by `suspend`."""
         for row in self._rows.values():
-            self._snapshot_store.engine.resume(row)
+            self._snapshot_store.engine.step_loop.resume(row)
 
     async def suspend(self, boundary_s: float) -> None:
         """Pause all images of the job, and store their state.

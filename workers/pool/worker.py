@@ -10,7 +10,6 @@ import logging
 import secrets
 import time
 from collections.abc import Coroutine, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,35 +19,33 @@ from service.jobs.model.ledger import Origin
 from service.jobs.queue import ClaimList, Queue
 from service.jobs.redis.tasks import cancel
 from service.jobs.storage.object_store import Store
-from service.jobs.tenants import Tenants
 from service.settings.pools import PoolSettings
 from workers import metrics as worker_metrics
 from workers.engine.engine import Engine
 from workers.health.liveness import Liveness
-from workers.media.marking import Marking
+from workers.media.outputs import PLAIN_MARKING, Marking
 from workers.media.sent_videos import SentVideos
 from workers.pool import metrics
 from workers.pool.capacity import Capacity
 from workers.pool.cost_reporting import CostReporter
 from workers.pool.idle_work import IdleWork
+from workers.pool.job_context import OutputCheck, WorkerContext, no_check
 from workers.pool.measuring import Trials, closeness
-from workers.pool.output_checks import OutputCheck
+from workers.pool.origin import made_by
 from workers.pool.preemption import Preemption
 from workers.pool.quality_samples import QualitySamples
-from workers.pool.running_jobs import RunningJobs
+from workers.pool.registration import Registration
+from workers.pool.running_jobs import SUSPENDING, RunningJobs
 from workers.pool.time_sharing import ResidentModels
 from workers.profiling.recorder import Profiler
-from workers.retry import QUEUE_ERRORS, until_reached
+from workers.retry import QUEUE_ERRORS, Patience, until_reached
 
 ANY_SIZE = Sizes()
-PLAIN_MARKING = Marking()
 UNKNOWN = Origin()
 CLAIM_WAIT_S = 5.0
 """Seconds that one claim waits for a job."""
-HEARTBEATS = 3
-"""Heartbeats per lease; a worker without any counts as gone."""
-ENDING, SUSPENDING = 0.5, 0.3
-"""Shares of the drain time: to finish jobs, and to suspend the others."""
+ENDING = 0.5
+"""Share of the drain time in which jobs may finish; the others are suspended afterwards."""
 SHUTDOWN_TIMEOUT_S = 5.0
 """Seconds that a leaving worker tries to reach Redis; otherwise its leases lapse soon after."""
 
@@ -63,7 +60,7 @@ class Worker:
         origin: origin of its outputs.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 # what the pool's process shares with its workers
         self, name: str, engine: Engine, queue: Queue, store: Store, settings: PoolSettings,
         lease_s: float, liveness: Liveness | None = None, served: Sizes = ANY_SIZE,
         marking: Marking = PLAIN_MARKING, check: OutputCheck | None = None,
@@ -73,45 +70,43 @@ class Worker:
         self.name = f"{name}-{secrets.token_hex(3)}"
         self.engine = engine
         self._queue = queue
-        self._drain_s = settings.drain_s
-        self._max_compiling = settings.max_compiling
-        self._heartbeat_s = lease_s / HEARTBEATS
-        self._tenants = Tenants({}, queue.redis, self._heartbeat_s)
-        batching = Batching(mode=engine.batching.mode)
-        update = {"batching": batching, "sizes": served}
-        self._spec = engine.pipeline.spec.model_copy(update=update)
+        self._settings = settings
         self._capacity = Capacity(engine.slots)
         self._cost_reporter = CostReporter(engine, queue, name)
         self._quality_samples = QualitySamples(engine, settings.receipts)
         self._idle = IdleWork()
-        self._running = RunningJobs(
-            *(engine, queue, store, self._capacity, lease_s, settings, marking),
-            *(self._quality_samples, check, videos),
+        shared = WorkerContext(
+            *(engine, queue, store, Patience(settings.store_patience_s), marking),
+            *(check or no_check, self._quality_samples),
+            *(made_by(engine.pipeline.spec, engine.layout), videos or SentVideos()),
         )
+        self._running = RunningJobs(shared, self._capacity, lease_s, settings)
         self._preemption = Preemption(
             self.name, self._running, self._capacity, self._cost_reporter, settings
         )
         self._profiler = Profiler(self.name, engine, queue, store)
         self.liveness = liveness or Liveness()
         self._time_sharing = time_sharing or ResidentModels()
-        self._quantum_s = settings.quantum_s
+        batching = Batching(mode=engine.batching.mode)
+        update = {"batching": batching, "sizes": served}
+        self._registration = Registration(
+            *(self.name, engine.pipeline.spec.model_copy(update=update), queue, self._running),
+            *(self._cost_reporter, self._time_sharing, lease_s),
+        )
         self._origin = origin
-        self._is_ready = False
         self._drain = asyncio.Event()
         self._leave = asyncio.Event()
-        self._clearing: asyncio.Task[None] | None = None
-        """Task that suspends jobs for an operator's drain, while the worker keeps running."""
         self._stop_requested = False
 
     @property
     def model(self) -> str:
         """Name of the model that the worker serves."""
-        return self._spec.name
+        return self._registration.spec.name
 
     @property
     def is_ready(self) -> bool:
         """Return whether it accepts jobs, when it is its turn."""
-        return self._is_ready
+        return self._registration.is_ready
 
     @property
     def jobs(self) -> int:
@@ -144,7 +139,7 @@ class Worker:
         self.liveness.warms_up()
         helpers = spawn(
             self.liveness.beat(),
-            self._beat(),
+            self._registration.run(),
             self._running.leases.run(),
             self._watch_cancels(),
             self._cost_reporter.run(),
@@ -160,7 +155,7 @@ class Worker:
             raise_failures([*helpers, *main])
             self._time_sharing.stop()
             self.liveness.drains()
-            metrics.ready.labels(self._spec.name).set(0)
+            metrics.ready.labels(self.model).set(0)
             await cancel(*main)
             await self._end_jobs()
         finally:
@@ -170,7 +165,7 @@ class Worker:
     async def _serve(self, warmup: Sequence[Fields], trials: Trials) -> None:
         async with self._time_sharing.warming:
             await self._time_sharing.ensure_present(self.model)
-            began, models = time.time(), (self._spec.name,)
+            began, models = time.time(), (self.model,)
             await self.engine.readiness.warm_up(warmup)
             began = worker_metrics.started(models, "warm_up", began)
             broken = await trials.run_alone()
@@ -178,10 +173,10 @@ class Worker:
         if broken:
             await self._stay_not_ready(broken)
         await self._cost_reporter.report()
-        self._is_ready = True
-        await until_reached(self._register)
+        self._registration.is_ready = True
+        await until_reached(self._registration.renew)
         log.info("pool %s is ready", self.name)
-        metrics.ready.labels(self._spec.name).set(1)
+        metrics.ready.labels(self.model).set(1)
         self.liveness.serves()
         self._idle = IdleWork(
             partial(self._measure_in_background, warmup, trials), self._quality_samples.run
@@ -217,7 +212,8 @@ class Worker:
         await trials.run_batches(await self._cost_reporter.recent_measurements())
         if not self.engine.batching.is_exact:
             batching = await closeness(self.engine, warmup)
-            self._spec = self._spec.model_copy(update={"batching": batching})
+            spec = self._registration.spec.model_copy(update={"batching": batching})
+            self._registration.spec = spec
 
     async def _stay_not_ready(self, reason: str) -> None:
         """Stay unready until stopped, since a restart would load the same weights."""
@@ -230,7 +226,7 @@ class Worker:
         self.liveness.claims()
         return await self._queue.claim(
             self.name,
-            self._spec.name,
+            self.model,
             images,
             wait_s=CLAIM_WAIT_S,
             warm=self._cost_reporter.warm,
@@ -241,18 +237,18 @@ class Worker:
             has_room=lambda: (
                 self._capacity.free >= images and self._time_sharing.is_present(self.model)
             ),
-            may_compile=lambda: self._running.compiling < self._max_compiling,
+            may_compile=lambda: self._running.compiling < self._settings.max_compiling,
             origin=self._origin,
         )
 
     async def _end_jobs(self) -> None:
         """Finish or suspend running jobs. After an engine failure, they end by themselves."""
         log.info("pool %s drains", self.name)
-        self._is_ready = False  # schedulers must not count on it
-        metrics.ready.labels(self._spec.name).set(0)
-        limit_s = SHUTDOWN_TIMEOUT_S if self.engine.failure.done() else self._drain_s
+        self._registration.is_ready = False  # schedulers must not count on it
+        metrics.ready.labels(self.model).set(0)
+        limit_s = SHUTDOWN_TIMEOUT_S if self.engine.failure.done() else self._settings.drain_s
         clearing = self._running.clear(ENDING * limit_s, SUSPENDING * limit_s)
-        ends, announcing = spawn(clearing, self._leave.wait()), spawn(self._announce())
+        ends, announcing = spawn(clearing, self._leave.wait()), spawn(self._registration.announce())
         await asyncio.wait(
             ends,
             timeout=(ENDING + SUSPENDING) * limit_s,
@@ -266,42 +262,10 @@ class Worker:
             async with asyncio.timeout(SHUTDOWN_TIMEOUT_S):
                 await self._running.release_all()
                 await cancel(*tasks)  # a late heartbeat would register it again
-                await self._queue.unregister(self.name, self._spec.name)
+                await self._registration.end()
         except (TimeoutError, *QUEUE_ERRORS) as error:
             log.warning("Redis is unreachable: the worker exits, and its leases expire: %s", error)
         await cancel(*tasks)
-
-    async def _register(self) -> None:
-        self._check_capacity()
-        away_s, asleep = self._time_sharing.away_s(self.model), self._time_sharing.is_asleep
-        facts = replace(self._cost_reporter.facts, away_s=away_s, asleep=asleep)
-        await self._queue.register(self.name, self._spec, ready=self._is_ready, facts=facts)
-        metrics.job_metrics.expect([self._spec.name], await self._tenants.classes())
-
-    def _check_capacity(self) -> None:
-        """Verify that no slot is taken while no job runs.
-
-        Raises: RuntimeError: the slot would never be freed.
-        """
-        if self._is_ready and not self.jobs and not self._capacity.is_unused:
-            raise RuntimeError("slots are taken while no job runs; restart the pool")
-
-    async def _announce(self) -> None:
-        try:
-            await self._register()
-            await self._apply_pause()
-            self._time_sharing.apply_sleep(self.model, await self._queue.sleep_of(self.name))
-        except QUEUE_ERRORS as error:
-            log.warning("the heartbeat cannot be sent: %s", error)
-
-    async def _apply_pause(self) -> None:
-        """Suspend running jobs if an operator drains this worker, which then claims none."""
-        pause = await self._queue.pause_of(self.name, self._spec.name)
-        is_clearing = self._clearing and not self._clearing.done()
-        if pause and pause.drains and self._running.jobs and not is_clearing:
-            log.info("pool %s is drained by %s", self.name, pause.by)
-            clearing = self._running.clear(0, SUSPENDING * self._drain_s)
-            self._clearing = asyncio.create_task(clearing)
 
     async def waiting_s(self) -> float | None:
         """Seconds since the oldest queued job of its model was submitted; None: none, or paused.
@@ -319,7 +283,7 @@ class Worker:
 
     async def clear_jobs(self) -> None:
         """Let jobs finish that end soon, suspend the others, and return when none is left."""
-        await self._running.clear(self._quantum_s, SUSPENDING * self._drain_s)
+        await self._running.clear(self._settings.quantum_s)
         await self._running.emptied()
 
     async def offload_weights(self) -> None:
@@ -336,13 +300,8 @@ class Worker:
 
     async def announce(self) -> None:
         """Report to the queue how soon its jobs can begin, once the worker is ready."""
-        if self._is_ready:
-            await self._announce()
-
-    async def _beat(self) -> None:
-        while True:
-            await self._announce()
-            await asyncio.sleep(self._heartbeat_s)
+        if self.is_ready:
+            await self._registration.announce()
 
     async def _watch_cancels(self) -> None:
         async for job_id in self._queue.canceled():

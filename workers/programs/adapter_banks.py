@@ -55,7 +55,8 @@ class AdapterBanks:
             module = nnx.merge(
                 getattr(self._pipeline.graphs, network), getattr(self._pipeline.weights, network)
             )
-            for path, array in page_arrays(module, changes, len(pages)).items():
+            contents = page_arrays(module, changes, len(pages), adapter.has_magnitudes)
+            for path, array in contents.items():
                 index = self._indices[f"{network}.{path}"]
                 if _has_numbers(array) or any(index in self._written[page] for page in pages):
                     yield index, pages, array

@@ -134,7 +134,7 @@ class ExecutableFiles:
             try:
                 text, inputs, outputs = content
                 load = jax_internals.deserialize_and_load
-                program = load(text, inputs, outputs, execution_devices=devices)
+                program: Program = load(text, inputs, outputs, execution_devices=devices)
             except Exception as error:  # runtimes raise various errors
                 self._refuse(full_key, f"cannot be loaded: {error}")
             else:

@@ -78,7 +78,8 @@ def copied(array: jax.Array) -> Host:
     """Copy an array to host memory, pinned if the devices support it."""
     if is_pinnable(array):
         pinned = array.sharding.with_memory_kind(HOST_MEMORY)
-        return jax.block_until_ready(jax.device_put(array, pinned))
+        copy: jax.Array = jax.block_until_ready(jax.device_put(array, pinned))
+        return copy
     return np.array(array)
 
 

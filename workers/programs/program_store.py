@@ -65,7 +65,8 @@ class ProgramStore:
 
     def _compile(self, trace: Callable[[], Traced]) -> Compiled:
         with building(), metrics.building(self._model):
-            return trace().lower().compile()
+            compiled: Compiled = trace().lower().compile()
+            return compiled
 
     def _program_key(self, name: tuple[str, ...], arguments: PyTree) -> Mapping[str, Any]:
         return self._key(name, arguments, self._arguments.layout)

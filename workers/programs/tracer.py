@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.stages import Traced
+from jax.stages import Traced, Wrapped
 from jaxtyping import Array, Bool, Shaped
 
 from models.interface.finite import CheckedOutput, decode_checked
@@ -20,7 +20,7 @@ from models.parallel.axis_rules import Layout, Split
 from models.parallel.trace_options import TraceOptions
 from workers.programs.abstract_arguments import AbstractArguments
 from workers.programs.bucket_programs import Values
-from workers.programs.conditioning import STEPS, gather_steps
+from workers.programs.precomputed_modulations import STEPS, gather_steps
 from workers.programs.row_tree import check_row
 
 
@@ -140,7 +140,9 @@ class Tracer:
         jitted = self._jit(pixels, self.arguments.replicated)
         return jitted.trace(self._abstract_weights, self.arguments.row(row))
 
-    def _jit(self, function: Callable[..., Any], to: PyTree, layout: Layout | None = None) -> Any:
+    def _jit(
+        self, function: Callable[..., Any], to: PyTree, layout: Layout | None = None
+    ) -> Wrapped:
         """Jit a function with trace options. Args: to: output shardings; None: not set here."""
         options = TraceOptions(layout or self.layout, record=self._record)
 

@@ -14,14 +14,14 @@ from typing import Any
 
 from PIL import Image
 
-from models.interface.pipeline import Fields, Pipeline, PreparedRow, RequestError, Step
+from models.interface.pipeline import Fields, Pipeline, PreparedRow, Step
 from models.interface.step_program import StepProgram
 from models.spec.hires import FIELD as HIRES
-from models.spec.hires import with_defaults
-from models.spec.hires_settings import type_errors
+from models.spec.hires import type_errors, with_defaults
 from models.spec.lora import Lora, RequestedLora, always
 from models.spec.model_spec import ModelSpec
 from models.spec.passes import passes
+from models.spec.request import RequestError
 from models.spec.request_images import IMAGE_FIELDS, field_of
 from service.settings.section import ConfigError
 from workers.programs import second_pass
@@ -48,8 +48,8 @@ def _with_hires(spec: ModelSpec, fields: Fields, entry: Mapping[str, Any]) -> Fi
     if fields.get(HIRES) is None or HIRES not in spec.fields:
         return fields
     section = "warmup" if HIRES in entry else "defaults"
-    for key, message in type_errors(fields[HIRES]):
-        raise ConfigError(f"models.{spec.name}.{section}.{key}: {message}")
+    for error in type_errors(fields[HIRES]):
+        raise ConfigError(f"models.{spec.name}.{section}.{error}")
     multiple = spec.limits.size_multiple_px
     return {**fields, HIRES: with_defaults(fields[HIRES], fields, multiple, spec.enlargers)}
 

@@ -47,7 +47,7 @@ def chip_of(devices: Sequence[jax.Device]) -> Chip:
 
 def is_described(device: jax.Device) -> bool:
     """Return whether a device is only described by a compiler."""
-    return device.client.runtime_type == "compile_only_runtime"
+    return bool(device.client.runtime_type == "compile_only_runtime")
 
 
 def known_chip(device: jax.Device) -> Chip | None:

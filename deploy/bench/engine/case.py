@@ -85,7 +85,7 @@ def opened(case: EngineCase) -> LoadedCase:
     Raises:
         models.checkpoint.folder.CheckpointError: no such model; names the known ones.
         workers.loading.model.NotEnoughMemory, ConfigError: it does not fit; states by how much.
-        models.interface.pipeline.RequestError: the model rejects the request; names the field.
+        models.spec.request.RequestError: the model rejects the request; names the field.
     """
     with configs_of(case) as folder:
         model = ModelSettings.model_validate(

@@ -86,4 +86,7 @@ def _seconds(
 
 
 def _products(left: Array, right: Array) -> Array:
-    return jax.lax.fori_loop(0, PRODUCTS, lambda _, x: jnp.einsum("dij,djk->dik", x, right), left)
+    product: Array = jax.lax.fori_loop(
+        0, PRODUCTS, lambda _, x: jnp.einsum("dij,djk->dik", x, right), left
+    )
+    return product

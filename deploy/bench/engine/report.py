@@ -9,7 +9,7 @@ from typing import Any
 from deploy.bench.engine.case import EngineCase
 from deploy.bench.engine.measure import measured
 from deploy.bench.machine import flags, machine, versions
-from models.interface.pipeline import RequestError
+from models.spec.request import RequestError
 from workers.engine.errors import GenerationFailed
 from workers.loading.model import NotEnoughMemory
 

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from opentelemetry import trace
+
 from models.interface.pipeline import Fields, PreparedRow, PyTree
-from service.tracing import span
 from workers.engine.engine import Engine
 from workers.engine.generation import EngineOutput
 from workers.engine.observer import UNOBSERVED, Observer
@@ -45,13 +46,13 @@ class Recorder(Observer):
         self.spans: list[Span] = []
 
     @contextmanager
-    def timed(self, model: str, stage: str) -> Iterator[span.Span]:
+    def timed(self, model: str, stage: str) -> Iterator[trace.Span]:
         """Record a stage of a request."""
         if stage == "encode":
-            yield span.NOTHING
+            yield trace.INVALID_SPAN
         else:
             with self.recording(stage):
-                yield span.NOTHING
+                yield trace.INVALID_SPAN
 
     @contextmanager
     def recording(self, stage: str) -> Iterator[None]:

@@ -9,7 +9,7 @@ import string
 from itertools import count
 from pathlib import Path
 
-from transformers import T5TokenizerFast  # type: ignore[attr-defined]
+from transformers import T5TokenizerFast
 
 from lab.demo.world import tokenizers
 from models import published

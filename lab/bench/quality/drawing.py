@@ -16,7 +16,7 @@ import numpy as np
 from models.interface.image_start import latents_file
 from models.interface.pipeline import Pipeline, PyTree, Step, stack_rows
 from models.interface.step_program import StepProgram
-from models.spec.progressive import split_request
+from models.spec.passes import split_request
 from models.spec.quality_presets import EXACT
 from workers.calibration.drawing import is_left_out
 from workers.media.psnr import psnr_db

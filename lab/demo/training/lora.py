@@ -85,7 +85,7 @@ def tensors(changes: Changes, renames: Renames) -> dict[str, np.ndarray]:
     """Return every matrix by its key, in torch's memory layout."""
     stored = {}
     for path, low_rank in changes.items():
-        network, leaf = ADAPTED.fullmatch(path).groups()  # type: ignore[union-attr]
+        network, leaf = ADAPTED.fullmatch(path).groups()
         for layer in range(len(low_rank["down"])):
             key = source(leaf, layer, renames)
             if key is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
+from jax.stages import Wrapped
 
 from lab.demo.training.optimizer import optimizer
 from models.parallel.trace_options import TraceOptions
@@ -36,7 +36,7 @@ def start(model: nnx.Module) -> tuple[nnx.GraphDef, State]:
     }
 
 
-def make_advance(graph: nnx.GraphDef, seed: int, batch: int) -> Callable[..., Any]:
+def make_advance(graph: nnx.GraphDef, seed: int, batch: int) -> Wrapped:
     """Return the compiled step: (state, data, rate) → (state, loss). Step n is deterministic."""
 
     def advance(trained: State, data: Data, rate: jax.Array) -> tuple[State, jax.Array]:

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from redis.asyncio import Redis
-from redis.commands.core import AsyncScript
 
 from service.jobs.queue import Queue
 from service.jobs.redis import connection
-from service.jobs.scripts.runner import Scripts, source
-from service.jobs.scripts.script import Common, Script
+from service.jobs.scripts.composition import source
+from service.jobs.scripts.script import Script
 from service.settings.queue import QueueSettings
 from service.settings.redis import RedisSettings
 
@@ -33,41 +33,30 @@ class Clock:
     now: float = EPOCH_S
 
 
-class ClockedScripts(Scripts):
-    """Scripts that use the simulated clock's time instead of the server's."""
-
-    def __init__(self, redis: Redis, common: Common, clock: Clock) -> None:
-        super().__init__(redis, common)
-        self._clock = clock
-
-    def _registered(self, script: Script[Any]) -> AsyncScript:
-        name = script.name()
-        if name not in self._loaded:
-            text = source(name)
-            if text.count(TIME_CALL) != 1:
-                raise AssertionError(
-                    f"{name}.lua asks for the time in {text.count(TIME_CALL)} places"
-                )
-            self._loaded[name] = self._redis.register_script(
-                text.replace(TIME_CALL, CLOCK_ARGUMENT)
-            )
-        return self._loaded[name]
-
-    def _args(self, script: Script[Any]) -> list[str]:
-        whole_s = int(self._clock.now)
-        micros = round((self._clock.now - whole_s) * 1_000_000)
-        self._common["clock"] = [whole_s, min(micros, 999_999)]
-        return super()._args(script)
-
-
 class ClockedQueue(Queue):
-    """Queue with a simulated clock."""
+    """Queue whose scripts use the simulated clock's time instead of the server's."""
 
     def __init__(self, redis: Redis, settings: QueueSettings, clock: Clock) -> None:
         super().__init__(redis, settings)
-        common = Common(settings.max_events, settings.priority_advance_s)
-        self._scripts = ClockedScripts(redis, common, clock)
         self.clock = clock
+
+    def _text(self, script: Script[Any]) -> str:
+        return _clocked(script.name())
+
+    def _arguments(self, script: Script[Any]) -> list[str]:
+        whole_s = int(self.clock.now)
+        micros = round((self.clock.now - whole_s) * 1_000_000)
+        self._common["clock"] = [whole_s, min(micros, 999_999)]
+        return super()._arguments(script)
+
+
+@cache
+def _clocked(name: str) -> str:
+    """Return a script's text with the time as an argument."""
+    text = source(name)
+    if text.count(TIME_CALL) != 1:
+        raise AssertionError(f"{name}.lua asks for the time in {text.count(TIME_CALL)} places")
+    return text.replace(TIME_CALL, CLOCK_ARGUMENT)
 
 
 async def fresh_queue(url: str, settings: QueueSettings) -> ClockedQueue:

@@ -57,10 +57,10 @@ class Fleet:
         unfinished."""
         await self._scheduler.begin(self._pools, {ask.shape: ask for ask in asks}.values())
         for ask in asks:
-            self._at(ask.at_s, lambda ask=ask: self._arrive(ask))  # type: ignore[misc]
+            self._at(ask.at_s, lambda ask=ask: self._arrive(ask))
         for number, pool in enumerate(self._pools):
             self._free[pool.queue][pool] = None
-            self._at(number / len(self._pools), lambda pool=pool: self._ask(pool))  # type: ignore[misc]
+            self._at(number / len(self._pools), lambda pool=pool: self._ask(pool))
         self._at(asks[-1].at_s, self._tick_when_all_came(patience_s))
         self._at(0.0, self._tick)
         while not self._is_over:
@@ -108,7 +108,7 @@ class Fleet:
             outcome = self._outcomes[row.ask.number]
             if outcome.began_at is None:
                 outcome.began_at = self._now
-            self._at(row.ask.deadline_at + INSTANT_S, lambda row=row: self._expire(row))  # type: ignore[misc]
+            self._at(row.ask.deadline_at + INSTANT_S, lambda row=row: self._expire(row))
         self._continue(pool)
         return bool(rows)
 

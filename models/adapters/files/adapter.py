@@ -65,6 +65,22 @@ class StoredArray:
 
 
 @dataclass(frozen=True)
+class Magnitude:
+    """Magnitudes of a kernel's vectors after its change (DoRA).
+
+    The kernel is m · (W + s Δ) / ‖W + s Δ‖, with the request's scale s, the change Δ and the
+    magnitudes m. The norm is taken over all other axes.
+
+    Source: Liu et al. 2024 (DoRA), eq. 5; PEFT, src/peft/tuners/lora/dora.py, for s in the norm.
+    """
+
+    values: np.ndarray
+    """[out] or [in], float32."""
+    of_inputs: bool = False
+    """Whether each input has one; otherwise each output has."""
+
+
+@dataclass(frozen=True)
 class LowRank:
     """Change of one layer: y += s · (scale · up(down(x)) + bias), with the request's scale s."""
 
@@ -77,6 +93,7 @@ class LowRank:
     bias: StoredArray | None = None
     """[out]."""
     bias_scale: float = 1.0
+    magnitude: Magnitude | None = None
 
     @property
     def rank(self) -> int:
@@ -84,7 +101,81 @@ class LowRank:
         return self.up.shape[1]
 
 
-Changes = Mapping[LayerPosition, LowRank]
+@dataclass(frozen=True)
+class Factor:
+    """Matrix [rows, columns] that a file stores as a whole, as a product, or in Tucker's form.
+
+    Args:
+        arrays: [rows, columns, *window]; or a [rows, rank] and b [rank, columns, *window]; or t
+            [first, second, *window], a [first, rows] and b [second, columns].
+    """
+
+    arrays: tuple[StoredArray, ...]
+
+    def matrix(self) -> np.ndarray:
+        """Return the matrix in float32; a window is part of the columns."""
+        numbers = [array.float32() for array in self.arrays]
+        if len(numbers) < 3:
+            flat = [array.reshape(len(array), -1) for array in numbers]
+            return flat[0] if len(flat) == 1 else flat[0] @ flat[1]
+        core, a, b = numbers
+        inner = np.einsum("ij...,jc->ic...", core, b, optimize=True)
+        return np.tensordot(a, inner, (0, 0)).reshape(a.shape[1], -1)
+
+
+@dataclass(frozen=True)
+class Kronecker:
+    """Kronecker product of two matrices (LoKr)."""
+
+    left: Factor
+    right: Factor
+
+    def matrix(self) -> np.ndarray:
+        """Return the product in float32."""
+        return np.kron(self.left.matrix(), self.right.matrix())
+
+
+@dataclass(frozen=True)
+class Hadamard:
+    """Product of two matrices by element (LoHa)."""
+
+    left: Factor
+    right: Factor
+
+    def matrix(self) -> np.ndarray:
+        """Return the product in float32."""
+        product: np.ndarray = self.left.matrix() * self.right.matrix()
+        return product
+
+
+@dataclass(frozen=True)
+class Composed:
+    """Change of one layer by LoKr, LoHa or a whole matrix, otherwise as `LowRank`.
+
+    Source: Yeh et al. 2023 (LyCORIS), section 3; Hyeon-Woo et al. 2022 (FedPara), for LoHa.
+    """
+
+    product: Factor | Kronecker | Hadamard
+    """Change of the file's layer, [outputs, inputs * window]."""
+    rows: slice | np.ndarray
+    """Outputs of the file's layer that belong to this layer."""
+    shape: KernelShape
+    rank: int
+    """Upper bound of the rank, from the sizes of the file's arrays."""
+    scale: float = 1.0
+    bias: StoredArray | None = None
+    bias_scale: float = 1.0
+    magnitude: Magnitude | None = None
+
+    def kernel(self) -> np.ndarray:
+        """Return the change of the kernel without `scale`, [*window, in, out] in float32."""
+        matrix = self.product.matrix()[self.rows]
+        shape = (self.shape.out_features, self.shape.in_features, *self.shape.window)
+        return np.moveaxis(matrix.reshape(shape), (0, 1), (-1, -2))
+
+
+LayerChange = LowRank | Composed
+Changes = Mapping[LayerPosition, LayerChange]
 
 
 @dataclass(frozen=True)
@@ -102,11 +193,16 @@ class Adapter:
         return max(change.rank for change in self._changes())
 
     @property
+    def has_magnitudes(self) -> bool:
+        """Return whether any layer has the magnitudes of its vectors (DoRA)."""
+        return any(change.magnitude is not None for change in self._changes())
+
+    @property
     def pages(self) -> int:
         """Number of bank pages that the adapter occupies."""
-        return pages_of(self.rank)
+        return pages_of(self.rank, self.has_magnitudes)
 
-    def _changes(self) -> Iterable[LowRank]:
+    def _changes(self) -> Iterable[LayerChange]:
         return (change for changes in self.networks.values() for change in changes.values())
 
 
@@ -115,10 +211,16 @@ class AdapterSummary:
     """Summary of an adapter's file after full validation."""
 
     rank: int
-    """Highest rank of a layer."""
+    """Highest rank of a layer in banks."""
     networks: tuple[str, ...]
     """Names of the changed networks in the pipeline's weights."""
     ignored: tuple[str, ...]
     """Keys of the file without effect, as in diffusers."""
     bytes: int
     """Size of the file."""
+    has_magnitudes: bool = False
+    """Return whether any layer has the magnitudes of its vectors (DoRA)."""
+    is_reduced: bool = False
+    """Whether a layer of the file has a higher rank."""
+    warnings: tuple[str, ...] = ()
+    """Differences between the file and what requests use, for people."""

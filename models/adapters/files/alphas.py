@@ -43,7 +43,7 @@ class Alphas:
         if self._config and has_keys:
             raise AdapterError("it has an alpha in its metadata and others in keys: keep one kind")
         for key, value in self._config.items():
-            if key.rpartition(".")[2] in ("use_dora", "alora_invocation_tokens") and value:
+            if key.rpartition(".")[2] == "alora_invocation_tokens" and value:
                 raise AdapterError(f"{shown(key)}: adapters of this kind are not served")
 
     def of(self, layer: LayerEntries, rank: int) -> float:

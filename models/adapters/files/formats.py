@@ -1,49 +1,80 @@
 """Reader of adapter files, which converts all supported formats to `Adapter`.
 
-Supported are the formats of PEFT and diffusers, kohya's sd-scripts and musubi-tuner, ComfyUI,
-ai-toolkit, fal and XLabs. They differ in layer names (`names`) and key endings (`key_endings`). The
-values have the same meaning in all formats: y += alpha / rank · up(down(x)).
+Supported are the formats of PEFT and diffusers, kohya's sd-scripts and musubi-tuner, LyCORIS,
+OneTrainer, ComfyUI, ai-toolkit, fal and XLabs. They differ in layer names (`names`) and key endings
+(`key_endings`). The values have the same meaning in all formats: y += alpha / rank · up(down(x)).
 
 Source: diffusers, src/diffusers/loaders/lora_conversion_utils.py, for the meaning of each key.
 """
 
 from __future__ import annotations
 
-import re
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from models.adapters.files.adapter import (
     Adapter,
     AdapterError,
     AdapterSummary,
+    LayerChange,
     LayerPosition,
-    LowRank,
 )
 from models.adapters.files.alphas import Alphas
 from models.adapters.files.base_models import looks_made_for
 from models.adapters.files.key_endings import LayerEntries, by_layer, check_kind, listed
-from models.adapters.files.low_rank import OTHER_BASE, changes_of, check_sizes, check_width
+from models.adapters.files.layer_changes import OTHER_BASE, changes_of, check_sizes, check_width
 from models.adapters.files.names import Names
+from models.adapters.files.passed_over import (
+    Ignored,
+    reason_of,
+    reason_of_layer,
+    warnings_of,
+    without_duplicates,
+)
+from models.adapters.files.reduction import Loss, low_rank
 from models.adapters.files.tensor_file import TensorEntry, TensorFile, opened
-from models.spec.lora import Expert
+from models.spec.lora import PAGE_RANK, Expert
+
+MEASURED = 2e11
+"""Approximate number of operations for measuring what a reduction leaves out."""
 
 
-def inspect(path: Path, names: Names, expert: Expert | None = None) -> AdapterSummary:
-    """Validate an adapter's file completely, with one of its arrays in memory at a time.
+def inspect(
+    path: Path, names: Names, expert: Expert | None = None, max_rank: int | None = None
+) -> AdapterSummary:
+    """Validate an adapter's file completely, with one of its layers in memory at a time.
 
     Args:
         names: of the model's layers.
         expert: of Wan 2.2, that the file is for; None: high noise, as in diffusers.
+        max_rank: that a bank has for the adapter, to which it is reduced; None: any.
 
     Raises: AdapterError: as `read`.
     """
     with opened(path) as file:
-        layers, ignored = _sorted(file, names.of(expert))
-        ranks = [(network, change.rank) for network, _, change in _changes(file, layers)]
-        networks = tuple(sorted({network for network, _ in ranks}))
-        return AdapterSummary(max(rank for _, rank in ranks), networks, ignored, file.bytes)
+        content = _content(file, names.of(expert))
+        ranks, networks, has_magnitudes = [], set(), False
+        for layer in content.layers:
+            changes = [change for _, change in content.changes(layer)]
+            ranks.append(max(change.rank for change in changes))
+            networks.add(layer.goal.network)
+            has_magnitudes |= any(change.magnitude is not None for change in changes)
+        rank, warnings = max(ranks), [*warnings_of(content.ignored)]
+        limit = _limit(max_rank, has_magnitudes)
+        if limit is not None and rank > limit:
+            warnings.append(_reduction(content, ranks, limit))
+        return AdapterSummary(
+            rank if limit is None else min(rank, limit),
+            tuple(sorted(networks)),
+            tuple(content.ignored),
+            file.bytes,
+            has_magnitudes,
+            limit is not None and rank > limit,
+            tuple(warnings),
+        )
 
 
 def read(path: Path, names: Names, expert: Expert | None = None) -> Adapter:
@@ -52,78 +83,94 @@ def read(path: Path, names: Names, expert: Expert | None = None) -> Adapter:
     Raises: AdapterError: not a safetensors file, an unsupported kind of adapter, made for another
         model, or non-finite values. Names the keys and the remedy.
     """
-    networks: dict[str, dict[LayerPosition, LowRank]] = defaultdict(dict)
+    networks: dict[str, dict[LayerPosition, LayerChange]] = defaultdict(dict)
     with opened(path) as file:
-        layers, ignored = _sorted(file, names.of(expert))
-        for network, place, change in _changes(file, layers):
-            networks[network][place] = change
-    return Adapter(dict(networks), ignored)
+        content = _content(file, names.of(expert))
+        for layer in content.layers:
+            networks[layer.goal.network] |= dict(content.changes(layer))
+    return Adapter(dict(networks), tuple(content.ignored))
 
 
-def _sorted(file: TensorFile, names: Names) -> tuple[list[LayerEntries], tuple[str, ...]]:
-    """Return the file's validated layers, and the keys without effect.
+@dataclass(frozen=True)
+class _Content:
+    """Validated layers of a file, not read yet."""
 
-    Raises: AdapterError.
-    """
+    file: TensorFile
+    alphas: Alphas
+    layers: list[LayerEntries]
+    ignored: Ignored
+
+    def changes(self, layer: LayerEntries) -> Iterator[tuple[LayerPosition, LayerChange]]:
+        """Read the changes of a name's layers. Raises: AdapterError."""
+        return changes_of(layer, self.file, self.alphas)
+
+
+def _content(file: TensorFile, names: Names) -> _Content:
+    """Validate a file's header, and the contents of layers with two names. Raises: AdapterError."""
     check_kind(file.entries)
     layers, unmatched = by_layer(file.entries, names)
     for layer in layers:
-        check_width(layer)
-    ignored = [entry.key for entry in unmatched if _has_no_effect(entry, file, names)]
-    unknown = {entry.key for entry in unmatched} - set(ignored)
+        if layer.goal.layers:
+            check_width(layer)
+    ignored: Ignored = {}
+    for entry in unmatched:
+        if reason := reason_of(entry, file, names):
+            ignored[entry.key] = reason
+    unknown = {entry.key for entry in unmatched} - ignored.keys()
     if unknown:
         raise AdapterError(_of_another_model(unknown, file.entries, len(layers)))
-    alone = [layer for layer in layers if _is_unread(layer, names)]
-    ignored += [entry.key for layer in alone for entry in layer.entries.values()]
-    layers = [layer for layer in layers if layer not in alone]
-    if not layers:
+    used = []
+    for layer in layers:
+        if reason := reason_of_layer(layer, names):
+            ignored |= dict.fromkeys([entry.key for entry in layer.entries.values()], reason)
+        else:
+            _check_sizes(layer, file.entries)
+            used.append(layer)
+    if not used:
         raise AdapterError("it has no low-rank layers at all: this is no adapter")
-    _check_layers(layers, file.entries)
-    return layers, tuple(ignored)
+    alphas = Alphas(file, has_keys=any("alpha" in layer.entries for layer in used))
+    used, twice = without_duplicates(used, file, alphas)
+    return _Content(file, alphas, used, ignored | twice)
 
 
-def _check_layers(layers: list[LayerEntries], keys: Mapping[str, TensorEntry]) -> None:
-    """Validate sizes, and reject layers that occur twice. Raises: AdapterError."""
-    names: dict[tuple[str, LayerPosition], str] = {}
-    for layer in layers:
-        try:
-            check_sizes(layer)
-        except AdapterError as error:
-            model = looks_made_for(keys) if OTHER_BASE in str(error) else None
-            raise AdapterError(f"{error}{_looks(model)}") from None
-        for place in layer.goal.layers:
-            before = names.setdefault((layer.goal.network, place), layer.name)
-            if before != layer.name:
-                raise AdapterError(f"{listed([before, layer.name])}: the same layer by two names")
+def _check_sizes(layer: LayerEntries, keys: Mapping[str, TensorEntry]) -> None:
+    try:
+        check_sizes(layer)
+    except AdapterError as error:
+        model = looks_made_for(keys) if OTHER_BASE in str(error) else None
+        raise AdapterError(f"{error}{_looks(model)}") from None
 
 
-def _changes(
-    file: TensorFile, layers: list[LayerEntries]
-) -> Iterator[tuple[str, LayerPosition, LowRank]]:
-    """Yield network, layer and change. Raises: AdapterError."""
-    alphas = Alphas(file, has_keys=any("alpha" in layer.entries for layer in layers))
-    for layer in layers:
-        for place, change in changes_of(layer, file, alphas):
-            yield layer.goal.network, place, change
+def _limit(max_rank: int | None, has_magnitudes: bool) -> int | None:
+    """Return the rank for matrices, without the page of magnitudes. Raises: AdapterError."""
+    if max_rank is None or not has_magnitudes:
+        return max_rank
+    if max_rank <= PAGE_RANK:
+        raise AdapterError(
+            f"DoRA takes a page of {PAGE_RANK} ranks in addition to its own, and {max_rank} are "
+            "allowed; raise lora_pages of the model, or limits.max_lora_rank"
+        )
+    return max_rank - PAGE_RANK
 
 
-def _has_no_effect(entry: TensorEntry, file: TensorFile, names: Names) -> bool:
-    """Return whether a key of no layer can be ignored: zeros, or ignored by diffusers."""
-    if re.search(r"\.diff(?:_b)?$", entry.key):
-        unread = (pattern for network in names.networks for pattern in network.unread)
-        if any(re.search(pattern, entry.key) for pattern in unread):
-            return True
-    return file.is_zero(entry)
-
-
-def _is_unread(layer: LayerEntries, names: Names) -> bool:
-    """Return whether diffusers ignores all arrays of a known layer."""
-    networks = [entry for entry in names.networks if entry.network == layer.goal.network]
-    is_alone = layer.entries.keys() == {"bias"}
-    if any(re.search(entry, layer.name) for network in networks for entry in network.unread):
-        return layer.entries.keys() <= {"bias", "full"}
-    unread_alone = (entry for network in networks for entry in network.unread_alone)
-    return is_alone and any(re.search(entry, layer.name) for entry in unread_alone)
+def _reduction(content: _Content, ranks: list[int], limit: int) -> str:
+    """Return a sentence about a reduction, with the error of some of the layers."""
+    layers = [layer for layer, rank in zip(content.layers, ranks, strict=True) if rank > limit]
+    shapes = [shape for layer in layers for shape in layer.goal.layers.values()]
+    numbers = sum(
+        shape.in_features * shape.out_features * math.prod(shape.window) for shape in shapes
+    )
+    work = 12 * numbers * limit  # products of the matrices with `limit` vectors, back and forth
+    chosen = layers[:: math.ceil(work / MEASURED)]
+    loss = Loss()
+    for layer in chosen:
+        for _, change in content.changes(layer):
+            loss = loss.plus(low_rank(change, limit)[1])
+    return (
+        f"its rank of {max(ranks)} is reduced to {limit}, with an error of {loss.error:.1%} of its "
+        f"changes (measured in {len(chosen)} of {len(layers)} layers); fused into the weights "
+        "(fuse = true), it is exact"
+    )
 
 
 def _of_another_model(unknown: set[str], keys: Mapping[str, TensorEntry], matches: int) -> str:

@@ -1,7 +1,8 @@
 """Keys of an adapter's file: parsed into a layer's name and the role of the array.
 
 Source: diffusers, src/diffusers/loaders/lora_conversion_utils.py, for the meaning of each ending;
-LyCORIS, docs/Algo-Details.md, for the rejected kinds.
+LyCORIS, lycoris/modules, for those of LoKr and LoHa, and docs/Algo-Details.md for the rejected
+kinds; PEFT, src/peft/tuners/lora/dora.py, for DoRA.
 """
 
 from __future__ import annotations
@@ -9,13 +10,35 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from models.adapters.files.adapter import AdapterError
 from models.adapters.files.names import NamedLayers, Names
 from models.adapters.files.tensor_file import TensorEntry, shown
 
-Kind = Literal["down", "up", "alpha", "bias", "full"]
+Kind = Literal[
+    "down",
+    "up",
+    "mid",
+    "alpha",
+    "bias",
+    "full",
+    "magnitude",
+    "output_magnitude",
+    "lokr_w1",
+    "lokr_w1_a",
+    "lokr_w1_b",
+    "lokr_w2",
+    "lokr_w2_a",
+    "lokr_w2_b",
+    "lokr_t2",
+    "hada_w1_a",
+    "hada_w1_b",
+    "hada_w2_a",
+    "hada_w2_b",
+    "hada_t1",
+    "hada_t2",
+]
 
 _DOWN, _UP = (
     (".lora_A.weight", ".lora_A.default.weight", ".lora_down.weight"),
@@ -31,21 +54,24 @@ ENDINGS: tuple[tuple[str, Kind], ...] = (
     (".lora_B.default.bias", "bias"),
     (".diff_b", "bias"),
     (".diff", "full"),
+    (".lora_mid.weight", "mid"),
+    (".dora_scale", "magnitude"),
+    *(
+        (f".lora_magnitude_vector{ending}", "output_magnitude")
+        for ending in ("", ".weight", ".default.weight")
+    ),
+    *((f".{part}", part) for part in get_args(Kind) if part.startswith(("lokr_", "hada_"))),
 )
 """Endings of keys, and the roles of their arrays."""
 
 REFUSED: tuple[tuple[str, str], ...] = (
-    (".dora_scale", "DoRA"),
-    (".lora_magnitude_vector", "DoRA"),
-    (".hada_", "LoHa"),
-    (".lokr_", "LoKr"),
-    (".lora_mid.", "LoCon with Tucker decompositions"),
     (".lora_embedding_", "LoRA of embeddings"),
     (".boft_", "BOFT"),
     (".oft_", "OFT"),
     (".ia3_", "IA3"),
     (".on_input", "IA3"),
     (".vera_lambda_", "VeRA"),
+    (".a1.weight", "GLoRA"),
     (".w_norm", "LyCORIS with trained norms"),
     (".b_norm", "LyCORIS with trained norms"),
 )
@@ -72,7 +98,7 @@ def check_kind(keys: Iterable[str]) -> None:
         if matches:
             raise AdapterError(
                 f"{kind}: adapters of this kind are not served ({listed(matches)}); train or "
-                "convert it as plain LoRA"
+                "convert it as LoRA, LoKr, LoHa or DoRA"
             )
 
 

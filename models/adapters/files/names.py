@@ -19,7 +19,7 @@ from models.spec.lora import Expert
 
 Layers = Mapping[LayerPosition, KernelShape]
 """Layers of a name, in the order of their outputs; several if the authors' layer fuses several
-layers."""
+layers, and none if other checkpoints have the layer and this one lacks it."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,18 +16,32 @@ import numpy as np
 
 from models.adapters.files.adapter import AdapterError, StoredArray
 
-DTYPES: Mapping[str, np.dtype[Any]] = {
+FLOATS: Mapping[str, np.dtype[Any]] = {
+    "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
     "BF16": np.dtype("<u2"),
+    "F8_E4M3": np.dtype("u1"),
+    "F8_E5M2": np.dtype("u1"),
 }
-"""Supported dtypes of adapters; bfloat16 as its bits."""
-INFINITE = {"F32": 0x7F800000, "F16": 0x7C00, "BF16": 0x7F80}
-"""Exponent bits, which are all set in NaN and infinity."""
+"""Dtypes of matrices; bfloat16 and 8-bit floats as their bits."""
+WHOLE: Mapping[str, np.dtype[Any]] = {
+    **{f"I{bits}": np.dtype(f"<i{bits // 8}") for bits in (8, 16, 32, 64)},
+    **{f"U{bits}": np.dtype(f"<u{bits // 8}") for bits in (8, 16, 32, 64)},
+    "BOOL": np.dtype("u1"),
+}
+"""Dtypes of scalars, in addition to `FLOATS`."""
+DTYPES = {**FLOATS, **WHOLE}
+INFINITE = {4: 0x7F800000, 2: 0x7C00}
+"""Exponent bits by the number of bytes, which are all set in NaN and infinity; bfloat16 differs."""
+INFINITE_BF16 = 0x7F80
 LENGTH_BYTES = 8
 """Width of the header length at the beginning of a file."""
-MAX_HEADER_BYTES = 8 * 2**20
-"""Maximum header length: about 50,000 arrays."""
+MAX_HEADER_BYTES = 100_000_000
+"""Maximum header length of the safetensors format."""
+MAX_HEADER_MARKS = 2_000_000
+"""Maximum braces, brackets and commas of a header, which bound the memory of parsing it: about
+180,000 arrays, or megabytes of metadata."""
 MAX_AXES = 8
 BLOCK = 2**16
 """Numbers that are validated at a time, which fit a core's cache."""
@@ -53,6 +68,11 @@ class TensorEntry:
         """Size in the file."""
         return self.size * DTYPES[self.dtype].itemsize
 
+    @property
+    def is_float(self) -> bool:
+        """True if the elements are floats, not whole numbers."""
+        return self.dtype in FLOATS
+
 
 class TensorFile:
     """Open safetensors file with a validated header.
@@ -71,12 +91,16 @@ class TensorFile:
         _check_places(self.entries, start, self.bytes, path)
 
     def stored(self, entry: TensorEntry) -> StoredArray:
-        """Read an array. Raises: AdapterError: NaN, infinity, or a read error."""
+        """Read an array.
+
+        Raises: AdapterError: NaN, infinity, numbers beyond float32, or a read error.
+        """
         array = np.empty(entry.size, DTYPES[entry.dtype])
         self._fill(array, entry.start, entry.key)
-        if not _is_finite(array, INFINITE[entry.dtype]):
+        stored = _stored(array, entry.dtype)
+        if not _is_finite(stored):
             raise AdapterError(f"NaN or infinity in {shown(entry.key)}: train or export it again")
-        return StoredArray(array.reshape(entry.shape))
+        return StoredArray(stored.array.reshape(entry.shape))
 
     def is_zero(self, entry: TensorEntry) -> bool:
         """Return whether an array is all zeros; reads a block at a time."""
@@ -84,7 +108,7 @@ class TensorFile:
         for first in range(0, entry.size, BLOCK):
             block = np.empty(min(BLOCK, entry.size - first), dtype)
             self._fill(block, entry.start + first * dtype.itemsize, entry.key)
-            if StoredArray(block).float32().any():
+            if _stored(block, entry.dtype).float32().any():
                 return False
         return True
 
@@ -126,7 +150,37 @@ def shown(key: str) -> str:
     return plain if len(plain) <= 160 else f"{plain[:80]}…{plain[-79:]}"
 
 
+def _stored(array: np.ndarray, dtype: str) -> StoredArray:
+    """Return the numbers as one of the dtypes of `StoredArray`; those of 8 bits are exact."""
+    if dtype == "F8_E5M2":
+        return StoredArray((array.astype(np.uint16) << 8).view(np.float16))
+    if dtype == "F8_E4M3":
+        return StoredArray(_e4m3_values()[array])
+    if dtype in ("F32", "F16", "BF16"):
+        return StoredArray(array)
+    with np.errstate(over="ignore"):  # becomes infinity, which is refused
+        return StoredArray(array.astype(np.float32))
+
+
+@cache
+def _e4m3_values() -> np.ndarray:
+    """Return the numbers of all 256 patterns of 8-bit floats with 4 bits of exponent, as float16.
+
+    Source: Micikevicius et al. 2022 (FP8 formats for deep learning), table 1: no infinities.
+    """
+    bits = np.arange(256)
+    exponents, fractions = bits >> 3 & 15, bits & 7
+    sizes = np.where(
+        exponents == 0, fractions * 2.0**-9, (8 + fractions) * 2.0 ** (exponents - 10.0)
+    )
+    sizes[bits & 127 == 127] = np.nan
+    return np.where(bits < 128, sizes, -sizes).astype(np.float16)
+
+
 def _parsed(header: bytes, path: Path) -> dict[str, Any]:
+    marks = sum(header.count(mark) for mark in (b"{", b"[", b","))
+    if marks > MAX_HEADER_MARKS:
+        _broken(path, f"a header of {marks} parts, more than {MAX_HEADER_MARKS}")
     try:
         parsed = json.loads(header, object_pairs_hook=_without_doubles)
     except (ValueError, RecursionError) as error:
@@ -161,14 +215,19 @@ def _entry(key: str, fields: Any, start: int, path: Path) -> TensorEntry:
     if not all(type(number) is int and number >= 0 for number in (*shape, first, stop)):
         _broken(path, f"{shown(key)} with a shape or offsets that are no whole numbers")
     if dtype not in DTYPES:
-        raise AdapterError(
-            f"{shown(dtype)}: weights of this type are not read ({shown(key)}); save them as "
-            f"{', '.join(DTYPES)}"
-        )
+        raise unread_type(dtype, key)
     entry = TensorEntry(key, dtype, tuple(shape), start + first)
     if len(shape) > MAX_AXES or stop - first != entry.bytes:
         _broken(path, f"{shown(key)} of other bytes than its shape has")
     return entry
+
+
+def unread_type(dtype: str, key: str) -> AdapterError:
+    """Return the error of a matrix of an unsupported dtype."""
+    return AdapterError(
+        f"{shown(dtype)}: weights of this type are not read ({shown(key)}); save them as "
+        f"{', '.join(FLOATS)}"
+    )
 
 
 def _check_places(entries: Mapping[str, TensorEntry], start: int, stop: int, path: Path) -> None:
@@ -185,9 +244,9 @@ def _broken(path: Path, what: str) -> NoReturn:
     raise AdapterError(f"{path.name} is not a whole safetensors file ({what}); send it again")
 
 
-def _is_finite(array: np.ndarray, infinite: int) -> bool:
-    bits = array.view(f"<u{array.itemsize}")
-    mask = bits.dtype.type(infinite)
+def _is_finite(stored: StoredArray) -> bool:
+    bits = stored.array.view(f"<u{stored.array.itemsize}")
+    mask = bits.dtype.type(INFINITE_BF16 if stored.is_bfloat16 else INFINITE[bits.itemsize])
     scratch = np.empty(min(BLOCK, bits.size), bits.dtype)
     for first in range(0, bits.size, BLOCK):
         block = bits[first : first + BLOCK]

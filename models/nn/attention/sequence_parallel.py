@@ -100,4 +100,5 @@ def counted_only(
 
 
 def _to_next(axes: MeshAxes, devices: int, x: Array) -> Array:
-    return jax.lax.ppermute(x, axes, [(i, (i + 1) % devices) for i in range(devices)])
+    received: Array = jax.lax.ppermute(x, axes, [(i, (i + 1) % devices) for i in range(devices)])
+    return received

@@ -62,13 +62,14 @@ def _split_by_row(
         q, k, v, keys = row
         return attend(q[None], k[None], v[None], keys)[0]
 
-    return jax.shard_map(
+    attended: Array = jax.shard_map(
         lambda *rows: jax.lax.map(attend_row, rows),
         mesh=layout.mesh,
         in_specs=(spec, spec, spec, of_keys),
         out_specs=spec,
         check_vma=False,
     )(q, k, v, keys)
+    return attended
 
 
 def split_cross_attention(

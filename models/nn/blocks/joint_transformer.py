@@ -275,7 +275,8 @@ class JointTransformer(nnx.Module):
 
 def vectors_of(stacked: Modulation, vector: Float[Array, "batch width"]) -> OfLayers:
     """Compute the modulations of stacked layers."""
-    return each(stacked, lambda modulation: modulation(vector)).swapaxes(0, 1)
+    vectors: Array = each(stacked, lambda modulation: modulation(vector)).swapaxes(0, 1)
+    return vectors
 
 
 def stack_any(make: Callable[[nnx.Rngs], Block], layers: int, rngs: nnx.Rngs) -> Block | None:

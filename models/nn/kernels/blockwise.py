@@ -67,10 +67,11 @@ def _over_blocks_of_queries(
         return over(q)
     filled = jnp.pad(q, ((0, 0), (0, padded - tokens), (0, 0), (0, 0)))
     cut = filled.reshape(q.shape[0], -1, size, *q.shape[2:]).swapaxes(0, 1)
-    return jax.tree.map(
+    output: AttentionOutput = jax.tree.map(
         lambda x: x.swapaxes(0, 1).reshape(q.shape[0], padded, *x.shape[3:])[:, :tokens],
         jax.lax.map(over, cut),
     )
+    return output
 
 
 def _over_blocks_of_keys(

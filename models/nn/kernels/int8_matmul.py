@@ -119,14 +119,12 @@ def product(
         interpret: run without a TPU, slowly.
     """
     values, scale = rounded_rows(parts, interpret=interpret)
+    wide_bias = None if bias is None else bias[None].astype(jnp.float32)
     return multiplied(
         values,
         scale,
         kernel,
-        columns[None],
-        None if bias is None else bias[None].astype(jnp.float32),
-        activation,
-        parts[0].dtype,
+        Epilogue(columns[None], wide_bias, activation, parts[0].dtype),
         heads=heads,
         tokens_last=tokens_last,
         interpret=interpret,
@@ -170,7 +168,7 @@ def rounded_rows(
     return values, scale
 
 
-def _round(count: int, *references) -> None:  # type: ignore[no-untyped-def]
+def _round(count: int, *references: jax.Ref) -> None:
     parts, values, scale = references[:count], references[count:-1], references[-1]
     largest = jnp.zeros(scale.shape, jnp.float32)
     rows = [_rows(part) for part in parts]
@@ -186,31 +184,39 @@ def _round(count: int, *references) -> None:  # type: ignore[no-untyped-def]
         out[...] = jnp.minimum(near, MAX_VALUE).astype(jnp.int32).astype(jnp.int8)
 
 
-def _rows(part) -> Array:  # type: ignore[no-untyped-def]
+def _rows(part: jax.Ref) -> Array:
     """Return the rows of a part, transposed if it is stored by head."""
     values: Array = part[...]
     return values if values.ndim == 2 else values.reshape(-1, values.shape[2]).T
+
+
+class Epilogue(NamedTuple):
+    """Parameters of a product's output: activation(scale · sums · columns + bias), in a dtype."""
+
+    columns: Float[Array, "1 out"]
+    bias: Float[Array, "1 out"] | None
+    activation: Activation | None
+    dtype: DTypeLike
 
 
 def multiplied(
     parts: Sequence[Values],
     scale: Float[Array, "tokens 1"],
     kernel: OfStack,
-    columns: Float[Array, "1 out"],
-    bias: Float[Array, "1 out"] | None,
-    activation: Activation | None,
-    dtype: DTypeLike,
+    epilogue: Epilogue,
     *,
     heads: int = 0,
     tokens_last: bool = False,
     interpret: bool = False,
 ) -> Float[Array, "tokens out"] | Float[Array, "heads _rows _columns"]:
-    """Compute activation(scale · concatenated parts @ kernel · columns + bias) in a dtype.
+    """Multiply the concatenated parts by a kernel.
 
     Args:
+        scale: of each row.
         heads: number of heads that outputs are stored by; 0: [tokens, out].
         tokens_last: store [heads, dim, tokens], as `wide_attention` reads queries and values.
     """
+    columns, bias, activation, dtype = epilogue
     tokens, (_, features, outputs) = len(scale), kernel.values.shape
     blocks = blocks_for(
         tokens, features, outputs, outputs // heads if heads else LANES, jnp.dtype(dtype).itemsize
@@ -226,7 +232,7 @@ def multiplied(
     if tokens_last:
         shape = heads, dim, tokens
         out = pl.BlockSpec((across // dim, dim, rows), lambda j, i, _: (j, 0, i))
-    return pl.pallas_call(
+    output: Array = pl.pallas_call(
         partial(_multiply, len(parts), activation, tokens_last),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=1,
@@ -246,6 +252,7 @@ def multiplied(
         name="multiplied",
         interpret=interpret,
     )(kernel.number[None], *parts, scale, kernel.values, *vectors)
+    return output
 
 
 def blocks_for(
@@ -283,7 +290,13 @@ def _cost(blocks: MatmulBlocks, tokens: int, features: int) -> int:
     return -(-tokens // blocks.tokens) * each
 
 
-def _multiply(count: int, activation: Activation | None, tokens_last: bool, _, *references) -> None:  # type: ignore[no-untyped-def]
+def _multiply(
+    count: int,
+    activation: Activation | None,
+    tokens_last: bool,
+    _: jax.Ref,
+    *references: jax.Ref,
+) -> None:
     parts, (scale, kernel, columns, *bias), out = (
         references[:count],
         references[count:-1],
@@ -308,7 +321,7 @@ def _multiply(count: int, activation: Activation | None, tokens_last: bool, _, *
             )
 
 
-def _sums(parts, kernel, rows: slice, some: slice) -> Array:  # type: ignore[no-untyped-def]
+def _sums(parts: Sequence[jax.Ref], kernel: jax.Ref, rows: slice, some: slice) -> Array:
     above, total = 0, None
     for part in parts:
         of_part = slice(above, above := above + part.shape[1])
@@ -318,7 +331,7 @@ def _sums(parts, kernel, rows: slice, some: slice) -> Array:  # type: ignore[no-
     return total
 
 
-def _write(out, rows: slice, some: slice, output: Array, tokens_last: bool) -> None:  # type: ignore[no-untyped-def]
+def _write(out: jax.Ref, rows: slice, some: slice, output: Array, tokens_last: bool) -> None:
     if len(out.shape) == 2:
         out[rows, some] = output
         return

@@ -112,11 +112,11 @@ def _over(
         interpret=interpret,
     )
 
-    def unmasked(q, k, v, keys):
+    def unmasked(q: Heads, k: Heads, v: Heads, _: Keys = None) -> tuple[Array, Array]:
         out, (log_sum,) = kernel(q, k, v)
         return out, log_sum
 
-    def masked(q, k, v, keys):
+    def masked(q: Heads, k: Heads, v: Heads, keys: Array) -> tuple[Array, Array]:
         ids = jax_internals.SegmentIds(jnp.ones(q.shape[1], jnp.int32), keys.astype(jnp.int32))
         out, (log_sum,) = kernel(q, k, v, ids)
         return out, log_sum
@@ -127,5 +127,6 @@ def _over(
         tokens = k.shape[1] + padding
         return masked(q, padded(k, tokens), padded(v, tokens), jnp.pad(counted, (0, padding)))
     if keys is None:
-        return unmasked(q, k, v, keys)
-    return jax.lax.cond(keys.all(), unmasked, masked, q, k, v, keys)
+        return unmasked(q, k, v)
+    output: tuple[Array, Array] = jax.lax.cond(keys.all(), unmasked, masked, q, k, v, keys)
+    return output

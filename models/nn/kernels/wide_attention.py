@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -154,15 +155,15 @@ def over_blocks(
     heads, dim, queries = q.shape
     rows, deep = k.shape[1], v.shape[1]
     grid = heads, -(-queries // blocks.q), -(-rows // blocks.kv)
-    body = partial(
-        _block,
+    loops = _Loops(
         last=grid[2] - 1,
         rests=(queries % blocks.q, rows % blocks.kv),
         tile=blocks.kv_compute,
         factor=scale * math.log2(math.e),
+        parts=parts,
     )
-    return pl.pallas_call(
-        partial(body, parts=parts),
+    output: tuple[Array, Array] = pl.pallas_call(
+        partial(_block, loops),
         grid=grid,
         in_specs=[
             pl.BlockSpec((None, dim, blocks.q), lambda h, i, j: (h, 0, i)),
@@ -192,6 +193,7 @@ def over_blocks(
         name="transposed_attention",
         interpret=interpret,
     )(q, k, v, columns)
+    return output
 
 
 def _cost(q: Heads, k: Heads, v: Heads, sweeps: int) -> pl.CostEstimate:
@@ -209,105 +211,123 @@ def _cost(q: Heads, k: Heads, v: Heads, sweeps: int) -> pl.CostEstimate:
     )
 
 
-def _block(
-    q,
-    k,
-    v,
-    columns,
-    values,
-    log_sum,
-    queries,
-    largest,
-    total,
-    sums,
-    *,
-    last,
-    rests,
-    tile,
-    factor,
-    parts,
-):  # type: ignore[no-untyped-def]
-    """Process one block of queries and keys.
+class _Loops(NamedTuple):
+    """Constants of the kernel's loops over blocks and tiles."""
+
+    last: int
+    """Index of a query's last block of keys."""
+    rests: tuple[int, int]
+    """Queries and keys of incomplete last blocks, else 0; the memory after them is undefined."""
+    tile: int
+    """Keys of one product."""
+    factor: float
+    """Scale of logits for powers of two."""
+    parts: Collection[str]
+    """Parts to include, of `PARTS`."""
+
+
+class _Memory(NamedTuple):
+    """References to a block's keys and values, and to the state of its queries.
 
     `total` and `sums` are double-buffered: the values of the blocks before are kept until this
     block has not overflowed.
-
-    Args:
-        queries: features and, below them, the rows for `columns`.
-        largest: a number near each query's largest logit, before `factor`.
-        total: sum of each query's weights. sums: weighted sum of values.
-        rests: queries and keys of incomplete last blocks, else 0. The memory after them is
-            undefined and is set to zero.
     """
 
+    k: jax.Ref
+    v: jax.Ref
+    columns: jax.Ref
+    queries: jax.Ref
+    """Features and, below them, the rows for `columns`."""
+    largest: jax.Ref
+    """A number near each query's largest logit, before `factor`."""
+    total: jax.Ref
+    """Sum of each query's weights."""
+    sums: jax.Ref
+    """Weighted sum of values."""
+
+
+def _block(loops: _Loops, q: jax.Ref, k: jax.Ref, v: jax.Ref, *references: jax.Ref) -> None:
+    """Process one block of queries and keys.
+
+    Args:
+        references: the keys' columns, the outputs, then the scratch memory.
+    """
+    columns, values, log_sum, *scratch = references
+    memory = _Memory(k, v, columns, *scratch)
+
     def when(part: str, condition: Array) -> Callable[[Callable[[], None]], None]:
-        return pl.when(condition) if part in parts else lambda body: None
+        return pl.when(condition) if part in loops.parts else lambda body: None
 
     step = pl.program_id(2)
-    before, after = step % 2, (step + 1) % 2
+    places = before, after = step % 2, (step + 1) % 2
+    incomplete_queries, incomplete_keys = loops.rests
 
-    if rests[1]:
+    if incomplete_keys:
 
-        @when("last", step == last)
+        @when("last", step == loops.last)
         def clear_keys() -> None:
-            _clear(k, 0, rests[1], SUBLANES)
-            _clear(v, 1, rests[1], LANES)
+            _clear(k, 0, incomplete_keys, SUBLANES)
+            _clear(v, 1, incomplete_keys, LANES)
 
-    if rests[0]:
+    if incomplete_queries:
 
         @when("first", (step == 0) & (pl.program_id(1) == pl.num_programs(1) - 1))
         def clear_queries() -> None:
-            _clear(q, 1, rests[0], LANES)
+            _clear(q, 1, incomplete_queries, LANES)
 
-    when("first", step == 0)(partial(_begin, q, k, columns, queries, largest, total, sums, before))
-    _fast(k, v, columns, queries, total, sums, (before, after), tile, factor)
-    again = partial(_again, k, v, columns, queries, largest, total, sums, (before, after))
-    overflowed = jnp.logical_not(total[after].max() < MAX_WEIGHT)
-    when("again", overflowed)(partial(again, tile, factor))
+    when("first", step == 0)(partial(_begin, memory, q, before))
+    _fast(memory, places, loops)
+    overflowed = jnp.logical_not(memory.total[after].max() < MAX_WEIGHT)
+    when("again", overflowed)(partial(_again, memory, places, loops))
 
-    @when("last", step == last)
+    @when("last", step == loops.last)
     def end() -> None:
-        values[...] = (sums[after] / total[after]).astype(values.dtype)
-        log_sum[...] = largest[...] * (factor * math.log(2)) + jnp.log(total[after])
+        values[...] = (memory.sums[after] / memory.total[after]).astype(values.dtype)
+        log_sum[...] = memory.largest[...] * (loops.factor * math.log(2)) + jnp.log(
+            memory.total[after]
+        )
 
 
-def _begin(q, k, columns, queries, largest, total, sums, before):  # type: ignore[no-untyped-def]
+def _begin(memory: _Memory, q: jax.Ref, before: Array) -> None:
     """Initialize a block of queries: zero sums, and a maximum of the first few keys."""
+    k, queries, largest = memory.k, memory.queries, memory.largest
     queries[...] = jnp.zeros_like(queries)
     queries[: q.shape[0]] = q[...]
-    sums[before] = jnp.zeros_like(sums[0])
-    total[before] = jnp.zeros_like(total[0])
+    memory.sums[before] = jnp.zeros_like(memory.sums[0])
+    memory.total[before] = jnp.zeros_like(memory.total[0])
     _subtract(queries, k.shape[1], jnp.zeros_like(largest))
-    some = _logits(k, columns, queries, slice(0, min(PEEK, k.shape[0])))
+    some = _logits(memory, slice(0, min(PEEK, k.shape[0])))
     largest[...] = some.max(axis=0, keepdims=True)
     _subtract(queries, k.shape[1], largest[...])
 
 
-def _again(k, v, columns, queries, largest, total, sums, places, tile, factor):  # type: ignore[no-untyped-def]
+def _again(memory: _Memory, places: tuple[Array, Array], loops: _Loops) -> None:
     """Recompute a block that overflowed, with the maximum of all its keys."""
+    k, v, _, queries, largest, total, sums = memory
     before, after = places
     _subtract(queries, k.shape[1], jnp.zeros_like(largest))
-    count = k.shape[0] // tile
+    count = k.shape[0] // loops.tile
 
     def higher(i: Array, highest: Array) -> Array:
-        logits = _logits(k, columns, queries, pl.ds(i * tile, tile))
+        logits = _logits(memory, pl.ds(i * loops.tile, loops.tile))
         return jnp.maximum(highest, logits.max(axis=0, keepdims=True))
 
     new = jax.lax.fori_loop(0, count, higher, largest[...])
-    shrink = jnp.exp2((largest[...] - new) * factor)
+    shrink = jnp.exp2((largest[...] - new) * loops.factor)
     total[after], sums[after] = total[before] * shrink, sums[before] * shrink
     largest[...] = new
     _subtract(queries, k.shape[1], new)
 
-    @pl.loop(0, count)
     def add(i: Array) -> None:
-        at = pl.ds(i * tile, tile)
-        weights = jnp.exp2(_logits(k, columns, queries, at) * factor)
+        rows = pl.ds(i * loops.tile, loops.tile)
+        weights = jnp.exp2(_logits(memory, rows) * loops.factor)
         total[after] += weights.sum(axis=0, keepdims=True)
-        sums[after] += _dot(v[:, at], weights.astype(v.dtype))
+        sums[after] += _dot(v[:, rows], weights.astype(v.dtype))
+
+    pl.loop(0, count)(add)
 
 
-def _clear(x, axis: int, start: int, multiple: int) -> None:  # type: ignore[no-untyped-def]
+def _clear(x: jax.Ref, axis: int, start: int, multiple: int) -> None:
     """Write zeros from `start` on, in place."""
     aligned = start // multiple * multiple
     tail = x.at[aligned:] if axis == 0 else x.at[:, aligned:]
@@ -315,25 +335,26 @@ def _clear(x, axis: int, start: int, multiple: int) -> None:  # type: ignore[no-
     tail[...] = jnp.where(place < start, tail[...], jnp.zeros_like(tail[...]))
 
 
-def _fast(k, v, columns, queries, total, sums, places, tile, factor):  # type: ignore[no-untyped-def]
+def _fast(memory: _Memory, places: tuple[Array, Array], loops: _Loops) -> None:
     """Compute a block tile by tile, with three tiles in a pipeline.
 
     The compiler keeps the order of the matrix units' products. So each turn issues one tile's
     logits, the weights of the tile before it, and the values' product of a third.
     """
+    k, v, _, queries, _, total, sums = memory
     before, after = places
     tiles = [
-        (slice(start, start + tile), slice(left, min(left + TILE, queries.shape[1])))
-        for start in range(0, k.shape[0], tile)
+        (slice(start, start + loops.tile), slice(left, min(left + TILE, queries.shape[1])))
+        for start in range(0, k.shape[0], loops.tile)
         for left in range(0, queries.shape[1], TILE)
     ]
     logits, weights = {}, {}
     for turn in range(len(tiles) + 2):
         if turn < len(tiles):
             rows, some = tiles[turn]
-            logits[turn] = _logits(k, columns, queries, rows, some)
+            logits[turn] = _logits(memory, rows, some)
         if 1 <= turn <= len(tiles):
-            weights[turn - 1] = jnp.exp2(logits.pop(turn - 1) * factor)
+            weights[turn - 1] = jnp.exp2(logits.pop(turn - 1) * loops.factor)
         if turn >= 2:
             rows, some = tiles[turn - 2]
             tile_weights = weights.pop(turn - 2)
@@ -343,17 +364,22 @@ def _fast(k, v, columns, queries, total, sums, places, tile, factor):  # type: i
             sums[after, :, some] = sums[place, :, some] + product
 
 
-def _logits(k, columns, queries, rows, some=slice(None)):  # type: ignore[no-untyped-def]
-    """Return logits [keys, queries] less each query's subtracted maximum, in the units of q kᵀ."""
+def _logits(memory: _Memory, rows: Any, some: slice = slice(None)) -> Array:
+    """Return logits [keys, queries] less each query's subtracted maximum, in the units of q kᵀ.
+
+    Args:
+        rows: slice of the keys; `some`: of the queries.
+    """
+    k, columns = memory.k, memory.columns
     extended = jnp.concatenate([k[rows], columns[rows, k.shape[1] % LANES :]], axis=1)
-    return _dot(extended, queries[:, some])
+    return _dot(extended, memory.queries[:, some])
 
 
 def _dot(x: Array, y: Array) -> Array:
     return jnp.dot(x, y, preferred_element_type=jnp.float32)
 
 
-def _subtract(queries, features: int, largest: Array) -> None:  # type: ignore[no-untyped-def]
+def _subtract(queries: jax.Ref, features: int, largest: Array) -> None:
     """Write the rows below the features: the negative maximum, in parts whose sum is exact."""
     shape = SUBLANES, largest.shape[1]
     row = jax.lax.broadcasted_iota(jnp.int32, shape, 0)

@@ -7,7 +7,8 @@ list of pages and their scales (models/parallel/row_adapters.py), and a layer ad
 
 An adapter of a higher rank has several pages, and so have several adapters of one row: a layer does
 not distinguish them. The assignment of pages is data. So rows with any adapters share a program,
-and adapters are loaded and removed without a new one.
+and adapters are loaded and removed without a new one. Adapters that set magnitudes (DoRA) need
+another program (models/nn/layers/adapter_magnitudes.py).
 
 Source: Hu et al. 2021 (LoRA), section 4.1. One kernel for rows of many adapters: Chen et al. 2023
 (Punica), section 4; pages of ranks in one pool: Sheng et al. 2023 (S-LoRA), section 5.1.
@@ -42,22 +43,6 @@ class AdapterBank(nnx.Module):
     def __init__(self, down: AdapterPages, up: AdapterPages, bias: AdapterPages) -> None:
         self.down, self.up, self.bias = down, up, bias
 
-    def change(
-        self,
-        x: Float[Array, "batch *tokens in_features"],
-        rows: RowAdapters,
-        features: tuple[int, ...] = (-1,),
-    ) -> Float[Array, "batch ..."]:
-        """Compute what each row's adapters add to a linear layer's output, in the dtype of `x`.
-
-        Args:
-            features: axes of the output's features, such as heads and their sizes.
-        """
-        pages = self.of_rows(x, rows)
-        flat = x.reshape(len(x), -1, x.shape[-1])
-        hidden = product(flat, pages.down[:, :, 0], "ji", "j")
-        return pages.raised(hidden, features).reshape(*x.shape[:-1], *features)
-
     def added(self, out: Array, change: Array) -> Array:
         """Add a change to the layer's outputs.
 
@@ -80,7 +65,7 @@ class AdapterBank(nnx.Module):
 
         The pages of a single row are gathered once, whatever the batch size.
         """
-        places, scales = rows if len(rows.pages) == 1 else rows.of_batch(len(x))
+        places, scales, _ = rows if len(rows.pages) == 1 else rows.of_batch(len(x))
         down, up, bias = (
             _taken(leaf, places).astype(x.dtype) for leaf in (self.down, self.up, self.bias)
         )
@@ -99,6 +84,18 @@ class RowPages(NamedTuple):
     up: Float[Array, "rows ranks out_features"]
     bias: Float[Array, "rows pages out_features"]
     scales: Float[Array, "rows pages"]
+
+    def change(
+        self, x: Float[Array, "batch *tokens in_features"], features: tuple[int, ...] = (-1,)
+    ) -> Float[Array, "batch ..."]:
+        """Compute what each row's adapters add to a linear layer's output, in the dtype of `x`.
+
+        Args:
+            features: axes of the output's features, such as heads and their sizes.
+        """
+        flat = x.reshape(len(x), -1, x.shape[-1])
+        hidden = product(flat, self.down[:, :, 0], "ji", "j")
+        return self.raised(hidden, features).reshape(*x.shape[:-1], *features)
 
     def raised(
         self,

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Shaped
 
-from models.nn.layers.adapter_bank import AdapterBank, RowPages, product
+from models.nn.layers.adapter_bank import RowPages, product
+from models.nn.layers.adapter_magnitudes import with_magnitudes
 from models.nn.layers.conv_strips import with_neighbours
 from models.nn.layers.parameterised import Conv
-from models.parallel.row_adapters import RowAdapters
 from models.parallel.trace_options import trace_options
 
 
@@ -20,7 +20,7 @@ def convolved(
     layer: Conv, x: Shaped[Array, "_strips *_places _in"]
 ) -> Shaped[Array, "_strips *_places_after _out"]:
     """Compute layer(x) and the rows' adapters; with strips, its padding is numeric, by axis."""
-    return adapted(layer, x, _convolved(layer, x))
+    return adapted(layer, x, _convolved(layer, scaled_inputs(layer, x)))
 
 
 def _convolved(layer: Conv, x: Array) -> Array:
@@ -51,11 +51,22 @@ def adapted(layer: Conv, x: Array, out: Array) -> Array:
     rows = trace_options().adapters
     if layer.bank is None or rows is None:
         return out
-    return layer.bank.added(out, _change(layer, layer.bank, x, rows))
+    if rows.owners is None:
+        return layer.bank.added(out, _change(layer, layer.bank.of_rows(x, rows), x))
+    pages, gains = with_magnitudes(layer.bank, layer.kernel[...], x, rows)
+    bias = None if layer.bias is None else layer.bias[...]
+    return layer.bank.added(gains.stretched(out, bias, 1), _change(layer, pages, x))
 
 
-def _change(layer: Conv, bank: AdapterBank, x: Array, rows: RowAdapters) -> Array:
-    pages = bank.of_rows(x, rows)
+def scaled_inputs(layer: Conv, x: Array) -> Array:
+    """Scale a convolution's inputs as the rows' adapters require."""
+    rows = trace_options().adapters
+    if layer.bank is None or rows is None or rows.owners is None:
+        return x
+    return with_magnitudes(layer.bank, layer.kernel[...], x, rows)[1].read(x)
+
+
+def _change(layer: Conv, pages: RowPages, x: Array) -> Array:
     if len(pages.down) > 1 or _is_split():
         return pages.raised(_of_rows(layer, pages, x))
     window = layer.kernel.shape[:-2]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -57,7 +57,8 @@ def join(
     parts: Sequence[Shaped[Array, "batch _tokens *rest"]],
 ) -> Shaped[Array, "batch _all *rest"]:
     """Join padded sequences: each share of the result consists of the parts' shares."""
-    return _join(jnp, parts, axis=1)
+    joined: Array = _join(jnp, parts, axis=1)
+    return joined
 
 
 def join_host(parts: Sequence[np.ndarray]) -> np.ndarray:
@@ -96,7 +97,7 @@ def cut(
     return [part.reshape(x.shape[0], -1, *x.shape[2:]) for part in parts]
 
 
-def _join(numpy: ModuleType, parts: Sequence, axis: int):  # type: ignore[no-untyped-def]
+def _join(numpy: ModuleType, parts: Sequence[Any], axis: int) -> Any:
     count = shares()
     shared = [
         part.reshape(*part.shape[:axis], count, -1, *part.shape[axis + 1 :]) for part in parts

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Num
 
 from models.nn.kernels.int8_matmul import Activation
 from models.nn.layers.adapter_bank import AdapterBank
+from models.nn.layers.adapter_magnitudes import with_magnitudes
 from models.nn.quant.matmul import EightBitKernel, inputs_first, multiplied, scaled
 from models.nn.quant.sharded import product_by_kernel
 from models.parallel import jax_internals
@@ -49,7 +50,7 @@ class Linear(nnx.Linear):
         self, x: Float[Array, "*batch in_features"], out_sharding: Any = None
     ) -> Float[Array, "*batch out_features"]:
         """Multiply, in 8 bits if the trace's options enable it, and add adapters."""
-        return adapted(self, x, self._multiplied(x, out_sharding))
+        return adapted(self, x, self._multiplied(scaled_inputs(self, x), out_sharding))
 
     def _multiplied(self, x: Array, out_sharding: Any) -> Array:
         eight = self.eight_bit_kernel
@@ -78,10 +79,38 @@ def adapted(layer: Linear, x: Array, out: Array) -> Array:
     Args:
         x: [batch, *tokens, in].
     """
-    rows = trace_options().adapters
+    rows, features = trace_options().adapters, out.shape[x.ndim - 1 :]
     if layer.bank is None or rows is None:
         return out
-    return layer.bank.added(out, layer.bank.change(x, rows, out.shape[x.ndim - 1 :]))
+    if rows.owners is None:
+        return layer.bank.added(out, layer.bank.of_rows(x, rows).change(x, features))
+    pages, gains = with_magnitudes(layer.bank, _exact_kernel(layer), x, rows)
+    bias = None if layer.bias is None else layer.bias[...]
+    return layer.bank.added(gains.stretched(out, bias, len(features)), pages.change(x, features))
+
+
+def scaled_inputs(layer: Linear, x: Array) -> Array:
+    """Scale a layer's inputs as the rows' adapters require."""
+    if not has_magnitudes(layer):
+        return x
+    rows = trace_options().adapters
+    assert layer.bank is not None and rows is not None
+    return with_magnitudes(layer.bank, _exact_kernel(layer), x, rows)[1].read(x)
+
+
+def has_magnitudes(layer: Linear) -> bool:
+    """Return whether rows of the current trace may have adapters that set a layer's magnitudes."""
+    rows = trace_options().adapters
+    return layer.bank is not None and rows is not None and rows.owners is not None
+
+
+def _exact_kernel(layer: Linear) -> Num[Array, "in_features out_features"]:
+    """Return a layer's kernel, from its 8 bits if it has no other."""
+    if layer.kernel is not None and layer.kernel.get_value() is not None:
+        kernel: Array = layer.kernel[...]
+        return kernel
+    assert layer.eight is not None  # a layer has a kernel or 8-bit values
+    return inputs_first(layer.eight.values[...]).astype(jnp.float32) * layer.eight.scale[...]
 
 
 def by_kernel(
@@ -109,7 +138,7 @@ def linear_concatenated(
     ],
 ) -> Float[Array, "batch tokens out_features"]:
     """Compute layer(x) of concatenated parts; `int8_matmul` does not concatenate them."""
-    product = by_kernel(layer, parts)
+    product = None if has_magnitudes(layer) else by_kernel(layer, parts)
     if product is not None and not layer.is_adapted:
         return product
     flat = [part.reshape(*part.shape[:2], -1) for part in parts]
@@ -158,23 +187,25 @@ def to_heads(
             reads them.
     """
     if layer.eight_bit_kernel is not None and trace_options().quant == "w8a8":
-        product = by_kernel(layer, [x], heads=heads, tokens_last=tokens_last)
+        read = scaled_inputs(layer, x)
+        product = by_kernel(layer, [read], heads=heads, tokens_last=tokens_last)
         if product is None:
             return layer(x).reshape(*x.shape[:2], heads, -1)
         return adapted(layer, x, product)
-    return adapted(layer, x, _by_heads(layer, x, (x.shape[-1], heads, -1), (heads, -1)))
+    features = (x.shape[-1], heads, -1)
+    return adapted(layer, x, _by_heads(layer, scaled_inputs(layer, x), features, (heads, -1)))
 
 
 def from_heads(
     layer: Linear, x: Float[Array, "batch tokens heads dim"]
 ) -> Float[Array, "batch tokens out_features"]:
     """Compute layer(x) of features split by head, which need not be adjacent in memory."""
-    if layer.eight_bit_kernel is not None and trace_options().quant == "w8a8":
-        product = by_kernel(layer, [x])
-        flat = x.reshape(*x.shape[:2], -1)
-        return layer(flat) if product is None else adapted(layer, flat, product)
     flat = x.reshape(*x.shape[:2], -1)
-    return adapted(layer, flat, _by_heads(layer, x, (*x.shape[2:], -1), (-1,)))
+    read = scaled_inputs(layer, flat).reshape(x.shape) if has_magnitudes(layer) else x
+    if layer.eight_bit_kernel is not None and trace_options().quant == "w8a8":
+        product = by_kernel(layer, [read])
+        return layer(flat) if product is None else adapted(layer, flat, product)
+    return adapted(layer, flat, _by_heads(layer, read, (*x.shape[2:], -1), (-1,)))
 
 
 def _by_heads(
@@ -215,7 +246,7 @@ def _of_8_bits(kernel: EightBitKernel) -> Num[Array, "in_features out_features"]
 
 
 def _in_rows(
-    parameter: nnx.Param, kernel: Num[Array, "in_features out_features"]
+    parameter: nnx.Param[Any], kernel: Num[Array, "in_features out_features"]
 ) -> Num[Array, "in_features out_features"]:
     """Constrain a kernel to row-major memory, as it is stored.
 
@@ -226,7 +257,10 @@ def _in_rows(
 
 
 def _row_major(kernel: Array) -> Array:
-    return jax_internals.with_layout_constraint(kernel, jax_internals.ArrayLayout((0, 1)))
+    constrained: Array = jax_internals.with_layout_constraint(
+        kernel, jax_internals.ArrayLayout((0, 1))
+    )
+    return constrained
 
 
 class Conv(nnx.Conv):
@@ -235,7 +269,7 @@ class Conv(nnx.Conv):
     bank: AdapterBank | None = None
 
 
-def conv(
+def conv(  # noqa: PLR0913 # nnx.Conv's arguments
     in_features: int,
     out_features: int,
     kernel_size: Sequence[int],

@@ -72,7 +72,9 @@ def _spread(axes: Sequence[np.ndarray | Array], sizes: tuple[int, ...]) -> Array
 def apply_rope(x: Heads, table: RopeTable) -> Heads:
     """Rotate each adjacent pair of the last axis by its token's angle, in float32."""
     cos, sin = (jnp.expand_dims(part, -2) for part in table)
-    partners = jax.lax.platform_dependent(x, tpu=partners_by_product, default=partners_by_order)
+    partners: Heads = jax.lax.platform_dependent(
+        x, tpu=partners_by_product, default=partners_by_order
+    )
     return (x.astype(jnp.float32) * cos + partners * sin).astype(x.dtype)
 
 

@@ -130,7 +130,7 @@ def _together(parameters: Any, some: slice) -> Any:
     No compiled program makes a copy: unrolled layers each read their own array.
     """
 
-    def stack(leaf: nnx.Variable) -> nnx.Variable:
+    def stack(leaf: nnx.Variable[Any]) -> nnx.Variable[Any]:
         value = leaf.get_value()[some]
         return leaf.replace(jnp.stack(value) if isinstance(value, tuple) else value)
 
@@ -139,7 +139,8 @@ def _together(parameters: Any, some: slice) -> Any:
 
 def at(leaf: jax.Array, number: jax.Array) -> jax.Array:
     """Slice one layer out of a stacked leaf."""
-    return jax.lax.dynamic_index_in_dim(leaf, number, keepdims=False)
+    layer: jax.Array = jax.lax.dynamic_index_in_dim(leaf, number, keepdims=False)
+    return layer
 
 
 def each(layers: nnx.Module, apply: Callable[[Any], Result]) -> Result:
@@ -152,4 +153,5 @@ def each(layers: nnx.Module, apply: Callable[[Any], Result]) -> Result:
     def body(_: None, layer: Any) -> tuple[None, Result]:
         return None, apply(nnx.merge(graph, cast_in_place(layer)))
 
-    return jax.lax.scan(body, None, parameters, unroll=trace_options().unroll)[1]
+    results: Result = jax.lax.scan(body, None, parameters, unroll=trace_options().unroll)[1]
+    return results

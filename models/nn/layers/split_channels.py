@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
-from models.nn.layers.convolution import adapted, convolved
+from models.nn.layers.convolution import adapted, convolved, scaled_inputs
 from models.nn.layers.parameterised import Conv
 from models.parallel.axis_rules import Layout, MeshAxes
 from models.parallel.trace_options import trace_options
@@ -35,7 +35,8 @@ def split_outputs(conv: Conv, x: Features) -> Features:
 
     last = PartitionSpec(None, None, None, names)
     specs = (PartitionSpec(), last, PartitionSpec(names))
-    out = _by_hand(own, layout, names, specs, last)(x, conv.kernel[...], _bias(conv))
+    read = scaled_inputs(conv, x)
+    out = _by_hand(own, layout, names, specs, last)(read, conv.kernel[...], _bias(conv))
     return adapted(conv, x, out)
 
 
@@ -46,11 +47,13 @@ def split_inputs(conv: Conv, x: Features) -> Features:
         return convolved(conv, x)
 
     def own(x: Array, kernel: Array) -> Array:
-        return jax.lax.psum(_convolved(conv, x, kernel), names)
+        total: Array = jax.lax.psum(_convolved(conv, x, kernel), names)
+        return total
 
     channels = PartitionSpec(None, None, None, names)
     specs = (channels, PartitionSpec(None, None, names, None))
-    summed = _by_hand(own, layout, names, specs, PartitionSpec())(x, conv.kernel[...])
+    read = scaled_inputs(conv, x)
+    summed = _by_hand(own, layout, names, specs, PartitionSpec())(read, conv.kernel[...])
     return adapted(conv, x, summed + _bias(conv))
 
 

@@ -278,7 +278,7 @@ def _one_round(
     def reuse() -> tuple[Tokens, Tokens]:
         return base + residual, residual
 
-    output = jax.lax.cond(whole.any(), run, reuse)
+    output: tuple[Tokens, Tokens] = jax.lax.cond(whole.any(), run, reuse)
     if len(whole) == 1:
         return output
     is_whole = jnp.repeat(whole, len(base) // len(whole))[:, None, None]

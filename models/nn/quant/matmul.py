@@ -34,7 +34,7 @@ class EightBitKernel(nnx.Module):
     each column in float32.
     """
 
-    def __init__(self, values: nnx.Param, scale: nnx.Param) -> None:
+    def __init__(self, values: nnx.Param[Any], scale: nnx.Param[Any]) -> None:
         self.values, self.scale = values, scale
 
 
@@ -80,7 +80,10 @@ def product(
     if has_inputs_last(values.dtype):
         return _of_floats(rounded.qvalue, rounded.scale, values, scale, x.dtype)
     kernel = qwix.QArray(values, scale[None])
-    return qwix.dot_general(rounded, kernel, (((features,), (0,)), ((), ()))).astype(x.dtype)
+    scaled_sums: Array = qwix.dot_general(rounded, kernel, (((features,), (0,)), ((), ()))).astype(
+        x.dtype
+    )
+    return scaled_sums
 
 
 def _of_floats(

@@ -25,11 +25,12 @@ State = TypeVar("State")
 
 def of_layer(stacks: State, number: Int32[Array, ""]) -> State:
     """Return one layer's parameters as references to their stacks with the layer's number."""
-    return jax.tree.map(
+    references: State = jax.tree.map(
         lambda leaf: leaf.replace(OfStack(leaf[...], number)),
         stacks,
         is_leaf=lambda leaf: isinstance(leaf, nnx.Variable),
     )
+    return references
 
 
 def is_read_in_place(path: tuple[Any, ...], leaf: Any) -> bool:
@@ -56,7 +57,7 @@ def _layout() -> Layout | None:
     return layout
 
 
-def _fills(used: Layout, values: nnx.Variable) -> bool:
+def _fills(used: Layout, values: nnx.Variable[Any]) -> bool:
     """Return whether each device's share of a kernel fills lanes."""
     shape = values.shape[-2:]
     split = used.split(values.axes[-2:], shape)
@@ -114,7 +115,7 @@ def product_by_kernel(
     return output
 
 
-def _of_stack(values: nnx.Variable) -> OfStack:
+def _of_stack(values: nnx.Variable[Any]) -> OfStack:
     """Return a kernel as a reference to its stack; an unstacked kernel becomes a stack of one."""
     kernel = values.get_value()
     if isinstance(kernel, OfStack):

@@ -9,14 +9,14 @@ from pathlib import Path
 from models.checkpoint.config_fields import check_fit
 from models.checkpoint.folder import read_config, read_model_index
 from models.checkpoint.single_file import Naming
+from models.flow import parts
 from models.flow.chat_pipeline import ChatNetworks
-from models.flow.load import FamilyCheckpoint, Network
-from models.flow.load import load as load_checkpoint
-from models.flow.parts import in_encoders
+from models.flow.load import FamilyCheckpoint, Network, load_checkpoint
 from models.loading.sources import Reading
 from models.qwenimage.edit.pipeline import QwenImageEditPipeline
 from models.qwenimage.edit.prompts import CHAT, NUMBERED, SINGLE
 from models.qwenimage.edit.spec import EDITING, EDITING_SEVERAL
+from models.qwenimage.family import EDIT, EDIT_INPAINT, EDIT_PLUS
 from models.qwenimage.load import COLOURS, ENCODER, read_as
 from models.qwenimage.pipeline import QwenImagePipeline
 from models.text.qwen25 import Qwen25Config
@@ -24,9 +24,9 @@ from models.vision.qwen25 import RENAMES, QwenVisionConfig, QwenVisionModel
 from models.vision.qwen_patches import QwenPreprocessor
 
 EDITS = {
-    "QwenImageEditPipeline": (EDITING, SINGLE),
-    "QwenImageEditInpaintPipeline": (EDITING, SINGLE),
-    "QwenImageEditPlusPipeline": (EDITING_SEVERAL, NUMBERED),
+    EDIT: (EDITING, SINGLE),
+    EDIT_INPAINT: (EDITING, SINGLE),
+    EDIT_PLUS: (EDITING_SEVERAL, NUMBERED),
 }
 """`_class_name` of checkpoints → spec kind and chat format."""
 
@@ -54,7 +54,7 @@ def vision(folder: Path, preprocessor: QwenPreprocessor) -> Network:
     fields = read_config(folder, "text_encoder")
     text, config = Qwen25Config.from_dict(fields), QwenVisionConfig.from_dict(fields)
     _check_fit(config, preprocessor, text)
-    naming = Naming(in_encoders(ENCODER), "visual.merger.ln_q.weight", RENAMES)
+    naming = Naming(parts.in_encoders(ENCODER), "visual.merger.ln_q.weight", RENAMES)
     place = folder / "text_encoder"
     return Network(QwenVisionModel, (config,), place, RENAMES, by_size=True, in_files=(naming,))
 

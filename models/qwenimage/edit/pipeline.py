@@ -19,10 +19,10 @@ from PIL import Image
 from models.flow.chat_pipeline import ChatNetworks
 from models.interface.denoising_pipeline import Draft
 from models.interface.images import pixels_of
-from models.interface.pipeline import Fields, RequestError
+from models.media.scaling import size_of_area
 from models.qwenimage.edit.prompts import CUT, ImagePromptFormat
 from models.qwenimage.pipeline import QwenImagePipeline
-from models.spec.image_sizes import size_of_area
+from models.spec.request import FlowImageRequest, RequestError
 from models.text.qwen25 import ImagePosition
 from models.text.tokenizer import Tokens
 from models.vae.patches import pack
@@ -51,7 +51,9 @@ class QwenImageEditPipeline(QwenImagePipeline):
         super().__init__(*arguments)
         self.preprocessor, self.prompt_format = preprocessor, prompt_format
 
-    def plan_request(self, fields: Fields, images: Mapping[str, bytes], head: str = "") -> Draft:
+    def plan_request(
+        self, request: FlowImageRequest, images: Mapping[str, bytes], head: str = ""
+    ) -> Draft:
         """Prepare the request as Qwen-Image does, and insert image tokens into the texts.
 
         With a mask, the only reference is the image itself, at the request's size.
@@ -66,7 +68,7 @@ class QwenImageEditPipeline(QwenImagePipeline):
             if masked
             else [scaled(*item, self.prompt_format.read_px, multiple) for item in opened.items()]
         )
-        draft = super().plan_request(fields, masked, self.prompt_format.head(len(opened)))
+        draft = super().plan_request(request, masked, self.prompt_format.head(len(opened)))
         counts = [part.shape[0] * part.shape[1] // self._square for part in patches]
         texts = Tokens(draft.inputs["ids"], draft.inputs["read"])
         texts = with_images(texts, self._image_offsets(len(opened)), counts)

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from service.jobs.model.histogram import Histogram
 from service.jobs.model.job import Job
-from service.tracing.span import ERROR_TYPE, Attributes
+from service.tracing.spans import ERROR_TYPE, Attributes
 
 OPERATION = "gen_ai.operation.name"
 PROVIDER = "gen_ai.provider.name"

@@ -39,7 +39,7 @@ class Histogram(prometheus_client.Histogram):
         self._native.observe(amount)
         super().observe(amount, exemplar)
 
-    def collect(self) -> list[Metric]:
+    def collect(self) -> list[NativeFamily]:
         """Return the metric family with both kinds of buckets."""
         (classic,) = super().collect()
         family = NativeFamily(classic.name, classic.documentation, classic.type, classic.unit)

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field
 
 from models.spec.lora import RequestedLora
-from service.jobs.model.state_machine import JobState
+from service.jobs.model.state_machine import JobState as JobState
 
 WIRE_VERSION = 3
 """Newest wire version of jobs that this code reads. It grows when older readers would misread some

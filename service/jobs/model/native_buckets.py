@@ -21,7 +21,7 @@ MAX_BUCKETS = 160
 ZERO_THRESHOLD = 2.0**-128
 """Absolute value up to which a value counts as 0. Source: the Prometheus client for Go."""
 
-_PARTS = 2**SCHEMA
+_PARTS: int = 2**SCHEMA
 _BOUNDS = tuple(2.0 ** (part / _PARTS - 1) for part in range(_PARTS))
 """Bounds in [0.5, 1), the range of the fractions of `math.frexp`."""
 _INFINITE = sys.float_info.max_exp * _PARTS + 1

@@ -40,5 +40,5 @@ class SafetyMetrics:
     def record(self, when: str, verdict: str, seconds: float) -> None:
         """Count one check with its verdict and duration."""
         self.checks.labels(when, verdict).inc()
-        exemplar = spans.exemplar_of(spans.current().traceparent)
+        exemplar = spans.exemplar_of(spans.current_traceparent())
         self.seconds.labels(when).observe(seconds, exemplar)

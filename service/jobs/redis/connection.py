@@ -25,7 +25,7 @@ from redis.exceptions import (
     TimeoutError,
 )
 
-from service.jobs.redis.connections import KINDS, CommandPool, Passwords
+from service.jobs.redis.connection_pool import KINDS, CommandPool, Passwords
 from service.jobs.redis.sentinels import primary_pool
 from service.settings.loopback import is_local
 from service.settings.redis import RedisSettings, sentinel_address

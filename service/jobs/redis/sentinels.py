@@ -12,7 +12,7 @@ from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider
 
-from service.jobs.redis.connections import (
+from service.jobs.redis.connection_pool import (
     CommandPool,
     PrimaryConnection,
     PrimaryTlsConnection,

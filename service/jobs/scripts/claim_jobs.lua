@@ -131,10 +131,10 @@ end
 local function base_of_fences()
   local replication = redis.call('INFO', 'replication')
   local id = string.match(replication, 'master_replid:(%x+)') or ''
-  local before = string.match(replication, 'master_replid2:0*(%x*)') or ''
+  local replaced = string.match(replication, 'master_replid2:0*(%x*)') or ''
   local known, base = string.match(redis.call('GET', key('history')) or ' 0', '^(%x*) (%d+)$')
   if known == id then return tonumber(base) end
-  if before ~= '' then base = whole(math.floor(now)) end
+  if replaced ~= '' then base = whole(math.floor(now)) end
   redis.call('SET', key('history'), id .. ' ' .. base)
   return tonumber(base)
 end

@@ -1,21 +1,28 @@
-"""Base class of the queue's client: its connections, and calls of scripts."""
+"""Base class of the queue's client: its connections, and calls of scripts.
+
+A script gets one key, the prefix of all keys. Its arguments are one JSON object `args` by name.
+Longer texts follow as plain strings (`texts`), which no script has to parse.
+"""
 
 from __future__ import annotations
 
+import json
 import secrets
-from collections.abc import Callable
-from typing import Self
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
 
 from prometheus_client import CollectorRegistry
 from redis.asyncio import Redis
+from redis.exceptions import NoScriptError, RedisError
 
 from service.jobs.model.errors import QuotaExceeded
 from service.jobs.model.metrics import JobMetrics
 from service.jobs.model.quota_usage import QuotaUsage
 from service.jobs.redis import connection
+from service.jobs.redis.keys import CONFIRMED, PREFIX
 from service.jobs.redis.pubsub import Subscriber
-from service.jobs.scripts.producer import ReadQuota
-from service.jobs.scripts.runner import Scripts
+from service.jobs.scripts.composition import digest, source
 from service.jobs.scripts.script import Answer, Common, Script
 from service.settings.queue import QueueSettings
 from service.settings.redis import RedisSettings
@@ -25,16 +32,38 @@ from service.settings.tenants import TenantSettings
 ANSWER_MS = 60_000
 """Lifetime of a stored answer for a repeated call. It exceeds the time for which a client
 retries."""
+_ARGS = json.JSONEncoder(default=asdict)
+
+
+class Unconfirmed(RedisError):
+    """Error: too few replicas have confirmed a script's writes, so a failover may lose them."""
+
+
+@dataclass(frozen=True)
+class ReadQuota(Script[QuotaUsage]):
+    """Read a tenant's usage of its quotas."""
+
+    tenant: str
+    device_seconds_per_hour: float | None
+    retention_s: float
+
+    @staticmethod
+    def parse(answer: Sequence[str | int]) -> QuotaUsage:
+        """Return the tenant's usage."""
+        return QuotaUsage.parse(answer)
 
 
 class QueueClient:
-    """Base of the queue's parts. Owns its connections: `close` ends them and all iterators."""
+    """Base of the queue's parts. Owns its connections: `close` ends them and all iterators.
+
+    The parts have methods for common reads, and for calls that use settings, convert values, count
+    metrics or wait. Other scripts are run where they are needed: `await queue.run(ReadTotals())`.
+    """
 
     def __init__(self, redis: Redis, settings: QueueSettings) -> None:
         self._redis = redis
         self._settings = settings
-        common = Common(settings.max_events, settings.priority_advance_s)
-        self._scripts = Scripts(redis, common)
+        self._common = asdict(Common(settings.max_events, settings.priority_advance_s))
         self._subscriber = Subscriber(redis)
         self.job_metrics = JobMetrics(CollectorRegistry())
         """Metrics of this queue's calls. Replace it with an instance that your `/metrics` endpoint
@@ -98,7 +127,7 @@ class QueueClient:
     async def quota_usage(self, tenant: str, limits: TenantSettings) -> QuotaUsage:
         """Return a tenant's usage of its quotas."""
         quota = limits.device_seconds_per_hour
-        return await self._run(ReadQuota(tenant, quota, self._settings.retention_s))
+        return await self.run(ReadQuota(tenant, quota, self._settings.retention_s))
 
     async def storage_quota_exceeded(self, tenant: str, limits: TenantSettings) -> QuotaExceeded:
         """Return the exception for exceeding the tenant's quota of stored bytes."""
@@ -111,19 +140,57 @@ class QueueClient:
         """
         await self._redis.ping()
 
-    async def _run(self, script: Script[Answer]) -> Answer:
-        return await self._scripts.run(script)
+    async def run(self, script: Script[Answer]) -> Answer:
+        """Run a script by its digest; load it first if the server lacks it."""
+        text, arguments = self._text(script), self._arguments(script)
+        call = ("EVALSHA", digest(text), 1, PREFIX, *arguments)
+        try:
+            answer = await self._redis.execute_command(*call)
+        except NoScriptError:
+            await self._redis.script_load(text)
+            answer = await self._redis.execute_command(*call)
+        return script.parse(answer)
 
-    async def _accept(self, script: Script[Answer]) -> Answer:
+    async def run_confirmed(self, script: Script[Answer]) -> Answer:
         """Run a script that accepts data, and wait for `wait_replicas` to confirm its writes.
 
         Raises: Unconfirmed: they did not confirm in time, although the script was executed.
         """
         replicas = self._settings.wait_replicas
         if not replicas:
-            return await self._run(script)
-        wait_s = self._settings.wait_replicas_s
-        return await self._scripts.run_confirmed(script, replicas, wait_s)
+            return await self.run(script)
+        try:
+            answer, confirmed = await self._run_and_wait(script)
+        except NoScriptError:
+            await self._redis.script_load(self._text(script))
+            answer, confirmed = await self._run_and_wait(script)
+        if confirmed < replicas:
+            raise Unconfirmed(f"{confirmed} of {replicas} replicas confirmed {script.name()}")
+        return script.parse(answer)
+
+    async def _run_and_wait(self, script: Script[Any]) -> tuple[Any, int]:
+        """Return a script's answer, and how many replicas have its writes.
+
+        WAIT covers the writes of its own connection. So script, write and WAIT are sent and
+        repeated together. The extra write is needed because a repeated script may write nothing.
+        """
+        wait_ms = round(self._settings.wait_replicas_s * 1000)
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.evalsha(digest(self._text(script)), 1, PREFIX, *self._arguments(script))
+            pipe.set(CONFIRMED, "")
+            pipe.wait(self._settings.wait_replicas, wait_ms)
+            answers = await pipe.execute(raise_on_error=False)
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+        answer, _, confirmed = answers
+        return answer, confirmed
+
+    def _text(self, script: Script[Any]) -> str:
+        return source(script.name())
+
+    def _arguments(self, script: Script[Any]) -> list[str]:
+        return [_ARGS.encode(self._common | script.args()), *script.texts()]
 
 
 def new_call() -> str:

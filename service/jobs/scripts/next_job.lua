@@ -115,9 +115,9 @@ local function turns_of(view)
   return function()
     local tenant, order = turns()
     if tenant == back.tenant then tenant, order = turns() end
-    local is_first = tenant and
+    local precedes = tenant and
       (order < back.order or order == back.order and tenant < back.tenant)
-    return is_first and tenant or back.tenant
+    return precedes and tenant or back.tenant
   end
 end
 

@@ -92,9 +92,10 @@ end
 
 -- Reads only the facts that decide whether a worker may take a job, since many jobs are skipped.
 local function glance(id)
-  local tenant, weight, version, deadline, run_s, kept, steps, bucket, deaths, most, later, credited,
-    guaranteed, accepted = fields(id, 'tenant', 'weight', 'version', 'deadline_at', 'run_s', 'kept',
-      'steps', 'bucket', 'deaths', 'max_compiling', 'second_pass', 'credited', 'guaranteed', 'accepted')
+  local tenant, weight, version, deadline, run_s, kept, steps, bucket, deaths, most, later,
+    credited, guaranteed, accepted = fields(id, 'tenant', 'weight', 'version', 'deadline_at',
+      'run_s', 'kept', 'steps', 'bucket', 'deaths', 'max_compiling', 'second_pass', 'credited',
+      'guaranteed', 'accepted')
   return {
     tenant = tenant, weight = tonumber(weight) or 1, version = tonumber(version) or 0,
     deadline = tonumber(deadline), run_s = tonumber(run_s), undone = undone_of(kept, steps),

@@ -44,7 +44,7 @@ local function put_aside(held)
   return job
 end
 
-local function is_late(id, job)
+local function is_late(_, job)
   return job.deadline and now >= job.deadline - (job.run_s or 0) * job.undone
 end
 

@@ -4,8 +4,9 @@
 -- Gives: its id, or nil
 -- Sent twice: acquires two; the first has no driver until its lease ends.
 
-local found = redis.call('ZRANGE', key('openbatches'), '-inf', seconds(now), 'BYSCORE', 'LIMIT', 0, 1)
-if not found[1] then return nil end
-redis.call('ZADD', key('openbatches'), seconds(now + args.lease_s), found[1])
-redis.call('HSET', key('batch', found[1]), 'holder', args.holder)
-return found[1]
+local batches = key('openbatches')
+local id = redis.call('ZRANGE', batches, '-inf', seconds(now), 'BYSCORE', 'LIMIT', 0, 1)[1]
+if not id then return nil end
+redis.call('ZADD', batches, seconds(now + args.lease_s), id)
+redis.call('HSET', key('batch', id), 'holder', args.holder)
+return id

@@ -14,7 +14,7 @@ import mimetypes
 import os
 import re
 import shutil
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -54,6 +54,8 @@ REDIRECT_S = 3600.0
 NO_BUCKET = "NoSuchBucket"
 """Error code of S3 and GCS for a missing bucket. Their clients raise the same exception for a
 missing file."""
+SMALL_IMAGES, SMALL_IMAGE_TYPE = ("thumbnail", "spritesheet"), "image/webp"
+"""Small images that are stored next to a video's file, and their media type."""
 
 
 def input_key(job_id: str, path: str) -> str:
@@ -69,6 +71,22 @@ def output_key(job_id: str, fence: int, index: int, content_type: str) -> str:
 def beside_key(key: str, name: str) -> str:
     """Return the key of a video's thumbnail or sprite sheet."""
     return f"{key}.{name}.webp"
+
+
+async def small_images_of(get: Callable[[str], Awaitable[bytes]], key: str) -> dict[str, bytes]:
+    """Return the existing small images of a video by name.
+
+    Args:
+        get: reads a key of the store.
+        key: the video's key.
+
+    Raises: StoreError: the store cannot be read.
+    """
+    images = {}
+    for name in SMALL_IMAGES:
+        with suppress(NotStored):
+            images[name] = await get(beside_key(key, name))
+    return images
 
 
 STATE_TYPE = "application/octet-stream"

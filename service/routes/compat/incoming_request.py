@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from opentelemetry.trace import Span
 from pydantic import BaseModel
 
-from service.admission import caller, quotas
-from service.admission.admission import admit
-from service.admission.parse import parse_as
+from service.admission import quotas
+from service.admission.admit import admit
+from service.admission.parse import Caller, parse_as
 from service.admission.refusals import Attempt, counting_refusals
 from service.http.body import read_json
 from service.http.inflight_limits import Hold
@@ -25,7 +26,6 @@ from service.routes.compat.call import Call
 from service.routes.compat.names import SAME_NAMES, FieldNames, renaming
 from service.schemas.request import GenerateRequest
 from service.tracing import spans
-from service.tracing.span import Span
 
 M = TypeVar("M", bound=BaseModel)
 ModelOf = Callable[[Mapping[str, Any]], Any]
@@ -105,7 +105,7 @@ class IncomingRequest:
         Raises: Problem, ClientDisconnect: as `admit`.
         """
         call = self.call
-        sender = caller.Caller(
+        sender = Caller(
             call.tenant,
             call.client,
             partial(while_connected, call.request),
@@ -117,9 +117,9 @@ class IncomingRequest:
         with renaming(names):
             body = self._attempt.read(fields)
             job = (await admit(call.front, sender, body, headers or call.request.headers)).job
-        self._span.set(job_spans.job_attributes(job))
+        self._span.set_attributes(job_spans.job_attributes(job))
         if job.traceparent != self._parent:
-            self._span.link(spans.parse(job.traceparent))
+            spans.link(self._span, job.traceparent)
         return job
 
 
@@ -129,7 +129,7 @@ async def receive_request(call: Call) -> AsyncIterator[IncomingRequest]:
 
     Raises: Problem: with the tenant's quota headers.
     """
-    front, parent = call.front, spans.current().traceparent
+    front, parent = call.front, spans.current_traceparent()
     async with quotas.QuotaHeaders(front, call.tenant):
         with front.bodies.holding(call.client) as hold:
             async with counting_refusals(front, call.tenant) as attempt:

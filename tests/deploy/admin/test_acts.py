@@ -164,7 +164,7 @@ def test_backups(run: Commands, redis_url: str) -> None:
 
 def parsers(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
     for action in parser._subparsers._group_actions if parser._subparsers else ():
-        yield from (action.choices or {}).items()
+        yield from dict(action.choices or {}).items()
 
 
 @pytest.mark.parametrize("group", ["keys", "tenants", "aliases", "webhooks", "backup"])

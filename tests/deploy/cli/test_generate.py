@@ -69,7 +69,7 @@ def test_hires_fix_is_switched_off() -> None:
 
 
 def test_every_field_of_the_schema_is_an_option_with_help() -> None:
-    generate = atelier.parser()._subparsers._group_actions[0].choices["generate"]  # type: ignore
+    generate = atelier.parser()._subparsers._group_actions[0].choices["generate"]
     generate.complete()
     helps = {action.dest: action.help for action in generate._actions}
     assert helps.keys() >= GenerateRequest.model_fields.keys()

@@ -1,5 +1,5 @@
 """The Dockerfiles match the project: sources, locks, users, ports, commands. Nothing is built here;
-`make images-check` builds."""
+test_images.py builds."""
 
 from __future__ import annotations
 

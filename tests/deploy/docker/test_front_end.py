@@ -19,7 +19,7 @@ from tests.deploy.docker.locks import read
 from tools.image_locks import lock_file
 
 COMMANDS = (
-    "service.server, service.client, service.openapi, service.tracing.opentelemetry,"
+    "service.server, service.client, service.openapi, service.tracing.exporter,"
     " deploy.admin.api_keys, deploy.admin.profiling, deploy.docker.health_check, rich"
 )
 """Modules that `serve`, traces, `generate`, `keys`, `profile` and the health check import."""

@@ -14,7 +14,8 @@ from tests.deploy.k8s.objects import Pods, exists, name_of, of_kind, pods_of, te
 from tests.deploy.k8s.rendering import GKE, REPOSITORY, SPOT, Object, overlay, stands_on
 from tests.deploy.k8s.settings import pool_of, settings_of
 from tests.deploy.k8s.test_scaling import query
-from workers.pool.worker import ENDING, SHUTDOWN_TIMEOUT_S, SUSPENDING
+from workers.pool.running_jobs import SUSPENDING
+from workers.pool.worker import ENDING, SHUTDOWN_TIMEOUT_S
 from workers.slice.chips import GPU_SHARE
 from workers.slice.mesh_shape import MeshShape
 from workers.slice.preflight import LEAST_SHM_BYTES

@@ -15,10 +15,10 @@ from typing import Any
 from models import registry
 from models.interface.pipeline import Pipeline
 from models.loading.sources import ControlSource, ImagePromptSource
-from tests.families.suite.entry import Family
+from tests.families.suite.entry import SuiteEntry
 
 
-def _collected() -> dict[str, Family]:
+def _collected() -> dict[str, SuiteEntry]:
     """Return the entries of all modules of this folder, by place."""
     modules = (
         import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)
@@ -27,10 +27,10 @@ def _collected() -> dict[str, Family]:
     return dict(sorted(entries, key=lambda entry: entry[1].place))
 
 
-EVERY: Mapping[str, Family] = _collected()
-SUITE: Mapping[str, Family] = {name: entry for name, entry in EVERY.items() if "-" not in name}
+EVERY: Mapping[str, SuiteEntry] = _collected()
+SUITE: Mapping[str, SuiteEntry] = {name: entry for name, entry in EVERY.items() if "-" not in name}
 """Entries of the families themselves."""
-VARIANTS: Mapping[str, Family] = {name: EVERY[name] for name in EVERY if name not in SUITE}
+VARIANTS: Mapping[str, SuiteEntry] = {name: EVERY[name] for name in EVERY if name not in SUITE}
 
 
 def loaded(name: str, folder: Path, dtype: str, **how: Any) -> Pipeline:
@@ -38,7 +38,7 @@ def loaded(name: str, folder: Path, dtype: str, **how: Any) -> Pipeline:
     return registry.load(name, str(folder), dtype, {}, **beside(EVERY.get(name), folder), **how)
 
 
-def settings_of(entry: Family | None, folder: Path) -> dict[str, Any]:
+def settings_of(entry: SuiteEntry | None, folder: Path) -> dict[str, Any]:
     """Return a model's settings of the networks in addition to an entry's checkpoint.
 
     Args:
@@ -58,7 +58,7 @@ def settings_of(entry: Family | None, folder: Path) -> dict[str, Any]:
     }
 
 
-def beside(entry: Family | None, folder: Path) -> dict[str, Any]:
+def beside(entry: SuiteEntry | None, folder: Path) -> dict[str, Any]:
     """Return the same networks as arguments of `registry.load`."""
     kinds: dict[str, Any] = {"image_prompts": ImagePromptSource, "controls": ControlSource}
     return {
@@ -71,7 +71,7 @@ def beside(entry: Family | None, folder: Path) -> dict[str, Any]:
 
 def families() -> set[str]:
     """Return the names of all families in the registry."""
-    return {module.split(".")[1] for module in registry.FAMILIES.values()}
+    return {family.name for family in registry.FAMILIES}
 
 
 def images_of(name: str) -> Mapping[str, bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,13 @@ CLIP, T5 = {"num_hidden_layers": 2}, {"num_layers": 1}
 
 
 @dataclass(frozen=True)
-class Family:
+class SuiteEntry:
     """Entry of a family or of a variant."""
 
     place: int
     """Position among all entries, from 0. It decides the mesh of the drawing on two hosts."""
     make: Callable[[Path], Path]
-    """Write a checkpoint of few layers whose eight heads divide over every layout. Imports torch,
-    as `least` does."""
+    """Write a checkpoint of few layers whose eight heads divide over every layout."""
     least: Callable[[Path], Path]
     """Write the smallest checkpoint."""
     request: Fields
@@ -38,12 +38,14 @@ class Family:
     guided: Fields
     unguided: Fields
     """Fields of a request with a negative prompt (`guided`), and of one without (`unguided`)."""
-    published: tuple[str, ...]
-    """Names of the family's full-size checkpoints in `models.published`."""
+    published: Mapping[str, str]
+    """Full-size checkpoints by their names in `models.published` → their authors' names."""
     components: Mapping[str, str] = field(default_factory=lambda: {"transformer": "transformer"})
     """Denoising networks by name, with their folders in `make`'s checkpoint."""
     scale: str = "guidance_scale"
     """Field whose value differs between the requests of a batch."""
+    has_strength: bool = True
+    """Whether image to image has a strength, as hires fix and progressive sizes require."""
     step_caches: bool = True
     """Whether a step cache with a signal is supported."""
     step_plans: bool = True
@@ -70,6 +72,22 @@ class Family:
     def makes_video(self) -> bool:
         """Return whether requests are for videos."""
         return "num_frames" in self.request
+
+
+def tiny(maker: str, **parts: Any) -> Callable[[Path], Path]:
+    """Return a function that writes a checkpoint with these configs of its parts.
+
+    Args:
+        maker: Module and function in `tests.parity`. The module imports torch, so it is imported
+            when a checkpoint is written.
+    """
+
+    def write(folder: Path) -> Path:
+        module, _, function = maker.partition(":")
+        written: Path = getattr(import_module(f"tests.parity.{module}"), function)(folder, **parts)
+        return written
+
+    return write
 
 
 def image_file(seed: int, mode: str = "RGB", size: tuple[int, int] = (100, 140)) -> bytes:

@@ -19,24 +19,17 @@ from tests.families.suite.entry import (
     LEAST,
     T5,
     TRUE_CFG,
-    Family,
     Fields,
+    SuiteEntry,
     drawn_by_diffusers,
     image_file,
+    tiny,
 )
 
-
-def _flux(folder: Path) -> Path:
-    from tests.parity.tiny import make_flux
-
-    sizes = {"num_attention_heads": 8, "num_layers": 1, "num_single_layers": 2}
-    return make_flux(folder, transformer=sizes, clip=CLIP, t5=T5)
-
-
-def _least_flux(folder: Path) -> Path:
-    from tests.parity.tiny import make_flux
-
-    return make_flux(folder, transformer={"num_layers": 1, "num_single_layers": 1})
+flux = partial(tiny, "tiny:make_flux")
+SIZES = {"num_attention_heads": 8, "num_layers": 1, "num_single_layers": 2}
+FLUX = flux(transformer=SIZES, clip=CLIP, t5=T5)
+LEAST_FLUX = flux(transformer={"num_layers": 1, "num_single_layers": 1})
 
 
 def _flux_tool(kind: str, further: int, vae: Fields, **more: int) -> Callable[[Path], Path]:
@@ -49,17 +42,14 @@ def _flux_tool(kind: str, further: int, vae: Fields, **more: int) -> Callable[[P
     def make(folder: Path) -> Path:
         import diffusers
 
-        from tests.parity.tiny import make_flux
-
         sizes = {"in_channels": 16 + further, "out_channels": 16, "num_single_layers": 1, **more}
-        return make_flux(
-            folder,
+        return flux(
             kind=getattr(diffusers, kind),
             transformer={"num_layers": 1, **sizes},
             vae=vae,
             clip=CLIP,
             t5=T5,
-        )
+        )(folder)
 
     return make
 
@@ -67,14 +57,14 @@ def _flux_tool(kind: str, further: int, vae: Fields, **more: int) -> Callable[[P
 def _tool(
     place: int,
     kind: str,
-    published: tuple[str, ...],
+    published: Mapping[str, str],
     images: Mapping[str, bytes],
     further: int = 0,
     guided: Fields | None = None,
     size: tuple[int, int] = (48, 80),
     vae: Fields | None = None,
     **of_reference: Any,
-) -> Family:
+) -> SuiteEntry:
     """Entry of a tool of Flux.
 
     Args:
@@ -84,7 +74,7 @@ def _tool(
     """
     sides = dict(zip(("width", "height"), size, strict=True))
     least = {"width": 64, "height": 64} if vae else {}
-    return Family(
+    return SuiteEntry(
         place,
         make=_flux_tool(kind, further, vae or {}, num_attention_heads=8),
         least=_flux_tool(kind, further, vae or {}),
@@ -95,6 +85,7 @@ def _tool(
         unguided={},
         published=published,
         images=images,
+        has_strength=False,
     )
 
 
@@ -136,16 +127,16 @@ def _drawn_after_redux(folder: Path, request: Fields, images: Mapping[str, bytes
 
 IMAGE_PROMPTS: Fields = {"image_prompts": [{"scale": 0.6}, {"name": "redux", "scale": 0.7}]}
 
-PLAIN = Family(
+PLAIN = SuiteEntry(
     place=0,
-    make=_flux,
-    least=_least_flux,
+    make=FLUX,
+    least=LEAST_FLUX,
     request={**FEW, "width": 48, "height": 80, **TRUE_CFG},
     least_request={**LEAST, "max_sequence_length": 16, "true_cfg_scale": 1.0},
     reference=drawn_by_diffusers,
     guided=TRUE_CFG,
     unguided={},
-    published=("flux-dev", "flux-schnell"),
+    published={"flux-dev": "FLUX.1 dev", "flux-schnell": "FLUX.1 schnell"},
 )
 
 PLAIN_CONTROLS = ("edges", "depth")
@@ -203,19 +194,22 @@ UNLIKE: tuple[Fields, ...] = (
 )
 """Controls of the rows of one batch: two networks, one network, or none."""
 
-ENTRIES: Mapping[str, Family] = {
+ENTRIES: Mapping[str, SuiteEntry] = {
     "flux": PLAIN,
     "flux-controlnet": replace(
         PLAIN,
         place=20,
-        make=_with_controls(_flux),
-        least=_with_controls(_least_flux),
+        make=_with_controls(FLUX),
+        least=_with_controls(LEAST_FLUX),
         request={**PLAIN.request, "guidance_scale": 3.5, **BOTH},
         least_request={**PLAIN.least_request, **BOTH},
         reference=partial(
             _drawn_with_controls, images={str(index): image_file(9 + index) for index in range(2)}
         ),
-        published=("flux-controlnet-union", "flux-controlnet-union-pro-2"),
+        published={
+            "flux-controlnet-union": "FLUX.1 dev with ControlNet Union",
+            "flux-controlnet-union-pro-2": "FLUX.1 dev with ControlNet Union-Pro-2.0",
+        },
         images={f"control.{index}.image": image_file(9 + index) for index in range(2)},
         image_fields=BOTH,
         controls={
@@ -225,10 +219,10 @@ ENTRIES: Mapping[str, Family] = {
         max_controls=2,
         company=UNLIKE,
     ),
-    "flux-redux": Family(
+    "flux-redux": SuiteEntry(
         place=13,
-        make=_with_redux(_flux),
-        least=_with_redux(_least_flux),
+        make=_with_redux(FLUX),
+        least=_with_redux(LEAST_FLUX),
         request={**FEW, "width": 48, "height": 80, **TRUE_CFG, **IMAGE_PROMPTS},
         least_request={**LEAST, "max_sequence_length": 16, "true_cfg_scale": 1.0, **IMAGE_PROMPTS},
         reference=partial(
@@ -236,7 +230,7 @@ ENTRIES: Mapping[str, Family] = {
         ),
         guided=TRUE_CFG,
         unguided=TRUE_CFG,
-        published=("flux-redux",),
+        published={"flux-redux": "FLUX.1 dev with Redux"},
         images={f"image_prompts.{index}.image": image_file(5 + index) for index in range(2)},
         image_fields=IMAGE_PROMPTS,
         image_prompts={"redux": "redux"},
@@ -244,21 +238,21 @@ ENTRIES: Mapping[str, Family] = {
     "flux-fill": _tool(
         14,
         "FluxFillPipeline",
-        ("flux-fill",),
+        {"flux-fill": "FLUX.1 Fill dev"},
         {"image": image_file(1), "mask_image": image_file(2, "L")},
         further=4 * (4 + 16),
     ),
     "flux-control": _tool(
         15,
         "FluxControlPipeline",
-        ("flux-canny", "flux-depth"),
+        {"flux-canny": "FLUX.1 Canny dev", "flux-depth": "FLUX.1 Depth dev"},
         {"control_image": image_file(3)},
         further=4 * 4,
     ),
     "flux-kontext": _tool(
         16,
         "FluxKontextPipeline",
-        ("flux-kontext",),
+        {"flux-kontext": "FLUX.1 Kontext dev"},
         {"image": image_file(4)},
         guided=TRUE_CFG,
         size=(192, 192),

@@ -6,32 +6,20 @@ import io
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from PIL import Image
 
 from tests.families.suite.entry import (
     FEW,
     LEAST,
-    Family,
+    SuiteEntry,
     drawn_by_diffusers,
     image_file,
+    tiny,
 )
 
-
-def _flux2(folder: Path) -> Path:
-    from tests.parity.tiny_flux2 import make_flux2
-
-    sizes = {"num_attention_heads": 8, "attention_head_dim": 8, "axes_dims_rope": (2, 2, 2, 2)}
-    return make_flux2(folder, transformer={**sizes, "num_single_layers": 2})
-
-
-def _least_flux2(folder: Path) -> Path:
-    from tests.parity.tiny_flux2 import make_flux2
-
-    return make_flux2(folder, transformer={"num_layers": 1, "num_single_layers": 1})
-
-
+flux2 = partial(tiny, "tiny_flux2:make_flux2")
+HEADS = {"num_attention_heads": 8, "attention_head_dim": 8, "axes_dims_rope": (2, 2, 2, 2)}
 REFERENCES = {
     "image": image_file(9, size=(75, 64)),
     "reference_images.0": image_file(10, size=(64, 88)),
@@ -39,10 +27,10 @@ REFERENCES = {
 
 MEGAPIXELS = {path: image_file(9, size=(1024, 1024)) for path in REFERENCES}
 
-PLAIN = Family(
+PLAIN = SuiteEntry(
     place=4,
-    make=_flux2,
-    least=_least_flux2,
+    make=flux2(transformer={**HEADS, "num_single_layers": 2}),
+    least=flux2(transformer={"num_layers": 1, "num_single_layers": 1}),
     request={
         **FEW,
         "width": 48,
@@ -54,14 +42,17 @@ PLAIN = Family(
     reference=drawn_by_diffusers,
     guided={"guidance_scale": 3.0},
     unguided={"guidance_scale": 1.0},
-    published=(
-        *("flux2-klein-4b", "flux2-klein-9b"),
-        *("flux2-klein-base-4b", "flux2-klein-base-9b"),
-    ),
+    published={
+        "flux2-klein-4b": "FLUX.2 klein 4B",
+        "flux2-klein-9b": "FLUX.2 klein 9B",
+        "flux2-klein-base-4b": "FLUX.2 klein base 4B",
+        "flux2-klein-base-9b": "FLUX.2 klein base 9B",
+    },
+    has_strength=False,
     weighted_prompts=False,
 )
 
-ENTRIES: Mapping[str, Family] = {
+ENTRIES: Mapping[str, SuiteEntry] = {
     "flux2": PLAIN,
     "flux2-edit": replace(
         PLAIN,

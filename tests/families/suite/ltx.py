@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from tests.families.suite.entry import (
     FEW,
     LEAST,
-    Family,
     Fields,
+    SuiteEntry,
     drawn_by_diffusers,
+    tiny,
 )
 
 LAYERS: Fields = {
@@ -50,16 +51,13 @@ SCALES: Fields = {
 UNGUIDED: Fields = {**dict.fromkeys(SCALES, 1.0), "stg_scale": 0.0}
 
 
-def _ltx(folder: Path, **transformer: Any) -> Path:
-    from tests.parity.tiny_ltx_pipeline import make_ltx
-
-    network = transformer or WIDE
-    parts = {"transformer": network, "connectors": CONNECTORS, "text_encoder": LAYERS}
-    return make_ltx(folder, **parts, **DECODERS)
-
-
-def _least_ltx(folder: Path) -> Path:
-    return _ltx(folder, num_layers=2)
+ltx = partial(
+    tiny,
+    "tiny_ltx_pipeline:make_ltx",
+    connectors=CONNECTORS,
+    text_encoder=LAYERS,
+    **DECODERS,
+)
 
 
 def _drawn(folder: Path, request: Fields) -> np.ndarray:
@@ -75,10 +73,10 @@ def _drawn(folder: Path, request: Fields) -> np.ndarray:
         )
 
 
-LTX = Family(
+LTX = SuiteEntry(
     place=19,
-    make=_ltx,
-    least=_least_ltx,
+    make=ltx(transformer=WIDE),
+    least=ltx(transformer={"num_layers": 2}),
     request={
         **FEW,
         **SCALES,
@@ -103,7 +101,8 @@ LTX = Family(
     reference=_drawn,
     guided=SCALES,
     unguided=UNGUIDED,
-    published=("ltx-2.3", "ltx-2"),
+    published={"ltx-2.3": "LTX-2.3", "ltx-2": "LTX-2"},
+    has_strength=False,
     step_caches=False,
     step_plans=False,
     weighted_prompts=False,

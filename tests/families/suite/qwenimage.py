@@ -16,50 +16,27 @@ from tests.families.suite.entry import (
     FEW,
     TRUE_CFG,
     UNSCALED,
-    Family,
     Fields,
+    SuiteEntry,
     drawn_by_diffusers,
     image_file,
+    tiny,
 )
 
 HEADS: Fields = {"num_attention_heads": 8, "axes_dims_rope": (2, 2, 4), "num_layers": 2}
-
-
-def _qwenimage(folder: Path) -> Path:
-    from tests.parity.tiny_qwenimage import make_qwenimage
-
-    return make_qwenimage(folder, transformer=HEADS, text_encoder=CLIP)
-
-
-def _least_qwenimage(folder: Path) -> Path:
-    from tests.parity.tiny_qwenimage import make_qwenimage
-
-    return make_qwenimage(folder, transformer={"num_layers": 1}, text_encoder=CLIP)
-
-
 DEEP: Fields = {"dim_mult": [1, 1, 1, 2, 2, 2], "temperal_downsample": [False] * 3 + [True] * 2}
 """Autoencoder that makes few tokens of a megapixel."""
 
-
-def _edit(folder: Path, **transformer: object) -> Path:
-    from tests.parity.tiny_qwenimage import make_edit
-
-    return make_edit(folder, transformer=transformer, text_encoder=CLIP, vae=DEEP)
+qwenimage = partial(tiny, "tiny_qwenimage:make_qwenimage", text_encoder=CLIP)
+edit = partial(tiny, "tiny_qwenimage:make_edit", text_encoder=CLIP, vae=DEEP)
 
 
 def _edit_plus(folder: Path, **transformer: object) -> Path:
     """Write a checkpoint that accepts several images, with time 0."""
     from diffusers import QwenImageEditPlusPipeline
 
-    from tests.parity.tiny_qwenimage import make_edit
-
-    return make_edit(
-        folder,
-        transformer={**transformer, "zero_cond_t": True},
-        text_encoder=CLIP,
-        vae=DEEP,
-        kind=QwenImageEditPlusPipeline,
-    )
+    config = {**transformer, "zero_cond_t": True}
+    return edit(transformer=config, kind=QwenImageEditPlusPipeline)(folder)
 
 
 def _edited(folder: Path, request: Fields, images: Sequence[bytes]) -> np.ndarray:
@@ -71,16 +48,16 @@ def _edited(folder: Path, request: Fields, images: Sequence[bytes]) -> np.ndarra
     return drawn_by_diffusers(folder, request, image=inputs, of=edits)
 
 
-PLAIN = Family(
+PLAIN = SuiteEntry(
     place=3,
-    make=_qwenimage,
-    least=_least_qwenimage,
+    make=qwenimage(transformer=HEADS),
+    least=qwenimage(transformer={"num_layers": 1}),
     request={**FEW, "width": 56, "height": 80, **TRUE_CFG, "max_sequence_length": 150},
     least_request={**UNSCALED, **TRUE_CFG, "max_sequence_length": 150},
     reference=drawn_by_diffusers,
     guided=TRUE_CFG,
     unguided={},
-    published=("qwen-image",),
+    published={"qwen-image": "Qwen-Image"},
     scale="true_cfg_scale",
     weighted_prompts=False,
 )
@@ -92,8 +69,8 @@ IMAGES = {
 EDIT = replace(
     PLAIN,
     place=6,
-    make=partial(_edit, **HEADS),
-    least=partial(_edit, num_layers=1),
+    make=edit(transformer=HEADS),
+    least=edit(transformer={"num_layers": 1}),
     request={**FEW, "width": 192, "height": 320, **TRUE_CFG, "max_sequence_length": 450},
     least_request={
         **UNSCALED,
@@ -103,11 +80,12 @@ EDIT = replace(
         "max_sequence_length": 450,
     },
     reference=partial(_edited, images=[IMAGES["image"]]),
-    published=("qwen-image-edit",),
+    published={"qwen-image-edit": "Qwen-Image-Edit"},
     images={"image": IMAGES["image"]},
+    has_strength=False,
 )
 
-ENTRIES: Mapping[str, Family] = {
+ENTRIES: Mapping[str, SuiteEntry] = {
     "qwenimage": PLAIN,
     "qwenimage-edit": EDIT,
     "qwenimage-edit-plus": replace(
@@ -116,7 +94,10 @@ ENTRIES: Mapping[str, Family] = {
         make=partial(_edit_plus, **HEADS),
         least=partial(_edit_plus, num_layers=1),
         reference=partial(_edited, images=[*IMAGES.values()]),
-        published=("qwen-image-edit-2509", "qwen-image-edit-2511"),
+        published={
+            "qwen-image-edit-2509": "Qwen-Image-Edit-2509",
+            "qwen-image-edit-2511": "Qwen-Image-Edit-2511",
+        },
         images=IMAGES,
     ),
 }

@@ -17,41 +17,24 @@ from tests.families.suite.entry import (
     CLIP,
     FEW,
     LEAST,
-    Family,
     Fields,
+    SuiteEntry,
     drawn_by_diffusers,
     image_file,
+    tiny,
 )
 
 UNET = {"block_out_channels": (16, 32), "transformer_layers_per_block": 1}
 
 
-def _sdxl(folder: Path) -> Path:
-    from tests.parity.tiny_sdxl import make_sdxl
+sdxl = partial(tiny, "tiny_sdxl:make_sdxl")
+SDXL = sdxl(unet={"attention_head_dim": (8, 8), **UNET}, clip=CLIP, clip_2=CLIP)
+LEAST_SDXL = sdxl(unet={"attention_head_dim": (2, 4), **UNET})
 
-    return make_sdxl(folder, unet={"attention_head_dim": (8, 8), **UNET}, clip=CLIP, clip_2=CLIP)
-
-
-def _least_sdxl(folder: Path) -> Path:
-    from tests.parity.tiny_sdxl import make_sdxl
-
-    return make_sdxl(folder, unet={"attention_head_dim": (2, 4), **UNET})
-
-
-REFINER = {"block_out_channels": (16, 32, 32), "transformer_layers_per_block": 1}
-
-
-def _refiner(folder: Path) -> Path:
-    from tests.parity.tiny_sdxl import make_refiner
-
-    return make_refiner(folder, unet={"attention_head_dim": 8, **REFINER}, clip_2=CLIP)
-
-
-def _least_refiner(folder: Path) -> Path:
-    from tests.parity.tiny_sdxl import make_refiner
-
-    return make_refiner(folder, unet={"attention_head_dim": 4, **REFINER})
-
+REFINER_UNET = {"block_out_channels": (16, 32, 32), "transformer_layers_per_block": 1}
+refiner = partial(tiny, "tiny_sdxl:make_refiner")
+REFINER = refiner(unet={"attention_head_dim": 8, **REFINER_UNET}, clip_2=CLIP)
+LEAST_REFINER = refiner(unet={"attention_head_dim": 4, **REFINER_UNET})
 
 ADAPTER = "ip-adapter/plus.safetensors"
 
@@ -211,36 +194,38 @@ UNLIKE: tuple[Fields, ...] = (
 )
 """Controls of the rows of one batch: two networks, one network in one run or alone, or none."""
 
-PLAIN = Family(
+PLAIN = SuiteEntry(
     place=1,
-    make=_sdxl,
-    least=_least_sdxl,
+    make=SDXL,
+    least=LEAST_SDXL,
     request={**FEW, "width": 40, "height": 72, "guidance_scale": 4.0},
     least_request={**LEAST, "negative_prompt": "", "guidance_scale": 5.0},
     reference=drawn_by_diffusers,
     guided={"guidance_scale": 4.0},
     unguided={"guidance_scale": 1.0},
-    published=("sdxl",),
+    published={"sdxl": "SDXL base 1.0"},
     components={"unet": "unet"},
     step_caches=False,
 )
 
-ENTRIES: Mapping[str, Family] = {
+ENTRIES: Mapping[str, SuiteEntry] = {
     "sdxl": PLAIN,
     "sdxl-controlnet": replace(
         PLAIN,
         place=7,
-        make=_with_controls(_sdxl, attention_head_dim=(8, 8), **UNET),
-        least=_with_controls(_least_sdxl, attention_head_dim=(2, 4), **UNET),
+        make=_with_controls(SDXL, attention_head_dim=(8, 8), **UNET),
+        least=_with_controls(LEAST_SDXL, attention_head_dim=(2, 4), **UNET),
         request={**PLAIN.request, **BOTH},
         least_request={**PLAIN.least_request, **BOTH},
         reference=partial(
             _drawn_with_controls, images={str(index): image_file(9 + index) for index in range(2)}
         ),
-        published=(
-            *("sdxl-controlnet", "sdxl-controlnet-mid", "sdxl-controlnet-small"),
-            "sdxl-controlnet-union",
-        ),
+        published={
+            "sdxl-controlnet": "SDXL base 1.0 with ControlNet",
+            "sdxl-controlnet-mid": "SDXL base 1.0 with ControlNet mid",
+            "sdxl-controlnet-small": "SDXL base 1.0 with ControlNet small",
+            "sdxl-controlnet-union": "SDXL base 1.0 with ControlNet Union promax",
+        },
         images={f"control.{index}.image": image_file(9 + index) for index in range(2)},
         image_fields=BOTH,
         controls={
@@ -253,14 +238,14 @@ ENTRIES: Mapping[str, Family] = {
     "sdxl-ip-adapter": replace(
         PLAIN,
         place=9,
-        make=_with_ip_adapter(_sdxl),
-        least=_with_ip_adapter(_least_sdxl),
+        make=_with_ip_adapter(SDXL),
+        least=_with_ip_adapter(LEAST_SDXL),
         request={**PLAIN.request, **BY_PLUS},
         least_request={**PLAIN.least_request, **BY_PLUS},
         reference=partial(
             _drawn_with_ip_adapter, images={str(index): image_file(7 + index) for index in range(2)}
         ),
-        published=("sdxl-ip-adapter",),
+        published={"sdxl-ip-adapter": "SDXL base 1.0 with IP-Adapter Plus"},
         images={f"image_prompts.{index}.image": image_file(7 + index) for index in range(2)},
         image_fields=BY_PLUS,
         image_prompts={"plus": ADAPTER},
@@ -268,23 +253,23 @@ ENTRIES: Mapping[str, Family] = {
     "sdxl-refiner": replace(
         PLAIN,
         place=11,
-        make=_refiner,
-        least=_least_refiner,
+        make=REFINER,
+        least=LEAST_REFINER,
         request={**PLAIN.request, "strength": 0.9, "aesthetic_score": 7.5},
         least_request={**PLAIN.least_request, "strength": 1.0},
         reference=partial(_drawn_from_image, image=image_file(9)),
-        published=("sdxl-refiner",),
+        published={"sdxl-refiner": "SDXL refiner 1.0"},
         images={"image": image_file(9)},
     ),
     "sdxl-refined": replace(
         PLAIN,
         place=12,
-        make=_refined(_sdxl, _refiner),
-        least=_refined(_least_sdxl, _least_refiner),
+        make=_refined(SDXL, REFINER),
+        least=_refined(LEAST_SDXL, LEAST_REFINER),
         request={**PLAIN.request, **HALF},
         least_request={**PLAIN.least_request, "refiner": {"switch": 0.8}},
         reference=_drawn_by_two,
-        published=("sdxl-refined",),
+        published={"sdxl-refined": "SDXL base 1.0 with its refiner"},
         components={"unet": "unet", "refiner": f"{BESIDE}/unet"},
         image_fields=HALF,
         refiner=BESIDE,

@@ -11,56 +11,22 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from models.spec import video_files
+from models.media import video_files
 from tests.families.suite.entry import (
     FEW,
     LEAST,
     T5,
-    Family,
     Fields,
+    SuiteEntry,
     drawn_by_diffusers,
     image_file,
+    tiny,
 )
 from workers.media.video import encode_video
 
-
-def _wan(folder: Path) -> Path:
-    from tests.parity.tiny_wan import make_wan
-
-    return make_wan(folder, transformer={"num_attention_heads": 8, "num_layers": 2}, t5=T5)
-
-
-def _least_wan(folder: Path) -> Path:
-    from tests.parity.tiny_wan import make_wan
-
-    return make_wan(folder, transformer={"num_layers": 2})
-
-
-def _vace(folder: Path) -> Path:
-    from tests.parity.tiny_wan import make_wan
-
-    sizes = {"num_attention_heads": 8, "num_layers": 2}
-    return make_wan(folder, vace={"vace_layers": (0, 1)}, transformer=sizes, t5=T5)
-
-
-def _least_vace(folder: Path) -> Path:
-    from tests.parity.tiny_wan import make_wan
-
-    return make_wan(folder, vace={"vace_layers": (0,)}, transformer={"num_layers": 2})
-
-
-def _animate(folder: Path) -> Path:
-    from tests.parity.tiny_wan import make_wan
-
-    sizes = {"num_attention_heads": 8, "num_layers": 4}
-    return make_wan(folder, animate={}, transformer=sizes, t5=T5)
-
-
-def _least_animate(folder: Path) -> Path:
-    from tests.parity.tiny_wan import make_wan
-
-    least = {"num_layers": 2, "inject_face_latents_blocks": 2}
-    return make_wan(folder, animate=least)
+wan = partial(tiny, "tiny_wan:make_wan")
+LEAST_LAYERS: Fields = {"num_layers": 2}
+HEADS: Fields = {"num_attention_heads": 8}
 
 
 def _clip(first: int = 9) -> bytes:
@@ -131,10 +97,10 @@ def _drawn_by_animate(folder: Path, request: Fields) -> np.ndarray:
     )
 
 
-PLAIN = Family(
+PLAIN = SuiteEntry(
     place=5,
-    make=_wan,
-    least=_least_wan,
+    make=wan(transformer={**HEADS, **LEAST_LAYERS}, t5=T5),
+    least=wan(transformer=LEAST_LAYERS),
     request={**FEW, "width": 48, "height": 80, "num_frames": 9, "guidance_scale": 4.0},
     least_request={
         **LEAST,
@@ -150,33 +116,41 @@ PLAIN = Family(
     reference=lambda folder, request: drawn_by_diffusers(folder, request, frames=True),
     guided={"guidance_scale": 4.0},
     unguided={"guidance_scale": 1.0},
-    published=(
-        *("wan2.1-1.3b", "wan2.1-14b", "wan2.1-i2v-14b"),
-        *("wan2.2-a14b", "wan2.2-i2v-a14b", "wan2.2-5b"),
-    ),
+    has_strength=False,
+    published={
+        "wan2.1-1.3b": "Wan 2.1 T2V 1.3B",
+        "wan2.1-14b": "Wan 2.1 T2V 14B",
+        "wan2.1-i2v-14b": "Wan 2.1 I2V 14B",
+        "wan2.2-a14b": "Wan 2.2 T2V A14B",
+        "wan2.2-i2v-a14b": "Wan 2.2 I2V A14B",
+        "wan2.2-5b": "Wan 2.2 TI2V 5B",
+    },
 )
 
-ENTRIES: Mapping[str, Family] = {
+ENTRIES: Mapping[str, SuiteEntry] = {
     "wan": PLAIN,
     "wan-vace": replace(
         PLAIN,
         place=10,
-        make=_vace,
-        least=_least_vace,
+        make=wan(vace={"vace_layers": (0, 1)}, transformer={**HEADS, **LEAST_LAYERS}, t5=T5),
+        least=wan(vace={"vace_layers": (0,)}, transformer=LEAST_LAYERS),
         request={**PLAIN.request, **SCALED},
         least_request={**PLAIN.least_request, **SCALED},
         reference=_drawn_by_vace,
-        published=("wan2.1-vace-1.3b", "wan2.1-vace-14b"),
+        published={
+            "wan2.1-vace-1.3b": "Wan 2.1 VACE 1.3B",
+            "wan2.1-vace-14b": "Wan 2.1 VACE 14B",
+        },
         images=CONTROL,
         image_fields=SCALED,
     ),
     "wan-animate": replace(
         PLAIN,
         place=18,
-        make=_animate,
-        least=_least_animate,
+        make=wan(animate={}, transformer={**HEADS, "num_layers": 4}, t5=T5),
+        least=wan(animate={**LEAST_LAYERS, "inject_face_latents_blocks": 2}),
         reference=_drawn_by_animate,
-        published=("wan2.2-animate-14b",),
+        published={"wan2.2-animate-14b": "Wan 2.2 Animate 14B"},
         images=CHARACTER,
     ),
 }

@@ -3,35 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
+from functools import partial
 
-from tests.families.suite.entry import (
-    CLIP,
-    FEW,
-    LEAST,
-    Family,
-    drawn_by_diffusers,
-)
+from tests.families.suite.entry import CLIP, FEW, LEAST, SuiteEntry, drawn_by_diffusers, tiny
 
+zimage = partial(tiny, "tiny_zimage:make_zimage", text_encoder=CLIP)
+SMALL = {"n_layers": 1, "n_refiner_layers": 1}
+HEADS = {"n_heads": 8, "axes_dims": (2, 2, 4)}
 
-def _zimage(folder: Path) -> Path:
-    from tests.parity.tiny_zimage import make_zimage
-
-    sizes = {"n_heads": 8, "axes_dims": (2, 2, 4), "n_layers": 2, "n_refiner_layers": 1}
-    return make_zimage(folder, transformer=sizes, text_encoder=CLIP)
-
-
-def _least_zimage(folder: Path) -> Path:
-    from tests.parity.tiny_zimage import make_zimage
-
-    sizes = {"n_layers": 1, "n_refiner_layers": 1}
-    return make_zimage(folder, transformer=sizes, text_encoder=CLIP)
-
-
-PLAIN = Family(
+PLAIN = SuiteEntry(
     place=2,
-    make=_zimage,
-    least=_least_zimage,
+    make=zimage(transformer={**SMALL, **HEADS, "n_layers": 2}),
+    least=zimage(transformer=SMALL),
     request={
         **FEW,
         "prompt": "a red circle on a blue background above the yellow star",
@@ -44,10 +27,8 @@ PLAIN = Family(
     reference=drawn_by_diffusers,
     guided={"guidance_scale": 3.0},
     unguided={"guidance_scale": 0.0},
-    published=("z-image-turbo", "z-image"),
+    published={"z-image-turbo": "Z-Image-Turbo", "z-image": "Z-Image"},
     weighted_prompts=False,
 )
 
-ENTRIES: Mapping[str, Family] = {
-    "zimage": PLAIN,
-}
+ENTRIES: Mapping[str, SuiteEntry] = {"zimage": PLAIN}

@@ -57,10 +57,18 @@ def published(model: str) -> Names:
 
 
 def write(
-    file: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None
+    file: Path,
+    arrays: Mapping[str, np.ndarray],
+    metadata: Mapping[str, str] | None = None,
+    of_bytes: str = "U8",
 ) -> Path:
-    """Write a valid file. The dtype uint16 represents the bits of bfloat16."""
-    kinds = {"f4": "F32", "f2": "F16", "u2": "BF16", "i8": "I64"}
+    """Write a valid file. The dtype uint16 represents the bits of bfloat16.
+
+    Args:
+        of_bytes: dtype of arrays of uint8.
+    """
+    kinds = {"f8": "F64", "f4": "F32", "f2": "F16", "u2": "BF16", "u1": of_bytes}
+    kinds |= {"i8": "I64", "i4": "I32"}
     header: dict[str, Any] = {} if metadata is None else {"__metadata__": metadata}
     offset = 0
     for key, array in arrays.items():

@@ -12,7 +12,6 @@ import pytest
 from models.adapters.files.adapter import AdapterError
 from models.adapters.files.alphas import METADATA
 from models.adapters.files.formats import inspect, read
-from models.spec.lora import MAX_RANK
 from tests.models.adapters.published_names import published, write
 
 Arrays = dict[str, np.ndarray]
@@ -48,12 +47,7 @@ def renamed(old: str, new: str) -> Callable[[Arrays], Arrays]:
 ONES = np.ones((2, 2), np.float32)
 
 WRONG: dict[str, tuple[Callable[[Arrays], Arrays], str]] = {
-    "DoRA": (lambda a: a | {f"{Q}.dora_scale": ONES}, "DoRA: adapters of this kind are not served"),
-    "DoRA by PEFT": (lambda a: a | {f"{Q}.lora_magnitude_vector": ONES}, "DoRA"),
-    "LoHa": (lambda a: a | {f"{Q}.hada_w1_a": ONES}, "LoHa"),
-    "LoKr": (lambda a: a | {f"{Q}.lokr_w1": ONES}, "LoKr"),
-    "Tucker": (lambda a: a | {f"{Q}.lora_mid.weight": ONES}, "Tucker"),
-    "OFT": (lambda a: a | {f"{Q}.oft_blocks": ONES}, "^OFT"),
+    "OFT": (lambda a: a | {f"{Q}.oft_blocks": ONES}, "^OFT: adapters of this kind are not served"),
     "BOFT": (lambda a: a | {f"{Q}.boft_R": ONES}, "^BOFT"),
     "a stranger": (lambda a: a | {"x.lora_A.weight": ONES}, "no layer for: x.lora_A.weight$"),
     "many strangers": (
@@ -81,9 +75,9 @@ WRONG: dict[str, tuple[Callable[[Arrays], Arrays], str]] = {
     "a convolution": (replaced("lora_A.weight", (2, WIDTH, 3, 3)), "window 3x3 there"),
     "a vector": (replaced("lora_A.weight", (2 * WIDTH,)), "is no matrix"),
     "nothing in it": (replaced("lora_A.weight", (0, WIDTH)), "is empty"),
-    "a rank too high": (
-        lambda a: a | low_rank(Q, WIDTH, WIDTH, MAX_RANK + 1),
-        f"rank {MAX_RANK + 1}, and {MAX_RANK} is the highest",
+    "a rank of no matrix": (
+        lambda a: a | low_rank(Q, WIDTH, WIDTH, 2 * WIDTH + 1),
+        f"rank {2 * WIDTH + 1} of a matrix of {WIDTH} x {WIDTH}; reduce it",
     ),
     "an alpha that is NaN": (alpha(np.nan), "NaN or infinity"),
     "an alpha beyond measure": (alpha(1e9), r"an alpha of 1e\+09 at rank 2"),
@@ -92,14 +86,17 @@ WRONG: dict[str, tuple[Callable[[Arrays], Arrays], str]] = {
         lambda a: a | {f"{Q.replace('to_q', 'to_k')}.alpha": np.ones((), np.float32)},
         "an alpha without low-rank matrices",
     ),
-    "whole numbers": (alpha(1, np.int64), "I64: weights of this type are not read"),
+    "whole numbers": (
+        lambda a: a | {f"{Q}.lora_A.weight": np.ones((2, WIDTH), np.int64)},
+        "I64: weights of this type are not read",
+    ),
     "NaN": (
         lambda a: a | {f"{Q}.lora_B.weight": np.full((WIDTH, 2), np.nan, np.float32)},
         f"NaN or infinity in {Q}.lora_B.weight",
     ),
     "one layer by two names": (
-        lambda a: a | low_rank(f"lora_unet_{Q[12:].replace('.', '_')}", WIDTH, WIDTH),
-        "the same layer by two names",
+        lambda a: a | low_rank(f"lora_unet_{Q[12:].replace('.', '_')}", WIDTH, WIDTH, 3),
+        "the same layer by two names; keep one of them",
     ),
     "one layer alone and fused": (
         lambda a: a | low_rank("double_blocks.0.img_attn.qkv", WIDTH, 3 * WIDTH),
@@ -112,10 +109,6 @@ WRONG: dict[str, tuple[Callable[[Arrays], Arrays], str]] = {
     "a matrix and its ranks": (
         lambda a: a | {f"{Q}.diff": np.ones((WIDTH, WIDTH), np.float32)},
         "both low-rank matrices and a whole one",
-    ),
-    "a whole matrix": (
-        lambda a: {f"{Q}.diff": np.ones((WIDTH, WIDTH), np.float32)},
-        f"rank {WIDTH}, and {MAX_RANK}",
     ),
     "another bias": (replaced("diff_b", (7,)), "a bias of shape"),
     "nothing at all": (lambda a: {}, "no low-rank layers at all"),
@@ -178,7 +171,7 @@ def test_a_wrong_base_is_told_as_such(made_for: str, model: str, tmp_path: Path)
         ("no JSON", "is no JSON"),
         ("[1]", "is no object"),
         ("[" * 100_000, "is no JSON"),
-        ('{"transformer.use_dora": true}', "use_dora: adapters of this kind are not served"),
+        ('{"transformer.alora_invocation_tokens": [1]}', "tokens: adapters of this kind are not"),
         ('{"transformer.lora_alpha": NaN}', "no useful number"),
         ('{"transformer.lora_alpha": "many"}', "no useful number"),
         ('{"transformer.lora_alpha": true}', "no useful number"),

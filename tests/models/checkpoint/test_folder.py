@@ -240,5 +240,5 @@ def test_what_is_ours_to_mend_is_no_checkpoints_fault() -> None:
 
 @pytest.mark.parametrize(("key", "value"), [("shift", -1.0), ("num_train_timesteps", 1)])
 def test_a_wrong_value_in_a_schedulers_config_is_named(key: str, value: float) -> None:
-    with pytest.raises(ValueError, match=rf"scheduler_config\.json: {key} must be "):
+    with pytest.raises(ValueError, match=rf"scheduler_config\.json: {key}: must be "):
         FlowMatchSchedule.from_dict({key: value})

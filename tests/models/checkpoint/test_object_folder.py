@@ -88,7 +88,7 @@ def test_no_request_asks_for_more_than_a_stretch(server: Server, stored: Path) -
         ranges.append(object_store.bounds(environ, SIZE))
         assert environ["HTTP_IF_MATCH"]
 
-    server.fault = note  # type: ignore[assignment]
+    server.fault = note
     assert read(stored) == DATA
     assert ranges == [(0, STRETCH), (STRETCH, SIZE)]
 
@@ -106,7 +106,7 @@ def test_a_cut_connection_is_gone_on_from(server: Server, stored: Path) -> None:
         start("206 Partial Content", object_store.headers(reference.etag, first, stop, SIZE))
         return [DATA[first : (first + stop) // 2]]
 
-    server.fault = halves  # type: ignore[assignment]
+    server.fault = halves
     assert read(stored) == DATA
     assert len(ranges) > 4 and len({*ranges}) > 2, "received bytes were requested again"
 

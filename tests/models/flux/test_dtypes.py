@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from models import registry
-from models.interface.pipeline import RequestError, denoise, stack_rows
+from models.interface.pipeline import denoise, stack_rows
 from models.parallel.jax_internals import subjaxprs
+from models.spec.request import RequestError
 from tests.parity.tiny import make_flux
 
 REQUEST = {

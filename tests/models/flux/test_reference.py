@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from models.flux.reference import SIDE_PX, SIZES, nearest_size, read_reference
-from models.interface.pipeline import RequestError
+from models.spec.request import RequestError
 
 
 def file(width: int, height: int) -> bytes:

@@ -21,7 +21,7 @@ from models.vae.published import FLUX_1
 from service.errors.problems import Invalid
 from service.schemas.request import GenerateRequest
 from service.settings.limits import LimitSettings
-from service.validation.resolve import ResolvedFields, resolve
+from service.validation.resolved_fields import ResolvedFields, resolve
 
 IMAGE = "data:image/png;base64,AAAA"
 CHANNELS = {

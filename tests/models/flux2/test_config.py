@@ -10,10 +10,11 @@ import pytest
 from models import published, registry
 from models.checkpoint.folder import CheckpointError
 from models.flux2.config import Flux2Config
-from models.flux2.published import TRANSFORMER
-from models.interface.pipeline import Pipeline, RequestError
+from models.flux2.family import TRANSFORMER
+from models.interface.pipeline import Pipeline
 from models.loading.sources import SHAPES
-from models.spec.image_sizes import within_pixels
+from models.media.scaling import within_pixels
+from models.spec.request import RequestError
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from models.interface.image_prompts import RequestedImagePrompt, requested_image_prompts
-from models.interface.pipeline import RequestError
-from models.spec.image_prompts import ImagePrompt
+from models.spec.image_prompts import ImagePrompt, ImagePromptOptions
+from models.spec.request import RequestError
 from tests.service.standin import SPEC
 
 KNOWN = {"redux": ImagePrompt(tokens=9, summed=True), "face": ImagePrompt(tokens=4)}
@@ -23,15 +23,15 @@ FILES = {f"image_prompts.{index}.image": bytes([index]) for index in range(4)}
 
 
 def test_each_has_its_name_scale_and_file() -> None:
-    fields = {"image_prompts": [{"name": "face", "scale": 0.5}, {"name": "redux"}]}
-    assert requested_image_prompts(fields, FILES, BOTH) == (
+    entries = (ImagePromptOptions(name="face", scale=0.5), ImagePromptOptions(name="redux"))
+    assert requested_image_prompts(entries, FILES, BOTH) == (
         RequestedImagePrompt("image_prompts.0.image", "face", 0.5, b"\0"),
         RequestedImagePrompt("image_prompts.1.image", "redux", 1.0, b"\1"),
     )
 
 
 def test_the_only_name_goes_without_saying() -> None:
-    (prompt,) = requested_image_prompts({"image_prompts": [{"scale": 1}]}, FILES, ONE)
+    (prompt,) = requested_image_prompts([ImagePromptOptions(scale=1)], FILES, ONE)
     assert prompt.name == "redux"
 
 
@@ -44,14 +44,15 @@ def test_the_only_name_goes_without_saying() -> None:
     ],
 )
 def test_what_the_model_does_not_have_is_named(entries: list[Any], field: str) -> None:
+    options = [ImagePromptOptions(**entry) for entry in entries]
     with pytest.raises(RequestError) as error:
-        requested_image_prompts({"image_prompts": entries}, FILES, BOTH)
+        requested_image_prompts(options, FILES, BOTH)
     assert error.value.field == field
 
 
 def test_a_missing_image_is_named() -> None:
     with pytest.raises(RequestError, match="guides the content"):
-        requested_image_prompts({"image_prompts": [{}]}, {}, ONE)
+        requested_image_prompts([ImagePromptOptions()], {}, ONE)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def test_a_program_is_read_back_from_its_text(wish: dict[str, Any]) -> None:
     solver = for_request(SDXL, wish).solver
     variants = product([None, "w8a16", "w8a8"], [None, "first-block", "teacache"])
     for quant, cache in variants:
-        program = StepProgram("unet", True, solver, True, quant, cache)  # type: ignore[arg-type]
+        program = StepProgram("unet", True, solver, True, quant, cache)
         assert StepProgram.parse(str(program)) == program
     assert solver_of(str(solver)) == solver
 

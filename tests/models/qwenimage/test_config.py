@@ -10,12 +10,13 @@ import pytest
 
 from models import published, registry
 from models.checkpoint.folder import CheckpointError
-from models.interface.pipeline import Pipeline, RequestError
+from models.interface.pipeline import Pipeline
 from models.loading.sources import SHAPES
+from models.media.scaling import size_of_area
 from models.qwenimage.config import QwenImageConfig
+from models.qwenimage.family import TRANSFORMER
 from models.qwenimage.latents import image_ids, text_ids
-from models.qwenimage.published import TRANSFORMER
-from models.spec.image_sizes import size_of_area
+from models.spec.request import RequestError
 from models.vision.qwen_patches import MAX_RATIO
 
 

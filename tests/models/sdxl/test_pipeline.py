@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.interface.pipeline import PreparedRow, PyTree, RequestError
+from models.interface.pipeline import PreparedRow, PyTree
 from models.sdxl.compatibility import Parts
 from models.sdxl.config import UNetConfig
 from models.sdxl.latents import LatentSpace
@@ -21,6 +21,7 @@ from models.sdxl.pipeline import SdxlPipeline
 from models.sdxl.prepare import Preparation
 from models.sdxl.published import SDXL_BASE, SDXL_INPAINTING
 from models.sdxl.spec import fields_of, make_spec
+from models.spec.request import RequestError
 from models.text.clip import ClipConfig
 from models.text.tokenizer import ClipTokenizer
 from models.vae.config import VaeConfig

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from models.interface.pipeline import RequestError
-from models.interface.request import read_request
 from models.sdxl.request import SdxlRequest, task_of
+from models.spec.request import RequestError, read_request
 
 FIELDS: dict[str, Any] = {
     "prompt": "a cat",

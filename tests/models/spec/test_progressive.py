@@ -9,8 +9,14 @@ import pytest
 from pydantic import ValidationError
 
 from models.spec.model_spec import ALL_QUALITIES, ModelSpec, Size, Sizes
-from models.spec.passes import passes, steps_of
-from models.spec.progressive import FIELD, StepRange, reason_without_effect, split_request
+from models.spec.passes import (
+    PROGRESSIVE,
+    StepRange,
+    passes,
+    reason_without_effect,
+    split_request,
+    steps_of,
+)
 from models.spec.quality_presets import GuidanceInterval, Progressive, Quality
 from tests.service.standin import SPEC
 
@@ -30,8 +36,16 @@ def listed(*sizes: Size) -> ModelSpec:
 def test_the_first_steps_are_smaller_and_the_others_begin_with_an_image() -> None:
     first, second = passes(FIELDS, GROWING)
     assert second is not None
-    assert (first["width"], first["height"], first[FIELD]) == (64, 48, StepRange(0, 4, 128, 96))
-    assert (second["width"], second["height"], second[FIELD]) == (128, 96, StepRange(4, 6, 128, 96))
+    assert (first["width"], first["height"], first[PROGRESSIVE]) == (
+        64,
+        48,
+        StepRange(0, 4, 128, 96),
+    )
+    assert (second["width"], second["height"], second[PROGRESSIVE]) == (
+        128,
+        96,
+        StepRange(4, 6, 128, 96),
+    )
     assert "image" in second and "image" not in first
     assert (steps_of(first, GROWING), steps_of(second, GROWING)) == (4, 6)
     assert first["seed"] == second["seed"] == 3
@@ -85,7 +99,7 @@ def test_a_listed_smaller_size_is_drawn() -> None:
 def test_hires_fix_keeps_its_passes() -> None:
     hires = {"width": 256, "height": 192, "upscaler": "latent", "strength": 0.5}
     first, second = passes(FIELDS | {"hires": hires | {"num_inference_steps": 4}}, GROWING)
-    assert second is not None and FIELD not in first
+    assert second is not None and PROGRESSIVE not in first
     assert (first["width"], second["width"]) == (128, 256)
 
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 import models.demo
 from models.checkpoint.folder import CheckpointError, read_qualities
 from models.interface.apply_presets import apply_optimizations, quality_of, with_presets
-from models.interface.pipeline import RequestError, Step
+from models.interface.pipeline import Step
 from models.interface.step_program import StepProgram
 from models.spec.quality_presets import (
     CACHES,
@@ -28,6 +28,7 @@ from models.spec.quality_presets import (
     StepCache,
     presets,
 )
+from models.spec.request import Request, RequestError, read_request
 from models.spec.step_plan import PlannedCache
 from tests.service.standin import SPEC
 
@@ -60,7 +61,7 @@ def of_eight_bits(products: object) -> Quality:
 def test_the_steps_of_an_interval(start: float, stop: float, steps: int, expected: object) -> None:
     """Fractions of steps are rounded down, as in diffusers' guiders."""
     guided = Quality(guidance=GuidanceInterval(start=start, stop=stop)).guided(steps)
-    assert [i for i, is_guided in enumerate(guided) if is_guided] == list(expected)  # type: ignore[call-overload]
+    assert [i for i, is_guided in enumerate(guided) if is_guided] == list(expected)
 
 
 def test_a_wrong_preset_is_refused() -> None:
@@ -137,9 +138,9 @@ def test_the_presets_of_a_model() -> None:
     assert (
         guided["fast"].optimizations == {"guidance"} < presets(OPTIMIZATIONS)["fast"].optimizations
     )
-    with pytest.raises(ValueError, match=r'fast uses eight_bit; .*eight_bit = "beside"'):
+    with pytest.raises(ValueError, match=r'fast: uses eight_bit; .*eight_bit = "beside"'):
         presets(OPTIMIZATIONS - {"eight_bit"}, operators)
-    with pytest.raises(ValueError, match=r"quality\.fast uses step_cache; .*: eight_bit, guidance"):
+    with pytest.raises(ValueError, match=r"quality\.fast: uses step_cache; .*: eight_bit"):
         presets(OPTIMIZATIONS - {"step_cache"}, {"fast": FAST})
     with pytest.raises(ValueError, match=r"quality\.exact"):
         presets(OPTIMIZATIONS, {"exact": FAST})
@@ -178,9 +179,9 @@ def test_without_exact_weights_there_are_no_exact_pictures(tmp_path: Path) -> No
     with pytest.raises(
         RequestError, match="quality: 'exact' must be one of fast, eight-bit-weights, eight-b"
     ):
-        quality_of(spec, {"quality": "exact"})
+        quality_of(spec, "exact")
     with pytest.raises(
-        ValueError, match=r'quality\.mine needs exact weights.*"instead".*eight_bit = "w8a16"'
+        ValueError, match=r'quality\.mine: needs exact weights.*"instead".*eight_bit = "w8a16"'
     ):
         with_presets(SPEC, tmp_path, OPTIMIZATIONS, {"mine": CACHED}, "instead")
     exact_by_default = SPEC.model_copy(update={"defaults": {**SPEC.defaults, "quality": "exact"}})
@@ -190,10 +191,10 @@ def test_without_exact_weights_there_are_no_exact_pictures(tmp_path: Path) -> No
 
 def test_a_request_names_a_preset() -> None:
     spec = SPEC.model_copy(update={"qualities": {"fast": FAST}})
-    assert quality_of(spec, {"quality": "fast"}) == FAST
-    assert quality_of(spec, {}) == quality_of(spec, {"quality": "exact"}) == Quality()
+    assert quality_of(spec, "fast") == FAST
+    assert quality_of(spec, "exact") == Quality()
     with pytest.raises(RequestError, match="quality: 'slow' must be one of exact, fast"):
-        quality_of(spec, {"quality": "slow"})
+        quality_of(spec, "slow")
 
 
 @pytest.mark.parametrize("default", ["exact", "fast"])
@@ -201,9 +202,9 @@ def test_a_job_of_an_earlier_version_is_exact(tmp_path: Path, default: str) -> N
     """These jobs run and count as `exact`, regardless of the operator's current default."""
     operators = SPEC.model_copy(update={"defaults": {**SPEC.defaults, "quality": default}})
     spec = with_presets(operators, tmp_path, OPTIMIZATIONS, {"fast": FAST}, eight_bit="beside")
-    fields = {"prompt": "a red circle", **spec.defaults}
+    fields = {"prompt": "a red circle", "seed": 1, **spec.defaults}
     assert fields.pop("quality") == default
-    assert quality_of(spec, fields) == Quality()
+    assert quality_of(spec, read_request(Request, fields).quality) == Quality()
     assert spec.bucket(fields) == spec.bucket({**fields, "quality": "exact"})
     assert spec.bucket(fields) != spec.bucket({**fields, "quality": "fast"})
 
@@ -212,8 +213,8 @@ def test_a_job_of_an_earlier_version_is_exact(tmp_path: Path, default: str) -> N
 def test_a_queued_job_of_8_bits_is_drawn_as_it_was_accepted(tmp_path: Path, where: Any) -> None:
     """The current default is another preset; the job contains the preset of its admission."""
     spec = with_presets(SPEC, tmp_path, OPTIMIZATIONS, {}, where)
-    assert quality_of(spec, {"quality": "eight-bit"}).eight_bit == "w8a8"
-    assert quality_of(spec, {"quality": "eight-bit-weights"}).eight_bit == "w8a16"
+    assert quality_of(spec, "eight-bit").eight_bit == "w8a8"
+    assert quality_of(spec, "eight-bit-weights").eight_bit == "w8a16"
 
 
 @pytest.mark.parametrize("family", ["flux", "sdxl", "wan"])
@@ -264,7 +265,7 @@ def test_a_checkpoint_s_preset_is_left_out_where_its_use_lacks_the_lever(tmp_pat
     assert "grows" in with_presets(SPEC, tmp_path, OPTIMIZATIONS, {}).qualities
     edits = SPEC.model_copy(update={"fields": SPEC.fields - {"strength"}})
     assert "grows" not in with_presets(edits, tmp_path, OPTIMIZATIONS, {}).qualities
-    with pytest.raises(ValueError, match=r"quality\.mine uses progressive"):
+    with pytest.raises(ValueError, match=r"quality\.mine: uses progressive"):
         with_presets(edits, tmp_path, OPTIMIZATIONS, {"mine": Quality.model_validate(preset)})
 
 
@@ -277,10 +278,10 @@ def test_plans_are_a_lever_of_their_own() -> None:
     unet = OPTIMIZATIONS - {"step_cache"}
     assert presets(unet, {"mine": PLAN})["mine"] == PLAN
     assert all(preset.cache is None for preset in presets(unet).values())
-    with pytest.raises(ValueError, match=r"quality\.mine uses step_cache; .* planned_cache"):
+    with pytest.raises(ValueError, match=r"quality\.mine: uses step_cache; .* planned_cache"):
         presets(unet, {"mine": SIGNAL})
     with pytest.raises(
-        ValueError, match=r"quality\.mine uses planned_cache; this model supports: .* guid"
+        ValueError, match=r"quality\.mine: uses planned_cache; this model supports: .* guid"
     ):
         presets(OPTIMIZATIONS - CACHES, {"mine": PLAN})
     combined = PLAN.model_copy(update={"guidance": GuidanceInterval(stop=0.5)})

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.interface.pipeline import RequestError
+from models.spec.request import RequestError
 from models.text.tokenizer import BlankTokenizer, ClipTokenizer, T5Tokenizer, Tokenizer
 from models.text.weighted import Chunks, in_chunks, in_one, read_lines, read_weighted
 from tests.parity import tiny

@@ -63,7 +63,7 @@ def convolutions(pipeline: Pipeline, side: int) -> tuple[int, int]:
         jax.make_jaxpr(pipeline.encode)(pipeline.weights, inputs),
         jax.make_jaxpr(pipeline.decode)(pipeline.weights, row),
     )
-    return tuple(counted(program.jaxpr) for program in programs)  # type: ignore[return-value]
+    return tuple(counted(program.jaxpr) for program in programs)
 
 
 def counted(program: Any) -> int:

@@ -27,7 +27,7 @@ def checkpoint(**changes: object) -> WanCheckpoint:
         "image_encoder": CLIP,
         "from_image": True,
     }
-    return WanCheckpoint(**{**parts, **changes})  # type: ignore[arg-type]
+    return WanCheckpoint(**{**parts, **changes})
 
 
 def test_a_request_is_one_segment(tmp_path: Path) -> None:

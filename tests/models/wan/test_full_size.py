@@ -83,6 +83,7 @@ def test_vace_transformer(name: str, hints: int) -> None:
     """Compare the parameter count with diffusers, and trace a video with two references."""
     published_config = getattr(published, name)
     config = VaceConfig.from_dict(published_config)
+    assert isinstance(config, VaceConfig)
     network = abstract_module(VaceTransformer, config, param_dtype=jnp.bfloat16)
     with torch.device("meta"):
         reference = WanVACETransformer3DModel.from_config(dict(published_config))

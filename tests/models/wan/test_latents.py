@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from models.interface.images import to_frames
-from models.interface.pipeline import RequestError
-from models.interface.request import read_request
 from models.sampling.torch_rng import TorchGenerator
+from models.spec.request import RequestError, read_request
 from models.vae.normalisation import Normalisation
 from models.wan.latents import Grid, draw_noise
 from models.wan.request import WanRequest

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from models.interface.pipeline import RequestError
-from models.interface.request import read_request
+from models.spec.request import RequestError, read_request
 from models.wan.request import WanRequest
 
 FIELDS: dict[str, Any] = {

@@ -22,7 +22,8 @@ from models.wan.key_mapping import RENAMES
 from models.weights.loader import flat_parameters
 from tests.models.single_files import Tensors, are_equal, weights, write
 from tests.parity.test_wan_vace_transformer import Case, load_atelier, make
-from tests.parity.tiny_wan import Config, make_wan
+from tests.parity.tiny import Config
+from tests.parity.tiny_wan import make_wan
 
 STORED = "transformer/diffusion_pytorch_model.safetensors"
 NET = "motion_encoder.enc.net_app.convs"

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.interface.pipeline import RequestError
-from models.interface.request import read_request
+from models.spec.request import RequestError, read_request
 from models.wan.request import WanRequest
 from models.wan.vace_images import scales_of, vace_inputs
 from tests.models.wan.test_request import FIELDS

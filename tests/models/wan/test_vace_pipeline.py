@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 from PIL import Image
 
-from models.interface.pipeline import RequestError
+from models.spec.request import RequestError
 from models.text.tokenizer import T5Tokenizer
 from models.wan import published
 from models.wan.checkpoint import WanCheckpoint

@@ -53,7 +53,7 @@ def test_a_checkpoint_that_is_replaced_while_it_loads_is_refused(server: Server)
             started.set()
             put(server, f"demos/sdxl/{LAST}", data[:-4] + os.urandom(4))
 
-    server.fault = replacing  # type: ignore[assignment]
+    server.fault = replacing
     with pytest.raises(CheckpointError, match=rf"{URL}/{LAST}: has changed since"):
         registry.load("m", URL, "float32", {})
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 from safetensors.numpy import save_file
 
 from models import registry
@@ -240,6 +240,7 @@ def test_floats_lie_turned_and_are_split_so(part: ComponentFiles) -> None:
     shared = arrays(load(module(), part, RENAMES, sharding=place))
     values = shared["blocks.up.eight.values"]
     assert values.shape == (LAYERS, INNER, WIDTH)
+    assert isinstance(values.sharding, NamedSharding)
     assert values.sharding.spec == PartitionSpec(None, "tensor", "fsdp")
     assert (np.asarray(values) == np.asarray(single["blocks.up.eight.values"])).all()
     random = arrays(

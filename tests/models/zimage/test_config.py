@@ -10,10 +10,11 @@ import pytest
 
 from models import published, registry
 from models.checkpoint.folder import CheckpointError
-from models.interface.pipeline import Pipeline, RequestError
+from models.interface.pipeline import Pipeline
 from models.loading.sources import SHAPES
+from models.spec.request import RequestError
 from models.zimage.config import ZImageConfig
-from models.zimage.published import TRANSFORMER
+from models.zimage.family import TRANSFORMER
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,8 @@ from fastapi import FastAPI
 from PIL import Image
 
 from models.spec.request_images import image_values
-from service.admission.admission import admit
-from service.admission.caller import Caller
-from service.admission.parse import parse_body
+from service.admission.admit import admit
+from service.admission.parse import Caller, parse_body
 from service.errors.problems import Conflict, Invalid, Problem
 from service.front_end.front_end import FrontEnd
 from service.jobs.model.job import BASE_VERSION, DEFAULT_TENANT, ENLARGER_VERSION, Job

@@ -17,6 +17,7 @@ from openai.types import Batch
 
 from service.app import create_app
 from service.auth.api_keys import ApiKeys, id_of
+from service.jobs.batches import ForgetBatches
 from service.jobs.model.job import Job, JobError, JobState
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
@@ -285,7 +286,7 @@ async def test_limits_are_told(client: AsyncOpenAI) -> None:
     for endpoint, window, message in ((URL, "1 day", "hours"), ("/v1/x", "24h", "/v1/generate")):
         with pytest.raises(openai.BadRequestError, match=message):
             await client.batches.create(
-                input_file_id=file_id, endpoint=endpoint, completion_window=window,  # type: ignore[arg-type]
+                input_file_id=file_id, endpoint=endpoint, completion_window=window,
             )  # fmt: skip
 
 
@@ -349,7 +350,7 @@ async def test_an_ended_batch_leaves_after_its_time(
     client: AsyncOpenAI, queue: Queue, pool: StandIn
 ) -> None:
     batch = await reached(client, await begin(client, line(0)), "completed")
-    await queue.forget_batches(0)
+    await queue.run(ForgetBatches(0))
     with pytest.raises(openai.NotFoundError):
         await client.batches.retrieve(batch.id)
     jobs = await queue.list(tenant="acme", limit=10)

@@ -14,7 +14,8 @@ from redis.asyncio import Redis
 
 from service.app import create_app
 from service.front_end.ledger_mover import move_file
-from service.jobs import ledger
+from service.jobs import ledger_files
+from service.jobs.ledger_files import ReadTotals, TrimLedger
 from service.jobs.queue import Queue
 from service.jobs.redis import keys
 from service.jobs.storage.errors import StoreError
@@ -113,14 +114,14 @@ async def test_an_hour_that_is_not_over_waits(queue: Queue, store: Store) -> Non
     job, _ = await queue.put(a_job())
     await queue.cancel(job.id)
     assert await move_all(queue, store) == 0
-    assert (await queue.totals()).pending == 1
+    assert (await queue.run(ReadTotals())).pending == 1
 
 
 async def test_a_busy_hour_has_several_files(
     queue: Queue, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger, "MAX_RECORDS", 4)
-    monkeypatch.setattr(ledger, "PAGE", 3)
+    monkeypatch.setattr(ledger_files, "MAX_RECORDS", 4)
+    monkeypatch.setattr(ledger_files, "PAGE", 3)
     jobs = await write(queue.redis, 1, 10)
     assert await move_all(queue, store) == 3
     assert await stored(store) == jobs
@@ -174,10 +175,10 @@ async def test_two_that_write_the_same_file_write_it_once(queue: Queue, store: S
     quick = await queue.take_ledger("quick", 60, UsageSettings(file_every_s=1))
     assert quick == slow, "a file's records are fixed once"
     assert await queue.ledger_lines(slow) == lines
-    assert await queue.trim_ledger(slow)
+    assert await queue.run(TrimLedger(*slow))
     assert await queue.ledger_lines(slow) is None, "a partial file must not replace a complete one"
     later = await write(queue.redis, 2, 2)
-    assert not await queue.trim_ledger(slow)
+    assert not await queue.run(TrimLedger(*slow))
     assert await queue.redis.xlen(keys.LEDGER) == len(later)
     assert lines is not None
     assert [json.loads(line)["job"] for line in gzip.decompress(lines).splitlines()] == jobs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -206,7 +207,7 @@ async def test_a_share_has_shadows(http: httpx.AsyncClient, app: FastAPI, queue:
     for name in (R1, R2):
         await queue.register(name, version(name), ready=True)
     await set_alias(queue, {R1: 1}, shadow=R2, shadow_share=0.25)
-    shadows.random.seed(7)
+    random.seed(7)
     for _ in range(40):
         await generate(http)
     assert 2 <= await queue.redis.zcard(keys.SHADOWS) <= 16

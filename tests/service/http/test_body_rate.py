@@ -38,7 +38,7 @@ async def sent_at(app: FastAPI, rate: float) -> tuple[int, list[bytes]]:
     config = make_server(app, Settings(server=limits)).config
     config.load()
     clock, server = Clock(), Mock(connections=set(), tasks=set())
-    connection: BoundedProtocol = config.http_protocol_class(  # type: ignore[assignment,call-arg]
+    connection: BoundedProtocol = config.http_protocol_class(  # type: ignore[call-arg]
         config, server, {}, clock
     )
     transport = Mock(**{"is_closing.return_value": False, "get_extra_info.return_value": None})

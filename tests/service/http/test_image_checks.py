@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.spec.image_files import FORMATS, MAX_SCANS, ImageFile, ImageFileError
+from models.media.image_files import FORMATS, MAX_SCANS, ImageFile, ImageFileError
 from service.http import image_checks
 from service.http.image_checks import ImageChecks
 from service.http.masked_images import InpaintSettings
@@ -57,16 +57,21 @@ async def checks() -> AsyncIterator[ImageChecks]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux refuses system calls")
-async def test_a_child_is_refused_system_calls(checks: ImageChecks) -> None:
+async def test_a_child_is_refused_system_calls_and_inherits_no_sockets(
+    checks: ImageChecks,
+) -> None:
     await checks.check(picture(), "acme")
-    states = [status_of(child) for child in children()]
-    assert states
-    for status in states:
-        assert "NoNewPrivs:\t1" in status and "Seccomp:\t2" in status
+    (child,) = children()
+    assert "NoNewPrivs:\t1" in status_of(child) and "Seccomp:\t2" in status_of(child)
+    assert descriptors_of(child) == {"0", "1", "2"}
 
 
 def status_of(process: int) -> str:
     return Path(f"/proc/{process}/status").read_text()
+
+
+def descriptors_of(process: int) -> set[str]:
+    return {path.name for path in Path(f"/proc/{process}/fd").iterdir()}
 
 
 async def test_a_child_serves_one_file_after_the_other(checks: ImageChecks) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.spec.image_files import ImageFileError
+from models.media.image_files import ImageFileError
 from service.http import masked_files
 from service.http.masked_images import (
     Box,

@@ -59,7 +59,7 @@ class Form:
 
     def __init__(self, max_bytes: int = MAX_BYTES, out: io.IOBase | None = None) -> None:
         self.out = out or io.BytesIO()
-        self.file = FilePart(max_bytes, "the file", self.out)  # type: ignore[arg-type]
+        self.file = FilePart(max_bytes, "the file", self.out)
         self.name = MemoryPart(20, "name")
 
     async def read(self, request: Request) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from models.spec.image_files import ImageFile, ImageFileError
-from models.spec.video_files import VideoBounds
+from models.media.image_files import ImageFile, ImageFileError
+from models.media.video_files import VideoBounds
 from service.http.image_checks import ImageChecks
 from tests.hostile_images import HOSTILE_VIDEOS, bomb, video
 from tests.service.http.test_image_checks import GOOD, checks, settings

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from service.jobs.consumer import MAX_PREVIEWS
+from service.jobs.claim_reports import MAX_PREVIEWS
 from service.jobs.model.job import Job, JobState, Output, Snapshot, Usage
 from service.jobs.model.state_machine import QUEUED, RUNNING, TRANSITIONS
 
@@ -86,7 +86,8 @@ class Life:
     def stored(self) -> int:
         """Bytes that count against the tenant's quota."""
         drafts = self.snapshots or [] if self.state is JobState.PAUSED else []
-        size = self.input_bytes + sum(item.bytes for item in (*self.outputs, *drafts))
+        files: list[Output | Snapshot] = [*self.outputs, *drafts]
+        size = self.input_bytes + sum(item.bytes for item in files)
         return size if self.is_ended else size + sum(draft.bytes for draft in self.job.snapshots)
 
     def holds(self, fence: int) -> bool:

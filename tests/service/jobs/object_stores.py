@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from moto.server import DomainDispatcherApplication, create_backend_app
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
 BUCKET = "bucket"
@@ -75,7 +75,7 @@ class Server:
             return [DENIED]
         if authorization.startswith("Bearer") or not (authorization or signed):
             environ["HTTP_AUTHORIZATION"] = f"AWS {KEY_ID}:signature"
-        return self._app(environ, start)  # type: ignore[no-any-return]
+        return self._app(environ, start)
 
 
 @contextmanager

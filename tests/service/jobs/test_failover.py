@@ -16,7 +16,7 @@ from service.jobs.model.job import Job, JobState
 from service.jobs.queue import Queue
 from service.jobs.redis import connection, keys
 from service.jobs.redis.connection import RedisUnreachable
-from service.jobs.scripts.runner import Unconfirmed
+from service.jobs.scripts.client import Unconfirmed
 from service.settings.queue import QueueSettings
 from service.settings.redis import RedisSettings
 from service.settings.settings import Settings

@@ -56,7 +56,7 @@ async def test_who_takes_a_job_back_tells_of_its_attempt(
     for _ in range(2):
         (claim,) = await hasty.claim("p", job.model, 1)
         with job_spans.attempt(claim) as context:
-            ids.append(context.names["span_id"])
+            ids.append(spans.log_ids(context)["span_id"])
             await hasty.reap()
         job_spans.report_wait(claim)
     assert (await hasty.get(job.id)).state == "failed"
@@ -139,4 +139,6 @@ async def test_a_job_without_a_trace_leaves_none(hasty: Queue, collector: Collec
 
     spans.flush()
     await eventually(is_there)
-    assert [(span.id, span.parent) for span in collector.spans] == [(context.names["span_id"], "")]
+    assert [(span.id, span.parent) for span in collector.spans] == [
+        (spans.log_ids(context)["span_id"], "")
+    ]

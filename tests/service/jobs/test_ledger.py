@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from service.jobs.ledger_files import ReadTotals
 from service.jobs.model.job import JobError, Usage
 from service.jobs.model.ledger import DeliveredOutputs, LedgerRecord, Origin
 from service.jobs.queue import Claim, ClaimUsage, Queue
@@ -221,7 +222,7 @@ async def test_the_sums_are_those_of_the_records(queue: Queue) -> None:
     gone = await claimed(queue, tenant_class="paid")
     await queue.release(gone, spent=ClaimUsage(1, 0))
     await queue.cancel((await claim_again(queue)).job.id)
-    totals = await queue.totals()
+    totals = await queue.run(ReadTotals())
     assert totals.pending == 2
     assert totals.sums == {
         ("jobs", MODEL, "paid", "succeeded"): 1,

@@ -10,8 +10,8 @@ from redis.asyncio import Redis
 
 from service.jobs.model.job import JobState
 from service.jobs.model.job_filter import JobFilter
-from service.jobs.producer import LIST_SCAN_LIMIT
 from service.jobs.queue import Queue, UnknownCursor
+from service.jobs.stored_jobs import LIST_SCAN_LIMIT
 from tests.service.jobs.examples import MODEL, a_job
 
 

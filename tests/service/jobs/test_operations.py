@@ -24,12 +24,12 @@ async def put(queue: Queue, **fields: object) -> Job:
 )
 async def test_who_is_paused_claims_nothing(queue: Queue, kind: str, name: str) -> None:
     await put(queue)
-    await queue.pause(kind, name, PAUSE)  # type: ignore[arg-type]
+    await queue.pause(kind, name, PAUSE)
     assert not await queue.claim("flux-a-0f3e", MODEL, 1)
     assert await queue.pauses() == {(kind, name): PAUSE}
     assert await queue.pause_of("flux-a-0f3e", MODEL) == PAUSE
-    assert await queue.resume(kind, name)  # type: ignore[arg-type]
-    assert not await queue.resume(kind, name)  # type: ignore[arg-type]
+    assert await queue.resume(kind, name)
+    assert not await queue.resume(kind, name)
     assert await queue.pause_of("flux-a-0f3e", MODEL) is None
     assert len(await queue.claim("flux-a-0f3e", MODEL, 1)) == 1
 

@@ -205,7 +205,7 @@ async def test_what_nobody_can_finish_in_time_expires(queue: Queue) -> None:
     (late,) = await put(queue, "a", deadline_at=time.time() + 10, run_s=20.0)
     (fine,) = await put(queue, "a", deadline_at=time.time() + 30, run_s=20.0)
     assert [claim.job.id for claim in await serve(queue)] == [fine]
-    assert (await queue.get(late)).state == "expired"  # type: ignore[union-attr]
+    assert (await queue.get(late)).state == "expired"
 
 
 async def test_deadlines_do_not_buy_more_than_a_credit(connect: Connect) -> None:

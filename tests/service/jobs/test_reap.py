@@ -15,6 +15,7 @@ from deploy.local.embedded_redis import embedded
 from models.spec.model_spec import ModelSpec
 from service.jobs.model.job import PRIORITIES, Job, JobState
 from service.jobs.model.job_filter import JobFilter
+from service.jobs.producer import Deposit
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import job_folders
 from service.settings.queue import QueueSettings
@@ -281,7 +282,7 @@ async def test_files_of_a_job_that_is_never_put_are_given_to_delete(
     impatient = await connect(deposit_s=1e-6)
     lost, put, refused = a_job(), a_job(), a_job()
     for job in (lost, put, refused):
-        await queue.deposit(job.id)
+        await queue.run(Deposit(job.id))
     assert await queue.reap() == [], "it may still be put"
     await queue.put(put)
     await queue.withdraw(refused.id)

@@ -4,6 +4,8 @@ scripts that the server does not have cached."""
 from __future__ import annotations
 
 import re
+import traceback
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -11,13 +13,16 @@ from typing import Any, get_type_hints
 import pytest
 from redis.asyncio import Redis
 
-from service.jobs.queue import Queue
-from service.jobs.scripts import runner
+from service.jobs.model.job import Job
+from service.jobs.queue import Claim, Queue
+from service.jobs.scripts import composition
 from service.jobs.scripts.composition import composed
 from service.jobs.scripts.script import TEXT, Common, Script, ScriptWithoutAnswer
+from service.settings.queue import QueueSettings
 from tests.service.jobs.examples import a_job
 
-TEXTS = {path.stem: path.read_text() for path in Path(runner.__file__).parent.glob("*.lua")}
+QUEUE_FOLDER = Path(composition.__file__).parents[1]
+TEXTS = {path.stem: path.read_text() for path in Path(composition.__file__).parent.glob("*.lua")}
 ENTRY = r"\w+(?: \([^()]+\))?"
 LIST = re.compile(rf"{ENTRY}(?:, {ENTRY})*")
 
@@ -28,7 +33,7 @@ def leaves(base: type[Any]) -> set[type[Any]]:
 
 
 CLASSES = {
-    leaf.name(): leaf for leaf in leaves(Script) if leaf.__module__.startswith(runner.__package__)
+    leaf.name(): leaf for leaf in leaves(Script) if leaf.__module__.startswith("service.jobs.")
 }
 """Dataclass of each script, by name."""
 
@@ -74,7 +79,7 @@ def texts_used(text: str) -> int:
 def check(script: type[Any], text: str) -> None:
     """Assert that header, code and dataclass of a script agree."""
     name = script.name() if issubclass(script, Script) else "common"
-    before = [TEXTS[part] for part in runner.parts(name)[:-1]]
+    before = [TEXTS[part] for part in composition.parts(name)[:-1]]
     shared = {key: body for source in before for key, body in functions(source).items()}
     args, texts = declared(text, "args"), declared(text, "texts")
     assert args == typed(script, is_text=False)
@@ -85,7 +90,7 @@ def check(script: type[Any], text: str) -> None:
 
 
 def test_every_script_has_a_dataclass_and_every_dataclass_a_script() -> None:
-    assert CLASSES.keys() == TEXTS.keys() - runner.PREPENDED
+    assert CLASSES.keys() == TEXTS.keys() - composition.PREPENDED
 
 
 @pytest.mark.parametrize("name", sorted(CLASSES))
@@ -196,3 +201,44 @@ async def test_a_server_that_forgot_the_scripts(queue: Queue, empty_redis: Redis
     job, new = await queue.put(a_job())
     assert new
     assert await queue.get(job.id) == job
+
+
+class RecordedCalls(Redis):
+    """Client that records the queue's functions on the stack of each command."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.stacks: list[list[str]] = []
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        frames = traceback.extract_stack()
+        ours = [frame.name for frame in frames if QUEUE_FOLDER in Path(frame.filename).parents]
+        self.stacks.append(ours)
+        return await super().execute_command(*args, **options)
+
+
+@pytest.mark.parametrize(
+    ("call", "functions"),
+    [
+        (lambda queue, job: queue.accept(job), ["accept", "run_confirmed", "run"]),
+        (lambda queue, job: queue.get(job.id), ["get", "run"]),
+        (lambda queue, job: queue.cancel(job.id), ["cancel", "run"]),
+        (lambda queue, job: queue.claim("pool", job.model, 1), ["_claim_now", "run"]),
+        (lambda queue, job: queue.release(Claim(job, 1)), ["release", "run"]),
+    ],
+    ids=["accept", "get", "cancel", "claim", "release"],
+)
+async def test_a_call_sends_its_script_without_layers_in_between(
+    redis_url: str,
+    empty_redis: Redis,
+    call: Callable[[Queue, Job], Awaitable[object]],
+    functions: list[str],
+) -> None:
+    redis = RecordedCalls.from_url(redis_url, decode_responses=True)
+    assert isinstance(redis, RecordedCalls)
+    queue = Queue(redis, QueueSettings())
+    try:
+        await call(queue, a_job())
+    finally:
+        await queue.close()
+    assert redis.stacks[0] == functions

@@ -21,7 +21,7 @@ from models.spec.model_spec import ModelSpec
 from service.auth.api_keys import ApiKeys
 from service.jobs.queue import Queue
 from service.jobs.redis import connection
-from service.jobs.scripts.runner import Unconfirmed
+from service.jobs.scripts.client import Unconfirmed
 from service.settings.queue import QueueSettings
 from service.settings.redis import RedisSettings
 from service.settings.section import ConfigError

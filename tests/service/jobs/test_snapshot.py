@@ -4,6 +4,7 @@ end."""
 from __future__ import annotations
 
 import pytest
+from redis.asyncio import Redis
 
 from service.jobs.model.job import JobState
 from service.jobs.queue import Queue
@@ -90,7 +91,7 @@ async def test_nothing_is_kept_of_an_ended_job(queue: Queue, how: str) -> None:
     assert not await queue.snapshot(claim, [a_snapshot(claim)])
 
 
-async def test_a_tenant_pays_once_for_what_is_kept(queue: Queue, empty_redis: object) -> None:
+async def test_a_tenant_pays_once_for_what_is_kept(queue: Queue, empty_redis: Redis) -> None:
     """A quarter is resumed and the rest repeated: the charge equals that of an undisturbed job."""
 
     async def tag() -> float:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 import pytest
+from redis.asyncio import Redis
 
 from service.jobs.model.job import Job, JobState
 from service.jobs.queue import Claim, Queue
@@ -194,7 +195,7 @@ async def test_cancel_an_unknown_job(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("how", ["queued", "finish", "cancel", "another claim"])
-async def test_delete_leaves_nothing(queue: Queue, empty_redis: object, how: str) -> None:
+async def test_delete_leaves_nothing(queue: Queue, empty_redis: Redis, how: str) -> None:
     if how == "queued":
         job, _ = await queue.put(a_job(deadline_at=time.time() + 60), idempotency_key="k")
     else:

@@ -13,13 +13,23 @@ from redis.exceptions import ConnectionError
 
 from models.spec.lora import Lora
 from models.spec.model_spec import ModelSpec
+from service.jobs.batches import (
+    CancelBatch,
+    ForgetBatches,
+    KeepBatch,
+    RecordLine,
+    ReleaseBatch,
+    RemoveFile,
+)
+from service.jobs.ledger_files import ReadTotals, TrimLedger
 from service.jobs.model.batch import Batch, BatchState, StoredFile
 from service.jobs.model.job import FieldWarning, Job
 from service.jobs.model.preemption import FullPool, Preemptible
+from service.jobs.producer import Deposit
 from service.jobs.queue import ClaimUsage, Depth, Queue
 from service.jobs.redis.keys import LEDGER
 from service.jobs.scheduling.cost_model import CostKey, CostRow
-from service.jobs.scripts import runner
+from service.jobs.scripts import composition
 from service.settings.tenants import TenantSettings
 from service.settings.usage import UsageSettings
 from tests.service.jobs.conftest import Connect
@@ -27,8 +37,8 @@ from tests.service.jobs.examples import FAILURE, MODEL, USAGE, a_job, a_snapshot
 from tests.service.jobs.flaky import flaky
 from tests.service.jobs.model.test_metrics import counted
 
-FILES = {path.stem for path in Path(runner.__file__).parent.glob("*.lua")}
-NAMES = FILES - runner.PREPENDED
+FILES = {path.stem for path in Path(composition.__file__).parent.glob("*.lua")}
+NAMES = FILES - composition.PREPENDED
 LIMITS = TenantSettings(max_queued=100, device_seconds_per_hour=1000)
 COSTS = CostRow(step_s=0.5, encode_s=0.1, decode_s=0.2)
 NO_LEASE_S = 0.0
@@ -48,7 +58,7 @@ async def life(queue: Queue, hasty: Queue, spec: ModelSpec) -> list[object]:
         for i in range(8)
     ]
     ids = {job.id: job.metadata["n"] for job, _ in jobs}
-    await queue.deposit(jobs[0][0].id)
+    await queue.run(Deposit(jobs[0][0].id))
     await queue.register("pool", spec, ready=True)
     responses: list[object] = [new for _, new in jobs]
     responses.append((await queue.put(a_job(), idempotency_key="key 3"))[1])
@@ -146,39 +156,42 @@ async def batch(queue: Queue, hasty: Queue) -> list[object]:
     responses += [await queue.record_batch(second, window_s=60, max_open=1, max_files=4)]
     for holder in ("first", "second"):
         claimed = await queue.take_batch(holder, NO_LEASE_S)
-        responses += [claimed and claimed.id, await queue.keep_batch(first.id, holder, lease_s=60)]
+        responses += [
+            claimed and claimed.id,
+            await queue.run(KeepBatch(first.id, holder, lease_s=60)),
+        ]
         responses += [await queue.move_batch(first.id, holder, BatchState.IN_PROGRESS, total=2)]
         for outcome in ("job_1", "completed", "failed"):
-            responses += [await queue.record_line(first.id, holder, 0, outcome)]
+            responses += [await queue.run(RecordLine(first.id, holder, 0, outcome))]
         responses += [await queue.lines(first.id)]
-        await queue.release_batch(first.id, holder)
+        await queue.run(ReleaseBatch(first.id, holder))
     for state in (BatchState.FINALIZING, BatchState.COMPLETED):
         responses += [await queue.move_batch(first.id, "second", state)]
     done = await queue.batch(first.id, "acme")
     responses += [done and (done.state, done.total, done.completed, done.failed)]
     responses += [await queue.record_batch(second, window_s=60, max_open=1, max_files=4)]
-    responses += [await queue.cancel_batch(second.id, "acme")]
+    responses += [await queue.run(CancelBatch(second.id, "acme"))]
     claimed = await queue.take_batch("third", NO_LEASE_S)
     responses += [
         claimed and claimed.state,
         await queue.move_batch(second.id, "third", BatchState.CANCELLED),
     ]
     responses += [await queue.batches("acme"), len(await queue.files("acme"))]
-    await queue.remove_file(file.id, "acme")  # the repeat finds none
-    await hasty.forget_batches(0)
+    await queue.run(RemoveFile(file.id, "acme"))  # the repeat finds none
+    await hasty.run(ForgetBatches(0))
     return [*responses, await queue.batches("acme"), await queue.files("acme")]
 
 
 async def account(queue: Queue) -> list[object]:
     """Read the ledger's totals, and write one file of its old records."""
-    totals = await queue.totals()
+    totals = await queue.run(ReadTotals())
     await queue.redis.delete(LEDGER)
     await queue.redis.xadd(LEDGER, {"record": "{}"}, "1-0")
     usage = UsageSettings()
     file = await queue.take_ledger("me", 60, usage)
     assert file is not None
     responses = [dict(totals.sums), totals.pending, file, await queue.ledger_lines(file)]
-    await queue.trim_ledger(file)  # the repeat finds none
+    await queue.run(TrimLedger(*file))  # the repeat finds none
     return [*responses, await queue.take_ledger("me", 60, usage)]
 
 
@@ -204,7 +217,7 @@ async def test_a_life_with_lost_answers_is_the_same(
         assert await life(shaky, shaky_hasty, a_spec) == expected
         await shaky.close()
         await shaky_hasty.close()
-    digests = {name: hashlib.sha1(runner.source(name).encode()).hexdigest() for name in NAMES}
+    digests = {name: hashlib.sha1(composition.source(name).encode()).hexdigest() for name in NAMES}
     assert {name for name, digest in digests.items() if digest.encode() in relay.lost} == NAMES
 
 

@@ -14,12 +14,12 @@ import pytest
 from google.protobuf import proto
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry
+from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.registry import Collector
 
-import workers.pool.metrics
+import workers.pool.metrics  # noqa: F401 # defines the pool's metrics
 from service.jobs.model.histogram import Histogram, NativeFamily
 from service.jobs.model.native_buckets import MAX_BUCKETS, ZERO_THRESHOLD
 from service.metrics.exposition import PROTOBUF, page
@@ -209,9 +209,7 @@ def test_text_pages_are_the_clients_own(accept: str | None) -> None:
     assert pages[0] == pages[1]
 
 
-@pytest.mark.parametrize(
-    "registry", [Telemetry().registry, workers.pool.metrics.REGISTRY], ids=["front end", "pool"]
-)
+@pytest.mark.parametrize("registry", [Telemetry().registry, REGISTRY], ids=["front end", "pool"])
 def test_every_histogram_of_ours_has_both_kinds(registry: CollectorRegistry) -> None:
     families = [metric for metric in registry.collect() if metric.type == "histogram"]
     assert len(families) >= 6

@@ -14,8 +14,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from pydantic import ValidationError
 
+from service.jobs.ledger_files import Totals
 from service.jobs.model.gen_ai import Durations
-from service.jobs.scripts.ledger import Totals
 from service.metrics.ledger import SUMS, LedgerMetrics
 from service.metrics.push import SHUTDOWN_TIMEOUT_S, pushing
 from service.settings.metrics import MetricsSettings

@@ -13,8 +13,15 @@ from hypothesis import strategies as st
 from PIL import Image, PngImagePlugin
 
 from service.recipes import xmp
-from service.recipes.files import BrokenRecipe, embed, read_parameters, read_recipe
-from service.recipes.formats import EMBED, EXIF_IFD, USER_COMMENT
+from service.recipes.files import (
+    EMBED,
+    EXIF_IFD,
+    USER_COMMENT,
+    BrokenRecipe,
+    embed,
+    read_parameters,
+    read_recipe,
+)
 from service.recipes.parameters import parameters_of
 from tests.service.recipes.examples import FILES, PIXELS, bare, recipe
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.spec.enlargers import Enlarger
 from models.spec.prompt_syntax import escaped
+from models.spec.upscalers import Enlarger
 from service.recipes.parameters import parameters_of, parse_parameters
 from service.recipes.recipe import generator, recipe_of
 from tests.service.recipes.examples import recipe

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from models.spec.image_files import ImageFile
+from models.media.image_files import ImageFile
 from service.admission.price import DECODED_AND_SCALED
 from service.http.image_checks import ImageChecks
 from service.jobs.queue import Queue

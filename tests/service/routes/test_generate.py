@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import io
 from typing import Any
 
 import httpx
 import pytest
+from PIL import Image
 from redis.asyncio import Redis
 
 from models.spec.quality_presets import GuidanceInterval, Measured, Quality
@@ -301,6 +303,21 @@ async def test_a_full_queue_says_when_to_come_back(
     assert f"atelier_jobs_refused_total{{{labels}}} 1.0" in page
     assert 'atelier_jobs_accepted_total{model="flux-demo",tenant_class="default"} 1.0' in page
     assert 'atelier_queue_jobs{model="flux-demo",state="queued"} 1.0' in page
+
+
+def transparent() -> str:
+    """A PNG whose pixels are transparent, in base64."""
+    file = io.BytesIO()
+    Image.new("RGBA", (32, 32), (200, 0, 0, 0)).save(file, "PNG")
+    return base64.b64encode(file.getvalue()).decode()
+
+
+async def test_transparent_images_are_reported(http: httpx.AsyncClient, pool: StandIn) -> None:
+    opaque = base64.b64encode(picture()).decode()
+    answer = await generate(http, {"Prefer": "wait"}, reference_images=[opaque, transparent()])
+    message = "has transparent pixels, which become white; send an opaque image for another colour"
+    assert answer.json()["warnings"] == [{"field": "reference_images.1", "message": message}]
+    assert (await generate(http, reference_images=[opaque])).json()["warnings"] == []
 
 
 async def test_what_has_no_effect_is_told_and_kept(http: httpx.AsyncClient, pool: StandIn) -> None:

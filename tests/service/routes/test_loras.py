@@ -114,6 +114,7 @@ async def test_what_a_tenant_sees(acme: httpx.AsyncClient, zoo: httpx.AsyncClien
         "preview": None,
         "ready": True,
         "error": None,
+        "warnings": [],
     }
     broken = (await acme.get("/v1/loras/broken")).json()
     assert (broken["ready"], broken["error"]) == (False, "NaN in blocks.0.q")
@@ -140,6 +141,7 @@ async def test_an_upload_is_listed_used_and_deleted(
         "preview": None,
         "ready": True,
         "error": None,
+        "warnings": [],
     }
     assert (await acme.get("/v1/loras/mine")).json() == view
     assert await store.get(lora_key("acme", DIGEST)) == FILE
@@ -295,15 +297,19 @@ HOSTILE = {
     "cut off": (FILE[:-1], "not a whole safetensors file"),
     "deep JSON": ((40_000).to_bytes(8, "little") + b"[" * 40_000, "not a whole safetensors file"),
     "a type that nobody reads": (
-        file_of(arrays(), more={"dtype": "I64", "shape": [0], "data_offsets": [0, 0]}),
-        "I64",
+        file_of(arrays(), more={"dtype": "F4", "shape": [0], "data_offsets": [0, 0]}),
+        "F4: weights of this type are not read",
     ),
     "another model's": (file_of({"down_blocks.0.lora_A.weight": np.ones((4, 8), "f4")}), "none of"),
     "half a layer": (without_up(), "blocks.0.q"),
     "not finite": (with_nan(), "NaN or infinity in transformer.blocks.1.q.lora_A.weight"),
-    "DoRA": (
-        file_of(arrays() | {"transformer.blocks.0.q.dora_scale": np.ones((8, 1), "f4")}),
-        "DoRA",
+    "magnitudes of another layer": (
+        file_of(arrays() | {"transformer.blocks.0.q.dora_scale": np.ones((7, 1), "f4")}),
+        "magnitudes of shape (7, 1) for 8 inputs and 8 outputs",
+    ),
+    "a huge Kronecker product": (
+        file_of({f"transformer.blocks.0.q.lokr_w{n}": np.ones((4096, 1), "f4") for n in (1, 2)}),
+        "from 1 to 16777216 features there and from 8 to 8",
     ),
 }
 
@@ -319,17 +325,54 @@ async def test_a_file_that_is_no_adapter_is_refused_and_not_kept(
     assert (await names(acme), stored(settings)) == (["broken", "ink", "oil", "secret"], [])
 
 
-async def test_a_rank_over_the_limit(acme: httpx.AsyncClient, queue: Queue) -> None:
+async def test_a_rank_over_the_limit_is_reduced_with_a_stated_error(
+    acme: httpx.AsyncClient, queue: Queue
+) -> None:
+    """The layers have 8 inputs, so no reduction to a higher rank loses anything."""
     answer = await upload(acme, file=adapter(rank=65))
-    assert errors(answer) == {
-        "file": "has rank 65, and this server (limits.max_lora_rank) accepts 64; resize it to a"
-        " lower rank"
-    }
+    (warning,) = answer.json()["warnings"]
+    assert (answer.status_code, answer.json()["rank"]) == (201, 64)
+    assert warning.startswith("its rank of 65 is reduced to 64, with an error of 0.0% of its")
     await queue.register("pool", TAKING.model_copy(update={"lora_pages": 1}), ready=True)
-    answer = await upload(acme, file=adapter(rank=17))
-    assert errors(answer) == {
-        "file": "has rank 17, and the model 'flux-demo' accepts 16; resize it to a lower rank"
+    answer = await upload(acme, name="other", file=adapter(rank=17, seed=1))
+    assert (answer.status_code, answer.json()["rank"]) == (201, 16)
+
+
+async def test_dora_lokr_and_loha_are_listed_with_their_ranks(acme: httpx.AsyncClient) -> None:
+    name = "transformer.blocks.0.q"
+    kinds = {
+        "dora": arrays(4) | {f"{name}.dora_scale": np.ones((8, 1), "f4")},
+        "lokr": {
+            f"{name}.lokr_w1": np.ones((2, 2), "f4"),
+            f"{name}.lokr_w2": np.ones((4, 4), "f4"),
+        },
+        "loha": {
+            **{f"{name}.hada_w{n}_a": np.ones((8, 2), "f4") for n in (1, 2)},
+            **{f"{name}.hada_w{n}_b": np.ones((2, 8), "f4") for n in (1, 2)},
+        },
     }
+    ranks = {}
+    for kind, tensors in kinds.items():
+        answer = await upload(acme, name=f"My {kind} v1.0.safetensors", file=file_of(tensors))
+        assert answer.status_code == 201, answer.text
+        listed = (await acme.get(f"/v1/loras/My%20{kind}%20v1.0")).json()
+        assert listed == answer.json() and listed["warnings"] == []
+        ranks[listed["name"]] = listed["rank"]
+        path = f"/v1/loras/My%20{kind}%20v1.0.safetensors"
+        assert (await acme.delete(path)).status_code == 204
+    assert ranks == {"My dora v1.0": 4, "My lokr v1.0": 8, "My loha v1.0": 4}
+
+
+async def test_what_is_passed_over_is_a_warning(acme: httpx.AsyncClient) -> None:
+    tensors = arrays() | {
+        "__x0__": np.ones((2, 2), "f4"),
+        "bundle_emb.cat.clip_l": np.ones(9, "f4"),
+    }
+    answer = await upload(acme, file=file_of(tensors))
+    assert answer.json()["warnings"] == [
+        "keys without effect: __x0__",
+        "bundled embeddings, which are not used: bundle_emb.cat.clip_l",
+    ]
 
 
 async def test_a_file_over_the_limit(acme: httpx.AsyncClient, settings: Settings) -> None:

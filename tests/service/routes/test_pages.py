@@ -3,15 +3,10 @@ forbids it."""
 
 from __future__ import annotations
 
-import json
 import re
-from html import unescape
 
 import httpx
 import pytest
-
-from service.schemas.examples import GENERATE, JOBS
-from service.schemas.request import GenerateRequest
 
 PATHS = [
     "/",
@@ -33,33 +28,56 @@ async def test_every_answer_has_a_policy(http: httpx.AsyncClient, path: str) -> 
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-async def test_the_reference_runs_no_script_and_loads_nothing(http: httpx.AsyncClient) -> None:
-    answer = await http.get("/docs")
-    assert answer.status_code == 200
-    html = re.sub("<pre>.*?</pre>", "", answer.text, flags=re.DOTALL)  # escaped text
-    assert re.findall(r"<(?:script|link|img|iframe)|\ssrc=|\son\w+=|https?://", html) == []
-    assert "script-src" not in answer.headers["content-security-policy"]
-    assert "unsafe" not in answer.headers["content-security-policy"]
-
-
-async def test_the_reference_has_every_request_and_field(http: httpx.AsyncClient) -> None:
-    text = (await http.get("/docs")).text
-    for path, methods in (await http.get("/openapi.json")).json()["paths"].items():
-        for method in methods:
-            assert f'<span class="method">{method.upper()}</span> {path}</h3>' in text
-    for field in GenerateRequest.model_fields:
-        assert f"<code>{field}</code>" in text
-    links = set(re.findall(r'href="#(\w+)"', text))
-    assert links and links <= set(re.findall(r' id="(\w+)"', text))
-
-
-async def test_the_reference_shows_what_to_ask_and_what_is_answered(
-    http: httpx.AsyncClient,
+@pytest.mark.parametrize("path", ["/", "/operator"])
+async def test_pages_load_only_modules_and_styles_of_their_server(
+    http: httpx.AsyncClient, path: str
 ) -> None:
-    text = (await http.get("/docs")).text
-    texts = [unescape(text) for text in re.findall("<pre>(.*?)</pre>", text, re.DOTALL)]
-    examples = [json.loads(text) for text in texts if text.startswith("{")]
-    assert GENERATE in examples and JOBS in examples
+    page = await http.get(path)
+    policy = page.headers["content-security-policy"].split("; ")
+    assert {"script-src 'self'", "style-src 'self'"} <= {*policy} and "unsafe" not in str(policy)
+    assert re.findall(r"<script>|<style>|\sstyle=|\son\w+=|(?:src|href)=\"https?:", page.text) == []
+    names = re.findall(r'(?:src|href)="playground/([^"]*)"', page.text)
+    media_types = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
+    for name in names:  # grows by the modules that modules import
+        file = await http.get(f"/playground/{name}")
+        assert file.status_code == 200, name
+        assert file.headers["content-type"] == media_types[name.rpartition(".")[2]]
+        assert file.headers["x-content-type-options"] == "nosniff"
+        imports = re.findall(r'^(?:import|\} from) .*?"\./(.*)";$', file.text, re.MULTILINE)
+        names += {*imports} - {*names}
+    assert {"base.css", "api.js", "dom.js"} <= {*names}
+
+
+@pytest.mark.parametrize("path", ["/", "/operator", "/playground/app.js"])
+async def test_browsers_reuse_an_unchanged_file(http: httpx.AsyncClient, path: str) -> None:
+    headers = (await http.get(path)).headers
+    assert headers["cache-control"] == "no-cache"
+    answer = await http.get(path, headers={"If-None-Match": headers["etag"]})
+    assert (answer.status_code, answer.content) == (304, b"")
+    changed = await http.get(path, headers={"If-None-Match": '"another"'})
+    assert changed.status_code == 200
+
+
+@pytest.mark.parametrize("name", ["__init__.py", "index.html", "..%2Fapp.py", "nothing.js"])
+async def test_pages_have_no_other_files(http: httpx.AsyncClient, name: str) -> None:
+    assert (await http.get(f"/playground/{name}")).status_code == 404
+
+
+async def test_the_reference_loads_only_files_of_its_server(http: httpx.AsyncClient) -> None:
+    answer = await http.get("/docs")
+    assert "unsafe" not in answer.headers["content-security-policy"]
+    links = re.findall(r'<(?:script src|link rel="stylesheet" href)="([^"]*)"', answer.text)
+    assert len(links) == 3 and "https:" not in answer.text
+    for link in links:
+        file = await http.get(f"/{link}")
+        assert file.status_code == 200
+        kind = "text/css" if link.endswith(".css") else "javascript"
+        assert kind in file.headers["content-type"]
+
+
+async def test_the_reference_has_no_other_files(http: httpx.AsyncClient) -> None:
+    for name in ("main.py", "..%2Fmain.py", "favicon-32x32.png"):
+        assert (await http.get(f"/docs/{name}")).status_code == 404
 
 
 async def test_there_is_no_other_reference(http: httpx.AsyncClient) -> None:

@@ -12,7 +12,6 @@ from service.admission.parse import parse_as, parse_body
 from service.errors.problems import Invalid
 from service.routes.compat.mcp.arguments import ImageArguments
 from service.routes.compat.replicate.bodies import PredictionRequest
-from service.schemas.aliases import ALIASES
 from service.schemas.request import GenerateRequest
 from service.schemas.request_parts import (
     ControlRequest,
@@ -23,8 +22,9 @@ from service.schemas.request_parts import (
     UpscaleRequest,
     WebhookRequest,
 )
+from service.schemas.unknown_fields import ALIASES
 
-PARTS = {
+PARTS: dict[str, type[BaseModel]] = {
     "": GenerateRequest,
     "loras": LoraRequest,
     "control": ControlRequest,

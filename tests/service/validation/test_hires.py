@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from models.spec.enlargers import Enlarger
 from models.spec.hires import passes
 from models.spec.model_spec import ModelSpec, Size, Sizes
-from models.spec.upscalers import Upscaler
+from models.spec.upscalers import Enlarger, Upscaler
 from service.settings.limits import LimitSettings
 from service.validation.hires import DEFAULT_HIRES_NOTE
 from tests.service.standin import SPEC, VIDEO
-from tests.service.validation.test_resolve import INPAINTING, resolved, wrong_fields
+from tests.service.validation.test_resolved_fields import INPAINTING, resolved, wrong_fields
 from workers.loading.upscalers import with_upscalers
 
 WITH_UPSCALER = with_upscalers(SPEC, {"photo": Upscaler(scale=4, tile=64)})

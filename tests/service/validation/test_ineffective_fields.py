@@ -11,7 +11,7 @@ from models.spec.model_spec import ModelSpec, Need
 from models.spec.quality_presets import GuidanceInterval, Quality, StepCache
 from service.schemas.request import GenerateRequest
 from service.settings.limits import LimitSettings
-from service.validation.resolve import resolve
+from service.validation.resolved_fields import resolve
 from tests.service.standin import SPEC, VIDEO
 
 GUIDED = Need(field="guidance_scale", above=1)

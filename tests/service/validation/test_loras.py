@@ -11,7 +11,7 @@ from models.spec.model_spec import ModelSpec
 from service.admission.parse import parse_body
 from service.errors.problems import Invalid
 from service.settings.limits import LimitSettings
-from service.validation.resolve import ResolvedFields, resolve
+from service.validation.resolved_fields import ResolvedFields, resolve
 from tests.service.adapters import BROKEN, INK, OIL, OTHER, SPECS_LORAS, TAKING
 from tests.service.standin import SPEC
 

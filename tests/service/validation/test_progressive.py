@@ -8,7 +8,7 @@ import pytest
 
 from models.spec.quality_presets import GuidanceInterval, Progressive, Quality
 from tests.service.standin import SPEC
-from tests.service.validation.test_resolve import resolved
+from tests.service.validation.test_resolved_fields import resolved
 
 GROWS = Progressive(scale=0.5, until=0.5)
 GROWING = SPEC.model_copy(

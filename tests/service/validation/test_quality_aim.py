@@ -12,7 +12,7 @@ from models.spec.quality_presets import GuidanceInterval, Measured, Quality
 from service.errors.problems import Invalid
 from service.schemas.request import GenerateRequest
 from service.settings.limits import LimitSettings
-from service.validation.resolve import resolve
+from service.validation.resolved_fields import resolve
 from tests.service.standin import SPEC
 
 STEPS = SPEC.defaults["num_inference_steps"]

@@ -8,7 +8,7 @@ from models.spec.model_spec import ModelSpec
 from models.spec.upscalers import Upscaler
 from service.settings.limits import LimitSettings
 from tests.service.standin import SPEC, VIDEO
-from tests.service.validation.test_resolve import resolved, wrong_fields
+from tests.service.validation.test_resolved_fields import resolved, wrong_fields
 from workers.loading.upscalers import with_upscalers
 
 ONE = with_upscalers(SPEC, {"photo": Upscaler(scale=4, tile=64)})

@@ -25,7 +25,7 @@ def with_head(head: Any, rest: bytes = b"") -> bytes:
 
 
 def test_what_is_sent_is_received() -> None:
-    arrays = {
+    arrays: dict[str, Any] = {
         "scalar": np.float32(2.5),
         "empty": np.zeros((3, 0), np.int64),
         "turned": np.arange(6, dtype=np.int32).reshape(2, 3).T,

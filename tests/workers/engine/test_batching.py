@@ -20,7 +20,7 @@ from workers.programs.step_latency import BatchLayout
 def shape(*sizes: int, experts: Mapping[str, str] = MappingProxyType({})) -> BucketPrograms:
     """Return programs of two phases that add each row's value to its state."""
 
-    def program(weights, rows, values):  # type: ignore[no-untyped-def]
+    def program(weights, rows, values):
         return tuple(r + s for r, s in zip(rows, values["add"], strict=True)), None
 
     bucket = BucketPrograms("a")

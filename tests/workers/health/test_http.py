@@ -25,9 +25,9 @@ from service.jobs.storage.object_store import Store
 from service.settings.queue import QueueSettings
 from service.settings.section import ConfigError
 from tests.service.metrics.test_http import check
+from tests.workers.at_work import at_work
 from tests.workers.jobs import ended, toy_job
 from tests.workers.polling import until
-from tests.workers.pool.test_worker import at_work
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.health.http import MAX_OPEN, HealthPage, health_server
 from workers.health.liveness import CLAIM_S, LOADING, LOOP_S, WARMING_UP, Liveness

@@ -14,7 +14,7 @@ SQUARE = SIDE * SIDE * 4
 
 def bytes_of(function: object, arguments: int) -> float:
     shapes = [jax.ShapeDtypeStruct((SIDE, SIDE), jnp.float32)] * arguments
-    jaxpr = jax.make_jaxpr(function)(*shapes)  # type: ignore[arg-type]
+    jaxpr = jax.make_jaxpr(function)(*shapes)
     _, tags = work_of(jaxpr, [Tag()] * arguments)
     return sum(peak(jaxpr.jaxpr, tags).values())
 

@@ -13,7 +13,6 @@ from flax import nnx
 from safetensors.numpy import load_file
 
 from models.adapters.names_of import names_of
-from models.interface.pipeline import Pipeline
 from models.weights.loader import flat_parameters
 from service.settings.models import ModelSettings
 from service.settings.pools import PoolSettings
@@ -78,7 +77,7 @@ def test_a_fused_model_may_have_networks_of_its_own() -> None:
     assert fused.controls["c"].mode == "3"
 
 
-def loaded(config: Settings, name: str) -> Pipeline:
+def loaded(config: Settings, name: str) -> Any:
     pool, model = loading.configured(config.model_copy(update={"pools": pools(name)}), "p")
     return loading.load("p", pool, model, jax.devices()[:1])[0]
 
@@ -87,7 +86,7 @@ def pools(name: str) -> dict[str, PoolSettings]:
     return {"p": PoolSettings(model=name)}
 
 
-def kernel(pipeline: Pipeline, name: str) -> np.ndarray:
+def kernel(pipeline: Any, name: str) -> np.ndarray:
     """Return a layer's kernel by its diffusers name."""
     named = names_of(pipeline).find(name)
     assert named is not None

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from models.spec.enlargers import Enlarger
 from models.spec.model_spec import DerivedModel, ModelSpec, Size, Sizes
-from models.spec.upscalers import Upscaler
+from models.spec.upscalers import Enlarger, Upscaler
 from service.settings.section import ConfigError
 from tests.service.standin import SPEC, VIDEO
 from workers.loading.hires_defaults import check

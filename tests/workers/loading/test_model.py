@@ -239,10 +239,11 @@ def test_flags_and_precision_are_set_before_jax_starts_and_said(
 ) -> None:
     caplog.set_level(logging.INFO)
     monkeypatch.setenv("XLA_FLAGS", "--by_hand=1")
-    before = jax.config.jax_default_matmul_precision
+    config: Any = jax.config
+    before = config.jax_default_matmul_precision
     try:
         loading.set_up(pool(precision="highest", flags=["--a=2"]), model, None)
-        assert jax.config.jax_default_matmul_precision == "highest"
+        assert config.jax_default_matmul_precision == "highest"
     finally:
         jax.config.update("jax_default_matmul_precision", before)
     assert os.environ["XLA_FLAGS"] == "--a=2 --by_hand=1"

@@ -20,7 +20,7 @@ from tests.service.recipes.examples import FILES, bare, recipe
 from tests.service.recipes.test_files import shown
 from tests.workers.media.certificates import Chain, make
 from workers.media.content_credentials import signer_of
-from workers.media.marking import Marking
+from workers.media.outputs import Marking
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,7 @@ from PIL import Image
 from service.recipes.files import read_recipe
 from service.settings.output import OutputSettings
 from tests.service.recipes.examples import PIXELS, recipe
-from workers.media.marking import Marking
-from workers.media.outputs import File, files
+from workers.media.outputs import File, Marking, files
 
 CLIP = np.stack([PIXELS, 255 - PIXELS])
 

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.interface.pipeline import RequestError
-from models.interface.request import read_request
-from models.spec.frame_scaling import FrameScaling
+from models.media.scaling import FrameScaling
 from models.spec.model_spec import ModelSpec
+from models.spec.request import RequestError, read_request
 from models.wan import animate_inputs, vace_inputs
 from models.wan.request import WanRequest
+from models.wan.request_videos import video_frames
 from models.wan.vace_images import vace_inputs as inputs_of_vace
 from service.settings.limits import LimitSettings
 from tests.hostile_images import HOSTILE_VIDEOS, video
@@ -99,7 +99,7 @@ async def test_animate_is_given_the_same_pixels() -> None:
     frames = await scaled(images, ANIMATE)
     for name, size in {"pose_video": (80, 48), "face_video": (FACE_PX, FACE_PX)}.items():
         read = [
-            animate_inputs._read(animate_inputs.video_frames(files, name), name, size, "RGB", 9)
+            animate_inputs._read(video_frames(files, name), name, size, "RGB", 9)
             for files in (images, frames)
         ]
         np.testing.assert_array_equal(*read)
@@ -158,7 +158,7 @@ async def test_whoever_leaves_ends_the_process() -> None:
         started.set_result(await start())
         return await started
 
-    videos._start = starting  # type: ignore[method-assign]
+    videos._start = starting
     task = asyncio.create_task(videos.scaled({"control_video": clip(5)}, SIZE, spec(VACE)))
     child = await started
     task.cancel()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from workers.media.sheets import sheets_of
+from workers.media.image import sheets_of
 
 
 def frames(count: int, height: int, width: int) -> np.ndarray:

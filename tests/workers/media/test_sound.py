@@ -10,10 +10,8 @@ import pytest
 
 from service.recipes.files import read_recipe
 from tests.service.recipes.examples import recipe
-from workers.media.marking import Marking
-from workers.media.outputs import File, files
-from workers.media.sound import LAYOUTS, Sound
-from workers.media.video import encode_video
+from workers.media.outputs import File, Marking, files
+from workers.media.video import SOUND_LAYOUTS, Sound, encode_video
 
 FPS = 24
 LEFT_HZ, RIGHT_HZ = 440, 1000
@@ -118,7 +116,7 @@ def test_loud_sound_is_clipped_and_many_channels_are_refused() -> None:
     assert np.abs(samples).max() < 1.5
     with pytest.raises(ValueError, match="3 channels"):
         encode_video(frames(3), "mp4", FPS, sound=sines(24000, 1.0, 1, 2, 3))
-    assert [*LAYOUTS] == [1, 2]
+    assert [*SOUND_LAYOUTS] == [1, 2]
 
 
 def made(format: str) -> list[File]:

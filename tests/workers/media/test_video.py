@@ -55,7 +55,7 @@ def as_bt709(frame: Any) -> np.ndarray:
 
 def animation(data: bytes) -> tuple[list[np.ndarray], list[int], Any]:
     """Return frames, durations in ms and the opened file of a GIF or WebP."""
-    image = Image.open(io.BytesIO(data))
+    image: Any = Image.open(io.BytesIO(data))
     pixels, durations = [], []
     for number in range(image.n_frames):
         image.seek(number)

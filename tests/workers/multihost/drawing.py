@@ -134,7 +134,7 @@ async def draw(
         if stop_at := fields.get(STOP_AT_STEP):
             draft = await engine.draft(ImageRequest(plain, images), stop_at)
             begin = await engine.take_snapshot(draft.row)
-            assert begin.done == stop_at and engine.snapshot_bytes(draft.row)
+            assert begin.done == stop_at and engine.snapshots.bytes(draft.row)
         results = await engine.generate(plain, images, Observing(on_step), begin)
         return results.pixels
 

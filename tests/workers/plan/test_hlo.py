@@ -27,7 +27,7 @@ def compiled(step: object) -> str:
 
     @partial(jax.shard_map, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
     def run(x: jax.Array) -> jax.Array:
-        return jax.lax.scan(lambda x, _: (step(x), None), x, length=LAYERS)[0]  # type: ignore[operator]
+        return jax.lax.scan(lambda x, _: (step(x), None), x, length=LAYERS)[0]
 
     x = jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32, sharding=NamedSharding(mesh, spec))
     return jax.jit(run).lower(x).compile().as_text()

@@ -12,7 +12,7 @@ import pytest
 from models.parallel.axis_rules import Layout
 from service.admission.drafts import Drafts, continuation_job, store_drafts
 from service.front_end.front_end import FrontEnd
-from service.jobs.model.job import Job, JobState
+from service.jobs.model.job import Job, JobState, Output, Snapshot
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from service.recipes.files import read_recipe
@@ -77,7 +77,8 @@ async def test_images_stop_at_their_step_and_show_what_they_may_become(
         for draft in job.snapshots:
             assert await store.exists(str(draft.key))
         standing = await queue.quota_usage(job.tenant, TenantSettings())
-        stored = sum(item.bytes for item in (*job.outputs, *job.snapshots))
+        files: list[Output | Snapshot] = [*job.outputs, *job.snapshots]
+        stored = sum(item.bytes for item in files)
         assert standing.stored_bytes == stored > 0
         assert all(draft.bytes > 0 for draft in job.snapshots)
 

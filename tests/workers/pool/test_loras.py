@@ -68,7 +68,7 @@ def job(pipeline: Pipeline, *loras: RequestedLora, **fields: Any) -> Job:
 async def pool(
     pipeline: Pipeline, layout: Layout, queue: Queue, store: Store, settings: Settings
 ) -> AsyncIterator[Pipeline]:
-    adapters = await prepared_loras(settings, POOL, pipeline, MeshSlice(layout, None), store)  # type: ignore[arg-type]
+    adapters = await prepared_loras(settings, POOL, pipeline, MeshSlice(layout, None), store)
     engine = Engine(pipeline, layout, 4, lora_files=adapters.find)
     worker = Worker("demo", engine, queue, store, POOL, 3.0)
     task = asyncio.create_task(worker.run([]))

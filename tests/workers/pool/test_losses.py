@@ -394,14 +394,14 @@ async def test_a_job_that_is_canceled_before_its_first_step_leaves_its_slots(
             running.drop_job(claim.job.id)
             canceled.append(claim.job.id)
 
-        running.start = start_and_drop  # type: ignore[method-assign]
+        running.start = start_and_drop
         jobs = [toy_job(num_images=2) for _ in range(3)]
         for job in jobs:
             await queue.put(job)
             await until(lambda job=job: job.id in canceled and not worker.jobs)
             await queue.cancel(job.id)
             assert worker._capacity.is_unused and not running.leases._held
-        running.start = start  # type: ignore[method-assign]
+        running.start = start
         await queue.put(last := toy_job(num_images=2))
         assert (await ended(queue, last)).state == JobState.SUCCEEDED
 

@@ -26,7 +26,7 @@ from tests.workers.at_work import at_work
 from tests.workers.jobs import ended, pixels, reached, toy_job
 from tests.workers.polling import DEADLINE_S
 from tests.workers.toy import ToyPipeline
-from workers.pool.output_checks import OutputChecks
+from workers.pool.output_files import OutputChecks
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ import io
 import pytest
 from PIL import Image
 
+from models.media.scaling import FrameScaling
 from models.parallel.axis_rules import Layout
-from models.spec.frame_scaling import FrameScaling
 from service.jobs.model.job import Job, JobState
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store

@@ -200,7 +200,7 @@ async def test_weights_that_cannot_come_end_the_process(
                 tried.set()
                 raise RuntimeError("no room")
 
-            workers[absent].engine.weights.reload = broken  # type: ignore[method-assign]
+            workers[absent].engine.weights.reload = broken
             await queue.put(waiting := job(absent))
             await until(tried.is_set)
             assert workers[resident].engine.weights.is_offloaded
@@ -217,7 +217,7 @@ async def test_an_idle_pool_sleeps_until_a_job_comes(
         await queue.put(long := job(resident, num_inference_steps=ENDLESS))
         await until(lambda: has_step(queue, long.id, 1))
         await queue.put_to_sleep("toys", Sleep(by="op", at=1.0))
-        step = (await queue.get(long.id)).step  # type: ignore[union-attr]
+        step = (await queue.get(long.id)).step
         await until(lambda: has_step(queue, long.id, step + 10**3))
         assert present(workers) == [resident], "not while it has work"
         await queue.cancel(long.id)

@@ -10,6 +10,7 @@ import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -394,7 +395,7 @@ async def test_a_clip_s_preview_moves_as_fast_as_the_clip(
                 if event.name == "preview":
                     break
     encoded = event.data["preview"].removeprefix("data:image/webp;base64,")
-    image = Image.open(io.BytesIO(base64.b64decode(encoded)))
+    image: Any = Image.open(io.BytesIO(base64.b64decode(encoded)))
     assert image.n_frames == 5
     image.seek(1)
     image.load()

@@ -60,7 +60,7 @@ class Banks:
         count = len(jax.tree.leaves(self.pipeline.weights))
         places = [NamedSharding(layout.mesh, PartitionSpec())] * count
         self.weights = Weights("toy", self.pipeline.weights, places, [False] * count)
-        self.banks = AdapterBanks(self.pipeline, self.weights)  # type: ignore[arg-type]
+        self.banks = AdapterBanks(self.pipeline, self.weights)
 
     def bring(self, adapter: Adapter, pages: Sequence[int]) -> int:
         """Write an adapter, and return how many arrays were written."""

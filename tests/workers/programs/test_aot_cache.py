@@ -259,7 +259,7 @@ def test_a_pipelines_second_compiler_traces_nothing(
 
     first = picture()
     assert first[1] is (kind is SoundingToy)
-    pipeline.encode = pipeline.step = pipeline.decode = pipeline.preview = never  # type: ignore
+    pipeline.encode = pipeline.step = pipeline.decode = pipeline.preview = never
     assert picture() == first
 
 

@@ -22,7 +22,7 @@ SHAPE = (24, 1027)
 def weights_of(tree: Any, stacks: list[bool] | None = None) -> Weights:
     leaves = jax.tree.leaves(tree)
     places = [leaf.sharding if isinstance(leaf, jax.Array) else None for leaf in leaves]
-    return Weights("toy", tree, places, stacks or [False] * len(leaves))  # type: ignore[arg-type]
+    return Weights("toy", tree, places, stacks or [False] * len(leaves))
 
 
 def live() -> int:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from models.interface.pipeline import Fields, Pipeline, PreparedRow, RequestError
+from models.interface.pipeline import Fields, Pipeline, PreparedRow
 from models.parallel.axis_rules import Layout
 from models.sdxl.published import SDXL_INPAINTING
+from models.spec.request import RequestError
 from models.wan import published
 from models.wan.config import WanConfig
 from models.wan.experts import Expert

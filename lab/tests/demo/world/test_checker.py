@@ -26,7 +26,7 @@ SMALL = "a small red circle on the left of a blue background"
 @pytest.mark.parametrize(
     ("scenes", "every"), [(one_object_scenes, 7), (two_object_scenes, 41)], ids=["one", "two"]
 )
-def test_drawings_are_right(scenes, every: int) -> None:  # type: ignore[no-untyped-def]
+def test_drawings_are_right(scenes, every: int) -> None:
     """Check every n-th scene; n is prime to the numbers of words, so all pairs of words occur."""
     rng = np.random.default_rng(1)
     selected = [scene for index, scene in enumerate(scenes()) if index % every == 0]

@@ -10,11 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
+from models.spec.field_types import REFINER, SWITCH
 from models.spec.hires import FIELD, LANCZOS, LATENT
 from models.spec.model_spec import ModelSpec
-from models.spec.refiner import FIELD as REFINER
-from models.spec.refiner import SWITCH
-from models.spec.strength import denoising_steps
+from models.spec.passes import denoising_steps
 from service.errors.problems import FieldError, Invalid
 from service.routes.compat.a1111.bodies import ImageToImage, TextToImage
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from models.spec.image_files import ImageFileError
+from models.media.image_files import ImageFileError
 from models.spec.model_spec import ModelSpec
-from service.admission.request_images import bytes_of
+from service.admission.input_files import bytes_of
 from service.errors.problems import FieldError, Invalid
 from service.http.inflight_limits import Hold
 from service.http.masked_files import MaskedFiles

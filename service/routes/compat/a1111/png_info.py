@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from models.spec.image_files import ImageFileError
-from service.admission.request_images import from_base64
+from models.media.image_files import ImageFileError
+from service.admission.input_files import from_base64
 from service.errors.problems import FieldError, Invalid
 from service.http.negotiation import JSON
 from service.routes.compat import documents

@@ -15,6 +15,7 @@ from service.errors.problems import Conflict, FieldError, NotFound
 from service.http.body import read_json
 from service.http.negotiation import JSON
 from service.http.request_ids import request_id_of
+from service.jobs.batches import CancelBatch
 from service.jobs.model.batch import Batch, batch_fields, new_batch_id
 from service.routes.compat import documents
 from service.routes.compat.call import ByBearer, Call, documented
@@ -130,7 +131,7 @@ async def _batch(call: Call, batch_id: str) -> Batch:
 @router.post("/{batch_id}/cancel", responses=errors(401, 404, 503))
 async def cancel_batch(batch_id: BatchId, call: ByBearer) -> BatchView:
     """Cancel a batch: its running jobs are canceled, and finished requests become its results."""
-    if await call.front.queue.cancel_batch(batch_id, call.tenant) is None:
+    if await call.front.queue.run(CancelBatch(batch_id, call.tenant)) is None:
         raise _no_such_batch(batch_id)
     return await get_batch(batch_id, call)
 

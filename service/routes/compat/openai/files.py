@@ -21,7 +21,9 @@ from service.batches.results import JSONL, new_file
 from service.errors.problems import Conflict, FieldError, Invalid, NotFound, Problem
 from service.http.form_parts import FilePart, MemoryPart, Part
 from service.http.multipart import read_form
+from service.jobs.batches import RemoveFile
 from service.jobs.model.batch import Purpose, StoredFile, new_file_id
+from service.jobs.producer import Deposit
 from service.jobs.storage.object_store import file_key
 from service.routes.compat import documents
 from service.routes.compat.call import ByBearer, Call, documented
@@ -212,7 +214,7 @@ async def _store(call: Call, part: FilePart) -> StoredFile:
     limits = await front.tenants.of(call.tenant)
     name = part.filename or "batch.jsonl"
     file = new_file(front, new_file_id(), call.tenant, name, "batch", part.bytes)
-    await front.queue.deposit(file.id)
+    await front.queue.run(Deposit(file.id))
     await front.store.put_file(file_key(file.id), part.file, JSONL)
     try:
         async with within_quotas(front, call.tenant):
@@ -270,7 +272,7 @@ async def get_file(file_id: FileId, call: ByBearer) -> FileView:
 @router.delete("/{file_id}", responses=errors(401, 404, 409, 503))
 async def delete_file(file_id: FileId, call: ByBearer) -> FileDeleted:
     """Delete a file, unless a batch that has not ended reads it."""
-    match await call.front.queue.remove_file(file_id, call.tenant):
+    match await call.front.queue.run(RemoveFile(file_id, call.tenant)):
         case "none":
             raise _no_such_file(file_id)
         case "used":

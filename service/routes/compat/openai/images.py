@@ -9,7 +9,7 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
-from models.spec.image_files import ImageFileError
+from models.media.image_files import ImageFileError
 from models.spec.model_spec import ModelSpec
 from service.errors.problems import FieldError, Invalid
 from service.http.inflight_limits import HeldResponse, Hold
@@ -44,6 +44,7 @@ from service.routes.compat.openai.image_stream import (
 )
 from service.routes.compat.openai.sizes import naming_sizes, nearest
 from service.routes.compat.outcome import read_output_files, wait_for_success
+from service.routes.documented_responses import Documents
 
 PREFIX = "/v1/images"
 STREAM = f"event: {EVENT['type']}\ndata: {json.dumps(EVENT)}\n\n"
@@ -63,7 +64,7 @@ class ImageOptions:
     """Additional images, which become `reference_images`."""
 
 
-def _documents(kind: type[ImageRequest], media_type: str) -> documents.Documents:
+def _documents(kind: type[ImageRequest], media_type: str) -> Documents:
     response_content = {
         JSON: documents.schema_of(ImagesView),
         EVENTS: documents.stream_of(documents.schema_of(ImageEvent)["schema"], STREAM),

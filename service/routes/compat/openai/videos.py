@@ -44,6 +44,7 @@ from service.routes.compat.openai.video_requests import (
     remix_fields,
     to_generate_fields,
 )
+from service.routes.documented_responses import Documents
 
 PREFIX = "/v1/videos"
 MAX_PAGE = 100
@@ -60,7 +61,7 @@ VideoId = Annotated[str, Path(description="A video's `id`.")]
 READING = (401, 404, 429, 503)
 
 
-def _responses(kind: type[Any], *statuses: int) -> documents.Documents:
+def _responses(kind: type[Any], *statuses: int) -> Documents:
     return {
         "response_class": Response,
         "responses": {
@@ -85,7 +86,7 @@ REMIX = documents.operation(
     OpenAIError,
     fails=ADMITTING,
 )
-CONTENT: documents.Documents = {
+CONTENT: Documents = {
     "response_class": Response,
     "responses": {
         200: {"description": "The file.", "content": documents.FILES},

@@ -84,7 +84,7 @@ def test_gpus_call_cudnn(dtype: str, some_cudnn: None) -> None:
     assert "PADDING" in some and "PADDING" not in every
 
 
-def lowered_for_cuda(function, *arguments) -> str:  # type: ignore[no-untyped-def]
+def lowered_for_cuda(function, *arguments) -> str:
     text = jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
     assert isinstance(text, str)
     return text

@@ -57,7 +57,7 @@ def inputs(queries: int, keys: int, dim: int) -> tuple[jax.Array, jax.Array, jax
     return q, k, v
 
 
-def exact(q, k, v, scale: float, keys: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[no-untyped-def]
+def exact(q, k, v, scale: float, keys: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Reference: attention in float64 by plain matrix products."""
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
     if keys is not None:

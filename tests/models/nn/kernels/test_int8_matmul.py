@@ -15,6 +15,7 @@ from flax import nnx
 
 from models.nn.kernels.int8_matmul import (
     BLOCK_BYTES,
+    Epilogue,
     OfStack,
     blocks_for,
     eight_bit_for,
@@ -82,7 +83,8 @@ def test_sums_are_qwixs_to_the_bit(
     kernel = jnp.asarray(rng.integers(-128, 128, (sum(widths), outputs)), jnp.int8)
     ones = jnp.ones((tokens, 1)), jnp.ones((1, outputs))
     stack = OfStack(jnp.stack([0 * kernel, kernel]), jnp.int32(1))
-    output = multiplied(parts, ones[0], stack, ones[1], None, None, dtype, interpret=True)
+    epilogue = Epilogue(ones[1], None, None, dtype)
+    output = multiplied(parts, ones[0], stack, epilogue, interpret=True)
     rows = qwix.QArray(jnp.concatenate(parts, axis=1), ones[0])
     expected = qwix.dot_general(rows, qwix.QArray(kernel, ones[1]), (((1,), (0,)), ((), ())))
     assert output.dtype == dtype and (output == expected.astype(dtype)).all()
@@ -129,7 +131,7 @@ def test_what_leaves_it_is_scaled_and_activated(
 
 def layer_of(inputs: int, outputs: int, axes: tuple[str, str]) -> Linear:
     layer = linear(inputs, outputs, axes, rngs=nnx.Rngs(0))
-    layer.bias[...] = jnp.linspace(-1, 1, outputs)  # type: ignore[index]
+    layer.bias[...] = jnp.linspace(-1, 1, outputs)
     values, scale = rounded(layer.kernel[...], jnp.int8)
     layer.eight = EightBitKernel(nnx.Param(values, axes=axes), nnx.Param(scale, axes=axes[1:]))
     return layer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +39,10 @@ TIME = 32
 """Size of the time embedding: four times the first level's channels."""
 
 
-def image() -> nnx.Module:
+Module = TypeVar("Module", bound=nnx.Module)
+
+
+def image() -> AutoencoderKL:
     config = VaeConfig(
         down_block_types=("DownEncoderBlock2D",) * 2,
         up_block_types=("UpDecoderBlock2D",) * 2,
@@ -49,7 +53,7 @@ def image() -> nnx.Module:
     return drawn(abstract_module(AutoencoderKL, config))
 
 
-def drawn(module: nnx.Module) -> nnx.Module:
+def drawn(module: Module) -> Module:
     """Fill a module with random weights that keep activations near 1."""
     rng = np.random.default_rng(0)
     graph, state = nnx.split(module)

@@ -107,7 +107,7 @@ def test_only_layers_of_8_bits_and_only_where_asked(
     tokens, kernel = operands
     layer = linear(*kernel.shape, (None, None), rngs=nnx.Rngs(0))
     layer.kernel[...] = kernel
-    layer.bias[...] = jnp.arange(96.0)  # type: ignore[index]
+    layer.bias[...] = jnp.arange(96.0)
     exact = layer(tokens)
     with TraceOptions(quant=products).active():
         assert (layer(tokens) == exact).all(), "the layer has no 8-bit kernel"

@@ -74,7 +74,7 @@ def test_each_end_is_timed_with_its_error() -> None:
     metrics.expect(["base"], ["default"])
     ends = [(JobState.SUCCEEDED, None), (JobState.CANCELED, None), (JobState.FAILED, "store")]
     for outcome, failure in ends:
-        metrics.ended(JobEnd.of(job(), outcome, 3.0, failure))  # type: ignore[arg-type]
+        metrics.ended(JobEnd.of(job(), outcome, 3.0, failure))
     fields = {"model": "base", "served_as": "style", "created_at": "1", "finished_at": "3"}
     metrics.count_note({"event": "expired", **fields})
     metrics.count_note({"event": "failed", **fields})

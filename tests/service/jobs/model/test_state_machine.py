@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from service.jobs.model.state_machine import ENDED, TRANSITIONS, Transition
-from service.jobs.scripts import runner
+from service.jobs.scripts import composition
 from service.schemas.request_parts import END_EVENTS
 from service.settings.tenants import TenantSettings
 from tests.service.jobs.history import Server
@@ -23,7 +23,7 @@ from tests.service.jobs.order_model import Offer
 from tests.service.jobs.strategies import TENANTS
 
 ROOT = Path(__file__).resolve().parents[4]
-SCRIPTS = {path.stem: path.read_text() for path in Path(runner.__file__).parent.glob("*.lua")}
+SCRIPTS = {path.stem: path.read_text() for path in Path(composition.__file__).parent.glob("*.lua")}
 IS_LONG = "LIVES" in os.environ
 HISTORIES = int(os.environ.get("LIVES", 50))
 SEEDS = 20
@@ -78,7 +78,7 @@ def test_headers_say_what_the_table_says(name: str) -> None:
     assert documented == pairs(moves)
 
 
-@pytest.mark.parametrize("name", sorted(SCRIPTS.keys() - runner.PREPENDED))
+@pytest.mark.parametrize("name", sorted(SCRIPTS.keys() - composition.PREPENDED))
 def test_scripts_that_move_jobs_are_in_the_table(name: str) -> None:
     called = set(re.findall(rf"\b({'|'.join(MOVING)})\(", SCRIPTS[name]))
     possible = {move for function in called for move in MOVING[function]}

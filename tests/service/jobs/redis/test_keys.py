@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from service.jobs.redis import keys
-from service.jobs.scripts import runner
+from service.jobs.scripts import composition
 from tests.service.jobs.audit import SCHEMA
 
-TEXTS = {path.stem: path.read_text() for path in Path(runner.__file__).parent.glob("*.lua")}
+TEXTS = {path.stem: path.read_text() for path in Path(composition.__file__).parent.glob("*.lua")}
 USED = re.compile(r"\b(?:key|of_model)\('(\w+)'")
 CHANNELS = {"wake", "stopped", "queued"}
 
@@ -28,9 +28,10 @@ def head(name: str) -> str:
 def named(name: str) -> set[str]:
     """Words in the script's header, and in the headers that it refers to (`common's`)."""
     heads = head(name)
-    if name in runner.SHARED or "common's" in heads:
-        heads += "".join(map(head, runner.SHARED))
-    heads += "".join(head(part) for part in runner.EXTRA_SOURCES.values() if f"{part}'s" in heads)
+    if name in composition.SHARED or "common's" in heads:
+        heads += "".join(map(head, composition.SHARED))
+    extra = composition.EXTRA_SOURCES.values()
+    heads += "".join(head(part) for part in extra if f"{part}'s" in heads)
     return set(re.findall(r"\w+", heads))
 
 

@@ -78,9 +78,9 @@ def test_where_steps_have_one_size(rows: int, alone_s: float, share_s: float) ->
 
 def test_the_fastest_that_is_there() -> None:
     rows = {(SMALL, "slow", 1): 4.0, (SMALL, "fast", 1): 1.0}
-    assert table(rows, "slow", "fast").predict(SMALL, 10, 1).seconds == 11.5  # type: ignore[union-attr]
-    assert table(rows, "slow").predict(SMALL, 10, 1).seconds == 41.5  # type: ignore[union-attr]
-    assert table(rows).predict(SMALL, 10, 1).seconds == 11.5, "no worker is ready"  # type: ignore[union-attr]
+    assert table(rows, "slow", "fast").predict(SMALL, 10, 1).seconds == 11.5
+    assert table(rows, "slow").predict(SMALL, 10, 1).seconds == 41.5
+    assert table(rows).predict(SMALL, 10, 1).seconds == 11.5, "no worker is ready"
 
 
 def test_a_shape_that_nobody_has_measured() -> None:

@@ -150,7 +150,7 @@ async def test_who_had_its_share_already_waits_for_it(queue: Queue) -> None:
     again = await put(queue, table, "greedy", PICTURE)
     await queue.cancel(again.id)
     place = (await look(queue)).new_job_estimate(again)
-    seconds = table.predict(CLIP, STEPS, 1).device_seconds  # type: ignore[union-attr]
+    seconds = table.predict(CLIP, STEPS, 1).device_seconds
     assert place.position == pytest.approx(seconds / again.cost, abs=1)
 
 

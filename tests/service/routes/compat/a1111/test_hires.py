@@ -12,7 +12,7 @@ import pytest
 from webuiapi import WebUIApi
 
 from models.spec.model_spec import ModelSpec
-from models.spec.strength import denoising_steps
+from models.spec.passes import denoising_steps
 from models.spec.upscalers import Upscaler
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store

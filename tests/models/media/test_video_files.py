@@ -1,0 +1,107 @@
+"""Video files from clients: decoded frames equal those of players, or the file is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from models.media.image_files import ImageFile, ImageFileError
+from models.media.video_files import VideoBounds, check, frames
+from tests.hostile_images import HOSTILE_VIDEOS, animation, larger_than_it_says, video
+from tests.models.media.test_image_files import save
+from workers.media.video import encode_video
+
+MAX_PIXELS = 10_000
+BOUNDS = VideoBounds(max_frames=9, max_pixels=10**6, max_frame_pixels=MAX_PIXELS)
+NEAR = 24
+"""Tolerance in levels at a strong edge of half-size colours, at the best quality."""
+FLAT = 6
+"""Tolerance in levels of a flat area. With a wrong BT.601 conversion it is off by 9 and 17."""
+
+
+def clip(count: int = 5) -> np.ndarray:
+    """Video of rows in two colours that darken with each frame."""
+    pixels = np.zeros((count, 48, 80, 3), np.uint8)
+    pixels[..., 0], pixels[:, :24, :, 1] = 200, 120
+    return pixels - (np.arange(count, dtype=np.uint8) * 20)[:, None, None, None] * (pixels > 0)
+
+
+@pytest.mark.parametrize("container", ["mp4", "webm"])
+def test_frames_have_the_colours_that_were_encoded(container: str) -> None:
+    pixels = clip()
+    data = encode_video(pixels, container, 16, 100)
+    decoded = np.stack([np.asarray(frame) for frame in frames(data)])
+    assert decoded.shape == pixels.shape
+    error = np.abs(decoded.astype(int) - pixels)
+    assert error.max() <= NEAR and max(error[:, 4:20].max(), error[:, 28:].max()) <= FLAT
+    assert check(data, BOUNDS) == ImageFile(f"video/{container}", 80, 48, 5)
+
+
+@pytest.mark.parametrize(
+    ("codec", "container"),
+    [
+        ("libx264", "mov"),
+        ("libx265", "mp4"),
+        ("libsvtav1", "mp4"),
+        ("mpeg4", "mp4"),
+        ("libvpx", "webm"),
+    ],
+)
+def test_other_codecs_are_read(codec: str, container: str) -> None:
+    data = video(5, (64, 64), codec, container)
+    assert check(data, BOUNDS).frames == 5
+    assert np.abs(np.asarray(next(frames(data))).astype(int) - (0, 128, 128)).max() <= NEAR
+
+
+def test_an_image_is_a_video_of_one_frame() -> None:
+    data = save(Image.new("RGB", (8, 6), "red"), "PNG")
+    assert check(data, BOUNDS) == ImageFile("image/png", 8, 6, 1)
+    assert [frame.size for frame in frames(data)] == [(8, 6)]
+
+
+def test_a_turned_video_is_read_upright() -> None:
+    """Uses the rotation matrix of phones: 90 degrees clockwise."""
+    data = bytearray(encode_video(clip(), "mp4", 16, 100))
+    matrix = data.index(b"tkhd") + 4 + 40
+    rotation = (0, 1 << 16, 0, -(1 << 16), 0, 0, 0, 0, 1 << 30)
+    data[matrix : matrix + 36] = b"".join(
+        entry.to_bytes(4, "big", signed=True) for entry in rotation
+    )
+    first = np.asarray(next(frames(bytes(data))))
+    assert first.shape == (80, 48, 3)
+    np.testing.assert_allclose(first, np.rot90(clip()[0], -1), atol=NEAR)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (video(10), "more than 9 frames"),
+        (video(2, (160, 80)), "160 x 80 pixels a frame; 10000 are allowed"),
+        (larger_than_it_says(160, 112), "160 x 112 pixels a frame"),
+        (animation("WEBP", 4), "animated"),
+        (animation("GIF", 4), "no video in MP4 or WebM"),
+        (b"", "no video in MP4 or WebM"),
+    ],
+)
+def test_what_is_beyond_bounds_is_refused(data: bytes, said: str) -> None:
+    with pytest.raises(ImageFileError, match=said):
+        check(data, BOUNDS)
+
+
+def test_pixels_of_all_frames_together_are_bounded() -> None:
+    bounds = VideoBounds(9, 5 * 32 * 32 - 1)
+    with pytest.raises(ImageFileError, match="5119 pixels in all"):
+        check(video(5), bounds)
+    assert check(video(5), VideoBounds(9, 5 * 32 * 32)).frames == 5
+
+
+@pytest.mark.parametrize("name", HOSTILE_VIDEOS)
+def test_a_hostile_file_is_refused(name: str) -> None:
+    with pytest.raises(ImageFileError):
+        check(HOSTILE_VIDEOS[name](), BOUNDS)
+
+
+def test_another_codec_is_named() -> None:
+    with pytest.raises(ImageFileError, match=r"encoded as mjpeg; send H\.264"):
+        check(HOSTILE_VIDEOS["another codec"](), BOUNDS)
