@@ -152,9 +152,9 @@ def test_routes_show_the_api_and_not_the_numbers(objects: tuple[Object, ...]) ->
 
 
 def _leads_to(match: dict[str, Any], path: str) -> bool:
-    if match["type"] == "Exact":
-        return bool(path == match["value"])
-    return path.startswith(f"{match['value']}/")
+    """Return whether a match of an HTTPRoute has a path; a prefix is a whole number of segments."""
+    is_prefix = match["type"] == "PathPrefix" and path.startswith(f"{match['value']}/")
+    return bool(path == match["value"]) or is_prefix
 
 
 def test_paths_of_the_settings_are_mounted(objects: tuple[Object, ...]) -> None:
