@@ -48,8 +48,11 @@ async def job(wire: httpx.AsyncClient, pool: StandIn) -> dict[str, Any]:
 
 def existing_path(path: str, job: dict[str, Any]) -> str:
     """Replace placeholders in a path by the names of existing resources."""
-    name = "ink" if "loras" in path else job["model"]
-    return path.replace("jobs/x", f"jobs/{job['id']}").replace("/x", f"/{name}")
+    path = path.replace("jobs/x", f"jobs/{job['id']}").replace("loras/x", "loras/ink")
+    path = path.replace("docs/x", "docs/swagger-ui.css").replace(
+        "playground/x", "playground/app.js"
+    )
+    return path.replace("/x", f"/{job['model']}")
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -58,5 +58,5 @@ async def test_nothing_is_told_while_redis_is_away(
     async def away() -> None:
         raise OSError
 
-    monkeypatch.setattr(queue, "totals", away)
+    monkeypatch.setattr(queue, "depths", away)
     assert await metric_value(http, "atelier_images_total") is None
