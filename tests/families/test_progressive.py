@@ -198,5 +198,5 @@ async def test_sizes_may_share_the_steps_of_a_bucket(layout: Layout, tmp_path: P
 
 @pytest.mark.parametrize("name", sorted(WITHOUT))
 def test_others_do_not_have_it(name: str, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"quality\.grows uses progressive"):
+    with pytest.raises(CheckpointError, match=r"quality\.grows: uses progressive"):
         loaded(name, EVERY[name].least(tmp_path / name), "float32", qualities=PRESETS)
