@@ -20,7 +20,9 @@ EXPERTS = ("high", "low")
 
 def add(commands: Commands) -> None:
     """Add `atelier loras`."""
-    loras = commands.add_parser("loras", help="list, upload and delete adapters (LoRA)")
+    loras = commands.add_parser(
+        "loras", help="list, upload and delete adapters (LoRA) and embeddings"
+    )
     acts = loras.add_subparsers(required=True, metavar="act")
     listed = _add_act(acts, "list", "list adapters: name, model, rank, trigger", _list)
     listed.add_argument("--json", action="store_true", help="print JSON, one adapter per line")
@@ -54,7 +56,8 @@ def _list(client: Client, args: argparse.Namespace) -> int:
 
 def _line(lora: Mapping[str, Any]) -> str:
     detail = lora["trigger"] if lora["ready"] else f"cannot be used: {lora['error']}"
-    return f"{lora['name']:<24}  {lora['model']:<16}  {lora['rank']:>4}  {detail}".rstrip()
+    size = f"{lora['vectors']} vectors" if lora["vectors"] else f"rank {lora['rank']}"
+    return f"{lora['name']:<24}  {lora['model']:<16}  {size:<10}  {detail}".rstrip()
 
 
 def _upload(client: Client, args: argparse.Namespace) -> int:
@@ -63,7 +66,8 @@ def _upload(client: Client, args: argparse.Namespace) -> int:
         lora = client.upload_lora(texts, **without_none(file=args.file, preview=args.preview))
     except OSError as error:
         raise UsageError(f"can't read {str(error.filename)!r}: {error.strerror}") from None
-    say(f"uploaded {lora['name']}: rank {lora['rank']}, for {lora['model']}")
+    kind = "embedding" if lora["vectors"] else f"rank {lora['rank']}"
+    say(f"uploaded {lora['name']}: {kind}, for {lora['model']}")
     return 0
 
 

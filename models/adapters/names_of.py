@@ -14,7 +14,7 @@ def names_of(pipeline: Any) -> Names:
     """Return the names of a pipeline's layers in adapter files.
 
     Args:
-        pipeline: with `graphs`, `weights` and `SPELLINGS`; its weights may be abstract.
+        pipeline: with `graphs`, `weights`, `spec` and `SPELLINGS`; its weights may be abstract.
     """
     networks = []
     for spelling in pipeline.SPELLINGS:
@@ -22,4 +22,4 @@ def names_of(pipeline: Any) -> Names:
         if graph is not None:
             weights = getattr(pipeline.weights, spelling.network)
             networks.append(names(spelling, nnx.merge(graph, weights)))
-    return Names(tuple(networks))
+    return Names(tuple(networks), pipeline.spec.embedding_sizes)

@@ -120,7 +120,7 @@ class DenoisingPipeline(ABC, Generic[Networks]):
         """Validate and prepare a request, and apply its preset and adapters to its steps."""
         request = self.read(fields)
         draft, quality = self.plan_request(request, images), quality_of(self.spec, request.quality)
-        adapters, part = request.loras, request.progressive
+        adapters, part = request.adapters, request.progressive
         before = part.before if part else 0
         inputs = {**draft.inputs, **encoder_inputs(adapters, self.ENCODERS)}
         if quality.step_cache:

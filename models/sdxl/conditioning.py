@@ -38,15 +38,21 @@ def encode_text(
     ids: Int[Array, "prompts *chunks tokens"],
     layers: Int[Array, " prompts"],
     weights: Float[Array, "prompts *chunks tokens"] | None = None,
+    vectors: Float[Array, "prompts *chunks tokens hidden"] | None = None,
 ) -> tuple[Float[Array, "prompts all_tokens hidden"], Float[Array, "prompts features"]]:
     """Return each prompt's hidden states, `layers` from the end, and its pooled output.
 
     Chunks are encoded separately and their hidden states are concatenated. The pooled output is the
     first chunk's, without weights. Source: AUTOMATIC1111's stable-diffusion-webui,
     modules/sd_hijack_clip.py.
+
+    Args:
+        vectors: of the tokens of embeddings, which are negative.
     """
     prompts, tokens = len(ids), ids.shape[-1]
-    output = encoder(ids.reshape(-1, tokens))
+    if vectors is not None:
+        vectors = vectors.reshape(-1, *vectors.shape[-2:])
+    output = encoder(ids.reshape(-1, tokens), vectors)
     last, chunks = len(output.hidden_states) - 1, len(output.pooled) // prompts
     each = last - jnp.repeat(layers, chunks)
     hidden = output.hidden_states[each, jnp.arange(prompts * chunks)]

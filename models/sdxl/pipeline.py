@@ -27,7 +27,7 @@ from models.sdxl.controlling import hints, run_of
 from models.sdxl.controlnet import ControlNet
 from models.sdxl.network import Residuals
 from models.sdxl.prepare import Preparation
-from models.sdxl.prompts import IDS, WEIGHTS
+from models.sdxl.prompts import IDS, VECTORS, WEIGHTS
 from models.sdxl.refining import PREFIX, REFINER
 from models.sdxl.request import SdxlRequest
 
@@ -209,8 +209,16 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
         networks = [self.network(weights, prefix + name) for name in self.ENCODERS]
         encoders = [network for network in networks if network is not None]
         encoded = [
-            encode_text(encoder, selected[ids], selected["layers"], selected.get(token_weights))
-            for encoder, ids, token_weights in zip(encoders, IDS, WEIGHTS, strict=False)
+            encode_text(
+                encoder,
+                selected[ids],
+                selected["layers"],
+                selected.get(token_weights),
+                selected.get(vectors),
+            )
+            for encoder, ids, token_weights, vectors in zip(
+                encoders, IDS, WEIGHTS, VECTORS, strict=False
+            )
         ]
         embeds = jnp.concatenate([hidden for hidden, _ in encoded], axis=-1)
         active, pooled = selected["active_prompts"], encoded[-1][1]

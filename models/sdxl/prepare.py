@@ -38,6 +38,7 @@ from models.sdxl.refining import (
 )
 from models.sdxl.request import SdxlRequest, task_of
 from models.sdxl.step_table import plan_of, steps_of
+from models.sdxl.text_vectors import ENCODERS, encoder_vectors, with_vectors
 from models.spec.model_spec import ModelSpec, Task
 from models.spec.option import OptionError
 from models.spec.request import RequestError
@@ -82,11 +83,11 @@ class Preparation:
         plan = refined.plan
         draws = self._draws(request)
         prompts = 2 if self._classifier_free(request) else 1
-        texts = self._texts(request, prompts)
+        texts = self._texts(request, images, prompts)
         size = (request.width, request.height)
         control = requested_controls(request.control, images, self.spec, size)
         image_inputs = read_image_prompts(request, images, self.spec, self.image_prompts)
-        refining = self._refining(request, task, prompts)
+        refining = self._refining(request, images, task, prompts)
         inputs = {
             **texts.inputs,
             **self._conditions(request, task, prompts),
@@ -120,20 +121,32 @@ class Preparation:
             warnings=(*texts.warnings, *self._idle_options(request, task)),
         )
 
-    def _refining(self, request: SdxlRequest, task: Task, prompts: int) -> RefinerInputs:
+    def _refining(
+        self, request: SdxlRequest, images: Mapping[str, bytes], task: Task, prompts: int
+    ) -> RefinerInputs:
         """Return the refiner's inputs, for the same prompts as the base's."""
         if self.refiner is None or not uses_refiner(request, task):
             return NO_REFINER
-        texts = self.refiner._texts(request, prompts)
+        texts = self.refiner._texts(request, images, prompts)
         inputs = {**texts.inputs, **self.refiner._conditions(request, "image-to-image", prompts)}
         tokens = math.prod(texts.inputs["ids"].shape[1:])
         return RefinerInputs(
             {PREFIX + name: value for name, value in inputs.items()}, f",refined={tokens}"
         )
 
-    def _texts(self, request: SdxlRequest, prompts: int) -> ReadTexts:
+    def _texts(self, request: SdxlRequest, images: Mapping[str, bytes], prompts: int) -> ReadTexts:
+        """Tokenize the prompts, with the vectors of the embeddings that they name."""
         texts = request.texts(prompts)[: len(self.tokenizers)]
-        return read_texts(request.prompt_syntax, texts, self.tokenizers, self._tokens)
+        encoders = [
+            encoder_vectors(request.embeddings, images, name, tower.hidden_size)
+            for name, tower in zip(ENCODERS[-len(self.towers) :], self.towers, strict=True)
+        ]
+        tokenizers = self.tokenizers
+        if request.names_embeddings:
+            pairs = zip(encoders, self.tokenizers, strict=True)
+            tokenizers = tuple(encoder.tokenizer(plain) for encoder, plain in pairs)
+        read = read_texts(request.prompt_syntax, texts, tokenizers, self._tokens)
+        return with_vectors(read, encoders)
 
     def _idle_options(self, request: SdxlRequest, task: Task) -> tuple[RequestWarning, ...]:
         return idle_options(request.scheduler, partial(self._planned, request, task))

@@ -111,6 +111,11 @@ def make_spec(
         step_lists={scheduler: STEP_LISTS[scheduler] for scheduler in SCHEDULERS},
         sigmas_are="noise levels",
         image_prompts=image_prompts or {},
+        embedding_sizes={
+            name: tower.hidden_size
+            for name, tower in (("clip", parts.clip), ("clip_2", parts.clip_2))
+            if tower is not None
+        },
         bucket_fields=("width", "height"),
         fingerprint=fingerprint,
         config_digest=config_digest,

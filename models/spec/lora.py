@@ -7,7 +7,7 @@ compiled for a fixed number of pages per row, one of `PAGE_COUNTS`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -74,7 +74,7 @@ class RequestedLora(BaseModel):
     name: str
     digest: str
     """SHA-256 of the file, in hexadecimal."""
-    pages: int = Field(ge=1)
+    pages: int = Field(ge=0)
     networks: tuple[str, ...]
     """Names of the networks that the adapter changes."""
     scales: tuple[ScaleInterval, ...]
@@ -83,6 +83,8 @@ class RequestedLora(BaseModel):
     """Whether its last page holds the magnitudes of its vectors (DoRA)."""
     is_reduced: bool = False
     """Whether the file has a higher rank than its pages."""
+    vectors: int = 0
+    """Tokens that an embedding stands for, which takes no pages; 0: it is no embedding."""
 
     @property
     def expert(self) -> Expert | None:
@@ -114,13 +116,17 @@ class Lora(BaseModel):
     rank: int = 0
     """Highest rank of a layer in banks."""
     networks: tuple[str, ...] = ()
-    """Names of the networks that the adapter changes."""
+    """Names of the networks that the adapter changes, or that read the embedding."""
     has_magnitudes: bool = False
     """Whether it has the magnitudes of its vectors (DoRA), which take a page."""
     is_reduced: bool = False
     """Whether the file has a higher rank."""
     warnings: tuple[str, ...] = ()
     """Differences between the file and what requests use."""
+    vectors: int = 0
+    """Tokens that an embedding (textual inversion) stands for; 0: it is no embedding."""
+    embeddings: Mapping[str, int] = Field(default_factory=dict)
+    """Number of vectors of each embedding that the adapter's file also contains, by name."""
     trigger: str = ""
     """Words that a prompt should contain."""
     preview: str | None = None
@@ -135,7 +141,7 @@ class Lora(BaseModel):
     @property
     def pages(self) -> int:
         """Pages of a bank that the adapter occupies."""
-        return pages_of(self.rank, self.has_magnitudes)
+        return 0 if self.vectors else pages_of(self.rank, self.has_magnitudes)
 
     def may_use(self, tenant: str) -> bool:
         """Return whether a tenant may use the adapter."""

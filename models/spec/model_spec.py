@@ -281,8 +281,11 @@ class ModelSpec(BaseModel):
     lora_layers: str = ""
     """Names and shapes of the layers that adapters may change, packed
     (`models.adapters.files.names`)."""
+    embedding_sizes: Mapping[str, int] = Field(default_factory=dict)
+    """Hidden sizes of the text encoders that read embeddings (textual inversion), by name; empty:
+    the model reads none."""
     loras: Mapping[str, Lora] = Field(default_factory=dict)
-    """Adapters of the settings, by name."""
+    """Adapters and embeddings of the settings, by name."""
     warnings: tuple[str, ...] = ()
     """Contents of its files that are not used, for people."""
     derived: tuple[DerivedModel, ...] = ()

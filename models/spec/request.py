@@ -62,6 +62,16 @@ class Request:
     progressive: StepRange | None = None
     """Steps that this pass runs, at a smaller or the full size; None: all steps."""
 
+    @property
+    def embeddings(self) -> tuple[RequestedLora, ...]:
+        """Embeddings that the prompts name."""
+        return tuple(entry for entry in self.loras if entry.vectors)
+
+    @property
+    def adapters(self) -> tuple[RequestedLora, ...]:
+        """Adapters that change networks."""
+        return tuple(entry for entry in self.loras if not entry.vectors)
+
 
 @dataclass(frozen=True, kw_only=True, config=REQUEST)
 class FlowRequest(Request, ABC):

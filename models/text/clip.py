@@ -88,8 +88,15 @@ class ClipTextModel(nnx.Module):
         )
         self.final_norm = tower_norm(config, rngs=rngs, param_dtype=param_dtype)
 
-    def __call__(self, tokens: Int[Array, "batch tokens"]) -> ClipOutput:
+    def __call__(
+        self,
+        tokens: Int[Array, "batch tokens"],
+        vectors: Float[Array, "batch tokens hidden"] | None = None,
+    ) -> ClipOutput:
         """Encode tokens.
+
+        Args:
+            vectors: embeddings of negative tokens, in place of the vocabulary's.
 
         Raises: ValueError: more tokens than the model has positions.
         """
@@ -97,6 +104,8 @@ class ClipTextModel(nnx.Module):
         if count > most:
             raise ValueError(f"{count} tokens are more than this CLIP's {most} positions")
         x = self.token_embedding.embedding[...][tokens]
+        if vectors is not None:
+            x = jnp.where(tokens[..., None] < 0, vectors.astype(x.dtype), x)
         x = x + self.position_embedding.embedding[...][:count]
         bias = _causal(count)
         x, inputs = scan(self.blocks, x, lambda block, x: block(x, bias))
@@ -126,9 +135,13 @@ class ClipTextModelWithProjection(ClipTextModel):
             param_dtype=param_dtype,
         )
 
-    def __call__(self, tokens: Int[Array, "batch tokens"]) -> ClipOutput:
-        """Encode tokens, with the pooled output projected."""
-        output = super().__call__(tokens)
+    def __call__(
+        self,
+        tokens: Int[Array, "batch tokens"],
+        vectors: Float[Array, "batch tokens hidden"] | None = None,
+    ) -> ClipOutput:
+        """Encode tokens, with the pooled output projected. Arguments as in `ClipTextModel`."""
+        output = super().__call__(tokens, vectors)
         return output._replace(pooled=self.text_projection(output.pooled))
 
 

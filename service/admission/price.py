@@ -158,7 +158,8 @@ async def _predict(front: FrontEnd, job: Job, tail_s: float, read_s: float) -> N
     compile_s = 0.0
     for bucket in {bucket for bucket, _ in job.passes()}:
         compile_s += await front.costs.compile_s(job.model, bucket)
-    load_s = await front.costs.load_s(job.model, [lora.digest for lora in job.loras]) + read_s
+    digests = [lora.digest for lora in job.loras if lora.pages]
+    load_s = await front.costs.load_s(job.model, digests) + read_s
     is_beyond = cost.seconds * job.remaining_share + compile_s + load_s > job.request.get(
         "deadline_s", math.inf
     )

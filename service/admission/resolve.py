@@ -58,7 +58,7 @@ async def resolve_request(
     """
     body = parsed.body
     spec = (await front.models.get(body.model, _point(caller, parsed))).spec
-    offered = await front.loras.of(caller.tenant) if body.loras else ()
+    offered = await front.loras.of(caller.tenant) if body.loras or spec.embedding_sizes else ()
     fields = resolve(body, spec, front.settings.limits, parsed.media_types, offered)
     await _check_webhook(front, caller, body)
     images = await _images(front, caller, fields)

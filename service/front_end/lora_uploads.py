@@ -19,7 +19,7 @@ from service.errors.problems import Busy, Conflict, FieldError, Forbidden, Inval
 from service.front_end.front_end import FrontEnd
 from service.front_end.loras import no_such_lora
 from service.http.form_parts import FilePart, MemoryPart
-from service.http.lora_checks import LoraFileError, check_lora
+from service.http.lora_checks import LoraFileError, ModelLayers, check_lora
 from service.jobs.loras import LoraOutcome
 from service.jobs.queue import LoraBusy
 from service.jobs.storage.errors import StoreError
@@ -73,7 +73,7 @@ async def upload(front: FrontEnd, received: ReceivedUpload) -> tuple[Lora, bool]
     """
     specs = await front.models.versions(received.form.model)
     spec = min(specs, key=lambda version: version.lora_pages)
-    if not (spec.lora_pages and spec.lora_layers):
+    if not ((spec.lora_pages and spec.lora_layers) or spec.embedding_sizes):
         raise Invalid([FieldError("model", takes_no_loras(spec))])
     model = _served_by(specs)
     await _check_name(front, received.tenant, received.form.name)
@@ -140,11 +140,11 @@ async def _check(front: FrontEnd, received: ReceivedUpload, spec: ModelSpec, mod
     preview = await _check_preview(front, received)
     try:
         max_rank = min(front.settings.limits.max_lora_rank, PAGE_RANK * spec.lora_pages)
-        facts = await check_lora(
-            received.file.file, spec.lora_layers, received.form.expert, max_rank
-        )
+        layers = ModelLayers(spec.lora_layers, spec.embedding_sizes)
+        facts = await check_lora(received.file.file, layers, received.form.expert, max_rank)
     except LoraFileError as error:
-        raise Invalid([FieldError(error.field, str(error))], code="bad_lora") from None
+        message = str(error) if spec.lora_pages else f"{error}; {takes_no_loras(spec)}"
+        raise Invalid([FieldError(error.field, message)], code="bad_lora") from None
     for warning in facts.warnings:
         log.warning("the adapter %r of %s: %s", received.form.name, model, warning)
     return Lora(

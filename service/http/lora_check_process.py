@@ -11,6 +11,7 @@ import json
 import os
 import resource
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,7 +20,7 @@ if __name__ == "__main__":
 
 from models.adapters.files.adapter import AdapterError
 from models.adapters.files.formats import inspect
-from models.adapters.files.names import unpacked
+from models.adapters.files.names import Names, unpacked
 from models.spec.lora import Expert
 from service.confined.confinement import refuse_calls, refuse_files
 
@@ -63,10 +64,10 @@ def confine(size: int, cpu_s: int) -> None:
 
 
 def inspect_file(file: Path, layers: str, expert: Expert | None, max_rank: int) -> dict[str, Any]:
-    """Read the properties of an adapter, or return the invalid `field` and `error`."""
+    """Read the properties of an adapter or embedding, or return the invalid `field` and `error`."""
     field = "expert"
     try:
-        names = unpacked(layers)
+        names = names_of(layers)
         names.of(expert)
         field = "file"
         adapter = inspect(file, names, expert, max_rank)
@@ -80,7 +81,16 @@ def inspect_file(file: Path, layers: str, expert: Expert | None, max_rank: int) 
         "has_magnitudes": adapter.has_magnitudes,
         "is_reduced": adapter.is_reduced,
         "warnings": adapter.warnings,
+        "vectors": adapter.vectors,
+        "embeddings": dict(adapter.embeddings),
     }
+
+
+def names_of(layers: str) -> Names:
+    """Read the names of a model's layers, as `ModelLayers.to_json` writes them."""
+    packed, hidden_sizes = json.loads(layers)
+    names = unpacked(packed) if packed else Names(())
+    return replace(names, hidden_sizes=hidden_sizes)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -43,15 +44,29 @@ class LoraFacts(NamedTuple):
     has_magnitudes: bool
     is_reduced: bool
     warnings: tuple[str, ...]
+    vectors: int
+    embeddings: Mapping[str, int]
+
+
+class ModelLayers(NamedTuple):
+    """Layers of a model that files may be for."""
+
+    names: str
+    """Names and shapes, as `ModelSpec.lora_layers`."""
+    embedding_sizes: Mapping[str, int]
+    """Hidden sizes of the text encoders that read embeddings."""
+
+    def to_json(self) -> bytes:
+        """Serialize for the child process."""
+        return json.dumps(self).encode()
 
 
 async def check_lora(
-    file: BinaryIO, layers: str, expert: Expert | None, max_rank: int
+    file: BinaryIO, layers: ModelLayers, expert: Expert | None, max_rank: int
 ) -> LoraFacts:
-    """Check a file completely, against a model's layers.
+    """Check the file of an adapter or embedding completely, against a model's layers.
 
     Args:
-        layers: `ModelSpec.lora_layers`.
         expert: expert of Wan 2.2 that the file is for.
         max_rank: rank to which a higher one is reduced.
 
@@ -60,7 +75,7 @@ async def check_lora(
     child = await _start(file.fileno(), expert or "", max_rank)
     try:
         async with asyncio.timeout(WALL_S):
-            line, _ = await child.communicate(layers.encode())
+            line, _ = await child.communicate(layers.to_json())
     except TimeoutError:
         raise LoraFileError("takes too long to read; is it an adapter?") from None
     finally:
@@ -76,6 +91,8 @@ async def check_lora(
         answer["has_magnitudes"],
         answer["is_reduced"],
         tuple(answer["warnings"]),
+        answer["vectors"],
+        answer["embeddings"],
     )
 
 

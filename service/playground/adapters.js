@@ -62,7 +62,8 @@ export class Adapters {
 
   get #usable() {
     const model = this.#model.base ?? this.#model.name;
-    return this.#adapters.filter((adapter) => adapter.model === model && adapter.ready);
+    const isUsable = (adapter) => adapter.model === model && adapter.ready && !adapter.vectors;
+    return this.#adapters.filter(isUsable);
   }
 
   #refresh() {

@@ -92,7 +92,8 @@ def _pairs(recipe: Recipe) -> Iterator[tuple[str, Any]]:
         "Model": request.get("model"),
         "Denoising strength": _number(hires.get("strength", request.get("strength"))),
         "Clip skip": request.get("clip_skip"),
-        "Lora hashes": ", ".join(f"{n}: {d[:HASH_CHARS]}" for n, d in recipe.loras.items()),
+        "Lora hashes": _hashes(recipe.loras),
+        "TI hashes": _hashes(recipe.embeddings or {}),
         "Hires resize": f"{hires['width']}x{hires['height']}" if hires else None,
         "Hires steps": recipe.hires_steps,  # every named step runs
         "Hires upscaler": HIRES_UPSCALERS.get(hires.get("upscaler", ""), hires.get("upscaler")),
@@ -103,6 +104,10 @@ def _pairs(recipe: Recipe) -> Iterator[tuple[str, Any]]:
         "Version": recipe.generator,
     }
     yield from ((name, value) for name, value in values.items() if value not in (None, ""))
+
+
+def _hashes(digests: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}: {digest[:HASH_CHARS]}" for name, digest in digests.items())
 
 
 def _schedule(scheduler: Mapping[str, Any]) -> str:

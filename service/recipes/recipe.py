@@ -50,6 +50,8 @@ class Recipe(BaseModel):
     """Name of the scheduler that ran, including a default."""
     loras: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of each adapter's file, by name."""
+    embeddings: dict[str, str] | None = None
+    """SHA-256 of the file of each embedding that the prompts name, by name."""
     upscaler: str | None = None
     """SHA-256 of the upscaler's file."""
     hires_upscaler: str | None = None
@@ -97,6 +99,7 @@ def recipe_of(
         seed: the image's own.
         images: SHA-256 of its input images, by path.
     """
+    adapters, embeddings = digests_of(loras)
     fields, upscaler = repeatable(without_images(request)), upscaler_of(request, spec.upscalers)
     between = spec.upscalers.get((request.get(HIRES) or {}).get("upscaler", ""))
     return Recipe(
@@ -104,12 +107,20 @@ def recipe_of(
         request={**fields, "seed": seed},
         fingerprint=spec.fingerprint,
         scheduler=fields.get("scheduler", {}).get("name") or spec.scheduler,
-        loras={lora.name: lora.digest for lora in loras},
+        loras=adapters,
+        embeddings=embeddings or None,
         upscaler=upscaler.digest if upscaler else None,
         hires_upscaler=between.digest if between else None,
         hires_steps=_hires_steps(request, spec),
         images=dict(images or {}),
     )
+
+
+def digests_of(loras: Iterable[RequestedLora]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the digests of adapters, and of embeddings, by name."""
+    entries = [*loras]
+    adapters = {entry.name: entry.digest for entry in entries if not entry.vectors}
+    return adapters, {entry.name: entry.digest for entry in entries if entry.vectors}
 
 
 def repeatable(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -170,6 +170,8 @@ LORA: Example = {
     "origin": "upload",
     "trigger": "in ink",
     "rank": 16,
+    "vectors": 0,
+    "embeddings": [],
     "networks": ["transformer"],
     "bytes": 1_048_576,
     "digest": _SHA256,

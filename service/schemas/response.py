@@ -266,7 +266,7 @@ class ModelPage(View):
 
 
 class LoraView(View):
-    """LoRA adapter that requests may name, from the settings or uploaded."""
+    """LoRA adapter or embedding that requests may name, from the settings or uploaded."""
 
     model_config = ConfigDict(json_schema_extra=schema_example(examples.LORA))
 
@@ -282,6 +282,10 @@ class LoraView(View):
     """Trigger words that prompts should contain."""
     rank: int
     """Highest rank of a layer, as requests use it."""
+    vectors: int
+    """Tokens of an embedding, which prompts name; 0: an adapter."""
+    embeddings: list[str]
+    """Embeddings in an adapter's file."""
     networks: list[str]
     """Networks that it modifies."""
     bytes: int
@@ -487,6 +491,8 @@ def view_lora(lora: Lora) -> LoraView:
         origin=lora.origin,
         trigger=lora.trigger,
         rank=lora.rank,
+        vectors=lora.vectors,
+        embeddings=sorted(lora.embeddings),
         networks=list(lora.networks),
         bytes=lora.bytes,
         digest=lora.digest,

@@ -1,4 +1,4 @@
-"""`[loras.NAME]`: operator's adapters that requests may name."""
+"""`[loras.NAME]` and `[embeddings.NAME]`: operator's adapters and embeddings for requests."""
 
 from __future__ import annotations
 
@@ -23,3 +23,19 @@ class LoraSettings(Section):
     """PNG, JPEG or WebP file with an example image. Default: none."""
     tenants: tuple[str, ...] = ()
     """Tenants that may use it. Default: all."""
+
+
+class EmbeddingSettings(Section):
+    """Embedding (textual inversion) of the operator's, whose name prompts may contain."""
+
+    source: str
+    """Safetensors file with `clip_l` and `clip_g`, folder that contains only this file, or
+    `hub-id@revision:file`. The revision and the file's name may be omitted if unambiguous."""
+    model: str
+    """Name of the model that the embedding is for, as of an adapter."""
+    tenants: tuple[str, ...] = ()
+    """Tenants that may use it. Default: all."""
+
+    def as_adapter(self) -> LoraSettings:
+        """Return the same settings as those of an adapter."""
+        return LoraSettings(source=self.source, model=self.model, tenants=self.tenants)

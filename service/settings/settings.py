@@ -11,7 +11,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -23,7 +23,7 @@ from pydantic_settings import (
 
 from service.settings.batches import BatchSettings
 from service.settings.limits import LimitSettings
-from service.settings.loras import LoraSettings
+from service.settings.loras import EmbeddingSettings, LoraSettings
 from service.settings.metrics import MetricsSettings
 from service.settings.models import ModelSettings
 from service.settings.output import OutputSettings
@@ -92,10 +92,18 @@ class Settings(BaseSettings):
     """Models by name."""
     loras: dict[str, LoraSettings] = Field(default_factory=dict)
     """Adapters by name."""
+    embeddings: dict[str, EmbeddingSettings] = Field(default_factory=dict)
+    """Embeddings (textual inversion) by name, which prompts contain."""
     upscalers: dict[str, UpscalerSettings] = Field(default_factory=dict)
     """Upscalers by name."""
     pools: dict[str, PoolSettings] = Field(default_factory=dict)
     """Pools of workers by name."""
+
+    @model_validator(mode="after")
+    def _has_distinct_names(self) -> Settings:
+        if both := sorted(self.loras.keys() & self.embeddings.keys()):
+            raise ValueError(f"loras and embeddings both have {both[0]!r}; rename one of them")
+        return self
 
     @property
     def store_url(self) -> str:

@@ -20,6 +20,7 @@ from models.spec.prompt_syntax import (
 )
 from service.jobs.model.job import FieldWarning
 from service.validation.case import Case
+from service.validation.embeddings import unknown_embeddings
 from service.validation.loras import scales
 from service.validation.rules import PROMPTS
 
@@ -232,6 +233,10 @@ def _loras_as_text(case: Case, output: Mapping[str, Any]) -> Warnings:
             yield FieldWarning(field=name, message=message)
 
 
+def _unknown_embeddings(case: Case, output: Mapping[str, Any]) -> Warnings:
+    yield from unknown_embeddings(case.given, case.spec, case.loras)
+
+
 _CHECKS: tuple[Callable[[Case, Mapping[str, Any]], Warnings], ...] = (
     _unmet_needs,
     _weak_guidance,
@@ -246,4 +251,5 @@ _CHECKS: tuple[Callable[[Case, Mapping[str, Any]], Warnings], ...] = (
     _weights_as_text,
     _weighted_as_text,
     _loras_as_text,
+    _unknown_embeddings,
 )

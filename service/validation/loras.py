@@ -91,6 +91,8 @@ def _find(name: str, spec: ModelSpec, offered: Sequence[Lora]) -> Lora:
     match = next((lora for lora in named if spec.accepts_adapter(lora)), None)
     if match is None:
         raise NoSuchLora(_unknown_adapter(name, named, spec, offered))
+    if match.vectors:
+        raise NoSuchLora(f"{name!r} is an embedding: write its name into the prompt instead")
     if match.error is not None:
         raise NoSuchLora(f"the adapter {name!r} cannot be used: {match.error}")
     return match
@@ -105,7 +107,7 @@ def _unknown_adapter(
     available = [
         adapter.name
         for adapter in offered
-        if spec.accepts_adapter(adapter) and adapter.error is None
+        if spec.accepts_adapter(adapter) and adapter.error is None and not adapter.vectors
     ]
     if not available:
         return (

@@ -25,6 +25,7 @@ from service.schemas.request import GenerateRequest, model_fields
 from service.schemas.request_parts import MEDIA_TYPES, OutputRequest
 from service.settings.limits import LimitSettings
 from service.validation.case import STEP_LISTS, Case, listed_steps
+from service.validation.embeddings import requested_embeddings
 from service.validation.ineffective_fields import all_warnings
 from service.validation.loras import requested_loras
 from service.validation.rules import all_errors
@@ -52,7 +53,7 @@ class ResolvedFields:
     warnings: list[FieldWarning]
     """Warnings about fields without effect, or with an unexpected one."""
     loras: tuple[RequestedLora, ...] = ()
-    """Adapters that affect any step."""
+    """Adapters that affect any step, and embeddings that the prompts name."""
 
 
 def resolve(
@@ -66,7 +67,7 @@ def resolve(
 
     Args:
         media_types: media types of the Accept header, best first, if it requests files.
-        loras: adapters that the tenant may name, for any model.
+        loras: adapters and embeddings that the tenant may name, for any model.
 
     Raises:
         Invalid: lists every invalid field.
@@ -92,7 +93,10 @@ def resolve(
         output=output,
         steps=sum(steps_of_passes(fields, spec)),
         warnings=all_warnings(case, output),
-        loras=requested_loras(given.get("loras", ()), spec, loras),
+        loras=(
+            *requested_loras(given.get("loras", ()), spec, loras),
+            *requested_embeddings(fields, spec, loras),
+        ),
     )
 
 

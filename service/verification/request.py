@@ -83,10 +83,11 @@ async def _other_loras(
     front: FrontEnd, tenant: str, spec: ModelSpec, recipe: Recipe
 ) -> Iterator[str]:
     """Report adapters that differ from the recipe's."""
-    offered = await front.loras.of(tenant) if recipe.loras else ()
+    expected = recipe.loras | (recipe.embeddings or {})
+    offered = await front.loras.of(tenant) if expected else ()
     digests = {lora.name: lora.digest for lora in offered if spec.accepts_adapter(lora)}
     digests |= {lora.name: lora.digest for lora in spec.fixed_loras}
-    return _changed("adapter", recipe.loras, digests)
+    return _changed("adapter", expected, digests)
 
 
 def _upscalers(spec: ModelSpec, body: GenerateRequest, recipe: Recipe) -> Iterator[str]:

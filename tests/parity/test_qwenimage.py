@@ -199,7 +199,9 @@ def test_guidance_without_the_norms_fails_by_far(pairs: Mapping[str, Pair]) -> N
     pair, request = pairs["odd"], BASE | REQUESTS["prompts of two lengths"]
     with coarse.compiled():
         damaged = registry.load("lame", str(pair.folder), "float32", {})
-    damaged.joined = partial(DenoisingPipeline.combine_prompts, damaged)  # type: ignore[attr-defined]
+    damaged.combine_prompts = partial(  # type: ignore[method-assign]
+        DenoisingPipeline.combine_prompts, damaged
+    )
     assert_far(
         run_atelier(Programs(damaged, coarse.OPTIONS), request),
         run_diffusers(pair.diffusers, request),

@@ -71,7 +71,7 @@ class Reservation(Part):
     """The reservation's name, or projects/PROJECT/reservations/NAME in another project."""
 
 
-Section = Literal["loras", "upscalers", "output", "safety"]
+Section = Literal["loras", "embeddings", "upscalers", "output", "safety"]
 Capacity = Literal["spot", "on-demand", "flex-start"] | Reservation
 
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import cached_property, partial
 from pathlib import Path
 
 from models.adapters.files.adapter import AdapterError
+from models.adapters.files.embedding import read_embedding
 from models.adapters.files.formats import read
 from models.adapters.files.names import Names
 from models.adapters.names_of import names_of
-from models.interface.adapters import with_bank_pages
-from models.interface.pipeline import Pipeline, PreparedRow
+from models.interface.adapters import requested_adapters, with_bank_pages
+from models.interface.pipeline import Fields, Pipeline, PreparedRow
+from models.spec.embeddings import path_of
 from models.spec.lora import RequestedLora
 from service.jobs.model.job import JobError
 from workers import metrics
@@ -45,6 +47,15 @@ class LoraGone(Exception):
 async def no_files(lora: RequestedLora, tenant: str) -> Path:
     """Raise LoraGone: resolver of an engine without adapters."""
     raise LoraGone("this pool has no adapters")
+
+
+@contextmanager
+def _failing() -> Iterator[None]:
+    """Convert errors of an adapter's file to GenerationFailed."""
+    try:
+        yield
+    except (LoraGone, AdapterError, ValueError) as error:
+        raise GenerationFailed(JobError(code="lora_gone", message=str(error))) from error
 
 
 class Adapters:
@@ -99,11 +110,27 @@ class Adapters:
             on_wait()
         async with AsyncExitStack() as stack:
             holding = self._slots.reserve(prepared.adapters, partial(self._load, tenant))
-            try:
+            with _failing():
                 pages = await stack.enter_async_context(holding)
-            except (LoraGone, AdapterError, ValueError) as error:
-                raise GenerationFailed(JobError(code="lora_gone", message=str(error))) from error
             yield with_bank_pages(prepared, pages)
+
+    async def embeddings(self, fields: Fields, tenant: str) -> dict[str, bytes]:
+        """Read the embeddings that a request's prompts name: vectors in float32, by path.
+
+        Raises: GenerationFailed: an embedding is missing or cannot be read; StoreError.
+        """
+        sizes = self._pipeline.spec.embedding_sizes
+        files: dict[str, bytes] = {}
+        for entry in requested_adapters(fields):
+            if entry.vectors:
+                with _failing():
+                    path = await self._files(entry, tenant)
+                    vectors = await asyncio.to_thread(read_embedding, path, sizes, entry.name)
+                files |= {
+                    path_of(entry.name, encoder): array.astype("<f4").tobytes()
+                    for encoder, array in vectors.items()
+                }
+        return files
 
     def warm_up(self) -> None:
         """Compile the programs that write pages, before any adapter is loaded."""

@@ -166,7 +166,9 @@ class Generation:
         return Draft(row, preview)
 
     async def _prepared(self) -> tuple[ImagePass, ImagePass | None]:
-        fields, images = self._request.fields, self._request.images
+        fields = self._request.fields
+        embeddings = await self._parts.adapters.embeddings(fields, self._request.tenant)
+        images = {**self._request.images, **embeddings}
         with generation_errors("preparing the request"), spans.span("prepare"):
             first, second = await self._run(
                 "prepare", prepared_passes, self._parts.pipeline, fields, images

@@ -20,7 +20,7 @@ from service.settings.loras import LoraSettings
 from service.settings.models import ModelSettings
 from service.settings.section import ConfigError
 from service.settings.settings import Settings
-from workers.loading.loras import ConfiguredLora, configured_lora, digest_of
+from workers.loading.loras import ConfiguredLora, configured_lora, digest_of, refused
 from workers.programs.aot_cache import Executables
 
 NOT_INHERITED = {"base", "source"}
@@ -71,13 +71,21 @@ def derived_loras(
         names: names of the base's layers.
         facts: store of facts from earlier starts.
     """
-    return {
+    configured = {
         name: configured_lora(
             name, LoraSettings(source=model.lora or "", model=spec.name), spec, names, facts
         )
         for name, model in settings.models.items()
-        if model.is_served_by_base and model.base == spec.name
+        if spec.lora_pages and model.is_served_by_base and model.base == spec.name
     }
+    return {name: _adapter_only(adapter) for name, adapter in configured.items()}
+
+
+def _adapter_only(configured: ConfiguredLora) -> ConfiguredLora:
+    """Return an adapter; unusable if it is an embedding, which no model consists of."""
+    if not configured.lora.vectors:
+        return configured
+    return refused(configured, "it is an embedding, not an adapter; name it in [embeddings]")
 
 
 def derived_models(

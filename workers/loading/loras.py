@@ -1,4 +1,4 @@
-"""LoRA adapters of the settings: located, validated and described when a pool starts.
+"""LoRA adapters and embeddings of the settings, located and validated when a pool starts.
 
 An unusable adapter does not prevent the start; it is listed with the reason.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,9 @@ log = logging.getLogger(__name__)
 
 DEFAULT_PAGES = 16
 """Default pages of an adapter bank if the settings name adapters for the model."""
-READER = "2"
+READER = "3"
 """Version of the facts of a file, which earlier starts stored."""
+NO_EMBEDDING = "it is an adapter, not an embedding; name it in [loras] instead of [embeddings]"
 SHORTEST_FINGERPRINT = 8
 """Minimum length of a fingerprint prefix that `model` of an adapter may use instead of a name."""
 
@@ -56,17 +57,32 @@ def default_pages(settings: Settings, model: str) -> int:
 def configured_loras(
     settings: Settings, spec: ModelSpec, names: Names, facts: Executables
 ) -> dict[str, ConfiguredLora]:
-    """Return the adapters of the settings for a model, by name; log those that fail.
+    """Return the adapters and embeddings of the settings for a model, by name; log failures.
 
     Args:
         names: names of the model's layers.
         facts: store of facts from earlier starts.
     """
-    adapters = {name: adapter for name, adapter in settings.loras.items() if is_for(adapter, spec)}
-    return {
+    loras = settings.loras if spec.lora_pages else {}
+    embeddings = {name: entry.as_adapter() for name, entry in settings.embeddings.items()}
+    configured = {
         name: configured_lora(name, adapter, spec, names, facts)
-        for name, adapter in adapters.items()
+        for name, adapter in {**loras, **embeddings}.items()
+        if is_for(adapter, spec)
     }
+    return {
+        name: refused(adapter, NO_EMBEDDING)
+        if name in embeddings and adapter.path and not adapter.lora.vectors
+        else adapter
+        for name, adapter in configured.items()
+    }
+
+
+def refused(configured: ConfiguredLora, reason: str) -> ConfiguredLora:
+    """Return an adapter as unusable; log the reason."""
+    log.warning("%s cannot be used: %s", configured.lora.name, reason)
+    lora = configured.lora.model_copy(update={"digest": "", "error": reason})
+    return replace(configured, lora=lora, path=None)
 
 
 def is_for(lora: LoraSettings, spec: ModelSpec) -> bool:
@@ -124,6 +140,8 @@ def _facts_of(
             "has_magnitudes": inspected.has_magnitudes,
             "is_reduced": inspected.is_reduced,
             "warnings": list(inspected.warnings),
+            "vectors": inspected.vectors,
+            "embeddings": dict(inspected.embeddings),
         }
 
     key = {

@@ -19,7 +19,7 @@ from functools import partial
 import jax
 from prometheus_client import REGISTRY
 
-from models.adapters.files.names import packed
+from models.adapters.files.names import Names, packed
 from models.adapters.names_of import names_of
 from models.interface.pipeline import Fields, Pipeline
 from models.parallel.axis_rules import Layout
@@ -346,19 +346,17 @@ async def prepared_loras(
     """Return the worker's adapter files; add the settings' adapters to the model's spec."""
     spec, facts = pipeline.spec, mesh_slice.executables
     patience, folder = Patience(pool.store_patience_s), settings.state_dir / "loras"
-    if not spec.lora_pages:
+    if not (spec.lora_pages or spec.embedding_sizes):
         return StoredLoras({}, store, patience, folder, pool.lora_cache_bytes)
-    names = names_of(pipeline)
-    configured, others = await asyncio.gather(
-        asyncio.to_thread(configured_loras, settings, spec, names, facts),
-        asyncio.to_thread(derived_loras, settings, spec, names, facts),
-    )
+    names = names_of(pipeline) if spec.lora_pages else Names((), spec.embedding_sizes)
+    configured = await asyncio.to_thread(configured_loras, settings, spec, names, facts)
+    others = await asyncio.to_thread(derived_loras, settings, spec, names, facts)
     files = [*configured.values(), *others.values()]
     stored_loras = StoredLoras(files, store, patience, folder, pool.lora_cache_bytes)
     pipeline.spec = spec.model_copy(
         update={
             "loras": await stored_loras.catalogue(configured.values()),
-            "lora_layers": packed(names),
+            "lora_layers": packed(names) if spec.lora_pages else "",
             "derived": derived_models(settings, others),
         }
     )

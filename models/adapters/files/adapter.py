@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -224,3 +224,7 @@ class AdapterSummary:
     """Whether a layer of the file has a higher rank."""
     warnings: tuple[str, ...] = ()
     """Differences between the file and what requests use, for people."""
+    vectors: int = 0
+    """Tokens that an embedding stands for; 0: the file is no embedding."""
+    embeddings: Mapping[str, int] = field(default_factory=dict)
+    """Number of vectors of each embedding in an adapter's file, by name."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,12 @@ from models.adapters.files.adapter import (
 )
 from models.adapters.files.alphas import Alphas
 from models.adapters.files.base_models import looks_made_for
+from models.adapters.files.embedding import (
+    BUNDLE,
+    bundled_embeddings,
+    inspect_embedding,
+    is_embedding,
+)
 from models.adapters.files.key_endings import LayerEntries, by_layer, check_kind, listed
 from models.adapters.files.layer_changes import OTHER_BASE, changes_of, check_sizes, check_width
 from models.adapters.files.names import Names
@@ -45,7 +51,7 @@ MEASURED = 2e11
 def inspect(
     path: Path, names: Names, expert: Expert | None = None, max_rank: int | None = None
 ) -> AdapterSummary:
-    """Validate an adapter's file completely, with one of its layers in memory at a time.
+    """Validate the file of an adapter or embedding completely, one layer in memory at a time.
 
     Args:
         names: of the model's layers.
@@ -55,6 +61,8 @@ def inspect(
     Raises: AdapterError: as `read`.
     """
     with opened(path) as file:
+        if is_embedding(file.entries):
+            return inspect_embedding(file, names.hidden_sizes)
         content = _content(file, names.of(expert))
         ranks, networks, has_magnitudes = [], set(), False
         for layer in content.layers:
@@ -62,7 +70,8 @@ def inspect(
             ranks.append(max(change.rank for change in changes))
             networks.add(layer.goal.network)
             has_magnitudes |= any(change.magnitude is not None for change in changes)
-        rank, warnings = max(ranks), [*warnings_of(content.ignored)]
+        embeddings = bundled_embeddings(file, names.hidden_sizes)
+        rank, warnings = max(ranks), [*warnings_of(_unused(content.ignored, embeddings))]
         limit = _limit(max_rank, has_magnitudes)
         if limit is not None and rank > limit:
             warnings.append(_reduction(content, ranks, limit))
@@ -74,7 +83,14 @@ def inspect(
             has_magnitudes,
             limit is not None and rank > limit,
             tuple(warnings),
+            embeddings=embeddings,
         )
+
+
+def _unused(ignored: Ignored, embeddings: Collection[str]) -> Ignored:
+    """Return the keys of no layer without those of embeddings that requests use."""
+    used = tuple(f"{BUNDLE}{name}." for name in embeddings)
+    return {key: reason for key, reason in ignored.items() if not key.startswith(used)}
 
 
 def read(path: Path, names: Names, expert: Expert | None = None) -> Adapter:
@@ -85,6 +101,8 @@ def read(path: Path, names: Names, expert: Expert | None = None) -> Adapter:
     """
     networks: dict[str, dict[LayerPosition, LayerChange]] = defaultdict(dict)
     with opened(path) as file:
+        if is_embedding(file.entries):
+            raise AdapterError("it is an embedding (textual inversion), not an adapter")
         content = _content(file, names.of(expert))
         for layer in content.layers:
             networks[layer.goal.network] |= dict(content.changes(layer))

@@ -10,7 +10,7 @@ import base64
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -85,6 +85,8 @@ class Names:
     """Names of all layers of a model that adapters can change."""
 
     networks: tuple[NetworkNames, ...]
+    hidden_sizes: Mapping[str, int] = field(default_factory=dict)
+    """Hidden sizes of the text encoders that read embeddings."""
 
     def of(self, expert: Expert | None) -> Names:
         """Return the names for an expert's files; None: the first expert.
@@ -98,9 +100,8 @@ class Names:
                 "the expert out"
             )
         chosen = expert or next(iter(experts), None)
-        return Names(
-            tuple(network for network in self.networks if network.expert in (None, chosen))
-        )
+        networks = (network for network in self.networks if network.expert in (None, chosen))
+        return replace(self, networks=tuple(networks))
 
     def find(self, name: str) -> NamedLayers | None:
         """Return the layers of a key, given without its ending such as `.lora_A.weight`."""
@@ -111,7 +112,7 @@ class Names:
 
 
 def packed(names: Names) -> str:
-    """Serialize names compactly. Networks with equal names share a table."""
+    """Serialize the names of layers compactly. Networks with equal names share a table."""
     tables: list[str] = []
     networks = []
     for network in names.networks:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from models.nn.layers.adapter_bank import AdapterBank, RowPages
@@ -41,7 +42,7 @@ class Gains(NamedTuple):
         """Scale a layer's inputs."""
         return x + x * _along(self.inputs, x, 1)
 
-    def stretched(self, out: Array, bias: Array | None, features: int) -> Array:
+    def stretched(self, out: Array, bias: Array | np.ndarray | None, features: int) -> Array:
         """Scale a layer's outputs, without its bias.
 
         Args:

@@ -38,7 +38,7 @@ async def test_an_adapter_comes_is_used_and_goes(
     lines = out.splitlines()
     assert code == 0
     assert [line.split() for line in lines if line.startswith("mine")] == [
-        ["mine", MODEL, "4", "my", "style"]
+        ["mine", MODEL, "rank", "4", "my", "style"]
     ]
     assert any(line.endswith("cannot be used: NaN in blocks.0.q") for line in lines)
     _, out, _ = await run("loras", "list", "--json")

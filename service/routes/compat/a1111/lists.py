@@ -92,7 +92,12 @@ async def sdapi_schedulers(call: ByKey) -> List:
 @router.get("/loras", responses=with_example([LORA]) | ERRORS)
 async def sdapi_loras(call: ByKey) -> List:
     """List the adapters that prompts may name as `<lora:name:0.8>`."""
-    return [_lora(lora) for lora in await call.front.loras.of(call.tenant) if lora.error is None]
+    return [_lora(lora) for lora in await usable(call) if not lora.vectors]
+
+
+async def usable(call: ByKey) -> list[Lora]:
+    """List the adapters and embeddings that the caller's prompts may name."""
+    return [lora for lora in await call.front.loras.of(call.tenant) if lora.error is None]
 
 
 def _lora(lora: Lora) -> dict[str, Any]:
@@ -152,8 +157,19 @@ async def sdapi_prompt_styles(call: ByKey) -> List:
 
 @router.get("/embeddings", responses=with_example({"loaded": {}, "skipped": {}}) | ERRORS)
 async def sdapi_embeddings(call: ByKey) -> dict[str, Any]:
-    """Return empty lists of textual inversions."""
-    return {"loaded": {}, "skipped": {}}
+    """List the textual inversions that prompts may name."""
+    loaded = {entry.name: _embedding(entry) for entry in await usable(call) if entry.vectors}
+    return {"loaded": loaded, "skipped": {}}
+
+
+def _embedding(embedding: Lora) -> dict[str, Any]:
+    return {
+        "step": None,
+        "sd_checkpoint": embedding.model,
+        "sd_checkpoint_name": embedding.model,
+        "shape": None,
+        "vectors": embedding.vectors,
+    }
 
 
 @router.get("/scripts", responses=with_example({"txt2img": [], "img2img": []}) | ERRORS)

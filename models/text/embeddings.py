@@ -1,0 +1,103 @@
+"""Prompts with embeddings (textual inversion): tokens that no vocabulary has, with their vectors.
+
+Source: Gal et al. 2022, section 4; diffusers' TextualInversionLoaderMixin for texts on both sides
+of a name, which are tokenized separately.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+
+import numpy as np
+from jaxtyping import Float32, Int
+
+from models.spec.embeddings import mentions
+from models.text.tokenizer import Piece, Tokenizer, Tokens, from_word
+
+
+class EmbeddingTokenizer(Tokenizer):
+    """Tokenizer in which the name of an embedding is one token for each of its vectors.
+
+    These tokens are negative: -1 is the first vector of all embeddings, -2 the second. A name that
+    `embedding:` introduces, and that no embedding has, is no token.
+    """
+
+    def __init__(self, inner: Tokenizer, counts: Mapping[str, int]) -> None:
+        """Wrap a tokenizer.
+
+        Args:
+            counts: number of vectors of each embedding, by name.
+        """
+        self._inner = inner
+        ends = [*accumulate(counts.values())]
+        self._tokens = {
+            name: range(count - end - 1, -end - 1, -1)
+            for (name, count), end in zip(counts.items(), ends, strict=True)
+        }
+
+    @property
+    def max_length(self) -> int:
+        """Maximum tokens of the encoder."""
+        return self._inner.max_length
+
+    @property
+    def markers(self) -> tuple[list[int], list[int]]:
+        """Tokens before and after each text."""
+        return self._inner.markers
+
+    @property
+    def padding(self) -> int:
+        """Token that fills the positions after the end marker."""
+        return self._inner.padding
+
+    def pieces(self, texts: Sequence[str]) -> list[list[Piece]]:
+        """Return the tokens of untruncated texts, without markers."""
+        return [self._pieces(text) for text in texts]
+
+    def _pieces(self, text: str) -> list[Piece]:
+        pieces: list[Piece] = []
+        start = 0
+        for mention in mentions(text, self._tokens):
+            pieces += self._plain(text[start : mention.start], start)
+            tokens = self._tokens[mention.name] if mention.is_known else ()
+            pieces += [Piece(token, mention.start) for token in tokens]
+            start = mention.stop
+        return pieces + self._plain(text[start:], start)
+
+    def _plain(self, text: str, offset: int) -> list[Piece]:
+        (pieces,) = self._inner.pieces([text])
+        return [Piece(id, offset + start) for id, start in pieces]
+
+    def encode_with_mask(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
+        """Return ids and masks, padded or truncated to one length."""
+        length, (before, after) = max_length or self.max_length, self.markers
+        ids = np.full((len(texts), length), self.padding, np.int32)
+        mask = np.zeros(ids.shape, bool)
+        room = length - len(before) - len(after)
+        for row, pieces in enumerate(self.pieces(texts)):
+            marked = [*before, *(piece.id for piece in pieces[:room]), *after]
+            ids[row, : len(marked)], mask[row, : len(marked)] = marked, True
+        return Tokens(ids, mask)
+
+    def unread(self, text: str, max_length: int | None = None) -> str:
+        """Return the end of a text that `encode` drops, from the beginning of its first word."""
+        room = (max_length or self.max_length) - sum(map(len, self.markers))
+        rest = self._pieces(text)[room:]
+        return from_word(text, rest[0].start) if rest else ""
+
+
+def token_vectors(
+    ids: Int[np.ndarray, "*tokens"], vectors: Float32[np.ndarray, "all hidden"]
+) -> Float32[np.ndarray, "*tokens hidden"] | None:
+    """Return the vectors of an `EmbeddingTokenizer`'s negative tokens, 0 elsewhere; None: no such.
+
+    Args:
+        vectors: of all embeddings, in the tokenizer's order.
+    """
+    is_vector = ids < 0
+    if not is_vector.any():
+        return None
+    result = np.zeros((*ids.shape, vectors.shape[1]), np.float32)
+    result[is_vector] = vectors[-1 - ids[is_vector]]
+    return result
