@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 
 from deploy.cli import (
     admin,
@@ -38,6 +39,7 @@ from deploy.exit_codes import (
     EXIT_USAGE,
     exit_code,
     say,
+    undecoded_bytes,
 )
 
 __all__ = [
@@ -80,6 +82,8 @@ class Version(argparse.Action):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
     args = parser().parse_args(argv)
+    if isinstance(sys.stdout, TextIOWrapper):  # paths may have bytes that are not UTF-8
+        sys.stdout.reconfigure(errors="surrogateescape")
     try:
         return int(args.run(args))
     except KeyboardInterrupt:
@@ -87,6 +91,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
+    except UnicodeEncodeError as error:
+        if not (place := undecoded_bytes(error)):
+            raise
+        say(f"atelier: an argument is not UTF-8 after {place}; change the terminal's encoding")
+        return EXIT_USAGE
     except Exception as error:
         code = exit_code(error)
         if code is None:

@@ -13,6 +13,10 @@ EXIT_CONFIG = 78
 EXIT_INTERRUPTED = 130
 
 
+_SURROGATES = ("\udc80", "\udcff")
+_CONTEXT_CHARS = 24
+
+
 class UsageError(Exception):
     """Error of a command line or settings; the message states what to change."""
 
@@ -31,6 +35,17 @@ def exit_code(error: Exception) -> int | None:
     if isinstance(error, NotFound):
         return EXIT_FAILED
     return EXIT_CONFIG if isinstance(error, CheckpointError | ConfigError) else None
+
+
+def undecoded_bytes(error: UnicodeEncodeError) -> str:
+    """Return where a text has bytes of the command line that are not UTF-8; empty: nowhere.
+
+    Python represents such bytes by lone surrogates. Source: PEP 383.
+    """
+    if not _SURROGATES[0] <= error.object[error.start] <= _SURROGATES[1]:
+        return ""
+    before = error.object[max(0, error.start - _CONTEXT_CHARS) : error.start]
+    return repr(before) if before else "its start"
 
 
 def say(text: str) -> None:

@@ -16,6 +16,7 @@ from urllib.parse import quote
 import httpx
 
 from service.jobs.model.state_machine import ENDED
+from service.settings.loopback import names_loopback
 
 UPLOAD_S = 900.0
 """Timeout of an upload, including the server's check of the file, in seconds."""
@@ -69,7 +70,11 @@ class Client:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         try:
             self._http = httpx.Client(
-                base_url=server, timeout=timeout, follow_redirects=True, headers=headers
+                base_url=server,
+                timeout=timeout,
+                follow_redirects=True,
+                headers=headers,
+                mounts=without_proxy(server),
             )
         except (httpx.InvalidURL, ValueError) as error:
             raise BadAddress(f"{server!r} is not a URL: {error}") from None
@@ -216,6 +221,17 @@ class Client:
             for event in parse_events(checked(response).iter_lines()):
                 self._last_event = event.id or self._last_event
                 yield event
+
+
+def without_proxy(server: str) -> dict[str, None]:
+    """Exclude a loopback address from the proxies of the environment (`HTTP_PROXY`).
+
+    Raises: httpx.InvalidURL.
+    """
+    host = httpx.URL(server).host
+    if not names_loopback(host):
+        return {}
+    return {f"all://[{host}]" if ":" in host else f"all://{host}": None}
 
 
 def _path(job_id: str | None) -> str:

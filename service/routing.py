@@ -28,7 +28,7 @@ from service.routes.compat import hugging_face
 from service.routes.compat.a1111 import endpoint as a1111
 from service.routes.compat.fal import endpoint as fal
 from service.routes.compat.mcp import endpoint as mcp
-from service.routes.compat.openai import batches, files, mlperf
+from service.routes.compat.openai import batches, chat, files, mlperf, responses
 from service.routes.compat.openai import images as openai_images
 from service.routes.compat.openai import videos as openai_videos
 from service.routes.compat.replicate import endpoint as replicate
@@ -43,6 +43,8 @@ COMPATIBLE_ENDPOINTS = (
     openai_images.ENDPOINT,
     mlperf.ENDPOINT,
     openai_videos.ENDPOINT,
+    chat.ENDPOINT,
+    responses.ENDPOINT,
     hugging_face.ENDPOINT,
     a1111.ENDPOINT,
     replicate.ENDPOINT,
@@ -59,6 +61,7 @@ JOB_OPERATIONS = frozenset(
         *("generate", "continue_job", "verify"),
         *("create_image", "edit_image", "vary_image"),
         *("create_video", "remix_video", "generate_video"),
+        *("create_chat_completion", "create_response"),
         "hugging_face_infer",
         *("sdapi_txt2img", "sdapi_img2img"),
         *("create_prediction", "create_prediction_of_model"),

@@ -169,7 +169,9 @@ def _within(schema: Mapping[str, Any], kind: type[int] | type[float], text: str)
     )
     for message, bound, holds in bounds:
         if math.isfinite(bound) and not holds(value, bound):
-            raise argparse.ArgumentTypeError(f"{message} {bound:g}")
+            raise argparse.ArgumentTypeError(
+                f"{message} {bound if kind is int else format(bound, 'g')}"
+            )
     return value
 
 

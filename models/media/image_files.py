@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 from PIL import Image, ImageOps, TiffImagePlugin, UnidentifiedImageError, WebPImagePlugin
 
+from models.media.png_chunks import without_metadata
+
 FORMATS = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp"}
 """Accepted formats, by Pillow's name, and their media types."""
 MAX_SCANS = 32
@@ -58,9 +60,17 @@ def decode(data: bytes, is_mask: bool = False) -> Image.Image:
     pixels of a mask keep their colours. Grey levels of 16 bits, which `load_image` clips at 255,
     are scaled.
     """
-    with Image.open(io.BytesIO(data), formats=tuple(FORMATS)) as image:
+    with opened(data) as image:
         ImageOps.exif_transpose(image, in_place=True)
         return _in_rgb(image, is_mask)
+
+
+def opened(data: bytes) -> Image.Image:
+    """Open a file of the accepted formats; metadata that does not affect its pixels is skipped.
+
+    Raises: UnidentifiedImageError; other exceptions of Pillow.
+    """
+    return Image.open(io.BytesIO(without_metadata(data)), formats=tuple(FORMATS))
 
 
 def _in_rgb(image: Image.Image, is_mask: bool = False) -> Image.Image:
@@ -99,7 +109,7 @@ def check(data: bytes, max_pixels: int) -> ImageFile:
     """
     with converting_errors(max_pixels):
         media_type = _check_header(data, max_pixels)
-        with Image.open(io.BytesIO(data), formats=tuple(FORMATS)) as image:
+        with opened(data) as image:
             ImageOps.exif_transpose(image, in_place=True)
             is_transparent = _has_transparent_pixels(image)
             width, height = _in_rgb(image).size
@@ -113,7 +123,7 @@ def load(data: bytes, max_pixels: int) -> Image.Image:
     """
     with converting_errors(max_pixels):
         _check_header(data, max_pixels)
-        with Image.open(io.BytesIO(data), formats=tuple(FORMATS)) as image:
+        with opened(data) as image:
             ImageOps.exif_transpose(image, in_place=True)
             mode = "RGBA" if image.has_transparency_data else "RGB"
             return _in_8_bits(image).convert(mode)
@@ -126,7 +136,7 @@ def mask_of_alpha(data: bytes, max_pixels: int) -> bytes:
     """
     with converting_errors(max_pixels):
         _check_header(data, max_pixels)
-        with Image.open(io.BytesIO(data), formats=tuple(FORMATS)) as image:
+        with opened(data) as image:
             ImageOps.exif_transpose(image, in_place=True)
             if not image.has_transparency_data:
                 raise ImageFileError(
@@ -155,14 +165,21 @@ def converting_errors(max_pixels: int) -> Iterator[None]:
     except MemoryError:
         raise
     except Exception as error:  # decoders raise arbitrary exceptions on hostile files
-        raise ImageFileError(f"is broken and cannot be decoded ({type(error).__name__})") from error
+        raise ImageFileError(f"{_fault_of(error)}; save it again, or send another file") from error
+
+
+def _fault_of(error: Exception) -> str:
+    """Describe what a decoder found, without its own words."""
+    if "truncated" in str(error):
+        return "is broken and cannot be decoded: it ends before its last pixels"
+    return "is broken and cannot be decoded"
 
 
 def _check_header(data: bytes, max_pixels: int) -> str:
     """Validate scans, size and frame count, and return the media type. Raises: ImageFileError."""
     if count_scans(data) > MAX_SCANS:
         raise ImageFileError(f"is a JPEG of more than {MAX_SCANS} scans; save it again as baseline")
-    with Image.open(io.BytesIO(data), formats=tuple(FORMATS)) as image:
+    with opened(data) as image:
         width, height = image.size
         if width * height > max_pixels:
             raise ImageFileError(f"has {width} x {height} pixels; {max_pixels} are allowed")

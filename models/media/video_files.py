@@ -94,7 +94,7 @@ def frames(
     except (MemoryError, av.error.MemoryError):
         raise MemoryError from None
     except Exception as error:  # decoders raise arbitrary exceptions on hostile files
-        raise ImageFileError(f"is broken and cannot be decoded ({type(error).__name__})") from error
+        raise ImageFileError("is broken and cannot be decoded; encode it again") from error
 
 
 def is_video(data: bytes) -> bool:

@@ -6,7 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-MAX_SEED = 2**63 - 1
+MAX_SEED = 2**64 - 1
+"""Largest seed of `torch.Generator.manual_seed`, which takes 64 bits."""
 MAX_FPS = 240
 
 Pixels = Annotated[int, Field(ge=1, le=2**20)]

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from models.spec.field_types import REFINER, Count, Pixels, Strength
 from models.spec.option import OptionError
+from models.spec.type_messages import type_message
 from models.spec.upscalers import FIELD as UPSCALE
 from models.spec.upscalers import Enlarger
 
@@ -135,7 +136,7 @@ def type_errors(options: Any) -> Iterator[OptionError]:
         TypeAdapter(HiresSettings).validate_python(options, strict=True)
     except ValidationError as error:
         for problem in error.errors():
-            yield OptionError(".".join((FIELD, *map(str, problem["loc"]))), problem["msg"])
+            yield OptionError(".".join((FIELD, *map(str, problem["loc"]))), type_message(problem))
 
 
 def generated_size(fields: Mapping[str, Any]) -> tuple[int, int]:

@@ -24,6 +24,7 @@ from models.spec.lora import RequestedLora
 from models.spec.option import OptionError
 from models.spec.passes import StepRange
 from models.spec.quality_presets import EXACT
+from models.spec.type_messages import type_message
 
 REQUEST = ConfigDict(extra="forbid", allow_inf_nan=False)
 """Configuration of a family's request, a frozen pydantic dataclass. Field names are those of the
@@ -160,7 +161,7 @@ def read_request(kind: Callable[..., R], fields: Mapping[str, Any]) -> R:
         cause = first.get("ctx", {}).get("error")
         if isinstance(cause, RequestError):  # raised by the family's validation of several fields
             raise cause from None
-        raise RequestError(str(first["loc"][0]), _message(first)) from None
+        raise RequestError(str(first["loc"][0]), type_message(first)) from None
 
 
 def served_fields(kind: Callable[..., Request], *images: str) -> frozenset[str]:
@@ -176,10 +177,3 @@ def names_of(kind: Any) -> frozenset[str]:
 
 _adapter = cache(TypeAdapter)
 """Cached validator of a request class."""
-
-
-def _message(error: Mapping[str, Any]) -> str:
-    """Return pydantic's message as the rest of a sentence that begins with the field."""
-    if error["type"] == "missing":
-        return "is needed"
-    return str(error["msg"]).replace("Input should be", "must be", 1)

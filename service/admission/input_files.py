@@ -116,8 +116,16 @@ async def _fetch(front: FrontEnd, url: str, client: str) -> bytes:
                 front.http, url, client, max_bytes=max_bytes, timeout_s=server.fetch_timeout_s
             )
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, TimeoutError) as error:
-        reason = str(error) or "no response in time"
-        raise ImageFileError(f"cannot be fetched: {reason}") from error
+        raise ImageFileError(f"cannot be fetched: {_fetch_fault(error)}") from error
+
+
+def _fetch_fault(error: Exception) -> str:
+    """Return why a download failed, without the text of the HTTP library."""
+    if isinstance(error, TimeoutError | httpx.TimeoutException):
+        return "no response in time"
+    if isinstance(error, fetch.ForbiddenAddress | httpx.HTTPStatusError | ValueError):
+        return str(error)
+    return "the connection to its server failed"
 
 
 def is_url(value: str) -> bool:
@@ -153,8 +161,9 @@ def from_base64(value: str) -> bytes:
 def _decoded(letters: bytes) -> bytes:
     try:
         return base64.b64decode(letters, validate=True)
-    except binascii.Error as error:
-        raise ImageFileError(f"is neither a data URI nor base64: {error}") from None
+    except binascii.Error:
+        message = "a character is not of base64, or = is not at the end"
+        raise ImageFileError(f"is neither a data URI nor base64: {message}") from None
 
 
 def _payload(uri: str) -> str:

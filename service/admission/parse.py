@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from service.errors.problems import MAX_ERRORS, FieldError, Invalid, Malformed
+from service.jobs.model.job import FieldWarning
 from service.schemas.request import GenerateRequest
 from service.schemas.unknown_fields import body_errors, unknown_field
 
@@ -43,6 +44,7 @@ class Caller:
         previews: number of previews that the client requested.
         key_id: id of the API key of the request; None if keys are not required.
         request_id: id of the request, for the log.
+        warnings: about fields of another vendor's API that have no effect here.
     """
 
     tenant: str
@@ -52,6 +54,7 @@ class Caller:
     previews: int = 0
     key_id: str | None = None
     request_id: str | None = None
+    warnings: tuple[FieldWarning, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -96,13 +96,17 @@ class Attempt:
     async def model(self, front: FrontEnd) -> str:
         """Return the model's name as a metric label; `UNKNOWN` if no model has this name."""
         models = front.models.last_read
-        if self.model_name not in models:
+        if self._name(front) not in models:
             with suppress(TimeoutError, *REDIS_UNREACHABLE):
                 async with asyncio.timeout(LOOKUP_TIMEOUT_S):
                     models = await front.models.all()
         if self.is_read and self.model_name is None:
             return front.models.only() or UNKNOWN
-        return self.model_name if self.model_name and self.model_name in models else UNKNOWN
+        name = self._name(front)
+        return name if name in models else UNKNOWN
+
+    def _name(self, front: FrontEnd) -> str:
+        return front.models.name_of(self.model_name or "")
 
 
 @asynccontextmanager

@@ -68,7 +68,9 @@ async def resolve_request(
     _check_stored(images, await front.tenants.of(caller.tenant))
     if fields.task in spec.sized_by_image:
         fields = _sized(front, parsed, files, spec, offered)
-    fields = replace(fields, warnings=[*fields.warnings, *_transparency_warnings(files)])
+    fields = replace(
+        fields, warnings=[*caller.warnings, *fields.warnings, *_transparency_warnings(files)]
+    )
     return ResolvedRequest(parsed, spec, fields, images)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -10,11 +10,15 @@ from typing import Any, Protocol
 from service.admission.parse import parse_body
 from service.errors.problems import FieldError, Invalid, Problem, problem_body
 from service.front_end.front_end import FrontEnd
-from service.jobs.model.job import Job
+from service.jobs.model.job import FieldWarning, Job
 from service.responses.render import job_view
 from service.schemas.request import GenerateRequest
 
 Body = Mapping[str, Any]
+
+
+async def _no_warnings(front: FrontEnd, body: Body) -> Sequence[FieldWarning]:
+    return ()
 
 
 class NamesModel(Protocol):
@@ -37,6 +41,7 @@ class BatchEndpoint:
         answer: builds the response body about a successful job. Raises: Problem.
         error: builds the response body about a problem.
         status: returns that response's HTTP status.
+        warnings: returns warnings about a body's fields without effect. Raises: Problem.
     """
 
     url: str
@@ -45,6 +50,7 @@ class BatchEndpoint:
     answer: Callable[[FrontEnd, Job, Body], Awaitable[Body]]
     error: Callable[[Problem], Body] = problem_body
     status: Callable[[Problem], int] = lambda problem: problem.status
+    warnings: Callable[[FrontEnd, Body], Awaitable[Sequence[FieldWarning]]] = _no_warnings
 
 
 def _parse_and_check(body: Body) -> GenerateRequest:

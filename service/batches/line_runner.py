@@ -66,7 +66,9 @@ class LineRunner:
                     attempt.record_model(line.body.get("model"))
                     async with self._endpoint.request(self._front, line.body) as request:
                         low_priority = request.model_copy(update={"priority": "low"})
-                        return (await admit(self._front, caller, low_priority, headers)).job
+                        warnings = await self._endpoint.warnings(self._front, line.body)
+                        sender = replace(caller, warnings=tuple(warnings))
+                        return (await admit(self._front, sender, low_priority, headers)).job
             except Busy as busy:
                 await self._pause(float(busy.headers["Retry-After"]))
 

@@ -21,6 +21,7 @@ from redis.exceptions import (
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from models.spec.type_messages import type_message
 from service.errors.field_paths import path_of
 from service.errors.forms import answer
 from service.errors.problems import (
@@ -60,13 +61,7 @@ NO_FIELD = "there is no such field"
 
 def field_errors(errors: Sequence[Any]) -> list[FieldError]:
     """Convert the first Pydantic errors to field errors, without the client's values."""
-    return [FieldError(path_of(error["loc"]), _message(error)) for error in errors[:MAX_ERRORS]]
-
-
-def _message(error: Any) -> str:
-    if error["type"] == "extra_forbidden":
-        return NO_FIELD
-    return str(error["msg"]).removeprefix("Value error, ")
+    return [FieldError(path_of(error["loc"]), type_message(error)) for error in errors[:MAX_ERRORS]]
 
 
 def install(app: FastAPI) -> None:

@@ -91,7 +91,7 @@ class FrontEnd:
         callers = Authenticator.make(settings)
         resolver = fetch.Resolver(server.allow_networks)
         queue.job_metrics = telemetry.job_metrics
-        models = Models(queue, server.models_age_s)
+        models = Models(queue, server.models_age_s, settings.aliases)
         return cls(
             settings=settings,
             queue=queue,

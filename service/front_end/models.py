@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from models.spec.model_spec import ModelSpec
 from service.errors.problems import FieldError, NotFound, Unavailable
@@ -23,8 +24,16 @@ ModelsByName = Mapping[str, ModelStatus]
 class Models:
     """Cached catalogue of models, reread when older than `max_age_s`."""
 
-    def __init__(self, queue: Queue, max_age_s: float) -> None:
+    def __init__(
+        self, queue: Queue, max_age_s: float, aliases: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """Create an empty catalogue.
+
+        Args:
+            aliases: other names of models, by alias, from the settings.
+        """
         self._queue = queue
+        self._other_names = aliases
         self._max_age_s = max_age_s
         self._lock = asyncio.Lock()
         self._registered: dict[str, ModelStatus] = {}
@@ -80,7 +89,7 @@ class Models:
         """
         asked_at = time.monotonic()
         models = await self.all()
-        if not models or (name is not None and name not in models):
+        if not models or (name is not None and self.name_of(name) not in models):
             models = await self._all_since(asked_at)  # a worker may just have registered it
         if not models:
             raise Unavailable(
@@ -101,10 +110,40 @@ class Models:
 
         Raises: NotFound: unknown name; the message lists the models.
         """
-        resolved = self.only() if name is None else name
+        resolved = self.only() if name is None else self.name_of(name)
         if resolved is None or resolved not in self.last_read:
             raise _unknown_model(name, sorted(self.last_read))
         return resolved
+
+    def name_of(self, name: str) -> str:
+        """Return the model's name that an alias of the settings stands for; others unchanged."""
+        return name if name in self.last_read else self._other_names.get(name, name)
+
+    def other_names(self, model: str) -> list[str]:
+        """List the aliases of a model in the settings."""
+        return sorted(
+            alias
+            for alias, name in self._other_names.items()
+            if name == model and alias not in self.last_read
+        )
+
+    async def find(self, path: str) -> str:
+        """Return the name that `named_in` selects, from models reread if none matches."""
+        asked_at = time.monotonic()
+        await self.all()
+        if self.name_of(self.named_in(path)) not in self.last_read:
+            await self._all_since(asked_at)
+        return self.named_in(path)
+
+    def named_in(self, path: str) -> str:
+        """Return the model that a path names, which may begin with an owner or app.
+
+        Model names may contain slashes: the longest end of the path that is a model's name wins,
+        by default its last segment.
+        """
+        parts = path.split("/")
+        ends = ["/".join(parts[start:]) for start in range(len(parts))]
+        return next((end for end in ends if self.name_of(end) in self.last_read), parts[-1])
 
     async def versions(self, name: str | None) -> list[ModelSpec]:
         """List the specs of an alias's registered versions; for a model, its own spec.

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from redis.exceptions import BusyLoadingError, RedisError
 
+from service.errors.handlers import log
 from service.front_end.front_end import FrontEnd
 from service.front_end.models import with_variants
 from service.jobs.ledger_files import ReadTotals
@@ -58,7 +59,8 @@ async def _store(front: FrontEnd) -> dict[str, str]:
             await front.store.put(key, b"ready?", "text/plain")
             await front.store.delete([key])
     except (StoreError, TimeoutError) as error:
-        return {"store": f"the store cannot be written: {error}"}
+        log.warning("the store cannot be written: %s", error)
+        return {"store": "the store cannot be written; this server's log has the reason"}
     return {}
 
 

@@ -21,6 +21,8 @@ EXPOSED = (
     "Retry-After",
     "Retry-After-Ms",
     "WWW-Authenticate",
+    "X-Atelier-Cache",
+    "X-Atelier-Warnings",
     "X-Fal-Error-Type",
     "X-Job-Id",
     "X-Request-Id",

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 from typing import BinaryIO, Protocol
 
+from service.errors.handlers import log
 from service.errors.problems import BodyTooLarge, FieldError, Malformed, Unavailable
 
 WRITE_BYTES = 2**20
@@ -110,7 +111,8 @@ class FilePart(BoundedPart):
         try:
             await asyncio.to_thread(self._write, waiting, ends)
         except OSError as error:
-            detail = f"the server has no space for the file now ({error.strerror}); try again"
+            log.error("an upload cannot be written: %s", error)
+            detail = "the server has no space for the file now; try again"
             raise Unavailable(detail, code="no_room", retry_after_s=RETRY_AFTER_S) from error
 
     def _write(self, data: bytearray, ends: bool) -> None:

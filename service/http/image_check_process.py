@@ -25,7 +25,7 @@ from PIL import Image
 from models.media.image_files import ImageFile, ImageFileError, check, mask_of_alpha
 from models.media.video_files import VideoBounds
 from models.media.video_files import check as check_video
-from service.confined.confinement import bound_memory, refuse_calls, refuse_files
+from service.confined.confinement import bound_memory, memory_bytes, refuse_calls, refuse_files
 from service.confined.file_packing import unpacked
 from service.http.file_texts import parameters_in, recipe_in
 from service.http.masked_files import paste, prepare
@@ -107,7 +107,8 @@ def run_operation(data: bytes, max_pixels: int, operation: bytes = CHECK) -> dic
         return {"error": str(error)}
     except MemoryError:
         instead = "send it smaller" if operation in LONG else "save it again as PNG"
-        return {"error": f"takes too much memory to decode; {instead}", "spent": True}
+        limit = f"{memory_bytes(max_pixels) // 2**20} MiB"
+        return {"error": f"takes more than {limit} of memory to decode; {instead}", "spent": True}
 
 
 if __name__ == "__main__":

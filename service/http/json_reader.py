@@ -6,12 +6,14 @@ the parser, which receives only the small remainder.
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Iterator
 from typing import Any
 
 from service.errors.problems import Malformed
+from service.http.json_errors import reason_of
 
 MAX_DEPTH = 16
 """Maximum depth of nested lists and objects; the deepest field of the API needs four."""
@@ -29,6 +31,9 @@ _TOKEN = re.compile(rb'"[^"\\]{0,1000}+"|["\[\]{},]|[^"\[\]{},:\s]++')
 """Short text without escapes, start of any other text, bracket, comma, or word."""
 _TEXT = re.compile(rb'(?:[^"\\]++|\\u[0-9a-fA-F]{4}|\\[^u])*+')
 _ESCAPE_BYTES = 6
+_MARK = codecs.BOM_UTF8
+"""Byte order mark, which some editors and clients write before a document; it has no meaning."""
+_WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _CONTROLS = bytes(range(32))
 
 
@@ -48,6 +53,8 @@ class JsonReader:
         """Text in progress; None outside texts."""
         self._rest = b""
         """Token or escape cut at the end of a piece."""
+        self._start: bytearray | None = bytearray()
+        """First bytes of the document, until a byte order mark is recognized; then None."""
         self._tokens = 0
         self._depth = 0
 
@@ -61,7 +68,7 @@ class JsonReader:
 
         Raises: Malformed.
         """
-        data, at = self._rest + piece, 0
+        data, at = self._rest + self._without_mark(piece), 0
         self._rest = b""
         while at < len(data):
             at = self._read_text(data, at) if self._text else self._read_tokens(data, at)
@@ -69,6 +76,18 @@ class JsonReader:
             raise Malformed(
                 f"the {self._of} has more than {MAX_PLAIN_BYTES} bytes in addition to its images"
             )
+
+    def _without_mark(self, piece: bytes) -> bytes:
+        """Remove a byte order mark from the document's start. Raises: Malformed: of UTF-16."""
+        if self._start is None:
+            return piece
+        self._start += piece
+        if self._start.startswith(_WIDE_MARKS):
+            raise self._invalid("it is in UTF-16; send it in UTF-8")
+        if len(self._start) < len(_MARK) and _MARK.startswith(self._start):
+            return b""
+        start, self._start = bytes(self._start), None
+        return start.removeprefix(_MARK)
 
     def _read_tokens(self, data: bytes, start: int) -> int:
         """Scan tokens up to the start of a text, or to the end, and return that position."""
@@ -134,7 +153,7 @@ class JsonReader:
                 parse_constant=lambda name: _next_long(long, name),
             )
         except ValueError as error:
-            raise self._invalid(_where(error)) from None
+            raise self._invalid(reason_of(error)) from None
         if not isinstance(value, dict):
             raise Malformed(f'the {self._of} must be a JSON object, such as {{"prompt": "a cat"}}')
         return value
@@ -207,15 +226,6 @@ def parse_value(text: str) -> Any:
     if len(document) > 1:
         raise ValueError("more than one value")
     return document["value"]
-
-
-def _where(error: ValueError) -> str:
-    """Describe an error, without quoting the body."""
-    if isinstance(error, UnicodeDecodeError):
-        return f"byte {error.start} is no UTF-8"
-    if isinstance(error, json.JSONDecodeError):
-        return f"{error.msg} at line {error.lineno} column {error.colno}"
-    return str(error)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

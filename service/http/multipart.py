@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -27,6 +28,10 @@ from service.schemas.unknown_fields import ALIASES
 
 MEDIA_TYPE = "multipart/form-data"
 MAX_FILENAME_CHARS = 255
+LONG_BOUNDARY = "the boundary in Content-Type is too long; use up to 70 characters"
+BROKEN_PARTS = "a boundary or the header of a part is broken"
+_INDEX = re.compile(r"\d{0,4}\]", re.ASCII)
+"""Rest of a part's name after the bracket, in which clients number the files of a list."""
 FRAMING_BYTES = 2**16
 """Maximum size of a form in addition to its parts: boundaries and headers."""
 
@@ -137,7 +142,7 @@ class _Form:
         self._is_whole = False
         self._after_end = 0
         """Number of bytes after the last boundary, which are ignored."""
-        with _malformed():
+        with _malformed(LONG_BOUNDARY):
             self._parser = MultipartParser(
                 boundary,
                 {
@@ -158,7 +163,7 @@ class _Form:
             if self._after_end > FRAMING_BYTES:
                 raise Malformed(f"the form is invalid: more than {FRAMING_BYTES} bytes follow it")
             return
-        with _malformed():
+        with _malformed(BROKEN_PARTS):
             self._parser.write(data)
 
     def finish(self) -> None:
@@ -182,14 +187,22 @@ class _Form:
         if kind != b"form-data":  # RFC 7578, section 4.2
             raise Malformed("the form is invalid: a part is not declared as form-data")
         name = options.get(b"name", b"").decode("utf-8", "replace")
-        if name not in self._parts:
-            raise Invalid([FieldError(name or "body", self._unknown(name))])
+        name = self._part_name(name)
         if name in self._seen and not self._parts[name].repeats:
             raise Invalid([FieldError(name, "occurs twice")])
         self._seen.add(name)
         self._part = self._parts[name]
         self._part.filename = _filename(options.get(b"filename", b""))
         self._part.begin()
+
+    def _part_name(self, name: str) -> str:
+        """Return the part of a name; `image[]` and `image[0]` repeat `image`. Raises: Invalid."""
+        part, _, index = name.partition("[")
+        if name in self._parts:
+            return name
+        if part in self._parts and self._parts[part].repeats and _INDEX.fullmatch(index):
+            return part
+        raise Invalid([FieldError(name or "body", self._unknown(name))])
 
     def _unknown(self, name: str) -> str:
         part, bracket, _ = name.partition("[")
@@ -214,9 +227,9 @@ def _filename(name: bytes) -> str:
 
 
 @contextlib.contextmanager
-def _malformed() -> Iterator[None]:
-    """Convert errors of the multipart parser to Malformed."""
+def _malformed(reason: str) -> Iterator[None]:
+    """Convert errors of the multipart parser to Malformed with this reason."""
     try:
         yield
-    except FormParserError as error:
-        raise Malformed(f"the form is invalid: {error}") from None
+    except FormParserError:
+        raise Malformed(f"the form is invalid: {reason}") from None

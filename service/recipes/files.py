@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from PIL import Image, PngImagePlugin, UnidentifiedImageError
+from pydantic import ValidationError
 
+from models.media.png_chunks import without_metadata
 from service.recipes import xmp
 from service.recipes.parameters import parameters_of
 from service.recipes.recipe import Recipe
@@ -174,6 +176,9 @@ def read_recipe(data: bytes) -> Recipe | None:
     try:
         text = xmp.find(data, "recipe")
         return None if text is None else Recipe.model_validate_json(text)
+    except ValidationError:
+        message = "the file's recipe cannot be read: it lacks a field, or one is wrong"
+        raise BrokenRecipe(message) from None
     except ValueError as error:
         raise BrokenRecipe(f"the file's recipe cannot be read: {error}") from None
 
@@ -188,7 +193,8 @@ def read_parameters(data: bytes) -> str | None:
 
 def _of_image(data: bytes) -> str | None:
     try:
-        with Image.open(io.BytesIO(data), formats=READ) as image:
+        shown = without_metadata(data, kept=frozenset({b"parameters"}))
+        with Image.open(io.BytesIO(shown), formats=READ) as image:
             return _text(image)
     except UnidentifiedImageError:
         return None

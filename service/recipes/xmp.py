@@ -90,8 +90,8 @@ def property_of(packet: bytes, name: str) -> str | None:
     """Read one of our properties from a packet; None if absent. Raises: ValueError."""
     try:
         root = ElementTree.fromstring(packet)
-    except ElementTree.ParseError as error:
-        raise ValueError(f"its XMP packet is damaged: {error}") from None
+    except ElementTree.ParseError:
+        raise ValueError("its XMP packet is damaged") from None
     key = f"{{{NAMESPACE}}}{name}"
     texts = (node.text if node.tag == key else node.get(key) for node in root.iter())
     return next((text for text in texts if text), None)

@@ -37,6 +37,7 @@ from service.jobs.queue import Event
 from service.jobs.storage.errors import StoreError
 from service.jobs.storage.object_store import Method
 from service.responses.wait import events_of
+from service.responses.warning_header import warning_header
 from service.schemas.response import JobView, QueueView, job_url, view_job
 
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -124,9 +125,10 @@ def _held_response(
 
 
 def job_headers(job: Job) -> dict[str, str]:
-    """Build the headers that identify the job of a response."""
+    """Build the headers that identify the job of a response, with its warnings."""
     cache = {"X-Atelier-Cache": "hit"} if job.copied_from else {}
-    return {"Location": job_url(job.id), "X-Job-Id": job.id, **cache}
+    names = {"Location": job_url(job.id), "X-Job-Id": job.id}
+    return {**names, **cache, **warning_header(job.warnings)}
 
 
 @contextmanager

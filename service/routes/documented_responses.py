@@ -63,6 +63,9 @@ _NAMES = {
     "X-Atelier-Cache": _header(
         "`hit` if the files are copies of an earlier job's; otherwise absent."
     ),
+    "X-Atelier-Warnings": _header(
+        "`field: message` of each warning of the job, separated by `; `."
+    ),
 }
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 _FILES = {media_type: _BINARY for media_type in MEDIA_TYPES.values()}

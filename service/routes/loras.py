@@ -64,7 +64,7 @@ async def upload_lora(request: Request, front: Front, tenant: Tenant) -> Respons
 def _form(texts: dict[str, MemoryPart], has_file: bool) -> LoraUpload:
     """Validate the text fields of the upload form. Raises: Invalid, Malformed."""
     fields = {name: part.text() for name, part in texts.items() if part.is_present}
-    errors = [] if has_file else [FieldError("file", "Field required")]
+    errors = [] if has_file else [FieldError("file", "is required")]
     try:
         form = LoraUpload.model_validate(fields)
     except ValidationError as error:

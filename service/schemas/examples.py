@@ -114,6 +114,7 @@ MODEL: Example = {
     "created": 0,
     "owned_by": "atelier",
     "name": "flux-demo",
+    "aliases": ["dall-e-3"],
     "version": None,
     "fingerprint": _SHA256,
     "family": "flux",

@@ -51,10 +51,23 @@ _BAD_CHARACTER = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 _PLAIN = {"type": "string", "pattern": r"^[^\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f]*$"}
 
 
+_LORA_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9 ._+()&'-]{0,98}[A-Za-z0-9._+()&'-])?")
+
+
+def _check_lora_name(name: str) -> str:
+    if not _LORA_NAME.fullmatch(name):
+        raise ValueError(
+            "must have up to 100 letters, digits, spaces and ._+()&'-, and begin with a letter or"
+            " digit"
+        )
+    return name
+
+
 LoraName = Annotated[
     str,
-    Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9 ._+()&'-]{0,98}[A-Za-z0-9._+()&'-])?$"),
+    AfterValidator(_check_lora_name),
     AfterValidator(without_ending),
+    WithJsonSchema({"type": "string", "pattern": f"^{_LORA_NAME.pattern}$"}),
 ]
 """Name of an uploaded adapter, without the ending of a file."""
 LoraScale = Annotated[float, Field(ge=-100, le=100)]
@@ -102,8 +115,8 @@ def http_url(url: str) -> str:
         parts = urlsplit(url)
         port_is_wrong = parts.port == 0
         httpx.URL(url).host  # noqa: B018 - raises on an invalid international name
-    except (ValueError, httpx.InvalidURL) as error:
-        raise ValueError(f"it is not a URL: {error}") from None
+    except (ValueError, httpx.InvalidURL):
+        raise ValueError("it is not a URL; its host or port is invalid") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or port_is_wrong:
         raise ValueError("it must be an absolute http or https URL")
     if parts.username is not None or parts.password is not None:

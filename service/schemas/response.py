@@ -195,6 +195,8 @@ class ModelView(View):
     """Name of the server's software."""
     name: str
     """Name for requests."""
+    aliases: list[str]
+    """Other names for requests, from this server's settings."""
     version: str | None
     """Version that serves most requests of this alias now, and that the rest of this object
     describes; null if not an alias."""
@@ -432,12 +434,15 @@ def timestamp(seconds: float) -> str:
     return text.replace("+00:00", "Z")
 
 
-def view_model(status: ModelStatus, limits: LimitSettings) -> ModelView:
+def view_model(
+    status: ModelStatus, limits: LimitSettings, aliases: Sequence[str] = ()
+) -> ModelView:
     """Convert a registered model to its view for clients."""
     spec = status.spec
     return ModelView(
         id=spec.name,
         name=spec.name,
+        aliases=list(aliases),
         version=spec.version or None,
         fingerprint=spec.fingerprint,
         family=spec.family,
@@ -471,11 +476,6 @@ def _adapter_warnings(spec: ModelSpec) -> Iterator[str]:
     adapters = (lora for lora in spec.loras.values() if not lora.tenants)
     for lora in adapters:
         yield from (f"adapter {lora.name}: {warning}" for warning in lora.warnings)
-
-
-def view_models(models: Sequence[ModelStatus], limits: LimitSettings) -> ModelPage:
-    """Convert registered models to a page for clients."""
-    return ModelPage(data=[view_model(status, limits) for status in models])
 
 
 def lora_url(name: str) -> str:

@@ -15,6 +15,16 @@ def is_local(address: str) -> bool:
     return bool(address) and all(_is_loopback(str(entry[4][0])) for entry in entries)
 
 
+def names_loopback(host: str) -> bool:
+    """Check without a lookup that a URL's host is this machine: `localhost` or its addresses."""
+    if host == "localhost" or host.endswith(".localhost"):  # RFC 6761, section 6.3
+        return True
+    try:
+        return _is_loopback(host)
+    except ValueError:
+        return False
+
+
 def _is_loopback(number: str) -> bool:
     address = ip_address(number)
     if isinstance(address, IPv6Address) and address.ipv4_mapped:

@@ -26,6 +26,7 @@ from service.settings.limits import LimitSettings
 from service.settings.loras import EmbeddingSettings, LoraSettings
 from service.settings.metrics import MetricsSettings
 from service.settings.models import ModelSettings
+from service.settings.names import check_aliases, check_model_name
 from service.settings.output import OutputSettings
 from service.settings.pools import PoolSettings
 from service.settings.queue import QueueSettings
@@ -90,6 +91,9 @@ class Settings(BaseSettings):
     these, and change without a restart."""
     models: dict[str, ModelSettings] = Field(default_factory=dict)
     """Models by name."""
+    aliases: dict[str, str] = Field(default_factory=dict)
+    """Other names for models in requests, for clients with fixed names: `"dall-e-3" = "flux-dev"`.
+    """
     loras: dict[str, LoraSettings] = Field(default_factory=dict)
     """Adapters by name."""
     embeddings: dict[str, EmbeddingSettings] = Field(default_factory=dict)
@@ -100,7 +104,10 @@ class Settings(BaseSettings):
     """Pools of workers by name."""
 
     @model_validator(mode="after")
-    def _has_distinct_names(self) -> Settings:
+    def _has_usable_names(self) -> Settings:
+        for name in self.models:
+            check_model_name(name)
+        check_aliases(self.aliases, self.models)
         if both := sorted(self.loras.keys() & self.embeddings.keys()):
             raise ValueError(f"loras and embeddings both have {both[0]!r}; rename one of them")
         return self

@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
+
 from models.media.image_files import ImageFileError
 from models.spec.request_images import image_values, with_images
 from service.errors.problems import Malformed
@@ -91,8 +93,11 @@ async def _recipe(front: FrontEnd, data: bytes, client: str) -> Recipe | None:
 
 
 def _parsed(text: str) -> Recipe:
-    """Parse the recipe of a file. Raises: Malformed, ValueError."""
-    return Recipe.model_validate(parse_object(text.encode(), "recipe"))
+    """Parse the recipe of a file. Raises: Malformed."""
+    try:
+        return Recipe.model_validate(parse_object(text.encode(), "recipe"))
+    except ValidationError:
+        raise Malformed("it lacks a field, or one is wrong") from None
 
 
 async def of_job(front: FrontEnd, tenant: str, selected: VerifyRequest, hold: Hold) -> Subject:

@@ -9,7 +9,7 @@ import torch
 
 from models.sampling.torch_rng import TorchGenerator
 
-SEEDS = [0, 1, 7, 42, 2**31, 2**32 + 5, 12345678901, 2**63 - 1, *range(100, 130)]
+SEEDS = [0, 1, 7, 42, 2**31, 2**32 + 5, 12345678901, 2**63 - 1, 2**63, 2**64 - 1, *range(100, 130)]
 SHAPES = [(1, 4, 6, 6), (3,), (17,), (16,), (5, 7), (1, 16, 32, 48), (1,), (31,), (7, 3)]
 """Successive draws from one stream: scalars (with the spare of a pair), whole blocks,
 remainders.

@@ -55,7 +55,7 @@ EXAMPLE_REQUESTS: dict[str, ExampleRequest] = {
             "input": {"prompt": "a", "num_outputs": 1, "output_format": "jpg", "image": IMAGE},
         },
     ),
-    "/v1/models/{owner}/{name}/predictions": ExampleRequest(
+    "/v1/models/{name}/predictions": ExampleRequest(
         f"/v1/models/atelier/{MODEL}/predictions", {"input": {"prompt": "a", "guidance": 3.5}}
     ),
     "/fal/queue/{app}": ExampleRequest(
@@ -75,6 +75,33 @@ EXAMPLE_REQUESTS: dict[str, ExampleRequest] = {
     ),
     "/v1/images/edits": ExampleRequest(
         "/v1/images/edits", form={"prompt": "a cat", "n": "1"}, files={"image": PNG}
+    ),
+    "/v1/chat/completions": ExampleRequest(
+        "/v1/chat/completions",
+        {
+            "model": MODEL,
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "text", "text": "a cat"},
+                        {"type": "image_url", "image_url": {"url": f"data:;base64,{IMAGE}"}},
+                    ],
+                }
+            ],
+            "modalities": ["image", "text"],
+            "n": 1,
+            "seed": 7,
+        },
+    ),
+    "/v1/responses": ExampleRequest(
+        "/v1/responses",
+        {
+            "model": MODEL,
+            "input": "a cat",
+            "tools": [{"type": "image_generation", "size": "64x64"}],
+            "stream": False,
+        },
     ),
     "/v1/images/variations": ExampleRequest(
         "/v1/images/variations", form={"n": "1"}, files={"image": PNG}

@@ -26,6 +26,7 @@ from tests.service.compatible_requests import (
     create_video_job,
     spec_of,
 )
+from tests.service.library_phrases import library_phrases
 from tests.service.standin import VIDEO, StandIn
 
 BOUNDARY = "b"
@@ -93,9 +94,11 @@ def form_of(example: ExampleRequest) -> bytes:
 
 
 def is_handled(answer: httpx.Response) -> bool:
-    """Return whether the response is a success, or a client error with a JSON body."""
+    """Return whether the response is a success, or a client error with a JSON body and no text of a
+    library."""
     if answer.status_code < 400:
         return True
+    assert not library_phrases(answer.text), answer.text
     return answer.status_code < 500 and bool(answer.json())
 
 

@@ -68,7 +68,9 @@ CLOSED = [
     ("GET", "/v1/predictions"),
     ("GET", "/v1/predictions/PREDICTION"),
     ("POST", "/v1/predictions/PREDICTION/cancel"),
-    ("POST", f"/v1/models/OWNER/{MODEL}/predictions"),
+    ("POST", f"/v1/models/{MODEL}/predictions"),
+    ("POST", "/v1/chat/completions"),
+    ("POST", "/v1/responses"),
     *(
         ("POST", f"/sdapi/v1/{name}")
         for name in (
@@ -106,7 +108,6 @@ PARAMETERS = (
     ("FILE", "{file_id}"),
     ("BATCH", "{batch_id}"),
     ("APP", "{app}"),
-    ("OWNER", "{owner}"),
     ("ID", "{job_id}"),
     (f"hf/{MODEL}", "hf/{model}"),
     (MODEL, "{name}"),

@@ -95,6 +95,14 @@ def test_a_network_for_image_prompts_is_a_source_or_a_table() -> None:
         ("[tenants.a]\nweight = 0", "tenants.a.weight: "),
         ("[tenants.a]\nweight = inf", "tenants.a.weight: "),
         ("[tenants.a]\nqueued = 1", "tenants.a.queued: unknown key"),
+        *(
+            (f"[models.'{name}']\nsource = 'x'", f"'{name}' has the part")
+            for name in ("/a", "a/", "a//b", "a/../b", "a/requests/b", "a/predictions")
+        ),
+        ('[models."a\\n"]\nsource = "x"', "printable"),
+        ("[aliases]\n'a//b' = 'x'", "'a//b' has the part ''"),
+        ("[aliases]\na = 'b'\nb = 'c'", "aliases.a: 'b' is an alias; name a model"),
+        ("[aliases]\na = 'b'\n[models.a]\nsource = 'x'", "aliases.a: a model has this name"),
         ("[server]\nkeys = 'yes please'", "server.keys"),
         ("[pools.a]\nmodel = 'm'\nhosts = {count = 2, index = 0}", "go together"),
         (

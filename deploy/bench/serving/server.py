@@ -18,7 +18,7 @@ from deploy.bench.serving.request_outcome import (
     RequestOutcome,
     lifetime_s,
 )
-from service.client import EventReader, JobEvent, ServiceUnreachable, checked
+from service.client import EventReader, JobEvent, ServiceUnreachable, checked, without_proxy
 from service.jobs.model.state_machine import ENDED
 
 TIMEOUT_S = httpx.Timeout(60, connect=10, pool=None)
@@ -49,7 +49,11 @@ class Server:
     ) -> None:
         limits = httpx.Limits(max_connections=connections, keepalive_expiry=IDLE_S)
         self._http = httpx.AsyncClient(
-            base_url=url, timeout=TIMEOUT_S, limits=limits, follow_redirects=True
+            base_url=url,
+            timeout=TIMEOUT_S,
+            limits=limits,
+            follow_redirects=True,
+            mounts=without_proxy(url),
         )
         self._keys = keys
         self._fetch = fetch

@@ -6,6 +6,9 @@ with prompts or generated content are never reported.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from prometheus_client import CollectorRegistry
 
 from service.jobs.model.histogram import Histogram
@@ -18,6 +21,8 @@ REQUEST_MODEL = "gen_ai.request.model"
 RESPONSE_MODEL = "gen_ai.response.model"
 SERVICE = {OPERATION: "generate_content", PROVIDER: "atelier"}
 """Attributes common to all spans and metrics."""
+
+MAX_OTLP_INTEGER = 2**63 - 1
 
 DURATION = "gen_ai.server.request.duration"
 DURATION_BUCKETS_S = (
@@ -52,11 +57,19 @@ def attributes(job: Job) -> Attributes:
         **SERVICE,
         REQUEST_MODEL: request_model(job),
         "gen_ai.request.choice.count": job.images,
-        **({"gen_ai.request.seed": request["seed"]} if "seed" in request else {}),
+        **_seed(request),
         "gen_ai.output.type": "video" if (request.get("num_frames") or 1) > 1 else "image",
         RESPONSE_MODEL: job.model,
         "gen_ai.response.id": job.id,
     }
+
+
+def _seed(request: Mapping[str, Any]) -> Attributes:
+    """Return the seed's attribute; a text if it exceeds the signed integers of OTLP."""
+    if "seed" not in request:
+        return {}
+    seed = request["seed"]
+    return {"gen_ai.request.seed": seed if seed <= MAX_OTLP_INTEGER else str(seed)}
 
 
 class Durations:

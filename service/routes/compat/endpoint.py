@@ -4,14 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Discriminator, Tag
 
+from service.errors.field_paths import UNION_TAG
 from service.errors.forms import ErrorForm
 
 CONTENT_POLICY = {"refused_by_safety": "content_policy_violation"}
 """Error code of OpenAI's and fal's APIs for requests that the safety check rejects."""
+
+
+OBJECT, TEXT = f"{UNION_TAG}object", f"{UNION_TAG}text"
+"""Tags of the members of a union of an object and a text; paths of errors omit them."""
+
+
+def kind_of_value(value: Any) -> str:
+    """Return the tag of an object or a text in a union."""
+    return OBJECT if isinstance(value, Mapping | BaseModel) else TEXT
+
+
+TextOrObject = Annotated[
+    Annotated[str, Tag(TEXT)] | Annotated[dict[str, Any], Tag(OBJECT)],
+    Discriminator(kind_of_value),
+]
+"""Name, or an object with a name and options."""
 
 
 @dataclass(frozen=True)

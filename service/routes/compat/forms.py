@@ -47,6 +47,7 @@ class FilesPart:
     def begin(self) -> None:
         """Begin the next file."""
         self.files.append(HeldPart(self.max_bytes, self.what, self._hold))
+        self.files[-1].filename = self.filename
 
     def add(self, data: bytes) -> None:
         """Append a chunk to the current file. Raises: as `HeldPart.add`."""
@@ -56,8 +57,11 @@ class FilesPart:
         """Do nothing: the files stay in memory."""
 
     def contents(self) -> list[bytes]:
-        """Return the contents of the files."""
-        return [bytes(file.data) for file in self.files]
+        """Return the contents of the files.
+
+        Browsers send an empty part without a file name for an input without a file; it is skipped.
+        """
+        return [bytes(file.data) for file in self.files if file.data or file.filename]
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ async def read(
     await read_form(request, {**text_parts, **file_parts}, max_bytes)
     return Form(
         {name: part.text() for name, part in text_parts.items() if part.is_present},
-        {name: part.contents() for name, part in file_parts.items() if part.files},
+        {name: data for name, part in file_parts.items() if (data := part.contents())},
     )
 
 

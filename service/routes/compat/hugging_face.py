@@ -104,7 +104,7 @@ DOCUMENTS = documents.operation(
 )
 
 
-@router.post("/{model}", **DOCUMENTS)
+@router.post("/{model:path}", **DOCUMENTS)
 async def hugging_face_infer(
     model: Annotated[str, Path(description="A model's `name`.")], call: ByBearer
 ) -> Response:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,7 @@ from service.http.body import read_json
 from service.http.inflight_limits import Hold
 from service.http.request_ids import request_id_of
 from service.jobs import job_spans
-from service.jobs.model.job import Job
+from service.jobs.model.job import FieldWarning, Job
 from service.responses.wait import while_connected
 from service.routes.compat import forms
 from service.routes.compat.call import Call
@@ -94,6 +94,7 @@ class IncomingRequest:
         names: FieldNames = SAME_NAMES,
         headers: Mapping[str, str] | None = None,
         previews: int = 0,
+        warnings: Sequence[FieldWarning] = (),
     ) -> Job:
         """Admit a request in this API's fields; return its job.
 
@@ -101,6 +102,7 @@ class IncomingRequest:
             names: names of this API's fields in the vendor's API, for errors.
             headers: by lower-case name. Default: the request's.
             previews: number of previews that the client requested.
+            warnings: about fields of the vendor's API that have no effect here.
 
         Raises: Problem, ClientDisconnect: as `admit`.
         """
@@ -113,6 +115,7 @@ class IncomingRequest:
             previews,
             call.key_id,
             request_id_of(call.request),
+            tuple(warnings),
         )
         with renaming(names):
             body = self._attempt.read(fields)

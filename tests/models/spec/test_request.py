@@ -72,8 +72,8 @@ def test_pass_of_progressive_size_is_typed() -> None:
 @pytest.mark.parametrize(
     ("changes", "field", "message"),
     [
-        ({"width": 0}, "width", "must be greater than or equal to 1"),
-        ({"width": None}, "width", "is needed"),
+        ({"width": 0}, "width", "must be at least 1"),
+        ({"width": None}, "width", "is required"),
         ({"sigmas": [0.5, 0.5]}, "sigmas", "must fall from at most 1 and stay above 0"),
     ],
 )

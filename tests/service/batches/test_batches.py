@@ -366,7 +366,11 @@ async def test_lines_may_ask_for_images_as_openai_s_clients_do(
         body = {"model": MODEL, "prompt": "a cat", "n": 2, "seed": number, **more}
         return {"custom_id": f"cat-{number}", "method": "POST", "url": url, "body": body}
 
-    lines = (requested(0), requested(1, response_format="url"), requested(2, style="vivid"))
+    lines = (
+        requested(0, style="vivid"),
+        requested(1, response_format="url"),
+        requested(2, background="transparent"),
+    )
     file = await client.files.create(file=jsonl(*lines), purpose="batch")
     batch = await client.batches.create(
         input_file_id=file.id, endpoint=url, completion_window="24h"
@@ -379,7 +383,9 @@ async def test_lines_may_ask_for_images_as_openai_s_clients_do(
     assert second[1]["url"].startswith("/links/")
     (wrong,) = (await results(client, batch.error_file_id)).values()
     assert wrong["response"]["status_code"] == 400
-    assert wrong["response"]["body"]["error"]["param"] == "style"
+    assert wrong["response"]["body"]["error"]["param"] == "background"
+    (warning,) = records["cat-0"]["response"]["body"]["warnings"]
+    assert warning["field"] == "style"
 
 
 async def test_a_file_s_id_that_is_no_text_is_refused(client: AsyncOpenAI, address: str) -> None:

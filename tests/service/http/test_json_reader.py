@@ -92,3 +92,14 @@ def test_a_value_is_read(text: str, value: Any) -> None:
 def test_what_is_no_value(text: str) -> None:
     with pytest.raises(ValueError, match="value"):
         parse_value(text)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 1000])
+def test_a_byte_order_mark_is_skipped(size: int) -> None:
+    assert in_pieces(b"\xef\xbb\xbf" + b'{"a": "\xef\xbb\xbf"}', size) == {"a": "\ufeff"}
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf_16_is_named(encoding: str) -> None:
+    with pytest.raises(Malformed, match="it is in UTF-16; send it in UTF-8"):
+        parse_object("\ufeff{}".encode(encoding))

@@ -21,7 +21,7 @@ async def test_put_stores_the_whole_job(queue: Queue) -> None:
         tenant="acme",
         priority=PRIORITIES["high"],
         deadline_at=time.time() + 60,
-        request={"prompt": 'ein "roter" Kreis \ud800 /é', "seed": 2**63 - 1, "sigmas": [1.0, 0.5]},
+        request={"prompt": 'ein "roter" Kreis \ud800 /é', "seed": 2**64 - 1, "sigmas": [1.0, 0.5]},
         images=3,
         metadata={"a": "b"},
     )

@@ -70,14 +70,14 @@ def test_intervals_are_sorted_and_empty_ones_left_out() -> None:
 @pytest.mark.parametrize(
     ("lora", "field", "said"),
     [
-        ({"scale": 1}, "loras.0.name", "Field required"),
+        ({"scale": 1}, "loras.0.name", "is required"),
         ({"name": "ink", "weight": 1}, "loras.0.weight", "there is no such field"),
-        ({"name": "ink", "scale": 101}, "loras.0.scale", "less than or equal to 100"),
-        ({"name": "ink", "scale": -101}, "loras.0.scale", "greater than or equal to -100"),
-        ({"name": "ink", "scale": "1"}, "loras.0.scale", "valid number"),
-        ({"name": "ink", "scale": True}, "loras.0.scale", "valid number"),
-        ({"name": "ink", "scale": None}, "loras.0.scale", "valid number"),
-        ({"name": "ink", "scale": []}, "loras.0.scale", "at least 1 item"),
+        ({"name": "ink", "scale": 101}, "loras.0.scale", "at most 100"),
+        ({"name": "ink", "scale": -101}, "loras.0.scale", "at least -100"),
+        ({"name": "ink", "scale": "1"}, "loras.0.scale", "must be a number"),
+        ({"name": "ink", "scale": True}, "loras.0.scale", "must be a number"),
+        ({"name": "ink", "scale": None}, "loras.0.scale", "must be a number"),
+        ({"name": "ink", "scale": []}, "loras.0.scale", "at least 1 entry"),
         ({"name": "ink", "scale": [{"from": 0, "to": 1}]}, "loras.0.scale.0.scale", "required"),
         (
             {"name": "ink", "scale": [{"from": 0.4, "to": 0.4, "scale": 1}]},
@@ -87,7 +87,7 @@ def test_intervals_are_sorted_and_empty_ones_left_out() -> None:
         (
             {"name": "ink", "scale": [{"from": 0, "to": 1.1, "scale": 1}]},
             "loras.0.scale.0.to",
-            "less than or equal to 1",
+            "at most 1",
         ),
         (
             {"name": "ink", "scale": [{"start": 0, "to": 1, "scale": 1}]},
@@ -108,7 +108,7 @@ def test_intervals_are_sorted_and_empty_ones_left_out() -> None:
         (
             {"name": "ink", "scale": [{"from": 0, "to": 1, "scale": 1}] * 17},
             "loras.0.scale",
-            "at most 16 items",
+            "at most 16 entries",
         ),
     ],
 )

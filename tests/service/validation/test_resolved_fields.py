@@ -123,7 +123,7 @@ def test_request_is_validated_as_its_family_class() -> None:
         update={"limits": SPEC.limits.model_copy(update={"max_sequence_length": 1024})}
     )
     wrong = wrong_fields(long, max_sequence_length=513)
-    assert wrong == {"max_sequence_length": "must be less than or equal to 512"}
+    assert wrong == {"max_sequence_length": "must be at most 512"}
     newer = long.model_copy(update={"family": "a family of a newer release"})
     assert resolved(newer, max_sequence_length=513).fields["max_sequence_length"] == 513
 

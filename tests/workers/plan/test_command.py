@@ -136,7 +136,7 @@ def test_programs_are_really_compiled_for_tpus(tiny: Path) -> None:
         (["--mesh", "eight"], "wants AXIS=N"),
         (["--width", "101"], "width: must be a positive multiple of"),
         (["--width", "4096"], "width: must be 4 to"),
-        (["--hires", "scale=9"], r"hires\.scale: Input should be less than or equal to 8"),
+        (["--hires", "scale=9"], r"hires\.scale: must be at most 8"),
         (["--hires", "upscaler=photo"], r"hires\.upscaler: must be latent or lanczos"),
         (["--hires", "width=4096"], r"hires\.width: must be 4 to"),
         (["--num-frames", "5"], "num_frames: .* has no such field"),

@@ -52,7 +52,7 @@ def test_the_smaller_size_of_what_is_compiled_first_is_listed_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hires", "message"), [(True, "hires: Input should be"), ({"scale": "2"}, r"hires\.scale: ")]
+    ("hires", "message"), [(True, "hires: must be an object"), ({"scale": "2"}, r"hires\.scale: ")]
 )
 def test_a_mistyped_hires_fix_is_named(hires: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=rf"models\..*\.warmup\.{message}"):

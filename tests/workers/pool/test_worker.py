@@ -117,7 +117,7 @@ async def test_jobs_become_files(
     Each image equals the reference with its own seed.
     """
     jobs = [toy_job(seed=10 * i, num_inference_steps=3 + i) for i in range(6)]
-    jobs.append(toy_job(seed=2**63 - 4, num_images=3))
+    jobs.append(toy_job(seed=2**64 - 4, num_images=3))
     for job in jobs:
         await queue.put(job)
     async with at_work(pipeline, layout, queue, store):

@@ -14,6 +14,7 @@ from service.routes.compat import documents
 from service.routes.compat.a1111 import masks, results
 from service.routes.compat.a1111.bodies import A1111Error, ImageToImage, TextToImage
 from service.routes.compat.a1111.choice import model_in_body, model_of
+from service.routes.compat.a1111.control_units import alwayson_scripts, controls_of
 from service.routes.compat.a1111.router import ByKey, router
 from service.routes.compat.a1111.translation import field_names, to_generate_fields
 from service.routes.compat.call import Call
@@ -47,9 +48,12 @@ async def _generate(call: Call, kind: type[TextToImage]) -> Response:
             body = await incoming.json(kind, model_in_body)
             spec = await model_of(call, body)
             fields = to_generate_fields(body, spec)
+            controls = controls_of(alwayson_scripts(body), spec, fields.get("image"))
             masked = await masks.prepare_masked_request(call, body, spec)
             job = await incoming.admit(
-                fields | (masked.fields if masked else {}), field_names(body)
+                fields | controls.fields | (masked.fields if masked else {}),
+                field_names(body),
+                warnings=controls.warnings,
             )
         with job_headers_on_errors(job):
             async with _registered_as_waiting(call, job):

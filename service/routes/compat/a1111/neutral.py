@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from service.errors.problems import FieldError, Invalid
+from service.routes.compat.a1111 import control_units
 from service.routes.compat.a1111.bodies import ImageToImage, TextToImage
 from service.schemas.unknown_fields import unknown_field
 
@@ -72,7 +73,7 @@ NEUTRAL_OPTIONS: Mapping[str, Sequence[Any]] = {
 def check(body: TextToImage, *, has_mask: bool = False) -> None:
     """Check the fields and options that the conversion does not read. Raises: Invalid."""
     errors = [*_wrong(body.__pydantic_extra__ or {}, has_mask)]
-    errors += _wrong_options(body.override_settings or {})
+    errors += wrong_options(body.override_settings or {}, "override_settings.")
     if errors:
         raise Invalid(errors)
 
@@ -106,6 +107,8 @@ def _running_scripts(scripts: Any) -> Iterator[FieldError]:
         yield FieldError("alwayson_scripts", "must be an object")
         return
     for name, script in scripts.items():
+        if str(name).lower() in control_units.NAMES:
+            continue
         args = script.get("args") if isinstance(script, dict) else script
         if args and not _is_off(args):
             message = "is not supported; switch the extension off"
@@ -119,13 +122,18 @@ def _is_off(args: Any) -> bool:
     return first is False or first is None
 
 
-def _wrong_options(options: Mapping[str, Any]) -> Iterator[FieldError]:
+def wrong_options(options: Mapping[str, Any], prefix: str = "") -> Iterator[FieldError]:
+    """Report options of `override_settings` and of `options` that would change the image.
+
+    Args:
+        prefix: path of the options in the request, with a dot.
+    """
     for name, value in options.items():
         if name == "sd_model_checkpoint" or name in IGNORED_OPTIONS:
             continue
         allowed = NEUTRAL_OPTIONS.get(name)
         if allowed is None:
             message = "is not supported; leave it out. The supported option is sd_model_checkpoint"
-            yield FieldError(f"override_settings.{name}", message)
+            yield FieldError(f"{prefix}{name}", message)
         elif value not in allowed:
-            yield FieldError(f"override_settings.{name}", _not_served(allowed))
+            yield FieldError(f"{prefix}{name}", _not_served(allowed))

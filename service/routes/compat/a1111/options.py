@@ -6,9 +6,10 @@ from typing import Any
 
 from pydantic import ConfigDict
 
-from service.errors.problems import FieldError, Invalid
+from service.errors.problems import Invalid
 from service.http.negotiation import JSON
 from service.routes.compat import documents
+from service.routes.compat.a1111 import neutral
 from service.routes.compat.a1111.bodies import A1111Error
 from service.routes.compat.a1111.choice import image_models, select_model, selected_model
 from service.routes.compat.a1111.router import ByKey, router
@@ -25,7 +26,10 @@ OPTIONS = with_example(EXAMPLE | FIXED) | documents.errors(A1111Error, 401, 422,
 
 
 class A1111Options(CompatibleRequestBody):
-    """Options to set: `sd_model_checkpoint`; all others must keep their value."""
+    """Options to set: `sd_model_checkpoint`.
+
+    Those of `override_settings` are accepted, too, if they would not change the image.
+    """
 
     model_config = ConfigDict(extra="allow", json_schema_extra=schema_example(EXAMPLE))
 
@@ -57,12 +61,12 @@ async def sdapi_set_options(call: ByKey) -> None:
     async with receive_request(call) as incoming:
         body = await incoming.json(A1111Options)
         current = await _options(call)
-        errors = [
-            FieldError(name, f"cannot be set here; it is {current.get(name)!r}")
+        changed = {
+            name: value
             for name, value in (body.__pydantic_extra__ or {}).items()
-            if value != current.get(name)
-        ]
-        if errors:
+            if name not in current or value != current[name]
+        }
+        if errors := [*neutral.wrong_options(changed)]:
             raise Invalid(errors)
         if body.sd_model_checkpoint is not None:
             await select_model(call, body.sd_model_checkpoint)

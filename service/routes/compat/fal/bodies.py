@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import Response
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Discriminator, Tag
 
+from service.errors.field_paths import UNION_TAG
 from service.errors.problems import Problem
 from service.http.negotiation import JSON
-from service.routes.compat.endpoint import CONTENT_POLICY, CompatibleRequestBody
+from service.routes.compat.endpoint import (
+    CONTENT_POLICY,
+    OBJECT,
+    TEXT,
+    CompatibleRequestBody,
+    TextOrObject,
+    kind_of_value,
+)
 from service.schemas.examples import Example, schema_example
 
 JOB = "job_0f8a1c2d3e4b5a69"
@@ -41,6 +49,15 @@ class FalLora(CompatibleRequestBody):
     """Strength of the adapter."""
 
 
+FAL, NATIVE = f"{UNION_TAG}fal", f"{UNION_TAG}native"
+
+
+def _kind_of_lora(value: Any) -> str:
+    """Return the tag of an adapter: with fal's `path`, or as in `POST /v1/generate`."""
+    is_fal = isinstance(value, FalLora) or (isinstance(value, dict) and "path" in value)
+    return FAL if is_fal else NATIVE
+
+
 class FalRequest(CompatibleRequestBody):
     """Arguments: common fal names, or any field of `POST /v1/generate`."""
 
@@ -49,15 +66,29 @@ class FalRequest(CompatibleRequestBody):
         json_schema_extra=schema_example({"prompt": "a cat", "image_size": "square", "seed": 7}),
     )
 
-    image_size: FalSize | str | None = None
+    image_size: (
+        Annotated[
+            Annotated[FalSize, Tag(OBJECT)] | Annotated[str, Tag(TEXT)],
+            Discriminator(kind_of_value),
+        ]
+        | None
+    ) = None
     """Width and height, or the name of a fal size, such as `square_hd` (1024 x 1024)."""
     image_url: str | None = None
     """Input image, as a data URI: `image`."""
     mask_url: str | None = None
     """Inpainting mask, white where the image is regenerated: `mask_image`."""
-    scheduler: str | dict[str, Any] | None = None
+    scheduler: TextOrObject | None = None
     """Name of one of the model's schedulers, or an object with its options."""
-    loras: list[FalLora | dict[str, Any]] | None = None
+    loras: (
+        list[
+            Annotated[
+                Annotated[FalLora, Tag(FAL)] | Annotated[dict[str, Any], Tag(NATIVE)],
+                Discriminator(_kind_of_lora),
+            ]
+        ]
+        | None
+    ) = None
     """Adapters by name."""
     output_format: str | None = None
     """File format: `output.format`."""

@@ -12,6 +12,7 @@ from service.http.negotiation import JSON
 from service.jobs.model.job import Job
 from service.responses.render import job_headers as names_of_job
 from service.responses.render import job_headers_on_errors, problem_without_output
+from service.responses.warning_header import warning_header
 from service.routes.compat import documents
 from service.routes.compat.call import Call, call_by, documented
 from service.routes.compat.endpoint import CompatibleEndpoint
@@ -24,7 +25,7 @@ from service.routes.compat.fal.bodies import (
     FalSubmitted,
     error_form,
 )
-from service.routes.compat.fal.translation import field_names, model_of, to_generate_fields
+from service.routes.compat.fal.translation import field_names, to_generate_fields
 from service.routes.compat.fal.views import result, status, submitted
 from service.routes.compat.incoming_request import receive_request
 from service.routes.compat.outcome import wait_for_success
@@ -78,10 +79,12 @@ async def fal_status(
     app: App,
     request_id: Id,
     call: ByKey,
+    response: Response,
     logs: Annotated[bool, Query(description="Whether to show the progress.")] = False,
 ) -> FalStatus:
     """Return a request's progress."""
     job = await call.front.job(request_id, call.tenant)
+    response.headers.update(warning_header(job.warnings))
     return await status(call, app, job, with_logs=logs)
 
 
@@ -90,9 +93,10 @@ async def fal_status(
     responses=ERRORS,
     response_model_exclude_none=True,
 )
-async def fal_result(app: App, request_id: Id, call: ByKey) -> FalResult:
+async def fal_result(app: App, request_id: Id, call: ByKey, response: Response) -> FalResult:
     """Return the result of a request."""
     job = await call.front.job(request_id, call.tenant)
+    response.headers.update(warning_header(job.warnings))
     if not job.state.ended:
         raise Malformed("the request is still in progress; poll its status", code="in_progress")
     if not job.state.is_done:
@@ -123,9 +127,10 @@ async def fal_cancel(app: App, request_id: Id, call: ByKey) -> FalCanceled:
 
 async def _admit(call: Call, app: str) -> Job:
     async with receive_request(call) as incoming:
-        body = await incoming.json(FalRequest, lambda _: model_of(app))
+        model = await call.front.models.find(app)
+        body = await incoming.json(FalRequest, lambda _: model)
         priority = call.request.headers.get("x-fal-queue-priority")
-        return await incoming.admit(to_generate_fields(body, app, priority), field_names(body))
+        return await incoming.admit(to_generate_fields(body, model, priority), field_names(body))
 
 
 ENDPOINT = CompatibleEndpoint(

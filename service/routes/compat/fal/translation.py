@@ -23,13 +23,8 @@ PRIORITIES = ("low", "normal")
 """Supported values of `X-Fal-Queue-Priority`, which equal this API's priorities."""
 
 
-def model_of(app: str) -> str:
-    """Return the model's name: the last path segment of the app."""
-    return app.rpartition("/")[2]
-
-
-def to_generate_fields(body: FalRequest, app: str, priority: str | None) -> dict[str, Any]:
-    """Convert a fal request to the fields of `POST /v1/generate`. Raises: Invalid."""
+def to_generate_fields(body: FalRequest, model: str, priority: str | None) -> dict[str, Any]:
+    """Convert a fal request for a model to the fields of `POST /v1/generate`. Raises: Invalid."""
     extra_fields = body.__pydantic_extra__ or {}
     if "model" in extra_fields:
         raise Invalid([FieldError("model", "the model is part of the path; leave it out")])
@@ -46,7 +41,7 @@ def to_generate_fields(body: FalRequest, app: str, priority: str | None) -> dict
     present = {name: value for name, value in converted.items() if value is not None}
     if duplicates := sorted(present.keys() & extra_fields.keys()):
         raise Invalid([FieldError(name, "is given under two names") for name in duplicates])
-    return {**extra_fields, **present, "model": model_of(app)}
+    return {**extra_fields, **present, "model": model}
 
 
 def _lora(lora: FalLora | dict[str, Any]) -> dict[str, Any]:

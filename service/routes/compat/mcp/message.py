@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.types import Message as ReceivedMessage
 from starlette.types import Receive
 
-from service.errors.problems import BodyTooLarge
+from service.errors.problems import BodyTooLarge, Malformed
 from service.http.body import SLICE_BYTES
 from service.http.inflight_limits import Hold
 from service.http.json_reader import JsonReader
@@ -56,10 +57,14 @@ class Message:
                 reader.feed(data[start : start + SLICE_BYTES])
                 await asyncio.sleep(0)
         self._is_read = True
-        body = await asyncio.to_thread(
-            lambda: json.dumps(self._shortened(reader.finish())).encode()
-        )
+        body = await asyncio.to_thread(lambda: self._body(reader.finish()))
         return {"type": "http.request", "body": body, "more_body": False}
+
+    def _body(self, message: dict[str, Any]) -> bytes:
+        """Return the shortened message for the SDK. Raises: Malformed: no JSON-RPC message."""
+        if reason := _fault_of(message):
+            raise Malformed(f"the body is no JSON-RPC message: {reason}")
+        return json.dumps(self._shortened(message)).encode()
 
     def _shortened(self, value: Any) -> Any:
         """Replace long texts in a JSON value with placeholders."""
@@ -73,3 +78,21 @@ class Message:
             case list():
                 return [self._shortened(member) for member in value]
         return value
+
+
+def _fault_of(message: Mapping[str, Any]) -> str:
+    """Return why an object is no JSON-RPC message; empty if it is one.
+
+    Source: JSON-RPC 2.0, sections 4 and 5.
+    """
+    number = message.get("id")
+    if message.get("jsonrpc") != "2.0":
+        return 'jsonrpc must be "2.0"'
+    if isinstance(number, bool) or not isinstance(number, str | int | None):
+        return "id must be a whole number or a text"
+    if "method" not in message:
+        return "" if message.keys() & {"result", "error"} else "method is required"
+    if not isinstance(message["method"], str):
+        return "method must be a text"
+    is_object = isinstance(message.get("params"), Mapping | None)
+    return "" if is_object else "params must be an object"

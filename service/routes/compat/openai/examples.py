@@ -37,6 +37,7 @@ IMAGES: Example = {
     "data": [{"b64_json": _PIXEL, "url": None, "revised_prompt": None, "seed": 7}],
     **_ABOUT,
     "usage": _USAGE,
+    "warnings": [],
 }
 EVENT: Example = {
     "type": "image_generation.completed",
@@ -44,6 +45,84 @@ EVENT: Example = {
     "created_at": 1_769_860_801,
     **_ABOUT,
     "usage": _USAGE,
+}
+
+CHAT: Example = {
+    "model": "flux-demo",
+    "messages": [{"role": "user", "content": "a red circle on a blue background"}],
+    "modalities": ["image", "text"],
+    "seed": 7,
+}
+_CHAT_IMAGE = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{_PIXEL}"}}
+COMPLETION: Example = {
+    "id": "chatcmpl-job_0f8a1c2d3e4b5a69",
+    "object": "chat.completion",
+    "created": 1_769_860_800,
+    "model": "flux-demo",
+    "choices": [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "", "images": [_CHAT_IMAGE]},
+            "finish_reason": "stop",
+        }
+    ],
+    "usage": {"prompt_tokens": 64, "completion_tokens": 16, "total_tokens": 80},
+    "warnings": [],
+}
+CHUNK: Example = {
+    "id": COMPLETION["id"],
+    "object": "chat.completion.chunk",
+    "created": 1_769_860_800,
+    "model": "flux-demo",
+    "choices": [{"index": 0, "delta": {"images": [_CHAT_IMAGE]}, "finish_reason": None}],
+}
+RESPOND: Example = {
+    "model": "flux-demo",
+    "input": "a red circle on a blue background",
+    "tools": [{"type": "image_generation", "size": "64x64"}],
+}
+RESPONSE: Example = {
+    "id": "resp_job_0f8a1c2d3e4b5a69",
+    "object": "response",
+    "created_at": 1_769_860_800,
+    "status": "completed",
+    "error": None,
+    "incomplete_details": None,
+    "instructions": None,
+    "metadata": {},
+    "model": "flux-demo",
+    "output": [
+        {
+            "id": "ig_job_0f8a1c2d3e4b5a69_0",
+            "type": "image_generation_call",
+            "status": "completed",
+            "result": _PIXEL,
+            **_ABOUT,
+        }
+    ],
+    "parallel_tool_calls": False,
+    "previous_response_id": None,
+    "store": False,
+    "temperature": None,
+    "tool_choice": "auto",
+    "tools": [{"type": "image_generation"}],
+    "top_p": None,
+    "usage": {
+        "input_tokens": 64,
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": 16,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": 80,
+    },
+    "warnings": [],
+}
+PARTIAL: Example = {
+    "type": "response.image_generation_call.partial_image",
+    "sequence_number": 5,
+    "output_index": 0,
+    "item_id": "ig_job_0f8a1c2d3e4b5a69_0",
+    "partial_image_index": 0,
+    "partial_image_b64": _PIXEL,
 }
 
 VIDEO_REQUEST: Example = {

@@ -14,7 +14,7 @@ from pydantic import ConfigDict
 
 from models.spec.hires import generated_size
 from models.spec.quality_presets import EXACT
-from service.jobs.model.job import Job
+from service.jobs.model.job import FieldWarning, Job
 from service.routes.compat.openai import examples
 from service.routes.compat.openai.qualities import openai_quality
 from service.schemas.examples import schema_example as shown_example
@@ -80,6 +80,8 @@ class ImagesView(View):
     """Width and height in pixels."""
     usage: TokensView
     """Token counts of the request."""
+    warnings: list[FieldWarning]
+    """Fields that were not used as written, or had no effect."""
 
 
 def to_images_view(job: Job, links: Sequence[str] = (), files: Sequence[bytes] = ()) -> ImagesView:
@@ -94,6 +96,7 @@ def to_images_view(job: Job, links: Sequence[str] = (), files: Sequence[bytes] =
         created=int(job.finished_at or job.created_at),
         data=data,
         usage=tokens_of(job, len(job.outputs)),
+        warnings=job.warnings,
         **image_properties(job),
     )
 

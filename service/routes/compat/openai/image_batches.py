@@ -9,9 +9,10 @@ from service.admission.parse import parse_as, parse_body
 from service.batches.endpoint import BatchEndpoint, Body
 from service.errors.problems import FieldError, Invalid, Problem
 from service.front_end.front_end import FrontEnd
-from service.jobs.model.job import Job
+from service.jobs.model.job import FieldWarning, Job
 from service.routes.compat.names import renaming
 from service.routes.compat.openai.errors import error_of, status_of
+from service.routes.compat.openai.ignored_fields import warnings_of
 from service.routes.compat.openai.image_answers import to_images_view
 from service.routes.compat.openai.image_requests import (
     ImageRequest,
@@ -57,10 +58,15 @@ async def _answer(front: FrontEnd, job: Job, body: Body) -> Body:
     return to_images_view(job, files=data).model_dump(mode="json")
 
 
+async def _warnings(front: FrontEnd, body: Body) -> list[FieldWarning]:
+    request = _parse(body)
+    return warnings_of(request, (await front.models.get(request.model)).spec)
+
+
 def _error(problem: Problem) -> Body:
     return {"error": error_of(problem)}
 
 
 IMAGES = BatchEndpoint(
-    "/v1/images/generations", _parse_and_check, _request, _answer, _error, status_of
+    "/v1/images/generations", _parse_and_check, _request, _answer, _error, status_of, _warnings
 )

@@ -53,11 +53,13 @@ class ImageRequest(CompatibleRequestBody):
     output_compression: Annotated[int, Field(ge=0, le=100)] | None = None
     """Encoding quality of JPEG and WebP."""
     background: Literal["auto", "opaque", "transparent"] | None = None
-    """Background; no model here supports a transparent background."""
+    """Background; `transparent` is rejected, since no model here generates an alpha channel."""
     moderation: Literal["auto", "low"] | None = None
     """Accepted without effect: the operator configures the safety check."""
+    service_tier: str | None = None
+    """Accepted without effect: `priority` orders the jobs of a key."""
     style: str | None = None
-    """Rejected: describe the style in the prompt."""
+    """Accepted without effect, with a warning: describe the style in the prompt."""
     user: str | None = None
     """Identifier of an end user, stored in the job's metadata."""
     safety_identifier: str | None = None
@@ -101,7 +103,7 @@ class ImageEditForm(ImageRequest):
     model_config = ConfigDict(json_schema_extra=_with_image_and_mask)
 
     input_fidelity: Literal["low", "high"] | None = None
-    """Fidelity to the input image: `low` (default); `high` is rejected, since `strength` controls
+    """Fidelity to the input image: `low` (default); `high` has no effect, since `strength` controls
     this."""
 
 
@@ -159,14 +161,6 @@ def _unserved(body: ImageRequest, spec: ModelSpec) -> Iterator[FieldError]:
         yield FieldError("model", message)
     if body.background == "transparent":
         yield FieldError("background", "no model here generates transparent images; leave it out")
-    if body.style is not None:
-        yield FieldError("style", "is not supported; describe the style in the prompt")
-    if getattr(body, "input_fidelity", None) == "high":
-        yield FieldError("input_fidelity", "is not supported; strength determines how much changes")
-    if body.stream and body.response_format == "url":
-        yield FieldError("response_format", "a stream contains images in base64; leave it out")
-    if body.partial_images and not body.stream:
-        yield FieldError("partial_images", "are sent in streams only; send stream: true")
 
 
 def field_names(body: ImageRequest) -> FieldNames:

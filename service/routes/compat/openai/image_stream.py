@@ -6,31 +6,23 @@ Source: openai-python, src/openai/types/image_gen_stream_event.py, image_edit_st
 from __future__ import annotations
 
 import base64
-import json
-from collections.abc import AsyncIterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from fastapi import Response
-from fastapi.responses import StreamingResponse
 from pydantic import ConfigDict
-from redis.exceptions import RedisError
 
-from service.errors.handlers import log
 from service.errors.problems import Problem
-from service.http.inflight_limits import Hold, slices
-from service.http.negotiation import EVENTS
+from service.http.inflight_limits import Hold
 from service.jobs.model.job import Job
 from service.jobs.model.previews import is_due
 from service.jobs.queue import Event
-from service.jobs.storage.errors import StoreError
-from service.responses.render import KEEP_ALIVE, job_headers, problem_without_output
-from service.responses.wait import events_of
 from service.routes.compat.call import Call
 from service.routes.compat.openai import examples
 from service.routes.compat.openai.errors import error_of
 from service.routes.compat.openai.image_answers import TokensView, image_properties, tokens_of
-from service.routes.compat.outcome import cancel_in_background, read_output_files
+from service.routes.compat.openai.job_stream import sent_event, stream_job
 from service.schemas.examples import schema_example
 from service.schemas.response import View
 
@@ -88,82 +80,59 @@ def stream_response(call: Call, job: Job, kind: Kind, partials: int, waiting: Ho
         partials: maximum number of previews.
         waiting: counts the open stream, which takes ownership of it.
     """
-    events = _stream(call, job, kind, PartialImages(partials), waiting.transfer())
-    headers = job_headers(job) | {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(events, headers=headers, media_type=EVENTS)
+    return stream_job(call, job, ImageEvents(job, kind, PartialImages(partials)), waiting)
 
 
-async def _stream(
-    call: Call, job: Job, kind: Kind, partials: PartialImages, waiting: Hold
-) -> AsyncIterator[bytes]:
-    front, is_left = call.front, True
-    hold = front.bodies.hold(waiting.client)
-    try:
-        async for event in events_of(front, job.id, "0"):
-            if event is None:
-                yield KEEP_ALIVE
-            elif event.name == "preview" and partials.takes(event.data["step"], job.steps):
-                yield _partial_event(job, kind, event, partials.sent - 1)
-        is_left = False
-        async for message in _final_events(call, job, kind, hold):
-            for part in slices(message):
-                yield part
-    except (RedisError, StoreError) as error:
-        is_left = False
-        log.warning("a stream of %s was interrupted: %s", job.id, error)
-    finally:
-        hold.close()
-        waiting.close()
-        if is_left:
-            cancel_in_background(call, job)
+@dataclass(frozen=True)
+class ImageEvents:
+    """Events of OpenAI's image API about one job."""
+
+    job: Job
+    kind: Kind
+    partials: PartialImages
+
+    def begin(self) -> Iterator[bytes]:
+        """Yield nothing: the stream begins with the first preview."""
+        yield from ()
+
+    def preview(self, event: Event) -> Iterator[bytes]:
+        """Yield a partial image if one is due."""
+        if not self.partials.takes(event.data["step"], self.job.steps):
+            return
+        data, media_type = preview_of(event)
+        yield _serialized(
+            ImageEvent(
+                type=f"{self.kind}.partial_image",
+                b64_json=data,
+                created_at=int(self.job.created_at),
+                partial_image_index=self.partials.sent - 1,
+                **image_properties(self.job) | {"output_format": media_type.partition("/")[2]},
+            )
+        )
+
+    def finish(self, job: Job, files: Sequence[bytes]) -> Iterator[bytes]:
+        """Yield an event for each image."""
+        for data in files:
+            yield _serialized(
+                ImageEvent(
+                    type=f"{self.kind}.completed",
+                    b64_json=base64.b64encode(data).decode(),
+                    created_at=int(job.finished_at or job.created_at),
+                    usage=tokens_of(job, 1),
+                    **image_properties(job),
+                )
+            )
+
+    def fail(self, problem: Problem) -> Iterator[bytes]:
+        """Yield the event that OpenAI's SDKs raise as an error."""
+        yield sent_event({"type": "error", "error": error_of(problem)}, "error")
 
 
-def _partial_event(job: Job, kind: Kind, event: Event, index: int) -> bytes:
+def preview_of(event: Event) -> tuple[str, str]:
+    """Return a preview's image in base64, and its media type."""
     head, _, data = event.data["preview"].partition(",")
-    media_type = head.removeprefix("data:").partition(";")[0]
-    return _serialized(
-        ImageEvent(
-            type=f"{kind}.partial_image",
-            b64_json=data,
-            created_at=int(job.created_at),
-            partial_image_index=index,
-            **image_properties(job) | {"output_format": media_type.partition("/")[2]},
-        )
-    )
-
-
-async def _final_events(call: Call, job: Job, kind: Kind, hold: Hold) -> AsyncIterator[bytes]:
-    """Yield an event for each image, or an error event."""
-    try:
-        job = await call.front.job(job.id, job.tenant)
-        if not job.state.is_done:
-            raise problem_without_output(job)
-        contents = await read_output_files(call.front, job, hold)
-    except Problem as problem:
-        yield _error_event(problem)
-        return
-    for data in contents:
-        yield _completed_event(job, kind, data)
-
-
-def _completed_event(job: Job, kind: Kind, data: bytes) -> bytes:
-    return _serialized(
-        ImageEvent(
-            type=f"{kind}.completed",
-            b64_json=base64.b64encode(data).decode(),
-            created_at=int(job.finished_at or job.created_at),
-            usage=tokens_of(job, 1),
-            **image_properties(job),
-        )
-    )
-
-
-def _error_event(problem: Problem) -> bytes:
-    """Format the event that OpenAI's SDKs raise as an error."""
-    data = json.dumps({"type": "error", "error": error_of(problem)})
-    return f"event: error\ndata: {data}\n\n".encode()
+    return data, head.removeprefix("data:").partition(";")[0]
 
 
 def _serialized(event: ImageEvent) -> bytes:
-    data: dict[str, Any] = event.model_dump(exclude_none=True)
-    return f"event: {event.type}\ndata: {json.dumps(data)}\n\n".encode()
+    return sent_event(event.model_dump(exclude_none=True), event.type)

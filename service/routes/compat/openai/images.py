@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import APIRouter, Response
 
-from models.media.image_files import ImageFileError
-from models.spec.model_spec import ModelSpec
 from service.errors.problems import FieldError, Invalid
 from service.http.inflight_limits import HeldResponse, Hold
 from service.http.multipart import MEDIA_TYPE as FORM
@@ -19,21 +16,18 @@ from service.jobs.model.job import Job
 from service.responses.links import links_of
 from service.responses.render import job_headers as headers_of
 from service.responses.render import job_headers_on_errors
-from service.responses.wait import while_connected
-from service.routes.compat import documents, forms
+from service.routes.compat import documents
 from service.routes.compat.call import ByBearer, Call, documented
 from service.routes.compat.endpoint import CompatibleEndpoint
 from service.routes.compat.incoming_request import IncomingRequest, receive_request
 from service.routes.compat.openai.errors import ADMITTING, OpenAIError, openai_error
 from service.routes.compat.openai.examples import EVENT
-from service.routes.compat.openai.extra_fields import merge_extra_fields
+from service.routes.compat.openai.image_admission import ImageOptions, admit_images
 from service.routes.compat.openai.image_answers import ImagesView, to_images_view
 from service.routes.compat.openai.image_requests import (
     ImageEditForm,
     ImageRequest,
     ImageVariationForm,
-    field_names,
-    to_generate_fields,
 )
 from service.routes.compat.openai.image_stream import (
     EDIT,
@@ -42,7 +36,6 @@ from service.routes.compat.openai.image_stream import (
     Kind,
     stream_response,
 )
-from service.routes.compat.openai.sizes import naming_sizes, nearest
 from service.routes.compat.outcome import read_output_files, wait_for_success
 from service.routes.documented_responses import Documents
 
@@ -52,16 +45,6 @@ IMAGES = ("image", "image[]")
 """Form parts of input images; clients send several images as a list named `image[]`."""
 
 router = APIRouter(prefix=PREFIX, tags=["openai images"], dependencies=documented("bearer"))
-
-
-@dataclass(frozen=True)
-class ImageOptions:
-    """Parsed OpenAI request, with its files by field name of `POST /v1/generate`."""
-
-    body: ImageRequest
-    files: Mapping[str, bytes] = field(default_factory=dict)
-    references: Sequence[bytes] = ()
-    """Additional images, which become `reference_images`."""
 
 
 def _documents(kind: type[ImageRequest], media_type: str) -> Documents:
@@ -134,79 +117,17 @@ def _only(name: str, files: Sequence[bytes]) -> bytes:
     return files[0]
 
 
-def _check_count(parsed: ImageOptions, spec: ModelSpec) -> None:
-    """Check the number of images against the model's limit. Raises: Invalid."""
-    count, max_references = len(parsed.references), spec.limits.max_reference_images
-    if count > max_references:
-        message = (
-            f"has {1 + count} images; the model {spec.name!r} accepts {1 + max_references} at most"
-        )
-        raise Invalid([FieldError("image", message)])
-
-
-def _check_mask(fields: Mapping[str, Any], spec: ModelSpec) -> None:
-    """Check that a request for an inpainting model has a mask. Raises: Invalid."""
-    if spec.tasks == ("inpainting",) and "image" in fields and "mask_image" not in fields:
-        message = (
-            f"the model {spec.name!r} does inpainting: as mask, send an image that is transparent"
-            " where"
-        )
-        raise Invalid([FieldError("mask", f"{message} the image is to be regenerated")])
-
-
 async def _generate(call: Call, read: Any, kind: Kind) -> Response:
     """Admit a request and respond with its images. Raises: Problem."""
     with call.waiting() as waiting:
         async with receive_request(call) as incoming:
             parsed = await read(incoming)
-            job = await _admit(incoming, parsed)
+            job = await admit_images(incoming, parsed)
         with job_headers_on_errors(job):
             if parsed.body.stream:
                 return stream_response(call, job, kind, parsed.body.partial_images or 0, waiting)
             job = await wait_for_success(call, job)
             return await _answer(call, job, parsed.body)
-
-
-async def _admit(incoming: IncomingRequest, parsed: ImageOptions) -> Job:
-    front, body = incoming.call.front, parsed.body
-    spec = (await front.models.get(body.model)).spec
-    limits = front.settings.limits
-    _check_count(parsed, spec)
-    fields = to_generate_fields(body, spec)
-    fields = merge_extra_fields(
-        await _image_fields(incoming.call, parsed), fields, field_names(body)
-    )
-    _check_mask(fields, spec)
-    if parsed.files and not spec.scales_sizes and not {"width", "height"} & fields.keys():
-        fields |= await _size_of_image(incoming.call, spec, parsed.files["image"])
-    with naming_sizes(spec, limits, body.size):
-        previews = body.partial_images or 0
-        return await incoming.admit(fields, field_names(body), previews=previews)
-
-
-async def _image_fields(call: Call, parsed: ImageOptions) -> dict[str, Any]:
-    """Return the files as fields; the mask is inverted from OpenAI's transparency to white."""
-    fields: dict[str, Any] = {name: forms.in_base64(data) for name, data in parsed.files.items()}
-    if parsed.references:
-        fields["reference_images"] = [forms.in_base64(data) for data in parsed.references]
-    if "mask_image" in parsed.files:
-        mask = call.front.images.mask(parsed.files["mask_image"], call.client)
-        try:
-            fields["mask_image"] = await while_connected(call.request, mask)
-        except ImageFileError as error:
-            raise Invalid([FieldError("mask", str(error))]) from error
-    return fields
-
-
-async def _size_of_image(call: Call, spec: ModelSpec, image: bytes) -> dict[str, int]:
-    """Return the model's size that is closest to an image's. Raises: Invalid."""
-    check = call.front.images.check(image, call.client)
-    try:
-        file = await while_connected(call.request, check)
-    except ImageFileError as error:
-        raise Invalid([FieldError("image", str(error))]) from error
-    width, height = nearest(spec, call.front.settings.limits, file.width, file.height)
-    return {"width": width, "height": height}
 
 
 async def _answer(call: Call, job: Job, body: ImageRequest) -> Response:

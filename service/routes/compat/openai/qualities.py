@@ -33,6 +33,14 @@ def preset_of(quality: str | None, spec: ModelSpec) -> str | None:
     return preset if "quality" in spec.fields and preset in spec.quality_names else None
 
 
+def missing_preset(quality: str | None, spec: ModelSpec) -> str | None:
+    """Return the preset of an OpenAI quality if the model lacks it; None: it has it."""
+    preset = _PRESETS.get(quality or "")
+    if preset is None or preset in spec.quality_names:
+        return None
+    return preset
+
+
 def openai_quality(preset: str) -> str:
     """Return OpenAI's name of a preset; `auto` if it has none."""
     return _OPENAI_NAMES.get(preset, "auto")

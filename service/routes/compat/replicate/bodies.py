@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.routes.compat.endpoint import CompatibleRequestBody
+from service.routes.compat.endpoint import CompatibleRequestBody, TextOrObject
 from service.schemas.examples import Example, schema_example
 
 Status = Literal["starting", "processing", "succeeded", "failed", "canceled"]
@@ -25,7 +25,7 @@ class ReplicateInput(CompatibleRequestBody):
     """Inpainting mask, white where the image is regenerated: `mask_image`."""
     prompt_strength: float | None = None
     """Strength of the change to the image, from 0 to 1: `strength`."""
-    scheduler: str | dict[str, Any] | None = None
+    scheduler: TextOrObject | None = None
     """Name of one of the model's schedulers, or an object with its options."""
     output_format: str | None = None
     """File format: `output.format`."""

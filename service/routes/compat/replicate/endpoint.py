@@ -11,6 +11,7 @@ from service.http.negotiation import JSON, preferred_wait_s
 from service.jobs.model.errors import UnknownCursor
 from service.responses import render
 from service.responses.wait import wait_until_ended
+from service.responses.warning_header import warning_header
 from service.routes.compat import addresses, documents
 from service.routes.compat.call import ByBearer, Call, documented
 from service.routes.compat.endpoint import CompatibleEndpoint
@@ -19,6 +20,7 @@ from service.routes.compat.replicate.bodies import Prediction, PredictionPage, P
 from service.routes.compat.replicate.translation import (
     field_names,
     model_in_body,
+    named_model,
     to_generate_fields,
 )
 from service.routes.compat.replicate.views import prediction
@@ -56,10 +58,9 @@ async def create_prediction(call: ByBearer) -> Response:
     return await _create(call, None)
 
 
-@router.post("/v1/models/{owner}/{name}/predictions", **ADMISSION_RESPONSES)
+@router.post("/v1/models/{name:path}/predictions", **ADMISSION_RESPONSES)
 async def create_prediction_of_model(
-    owner: Annotated[str, Path(description="Any name.")],
-    name: Annotated[str, Path(description="A model's `name`.")],
+    name: Annotated[str, Path(description="A model's `name`; an owner before it is ignored.")],
     call: ByBearer,
 ) -> Response:
     """Create a prediction of a model in the path, for Replicate's client."""
@@ -87,9 +88,11 @@ async def list_predictions(
 
 
 @router.get("/v1/predictions/{prediction_id}", responses=problems(401, 404, 503))
-async def get_prediction(prediction_id: Id, call: ByBearer) -> Prediction:
+async def get_prediction(prediction_id: Id, call: ByBearer, response: Response) -> Prediction:
     """Return a job, as a prediction."""
-    return await prediction(call, await call.front.job(prediction_id, call.tenant))
+    job = await call.front.job(prediction_id, call.tenant)
+    response.headers.update(warning_header(job.warnings))
+    return await prediction(call, job)
 
 
 @router.post("/v1/predictions/{prediction_id}/cancel", responses=problems(401, 404, 503))
@@ -99,13 +102,14 @@ async def cancel_prediction(prediction_id: Id, call: ByBearer) -> Prediction:
     return await prediction(call, await call.front.queue.cancel(job.id) or job)
 
 
-async def _create(call: Call, model: str | None) -> Response:
+async def _create(call: Call, path: str | None) -> Response:
     wait_s = preferred_wait_s(call.request.headers.getlist("prefer"))
     with call.front.waits.holding(call.client, int(wait_s is not None)):
         async with receive_request(call) as incoming:
             prediction_request = await incoming.json(
-                PredictionRequest, lambda body: model_in_body(body, model)
+                PredictionRequest, lambda body: model_in_body(call.front.models, body, path)
             )
+            model = await named_model(call.front.models, prediction_request, path)
             job = await incoming.admit(
                 to_generate_fields(prediction_request, model), field_names(prediction_request)
             )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from service.errors.problems import FieldError, Invalid
+from service.front_end.models import Models
 from service.routes.compat.names import FieldNames
 from service.routes.compat.replicate.bodies import PredictionRequest, ReplicateInput
 
@@ -19,14 +20,20 @@ FIELDS = {
 FORMATS = {"jpg": "jpeg"}
 
 
-def to_generate_fields(body: PredictionRequest, model: str | None) -> dict[str, Any]:
-    """Convert a prediction request to the fields of `POST /v1/generate`. Raises: Invalid."""
-    names = {
-        name for name in (model, _without_owner(body.version), _without_owner(body.model)) if name
-    }
-    extra_fields = body.input.__pydantic_extra__ or {}
+async def named_model(models: Models, body: PredictionRequest, path: str | None) -> str:
+    """Return the model that a request's path or body names; owners before it are ignored.
+
+    Raises: Invalid: none, or different ones.
+    """
+    names = {await models.find(name) for name in (path, body.version, body.model) if name}
     if len(names) != 1:
         raise Invalid([FieldError("version", "name one model, by version or by model")])
+    return names.pop()
+
+
+def to_generate_fields(body: PredictionRequest, model: str) -> dict[str, Any]:
+    """Convert a request for a model to the fields of `POST /v1/generate`. Raises: Invalid."""
+    extra_fields = body.input.__pydantic_extra__ or {}
     if body.webhook or body.webhook_events_filter:
         message = (
             "is not supported; input.webhook sends messages, in another format than Replicate's"
@@ -43,18 +50,13 @@ def to_generate_fields(body: PredictionRequest, model: str | None) -> dict[str, 
         raise Invalid(
             [FieldError(f"input.{name}", "is given under two names") for name in duplicates]
         )
-    return {**extra_fields, **present, "model": names.pop()}
+    return {**extra_fields, **present, "model": model}
 
 
-def model_in_body(body: Mapping[str, Any], model: str | None) -> str | None:
+def model_in_body(models: Models, body: Mapping[str, Any], path: str | None) -> str | None:
     """Return the model that an unvalidated body or the path names."""
-    name = model or body.get("version") or body.get("model")
-    return _without_owner(name) if isinstance(name, str) else None
-
-
-def _without_owner(name: str | None) -> str | None:
-    """Strip the owner from a model's name."""
-    return name and name.rpartition("/")[2]
+    name = path or body.get("version") or body.get("model")
+    return models.named_in(name) if isinstance(name, str) else None
 
 
 def _output(inputs: ReplicateInput) -> dict[str, Any] | None:

@@ -54,7 +54,7 @@ def test_spans_of_a_job_have_them_and_no_prompt() -> None:
         "gen_ai.provider.name": "atelier",
         "gen_ai.request.model": "style",
         "gen_ai.request.choice.count": 2,
-        "gen_ai.request.seed": MAX_SEED,
+        "gen_ai.request.seed": str(MAX_SEED),  # OTLP integers are signed
         "gen_ai.output.type": "image",
         "gen_ai.response.model": "base",
         "gen_ai.response.id": "job_1",

@@ -42,8 +42,8 @@ async def test_other_options_and_models_are_refused_by_name(
 ) -> None:
     await queue.register("clips", VIDEO, ready=True)
     for options, message in [
-        ({"samples_format": "jpg"}, "samples_format: cannot be set here; it is 'png'"),
-        ({"what": 1}, "what: cannot be set here"),
+        ({"sd_vae": "mine"}, 'sd_vae: is not supported; leave it out or send "Automatic"'),
+        ({"what": 1}, "what: is not supported"),
         ({"sd_model_checkpoint": "nobody"}, f"available: {MODEL}"),
         ({"sd_model_checkpoint": VIDEO.name}, "generates videos"),
     ]:
@@ -53,6 +53,21 @@ async def test_other_options_and_models_are_refused_by_name(
     assert (await wire.get(OPTIONS)).json()["sd_model_checkpoint"] == MODEL
     listed = (await wire.get("/sdapi/v1/sd-models")).json()
     assert [item["title"] for item in listed] == [MODEL]
+
+
+async def test_options_that_a_request_may_override_are_accepted(
+    wire: httpx.AsyncClient, pool: StandIn
+) -> None:
+    options = {
+        "samples_format": "jpg",
+        "CLIP_stop_at_last_layers": 2,
+        "sd_vae": "Automatic",
+        "forge_additional_modules": [],
+        "eta_noise_seed_delta": 0,
+    }
+    assert (await wire.post(OPTIONS, json=options)).status_code == 200
+    answer = await wire.post(PATH, json={"prompt": "a", "override_settings": options})
+    assert answer.status_code == 200
 
 
 async def test_a_choice_that_has_left_is_forgotten(

@@ -205,8 +205,8 @@ async def test_a_canceled_job_is_a_failed_video(
         ({"input_reference": {}}, "input_reference", "image_url"),
         ({"input_reference": {"image_url": "x"}}, "input_reference", "base64"),
         ({"duration": 3}, "duration", "num_frames"),
-        ({"seconds": 1, "fps": 10**400}, "fps", "less than or equal to 240"),
-        ({"seconds": 3600, "fps": 1e308}, "fps", "valid integer"),
+        ({"seconds": 1, "fps": 10**400}, "fps", "at most 240"),
+        ({"seconds": 3600, "fps": 1e308}, "fps", "a whole number"),
     ],
 )
 async def test_what_cannot_be_served_is_refused_by_name(

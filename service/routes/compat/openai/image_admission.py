@@ -1,0 +1,122 @@
+"""Admission of requests for images of OpenAI's APIs, with their input files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from models.media.image_files import ImageFileError
+from models.spec.model_spec import ModelSpec
+from service.admission.input_files import bytes_of
+from service.errors.problems import FieldError, Invalid
+from service.jobs.model.job import FieldWarning, Job
+from service.responses.wait import while_connected
+from service.routes.compat import forms
+from service.routes.compat.call import Call
+from service.routes.compat.incoming_request import IncomingRequest
+from service.routes.compat.openai.extra_fields import merge_extra_fields
+from service.routes.compat.openai.ignored_fields import warnings_of
+from service.routes.compat.openai.image_requests import (
+    ImageRequest,
+    field_names,
+    to_generate_fields,
+)
+from service.routes.compat.openai.sizes import naming_sizes, nearest
+
+
+@dataclass(frozen=True)
+class ImageOptions:
+    """Parsed OpenAI request, with its files by field name of `POST /v1/generate`."""
+
+    body: ImageRequest
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    references: Sequence[bytes] = ()
+    """Additional images, which become `reference_images`."""
+
+
+async def admit_images(
+    incoming: IncomingRequest, parsed: ImageOptions, warnings: Sequence[FieldWarning] = ()
+) -> Job:
+    """Admit a request for images; return its job.
+
+    Args:
+        warnings: about fields that the caller's API has in addition.
+
+    Raises: Problem.
+    """
+    front, body = incoming.call.front, parsed.body
+    spec = (await front.models.get(body.model)).spec
+    limits = front.settings.limits
+    _check_count(parsed, spec)
+    fields = to_generate_fields(body, spec)
+    fields = merge_extra_fields(
+        await _image_fields(incoming.call, parsed), fields, field_names(body)
+    )
+    _check_mask(fields, spec)
+    if parsed.files and not spec.scales_sizes and not {"width", "height"} & fields.keys():
+        fields |= await _size_of_image(incoming.call, spec, parsed.files["image"])
+    with naming_sizes(spec, limits, body.size):
+        return await incoming.admit(
+            fields,
+            field_names(body),
+            previews=body.partial_images or 0,
+            warnings=[*warnings, *warnings_of(body, spec)],
+        )
+
+
+async def _image_fields(call: Call, parsed: ImageOptions) -> dict[str, Any]:
+    """Return the files as fields; the mask is inverted from OpenAI's transparency to white."""
+    fields: dict[str, Any] = {name: forms.in_base64(data) for name, data in parsed.files.items()}
+    if parsed.references:
+        fields["reference_images"] = [forms.in_base64(data) for data in parsed.references]
+    if "mask_image" in parsed.files:
+        mask = call.front.images.mask(parsed.files["mask_image"], call.client)
+        try:
+            fields["mask_image"] = await while_connected(call.request, mask)
+        except ImageFileError as error:
+            raise Invalid([FieldError("mask", str(error))]) from error
+    return fields
+
+
+async def _size_of_image(call: Call, spec: ModelSpec, image: bytes) -> dict[str, int]:
+    """Return the model's size that is closest to an image's. Raises: Invalid."""
+    check = call.front.images.check(image, call.client)
+    try:
+        file = await while_connected(call.request, check)
+    except ImageFileError as error:
+        raise Invalid([FieldError("image", str(error))]) from error
+    width, height = nearest(spec, call.front.settings.limits, file.width, file.height)
+    return {"width": width, "height": height}
+
+
+def _check_count(parsed: ImageOptions, spec: ModelSpec) -> None:
+    """Check the number of images against the model's limit. Raises: Invalid."""
+    count, max_references = len(parsed.references), spec.limits.max_reference_images
+    if count > max_references:
+        message = (
+            f"has {1 + count} images; the model {spec.name!r} accepts {1 + max_references} at most"
+        )
+        raise Invalid([FieldError("image", message)])
+
+
+def _check_mask(fields: Mapping[str, Any], spec: ModelSpec) -> None:
+    """Check that a request for an inpainting model has a mask. Raises: Invalid."""
+    if spec.tasks == ("inpainting",) and "image" in fields and "mask_image" not in fields:
+        message = (
+            f"the model {spec.name!r} does inpainting: as mask, send an image that is transparent"
+            " where"
+        )
+        raise Invalid([FieldError("mask", f"{message} the image is to be regenerated")])
+
+
+async def input_images(call: Call, body: ImageRequest, urls: Sequence[str]) -> ImageOptions:
+    """Read the input images of a conversation, each a data URI or a URL. Raises: Invalid."""
+    try:
+        files = [
+            await while_connected(call.request, bytes_of(call.front, url, call.client))
+            for url in urls
+        ]
+    except ImageFileError as error:
+        raise Invalid([FieldError("image", str(error))]) from error
+    return ImageOptions(body, {"image": files[0]} if files else {}, files[1:])
