@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from models.checkpoint.chosen_parts import with_parts
 from models.checkpoint.folder import (
     CheckpointError,
     UnsupportedCheckpoint,
@@ -47,6 +49,8 @@ BASES: Mapping[str, str] = {
 }
 """Bases of single files by the prefix of one of their keys; the longest prefix decides."""
 
+SECOND_EXPERT = "transformer_2"
+NO_PARTS: Mapping[str, str] = MappingProxyType({})
 REFUSALS: Mapping[LoadOption, str] = {
     "image_prompts": "image_prompts are set, but {} does not support them",
     "controls": "controls are set, but {} does not support them",
@@ -81,17 +85,19 @@ def load(
     defaults: Mapping[str, Any],
     swap_experts: bool | None = None,
     base: str | None = None,
+    parts: Mapping[str, str] = NO_PARTS,
     **how: Any,
 ) -> Pipeline:
     """Load the model `name`.
 
     The source is a folder in diffusers' layout (local or in an object store), a hub id with an
-    optional @revision, or a single safetensors file with the original keys.
+    optional @revision, or a single file with the original keys (safetensors or GGUF).
 
     Args:
         base: of a single file: the folder or hub id with its configs and tokenizers. Default: a
             folder next to the file named after its stem, or the file's folder if it has a
             model_index.json, or one of `BASES`.
+        parts: sources of components that replace the checkpoint's (`chosen_parts.py`).
         swap_experts: whether the two experts of a model alternate on the device; None: only if the
             device cannot hold both.
         how: fields of `models.loading.sources.Reading`, such as shardings and dtypes. Here
@@ -103,12 +109,13 @@ def load(
             the reason.
     """
     if file := single_file(source):
-        if swap_experts:
+        if swap_experts and SECOND_EXPERT not in parts:
             raise CheckpointError(f"{file}: swap_experts is set, but one file has no experts")
+        how |= {"parts": parts, "swap_experts": swap_experts}
         return _load_file(name, file, dtype, defaults, base, how)
     if base is not None:
         raise CheckpointError(f"{source}: no such file; only a single file of weights has a base")
-    folder = resolve(source)
+    folder, how = with_parts(resolve(source), parts), {**how, "parts": tuple(parts)}
     class_name = _class_of(folder, how)
     model_family = family_of(class_name)
     load_family = model_family.loader(class_name)
@@ -133,20 +140,20 @@ def _load_file(
     how: Mapping[str, Any],
 ) -> Pipeline:
     """Load the model of a single file. Raises: as `load`."""
-    if file.suffix != ".safetensors":
-        raise UnsupportedCheckpoint(
-            f"{file}: not a .safetensors file; pickled weights can run code when they are read and "
-            "are never opened"
-        )
+    keys = import_module(".checkpoint.single_file", __package__).shapes_of(file)
     folder = resolve(base or base_of(file), patterns=CONFIGS)
     class_name = _class_of(folder, how)
     model_family = BY_PIPELINE.get(class_name)
     if model_family is None or model_family.single_files is None:
         raise UnsupportedCheckpoint(f"{file}: single files of {class_name} are not supported")
-    if further := model_family.single_files.patterns:
+    if further := model_family.single_files.patterns(keys):
         folder = resolve(base or base_of(file), patterns=(*CONFIGS, *further))
+    folder, how = with_parts(folder, how["parts"]), {**how, "parts": tuple(how["parts"])}
+    load_family, swap_experts = model_family.loader(class_name), how.pop("swap_experts")
+    if "swap_experts" in model_family.options:
+        load_family = partial(load_family, swap_experts=swap_experts)
     try:
-        load_family, reading = model_family.loader(class_name), _reading(class_name, how)
+        reading = _reading(class_name, how)
         loaded = load_family(name, folder, dtype, defaults, file=file, reading=reading)
     except ValueError as error:
         raise CheckpointError(f"{file}, with the configs of {folder}: {error}") from error

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Set
 from dataclasses import fields
 from typing import Any, ClassVar, Self
 
+from models.checkpoint.notices import notice
+
 OF_AVERAGING = frozenset(
     {
         "decay",
@@ -30,7 +32,7 @@ class TransformerConfig:
     def from_dict(cls, config: Mapping[str, Any]) -> Self:
         """Read a checkpoint's config.
 
-        Raises: ValueError: an unknown key, or an invalid value.
+        Raises: ValueError: an invalid value.
         """
         return cls(**arguments(cls, config, "transformer/config.json", cls.WITHOUT_EFFECT))
 
@@ -65,7 +67,7 @@ def arguments(
         file: of the config, for messages.
         without_effect: keys that the reference writes and does not read.
 
-    Raises: ValueError: keys that the dataclass lacks, all at once.
+    Keys that the dataclass lacks have no effect, as in diffusers; a notice names them.
     """
     ignored = OF_AVERAGING | without_effect
     values = {
@@ -73,10 +75,9 @@ def arguments(
         for key, value in config.items()
         if not key.startswith("_") and key not in ignored
     }
-    unknown = sorted(values.keys() - {field.name for field in fields(kind)})
-    if unknown:
-        raise ValueError(f"{file} has unsupported keys: {unknown}")
-    return values
+    if unknown := sorted(values.keys() - {field.name for field in fields(kind)}):
+        notice(f"{file}: keys without effect: {', '.join(unknown)}")
+    return {key: value for key, value in values.items() if key not in unknown}
 
 
 def check_fit(*pairs: tuple[str, int, str, int]) -> None:

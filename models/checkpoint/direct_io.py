@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,7 @@ BLOCK = 4096
 STRETCH = 16 << 20
 """Bytes per read; longer reads are not faster."""
 
+Array = TypeVar("Array", bound=np.ndarray)
 Memory = np.ndarray[Any, np.dtype[np.uint8]]
 Take = Callable[[int], Memory]
 """Allocator of memory for a read: returns that many bytes, aligned to `BLOCK`."""
@@ -111,11 +112,11 @@ class DiskFile:
             return 0
 
 
-def memoized(make: Callable[[], Memory]) -> Callable[[], Memory]:
+def memoized(make: Callable[[], Array]) -> Callable[[], Array]:
     """Return a thread-safe function that calls `make` on the first call only."""
-    lock, made = threading.Lock(), list[Memory]()
+    lock, made = threading.Lock(), list[Array]()
 
-    def get() -> Memory:
+    def get() -> Array:
         with lock:
             if not made:
                 made.append(make())

@@ -10,12 +10,15 @@ from pathlib import Path
 
 from models.checkpoint.direct_io import aligned
 from models.checkpoint.folder import unreadable
+from models.checkpoint.headers import LENGTH_BYTES, header_stop
 from models.checkpoint.object_file import ObjectReference, reference_of
 from models.checkpoint.weight_file import WeightFile, open_weights
+from models.spec.file_kinds import has_weight_ending
 
 SAMPLES, SAMPLE_BYTES = 64, 4096
 """Number of samples of a weight file in the fingerprint, and bytes per sample."""
-LENGTH_BYTES = 8
+TEXTS = (".json", ".txt", ".model")
+"""Endings of configs and vocabularies."""
 
 
 def fingerprint(*paths: Path) -> str:
@@ -33,8 +36,8 @@ def fingerprint(*paths: Path) -> str:
     digest = hashlib.sha256()
     for file in (file for path in paths for file in _files(path)):
         try:
-            parts = _weights(file) if file.suffix == ".safetensors" else _whole_file(file)
-            for part in parts:
+            is_text = file.suffix in TEXTS or not (file in paths or has_weight_ending(file.name))
+            for part in _whole_file(file) if is_text else _weights(file):
                 digest.update(part)
         except OSError as error:
             raise unreadable(file, error) from error
@@ -69,14 +72,13 @@ def _of_programs(file: Path, *, is_single_file: bool) -> bytes | None:
     """Return the part of a file that determines programs; None: no such part."""
     if file.suffix == ".json" and not file.name.endswith(".index.json"):
         return file.read_bytes()
-    if file.suffix == ".safetensors" and is_single_file:
-        opened = open_weights(file)
-        try:
-            header = int.from_bytes(_read(opened, 0, LENGTH_BYTES), "little")
-            return _read(opened, LENGTH_BYTES, header)
-        finally:
-            opened.close()
-    return None
+    if not is_single_file or file.suffix in TEXTS:
+        return None
+    opened = open_weights(file)
+    try:
+        return _read(opened, LENGTH_BYTES, header_stop(file, opened) - LENGTH_BYTES)
+    finally:
+        opened.close()
 
 
 def _files(place: Path) -> list[Path]:
@@ -86,7 +88,7 @@ def _files(place: Path) -> list[Path]:
 
 
 def _whole_file(file: Path) -> Iterator[bytes]:
-    if file.suffix in (".json", ".txt", ".model"):
+    if file.suffix in TEXTS:
         yield hashlib.sha256(file.name.encode()).digest()
         yield hashlib.sha256(file.read_bytes()).digest()
 
@@ -106,7 +108,7 @@ def _of_object(file: Path, reference: ObjectReference) -> tuple[bytes, ...]:
 def _of_file(file: Path) -> tuple[bytes, ...]:
     opened = open_weights(file)
     try:
-        return tuple(_sampled(file.name, opened))
+        return tuple(_sampled(file, opened))
     finally:
         opened.close()
 
@@ -116,14 +118,14 @@ def _read(file: WeightFile, start: int, size: int) -> bytes:
     return bytes(file.read(start, stop, aligned)) if start < stop else b""
 
 
-def _sampled(name: str, file: WeightFile) -> Iterator[bytes]:
+def _sampled(path: Path, file: WeightFile) -> Iterator[bytes]:
     def digest(start: int, size: int) -> bytes:
         return hashlib.sha256(_read(file, start, size)).digest()
 
-    yield hashlib.sha256(f"{name} {file.size}".encode()).digest()
-    header = int.from_bytes(_read(file, 0, LENGTH_BYTES), "little")
+    yield hashlib.sha256(f"{path.name} {file.size}".encode()).digest()
+    header = max(0, header_stop(path, file) - LENGTH_BYTES)
     last = max(0, file.size - SAMPLE_BYTES)
     samples = [(last * sample // (SAMPLES - 1), SAMPLE_BYTES) for sample in range(SAMPLES)]
-    spots = [(LENGTH_BYTES, min(header, file.size)), *samples]
+    spots = [(LENGTH_BYTES, header), *samples]
     with ThreadPoolExecutor(file.readers, "fingerprint") as threads:
         yield from threads.map(digest, *zip(*spots, strict=True))

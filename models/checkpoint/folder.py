@@ -18,6 +18,13 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from models.spec.file_kinds import (
+    BEGINNING_BYTES,
+    TEXT,
+    UNKNOWN,
+    has_weight_ending,
+    kind_of,
+)
 from models.spec.hires import FIELD as HIRES
 from models.spec.quality_presets import Quality
 
@@ -62,7 +69,7 @@ class WeightsError(CheckpointError):
             *(f"stray: {key}" for key in stray),
             *(f"misshapen: {key} should be {list(a)} and is {list(b)}" for key, a, b in misshapen),
             *(
-                f"of another type: {key} is {kind}, no float of 8 to 32 bits"
+                f"of another type: {key} is {kind}, no weight that is read, or without its scale"
                 for key, kind in mistyped
             ),
         ]
@@ -208,13 +215,20 @@ def read_qualities(folder: Path) -> dict[str, Quality]:
 
 
 def _read_json(file: Path) -> dict[str, Any]:
+    content = file.read_bytes()
     try:
-        value = json.loads(file.read_bytes())
-    except ValueError as error:
-        raise CheckpointError(f"{file}: not valid JSON ({error}); fetch it again") from error
+        value = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{file}: not valid JSON ({error}); {_remedy(content)}") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{file}: should hold a JSON object")
     return value
+
+
+def _remedy(content: bytes) -> str:
+    """Return what to do about a config that is no JSON, but another kind of file."""
+    kind = kind_of(content[:BEGINNING_BYTES], len(content))
+    return "fetch it again" if kind in (TEXT, UNKNOWN) else f"it is {kind.refusal}"
 
 
 def weight_files(folder: Path, variant: str | None = None) -> tuple[Path, ...]:
@@ -255,9 +269,7 @@ def _shards(index: Path) -> tuple[Path, ...]:
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{index}: no weight_map in it; fetch it again")
     names = sorted({str(name) for name in weight_map.values()})
-    outside = [
-        name for name in names if Path(name).name != name or not name.endswith(".safetensors")
-    ]
+    outside = [name for name in names if Path(name).name != name or not has_weight_ending(name)]
     if outside:
         raise CheckpointError(
             f"{index}: names no safetensors file of its folder: {', '.join(outside)}"

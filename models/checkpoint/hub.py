@@ -10,6 +10,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntry
 
 from models.checkpoint.folder import CheckpointError
 from models.checkpoint.object_folder import copy_of, is_url, object_file, object_folder
+from models.spec.file_kinds import has_weight_ending
 
 PATTERNS = ("*.json", "*.txt", "*.model", "*/*.safetensors")
 """Files to download. Weights only from components' folders, since a repository's root contains the
@@ -69,21 +70,32 @@ def resolve(
     return Path(fetched)
 
 
-def single_file(source: str) -> Path | None:
+def single_file(
+    source: str, *, endpoint: str | None = None, cache: Path | None = None
+) -> Path | None:
     """Return the file of a source that names a single file; None: a folder or a hub id.
+
+    A file on the hub is `owner/name:file`, and is downloaded. Arguments as of `resolve`.
 
     Raises: CheckpointError, StoreUnavailable: as `resolve`.
     """
     if is_url(source):
-        return object_file(source) if source.endswith(".safetensors") else None
-    path = Path(source).expanduser()
-    return path if source and path.is_file() else None
+        return object_file(source) if has_weight_ending(source) else None
+    path, match = Path(source).expanduser(), _HUB_FILE.fullmatch(source)
+    if source and path.exists():
+        return path if path.is_file() else None
+    if match is None or match["file"] is None:
+        return None
+    folder = resolve(match["id"], patterns=(match["file"],), endpoint=endpoint, cache=cache)
+    if not (folder / match["file"]).is_file():
+        raise CheckpointError(f"{source}: the hub has no file {match['file']!r} there")
+    return folder / match["file"]
 
 
 def resolve_file(
     source: str, *, endpoint: str | None = None, cache: Path | None = None, whole: bool = False
 ) -> Path:
-    """Return a safetensors file, given as a path, an object store URL, or `hub-id:file`.
+    """Return a weight file, given as a path, an object store URL, or `hub-id:file`.
 
     For a folder or hub id with a single file, the name is optional.
 
@@ -97,24 +109,16 @@ def resolve_file(
     """
     if whole and is_url(source):
         return copy_of(source)
-    if file := single_file(source):
+    if file := single_file(source, endpoint=endpoint, cache=cache):
         return file
-    match = _HUB_FILE.fullmatch(source)
-    if is_url(source) or Path(source).expanduser().is_dir() or match is None:
-        return _only_file(source, resolve(source))
-    pattern = match["file"] or "*.safetensors"
-    folder = resolve(match["id"], patterns=(pattern,), endpoint=endpoint, cache=cache)
-    if match["file"] is None:
-        return _only_file(source, folder)
-    if not (folder / match["file"]).is_file():
-        raise CheckpointError(f"{source}: the hub has no file {match['file']!r} there")
-    return folder / match["file"]
+    patterns = ("*.safetensors", "*.sft")
+    return _only_file(source, resolve(source, patterns=patterns, endpoint=endpoint, cache=cache))
 
 
 def _only_file(source: str, folder: Path) -> Path:
-    """Return the single safetensors file of a folder. Raises: CheckpointError: none or several."""
-    files = sorted(folder.glob("*.safetensors"))
+    """Return the single weight file of a folder. Raises: CheckpointError: none or several."""
+    files = sorted(file for file in folder.iterdir() if has_weight_ending(file.name))
     if len(files) != 1:
         names = ", ".join(file.name for file in files) or "none"
-        raise CheckpointError(f"{source}: name one safetensors file of it; there is {names}")
+        raise CheckpointError(f"{source}: name one weight file of it; there is {names}")
     return files[0]

@@ -21,10 +21,10 @@ import obstore
 from models.checkpoint.direct_io import Scratch
 from models.checkpoint.folder import PICKLED, CheckpointError
 from models.checkpoint.object_file import ObjectFile, ObjectReference, store_at, with_retries
+from models.spec.file_kinds import has_weight_ending
 
 TEXTS = (".json", ".txt", ".model")
 """File extensions of configs and vocabularies."""
-WEIGHTS = ".safetensors"
 MAX_TEXT_BYTES = 64 << 20
 """Maximum size of a file that counts as a config or vocabulary."""
 MAX_OBJECTS = 10_000
@@ -128,10 +128,11 @@ def _write_counterpart(folder: Path, reference: ObjectReference) -> None:
     if ".." in key.parts:
         raise CheckpointError(f"{reference.url}: its name leads outside the folder")
     path, is_text = folder / key, key.suffix in TEXTS and reference.size <= MAX_TEXT_BYTES
-    if not (is_text or key.suffix in (WEIGHTS, *PICKLED)):
+    is_weights = has_weight_ending(key.name)
+    if not (is_text or is_weights or key.suffix in PICKLED):
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    if key.suffix == WEIGHTS:
+    if is_weights:
         reference.write(path)
     elif is_text:
         path.write_bytes(ObjectFile(reference).read(0, reference.size, Scratch().take).data)

@@ -7,9 +7,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from models.checkpoint.folder import PICKLED, CheckpointError, UnsupportedCheckpoint
+from models.checkpoint.folder import CheckpointError, UnsupportedCheckpoint, weight_files
 from models.checkpoint.key_mapping import Renames
-from models.checkpoint.safetensors import ComponentFiles, Shape, open_tensors
+from models.checkpoint.safetensors import ComponentFiles, open_tensors
+from models.checkpoint.tensor import Shape
 
 TRANSFORMER_PREFIXES = ("model.diffusion_model.", "diffusion_model.", "transformer.", "")
 """Prefixes of a denoising transformer's keys, in files of ComfyUI and others. Prefixes of files
@@ -75,6 +76,26 @@ def parts_of(file: Path, namings: Mapping[str, Sequence[Naming]]) -> dict[str, N
     return networks
 
 
+def in_folder(
+    folder: Path, namings: Sequence[Naming], renames: Renames
+) -> tuple[Path | ComponentFiles, Renames]:
+    """Return the location of a component whose folder may hold a file with authors' keys.
+
+    Args:
+        namings: schemes in single files; here the keys may have no prefix.
+        renames: of diffusers' keys.
+
+    Raises: CheckpointError: no files, or damaged ones.
+    """
+    files = weight_files(folder)
+    keys = {key for file in files for key in shapes_of(file)}
+    for naming in namings:
+        for prefix in (*naming.prefixes, ""):
+            if prefix + naming.mark in keys:
+                return ComponentFiles(folder.name, files, prefix), naming.renames
+    return folder, renames
+
+
 def _spelled(namings: Sequence[Naming]) -> Iterator[tuple[str, Naming]]:
     return ((prefix, naming) for naming in namings for prefix in naming.prefixes)
 
@@ -84,11 +105,6 @@ def shapes_of(file: Path) -> dict[str, Shape]:
 
     Raises: CheckpointError: pickled, damaged or missing.
     """
-    if file.suffix in PICKLED:
-        raise CheckpointError(
-            f"{file}: a pickled checkpoint, which can run code when it is read and is never "
-            "opened; convert it to safetensors where you trust it"
-        )
     if not file.is_file():
         raise CheckpointError(f"{file}: no such file")
     with ExitStack() as files:

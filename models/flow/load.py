@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 
 from models.checkpoint.key_mapping import Renames
 from models.checkpoint.safetensors import ComponentFiles
-from models.checkpoint.single_file import FileFormat, Naming
+from models.checkpoint.single_file import FileFormat, Naming, in_folder
 from models.control.checkpoint import (
     CONTROLS,
     NO_CONTROL_NETS,
@@ -36,6 +36,9 @@ Networks = TypeVar("Networks", bound=Any)
 """NamedTuple of a family's networks; `preview` is one of them."""
 FamilyPipeline = TypeVar("FamilyPipeline")
 """Pipeline of a family."""
+
+ArraySources = dict[str, tuple[Path | ComponentFiles, Renames]]
+"""Location of each network's arrays, and the renames of their keys."""
 
 TRANSFORMER = "transformer"
 """Name of the denoising network."""
@@ -86,21 +89,27 @@ class FamilyCheckpoint(Generic[Networks, FamilyPipeline]):
         shapes = {name: network.abstract(dtype) for name, network in self.networks.items()}
         return self.build_networks(**shapes, preview=None)
 
-    def array_sources(self, file: Path | None) -> dict[str, tuple[Path | ComponentFiles, Renames]]:
+    def array_sources(self, file: Path | None, chosen: Collection[str] = ()) -> ArraySources:
         """Return the location of each network's arrays.
+
+        Args:
+            chosen: components of the folder that the operator chose; not read from the file.
 
         Raises: CheckpointError: a file of another model.
         """
-        sources: dict[str, tuple[Path | ComponentFiles, Renames]] = {
+        sources: ArraySources = {
             name: (network.place, network.renames) for name, network in self.networks.items()
         }
         single_files = self.family.single_files
-        if file is None or single_files is None:
-            return sources
-        namings = {name: network.in_files for name, network in self.networks.items()}
-        in_file = FileFormat(self.family.title, single_files.transformer_keys, namings)
-        parts = in_file.parts(file)
-        return {name: parts.get(name, source) for name, source in sources.items()}
+        if file is not None and single_files is not None:
+            namings = {name: network.in_files for name, network in self.networks.items()}
+            in_file = FileFormat(self.family.title, single_files.transformer_keys, namings)
+            sources |= in_file.parts(file)
+        return sources | {
+            name: in_folder(place, network.in_files, network.renames)
+            for name, network in self.networks.items()
+            if isinstance(place := network.place, Path) and place.name in chosen
+        }
 
 
 def load_checkpoint(
@@ -131,7 +140,7 @@ def load_checkpoint(
     checkpoint = read(folder, reading)
     check_tiling(reading.vae_tiling, checkpoint.downsampling)
     loaded = reading.networks(
-        checkpoint.abstract, dtype, checkpoint.array_sources(file), TRANSFORMER
+        checkpoint.abstract, dtype, checkpoint.array_sources(file, reading.parts), TRANSFORMER
     )
     preview = reading.reader.preview(*checkpoint.preview(loaded["vae"]))
     controls = loaded_controls(checkpoint.controls, dtype, reading)

@@ -21,7 +21,7 @@ from models.text.qwen3 import Qwen3Config, Qwen3Encoder, renames_of
 from models.vae.config import VaeConfig
 from models.vae.image import AutoencoderKL
 from models.vae.key_mapping import RENAMES
-from models.vae.original_keys import vae_renames
+from models.vae.original_keys import ORIGINAL_MARK, vae_renames
 
 FamilyPipeline = TypeVar("FamilyPipeline")
 Parsed = TypeVar("Parsed")
@@ -84,7 +84,7 @@ def autoencoder(
 
 def image_autoencoder(folder: Path, config: VaeConfig) -> Network:
     """Describe the `AutoencoderKL` of a checkpoint."""
-    naming = Naming(("vae.",), "decoder.conv_in.weight", vae_renames(config))
+    naming = Naming(("vae.",), ORIGINAL_MARK, vae_renames(config))
     return autoencoder(folder, AutoencoderKL, config, RENAMES, naming)
 
 

@@ -6,7 +6,7 @@ checkpoint imports the family's networks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
@@ -42,14 +42,20 @@ class SingleFiles:
     """Patterns of the base's folders whose weights a file may lack."""
     transformer_keys: str = ""
     """First parts of the transformer's keys after a prefix, for messages; empty: not used."""
+    usual: Mapping[str, str] = field(default_factory=dict)
+    """Folder of the base whose weights only some files lack → prefix of its keys in files."""
     bases: Mapping[str, str] = field(default_factory=dict)
     """Prefix of a key → hub id of the base of files with such a key, unless a base is given. The
     empty prefix is for all files without a prefix of any family."""
 
-    @property
-    def patterns(self) -> tuple[str, ...]:
-        """Patterns of the base's weight files that a file may need."""
-        return tuple(f"{folder}/*.safetensors" for folder in self.from_base)
+    def patterns(self, keys: Collection[str]) -> tuple[str, ...]:
+        """Return patterns of the base's weight files that a file with these keys may need."""
+        lacking = (
+            folder
+            for folder, prefix in self.usual.items()
+            if not any(key.startswith(prefix) for key in keys)
+        )
+        return tuple(f"{folder}/*.safetensors" for folder in (*self.from_base, *lacking))
 
 
 @dataclass(frozen=True)

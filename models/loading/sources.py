@@ -224,6 +224,7 @@ class Reading:
         refiner: checkpoint that runs the last steps of requests with a refiner.
         latent_upsampler: folder, hub id or single file of a network that enlarges latents between
             two passes; None: the checkpoint's own, if any.
+        parts: components of the folder that the operator chose (`chosen_parts.py`).
         pipeline: diffusers pipeline class whose inputs are supported; None: the checkpoint's.
         token_buckets: maximum extra work of a padded step, as a fraction; 0: no padding, and each
             size has its own steps.
@@ -242,6 +243,7 @@ class Reading:
     max_controls: int = 0
     refiner: CheckpointSource | None = None
     latent_upsampler: str | None = None
+    parts: Collection[str] = ()
     pipeline: str | None = None
     token_buckets: float = 0.0
     reader: Reader = FILES

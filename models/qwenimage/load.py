@@ -25,7 +25,7 @@ from models.text.qwen25 import Qwen25Config, Qwen25Encoder, renames_of
 from models.vae import video_key_mapping
 from models.vae.video import VideoAutoencoder
 from models.vae.video_config import VideoVaeConfig
-from models.vae.video_original_keys import original_renames
+from models.vae.video_original_keys import AUTHORS_MARK, original_renames
 
 STATES = (-1,)
 """Hidden states of the text encoder that are used as captions."""
@@ -54,7 +54,7 @@ def read_as(
     )
     _check_fit(config, vae, text)
     names = renames_of(text, STATES)
-    in_file = Naming(("vae.",), "decoder.middle.0.residual.0.gamma", original_renames(vae))
+    in_file = Naming(("vae.",), AUTHORS_MARK, original_renames(vae))
     in_files = namings_of(config.zero_cond_t)
     return FamilyCheckpoint(
         FAMILY,

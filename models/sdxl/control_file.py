@@ -13,8 +13,9 @@ from typing import Any
 
 from models.checkpoint.folder import UnsupportedCheckpoint
 from models.checkpoint.key_mapping import Renames
-from models.checkpoint.safetensors import ComponentFiles, Shape
+from models.checkpoint.safetensors import ComponentFiles
 from models.checkpoint.single_file import shapes_of
+from models.checkpoint.tensor import Shape
 from models.sdxl.control_config import ControlNetConfig
 from models.sdxl.key_mapping import CONTROL_RENAMES
 from models.sdxl.single_file_keys import unet_renames

@@ -53,10 +53,11 @@ FAMILY = Family(
     dict.fromkeys(PIPELINES, f"{__package__}.load"),
     options=frozenset({"image_prompts", "controls", "refiner"}),
     single_files=SingleFiles(
+        usual={"vae": "first_stage_model."},
         bases={
             "": "stabilityai/stable-diffusion-xl-base-1.0",
             "conditioner.embedders.0.model.": "stabilityai/stable-diffusion-xl-refiner-1.0",
-        }
+        },
     ),
     published={
         "sdxl": PublishedCheckpoint(SDXL),

@@ -73,11 +73,12 @@ def load(
         CheckpointError: missing or damaged files; missing, unexpected or misshapen arrays, all of
             them at once.
     """
-    source = Source(folder, file)
-    parts = read_parts(source)
     chosen = {**read_defaults(folder), **(defaults or {})}
+    choice = (chosen.get("scheduler") or {}).get("name")
+    source = Source(folder, file, tuple(reading.parts), choice)
+    parts = read_parts(source)
     scheduler = source.scheduler()
-    for config in (source.config("scheduler"), scheduler):
+    for config in (source.served(source.config("scheduler")), scheduler):
         registry.from_config(config)  # raises now instead of at the first request
     extras = read_extras(source, parts, reading)
     spec = make_spec(

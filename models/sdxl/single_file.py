@@ -1,7 +1,7 @@
 """Reads SDXL from one `.safetensors` file with the original keys, the usual format of fine-tunes.
 
 The file contains weights only. Configs, scheduler and tokenizers come from a *base*: a folder in
-diffusers' layout, whose weights are not read.
+diffusers' layout. Of its weights, only an autoencoder that the file lacks is read.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ REFINER_PREFIXES: Mapping[str, str] = {
 }
 """Prefixes of a refiner's components; its only text encoder is diffusers' second."""
 
+OPTIONAL = "vae"
+"""Component that a file may lack; it is then the base's."""
 CONV_IN = "model.diffusion_model.input_blocks.0.0.weight"
 LABELS = "model.diffusion_model.label_emb.0.0.weight"
 
@@ -69,7 +71,7 @@ UNSUPPORTED_SCHEDULE_KEYS = ("edm_mean", "edm_vpred.sigma_max")
 
 
 def components(file: Path, parts: Parts) -> Mapping[str, NetworkFile]:
-    """Return each network's file, prefix and renames.
+    """Return the file, prefix and renames of each network in a file, which may lack `OPTIONAL`.
 
     Args:
         parts: configs of the networks; see `unet_config`.
@@ -79,7 +81,8 @@ def components(file: Path, parts: Parts) -> Mapping[str, NetworkFile]:
         CheckpointError: as `check`.
     """
     check(file)
-    prefixes = prefixes_of(shapes_of(file))
+    keys = shapes_of(file)
+    prefixes = prefixes_of(keys)
     if (prefixes is REFINER_PREFIXES) != (parts.clip is None):
         kinds = ("a refiner", "a model with two text encoders")
         actual, given = kinds if parts.clip is not None else kinds[::-1]
@@ -96,7 +99,15 @@ def components(file: Path, parts: Parts) -> Mapping[str, NetworkFile]:
     return {
         name: NetworkFile(ComponentFiles(f"{name} in {file.name}", (file,), prefix), tables[name])
         for name, prefix in prefixes.items()
+        if name != OPTIONAL or any(key.startswith(prefix) for key in keys)
     }
+
+
+def absent(file: Path) -> tuple[str, ...]:
+    """Return the components that a file lacks and the base provides. Raises: as `check`."""
+    keys = shapes_of(file)
+    has_vae = any(key.startswith(PREFIXES[OPTIONAL]) for key in keys)
+    return () if has_vae else (OPTIONAL,)
 
 
 def prefixes_of(keys: Iterable[str]) -> Mapping[str, str]:
@@ -125,7 +136,10 @@ def scheduler_config(file: Path, base: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def detect(file: Path) -> bool:
-    """Return whether the file is a complete SDXL. Raises: CheckpointError: it cannot be read."""
+    """Return whether the file is an SDXL with all needed networks.
+
+    Raises: CheckpointError: it cannot be read.
+    """
     keys = shapes_of(file).keys()
     is_sdxl = {CONV_IN, LABELS} <= keys and not any(_absent(keys))
     return is_sdxl and keys.isdisjoint(UNSUPPORTED_SCHEDULE_KEYS)
@@ -156,7 +170,7 @@ def check(file: Path) -> None:
 
 
 def _absent(keys: Any) -> Iterator[str]:
-    """Yield the components that are missing from the file."""
+    """Yield the needed components that are missing from the file."""
     for name, prefix in prefixes_of(keys).items():
-        if not any(key.startswith(prefix) for key in keys):
+        if name != OPTIONAL and not any(key.startswith(prefix) for key in keys):
             yield f"{name} ({prefix}*)"

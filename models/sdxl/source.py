@@ -9,13 +9,18 @@ from typing import Any, NamedTuple
 from models.checkpoint.fingerprint import config_digest, fingerprint
 from models.checkpoint.folder import read_config, read_scheduler
 from models.checkpoint.key_mapping import Renames
+from models.checkpoint.notices import notice
 from models.checkpoint.safetensors import ComponentFiles
+from models.checkpoint.single_file import Naming, in_folder
+from models.sampling import registry
 from models.sdxl import single_file
 from models.sdxl.compatibility import Parts
 from models.sdxl.key_mapping import RENAMES
+from models.spec.file_kinds import has_weight_ending
 from models.text.clip import RENAMES as CLIP_RENAMES
 from models.text.clip import UNPROJECTED_RENAMES
 from models.vae.key_mapping import RENAMES as VAE_RENAMES
+from models.vae.original_keys import ORIGINAL_MARK, vae_renames
 
 COMPONENTS: Mapping[str, tuple[str, Renames]] = {
     "unet": ("unet", RENAMES),
@@ -28,8 +33,10 @@ COMPONENTS: Mapping[str, tuple[str, Renames]] = {
 TEXTS = (".json", ".txt", ".model")
 """File suffixes of configs and vocabularies."""
 
-ArraySources = Mapping[str, tuple[Path | ComponentFiles, Renames]]
-"""Network → path of its weights, and the renames of its keys."""
+ArraySource = tuple[Path | ComponentFiles, Renames]
+"""Path of a network's weights, and the renames of its keys."""
+ArraySources = Mapping[str, ArraySource]
+"""Network → its `ArraySource`."""
 
 
 class Source(NamedTuple):
@@ -37,7 +44,11 @@ class Source(NamedTuple):
 
     folder: Path
     file: Path | None = None
-    """Single file with all weights under their original names; replaces the folder's weights."""
+    """Single file with weights under their original names; replaces the folder's weights."""
+    chosen: tuple[str, ...] = ()
+    """Components of the folder that the operator chose; not read from the file."""
+    scheduler_choice: str | None = None
+    """Default scheduler of requests, which replaces a checkpoint's that is not served."""
 
     def config(self, component: str) -> dict[str, Any]:
         """Return a component's config from the folder, adjusted to the single file."""
@@ -48,8 +59,17 @@ class Source(NamedTuple):
 
     def scheduler(self) -> dict[str, Any]:
         """Return the scheduler's config from the folder, adjusted to the single file."""
-        config = read_scheduler(self.folder)
+        config = self.served(read_scheduler(self.folder))
         return config if self.file is None else single_file.scheduler_config(self.file, config)
+
+    def served(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a scheduler's config, with the chosen class if its own is not served."""
+        name, choice = config.get("_class_name"), registry.CHOICES.get(self.scheduler_choice or "")
+        if choice is None or name in {*registry.CLASSES, *registry.REFUSED}:
+            return dict(config)
+        kinds = {kind: reference for reference, kind in registry.CLASSES.items()}
+        notice(f"the scheduler {name} is not served; {self.scheduler_choice} takes its place")
+        return {**config, "_class_name": kinds[choice.kind]}
 
     def array_sources(self, parts: Parts) -> ArraySources:
         """Return the path and renames of each network's arrays.
@@ -61,10 +81,21 @@ class Source(NamedTuple):
             for name, component in COMPONENTS.items()
             if name != "clip" or parts.clip is not None
         }
-        if self.file is None:
-            return {name: (self.folder / home, names) for name, (home, names) in components.items()}
-        files = single_file.components(self.file, parts)
-        return {name: files[home] for name, (home, _) in components.items()}
+        in_file = {} if self.file is None else single_file.components(self.file, parts)
+        return {
+            name: in_file[home]
+            if home in in_file and home not in self.chosen
+            else self._in_folder(home, names, parts)
+            for name, (home, names) in components.items()
+        }
+
+    def _in_folder(self, home: str, names: Renames, parts: Parts) -> ArraySource:
+        """Return the folder of a component; a chosen autoencoder may have the original keys."""
+        place = self.folder / home
+        if home == single_file.OPTIONAL and home in self.chosen:
+            namings = (Naming(("",), ORIGINAL_MARK, vae_renames(parts.vae)),)
+            return in_folder(place, namings, names)
+        return place, names
 
     def fingerprint(self, *extras: Path) -> str:
         """Return the fingerprint of the checkpoint's contents.
@@ -80,8 +111,13 @@ class Source(NamedTuple):
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Folder; or the file, and the configs and vocabularies that complete it."""
+        """Folder; or the file, and the configs, vocabularies and weights that complete it."""
         if self.file is None:
             return (self.folder,)
-        texts = (path for path in self.folder.rglob("*") if path.suffix in TEXTS)
-        return (self.file, *sorted(texts))
+        homes = {*self.chosen, *single_file.absent(self.file)}
+        files = (
+            path
+            for path in self.folder.rglob("*")
+            if path.suffix in TEXTS or (path.parent.name in homes and has_weight_ending(path.name))
+        )
+        return (self.file, *sorted(files))

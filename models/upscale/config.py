@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from models.checkpoint.folder import PICKLED, CheckpointError
+from models.checkpoint.folder import CheckpointError
 from models.checkpoint.single_file import shapes_of
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -119,18 +119,10 @@ PREFIXES = ("params_ema.", "params.", "")
 
 
 def read_shapes(file: Path) -> ReadSizes:
-    """Derive an upscaler's sizes from a safetensors file.
+    """Derive an upscaler's sizes from a weight file.
 
     Raises: CheckpointError: pickled, damaged, or not an RRDBNet; contains the remedy.
     """
-    if file.suffix in PICKLED:
-        raise CheckpointError(
-            f"{file}: a pickled file, which can run code when it is read and is never opened; where"
-            ' you trust it, convert it once: python -c "import sys, torch; from safetensors.torch '
-            "import save_file; d = torch.load(sys.argv[1], weights_only=True); d = d.get("
-            "'params_ema', d.get('params', d)); save_file({k: v.contiguous() for k, v in d.items()"
-            '}, sys.argv[2])" IN.pth OUT.safetensors'
-        )
     shapes = shapes_of(file)
     for prefix in PREFIXES:
         prefixed = {k.removeprefix(prefix): v for k, v in shapes.items() if k.startswith(prefix)}

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from models.checkpoint.key_mapping import Renames
+from models.checkpoint.notices import collected_notices
 from models.checkpoint.safetensors import ComponentFiles
 from models.loading.abstract import abstract_module
 from models.loading.sources import check_finite
@@ -26,6 +27,8 @@ class LoadedUpscaler:
     spec: Upscaler
     network: RrdbNet
     device: jax.Device
+    warnings: tuple[str, ...] = ()
+    """Arrays of the file that were passed over."""
 
     @property
     def unshuffle(self) -> int:
@@ -45,15 +48,16 @@ def load_upscaler(file: Path, dtype: str, tile: int, device: jax.Device) -> Load
     read = read_shapes(file)
     module = abstract_upscaler(file, dtype)
     sharding = jax.sharding.SingleDeviceSharding(device)
-    network = loader.load(
-        module,
-        ComponentFiles(f"upscaler in {file.name}", (file,), read.prefix),
-        renames_of(read.style),
-        sharding=lambda path, leaf: sharding,
-    )
+    with collected_notices() as notices:
+        network = loader.load(
+            module,
+            ComponentFiles(f"upscaler in {file.name}", (file,), read.prefix),
+            renames_of(read.style),
+            sharding=lambda path, leaf: sharding,
+        )
     check_finite(file.name, network)
     spec = Upscaler(scale=read.config.scale, tile=tile, digest=_digest(file))
-    return LoadedUpscaler(spec, network, device)
+    return LoadedUpscaler(spec, network, device, tuple(notices))
 
 
 def abstract_upscaler(file: Path, dtype: str) -> RrdbNet:

@@ -8,6 +8,9 @@ from __future__ import annotations
 from models.checkpoint.key_mapping import Renames
 from models.vae.config import VaeConfig
 
+ORIGINAL_MARK = "decoder.mid.block_1.norm1.weight"
+"""Key of files with the original names."""
+
 
 def _both(source: str, target: str, leaf: str = "kernel") -> Renames:
     return ((rf"{source}\.weight", f"{target}.{leaf}"), (rf"{source}\.bias", f"{target}.bias"))

@@ -8,6 +8,8 @@ from __future__ import annotations
 from models.checkpoint.key_mapping import Renames
 from models.vae.video_config import VideoVaeConfig
 
+AUTHORS_MARK = "decoder.middle.0.residual.0.gamma"
+"""Key of files with the authors' names."""
 _RESIDUAL = {
     r"residual\.0": "norm1",
     r"residual\.2": "conv1",

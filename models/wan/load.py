@@ -16,8 +16,6 @@ from jax.sharding import SingleDeviceSharding
 from jax.typing import DTypeLike
 
 from models.checkpoint.folder import read_config, read_scheduler
-from models.checkpoint.key_mapping import Renames
-from models.checkpoint.safetensors import ComponentFiles
 from models.interface.apply_presets import with_presets
 from models.interface.token_buckets import with_token_buckets
 from models.loading.abstract import abstract_module
@@ -27,19 +25,16 @@ from models.parallel.by_size import rename_axes_by_size
 from models.sampling import registry
 from models.spec.quality_presets import OPTIMIZATIONS
 from models.text import umt5
-from models.vae import video_key_mapping
 from models.vae.config import check_tiling
 from models.vae.video import VideoAutoencoder
 from models.vision import clip
 from models.vision.preprocess import ClipPreprocessor
-from models.wan import single_file
 from models.wan.animate import AnimateTransformer
-from models.wan.animate_config import AnimateConfig
 from models.wan.animate_pipeline import AnimatePipeline
+from models.wan.array_sources import COMPONENTS, ArraySource, ArraySources, array_sources
 from models.wan.checkpoint import WanCheckpoint
 from models.wan.experts import must_swap
 from models.wan.face_encoder import FaceEncoder
-from models.wan.key_mapping import FACE_RENAMES, RENAMES
 from models.wan.network import WanTransformer
 from models.wan.pipeline import Tools, WanNetworks, WanPipeline
 from models.wan.spec import make_spec
@@ -47,20 +42,6 @@ from models.wan.vace import VaceTransformer
 from models.wan.vace_pipeline import VacePipeline
 
 EXPERTS = ("transformer", "transformer_2")
-
-COMPONENTS: Mapping[str, tuple[str, Renames]] = {
-    "transformer": ("transformer", RENAMES),
-    "transformer_2": ("transformer_2", RENAMES),
-    "t5": ("text_encoder", umt5.RENAMES),
-    "vae": ("vae", video_key_mapping.RENAMES),
-    "image_encoder": ("image_encoder", clip.RENAMES),
-    "face_encoder": ("transformer", FACE_RENAMES),
-}
-"""Network → its folder in the checkpoint, and the renames of its keys."""
-ArraySource = tuple[Path | ComponentFiles, Renames]
-"""Path of a network's arrays, and the renames of their keys."""
-ArraySources = Mapping[str, ArraySource]
-"""Network → its `ArraySource`."""
 
 
 def load(
@@ -93,7 +74,7 @@ def load(
     checkpoint = WanCheckpoint.read(folder)
     scheduler = _unshifted_scheduler(folder)
     check_tiling(reading.vae_tiling, checkpoint.vae.downsampling)
-    places = _array_sources(folder, file, checkpoint)
+    places = array_sources(folder, file, checkpoint, reading.parts)
     networks = _load_networks(checkpoint, places, dtype, swap_experts, reading)
     has_encoder = checkpoint.image_encoder is not None
     sources = (folder,) if file is None else (folder, file)
@@ -198,20 +179,6 @@ def _swaps(networks: WanNetworks) -> bool:
     sizes = {name: parameter_bytes(module) for name, module in networks._asdict().items()}
     experts = [sizes.pop(name) for name in EXPERTS]
     return must_swap([size for size in experts if size], sum(sizes.values()), limit)
-
-
-def _array_sources(folder: Path, file: Path | None, checkpoint: WanCheckpoint) -> ArraySources:
-    """Return the location of each network's arrays. Raises: CheckpointError: not a Wan file."""
-    locations: dict[str, ArraySource] = {
-        name: (folder / component, names) for name, (component, names) in COMPONENTS.items()
-    }
-    if file is None:
-        return locations
-    transformers = tuple(checkpoint.transformers)
-    locations[transformers[0]] = single_file.transformer(file, len(transformers))
-    if isinstance(checkpoint.transformer, AnimateConfig):
-        locations["face_encoder"] = single_file.face_encoder(file, checkpoint.transformer)
-    return locations
 
 
 def _load_part(

@@ -31,7 +31,7 @@ def transformer(file: Path, count: int) -> NetworkFile:
     """Return the location of the transformer in a file.
 
     Args:
-        count: number of transformers in the base.
+        count: number of transformers that the file should contain.
 
     Raises:
         UnsupportedCheckpoint: the file has no Wan transformer, or the base has two.
@@ -45,8 +45,9 @@ def transformer(file: Path, count: int) -> NetworkFile:
         )
     if count != 1:
         raise UnsupportedCheckpoint(
-            f"{file}: one transformer, but its base has {count} experts; give a folder in "
-            "diffusers' layout with both"
+            f"{file}: one transformer, but its base has {count} experts; give the low-noise "
+            "expert's file as transformer_2 (models.*.transformer_2), or a folder in diffusers' "
+            "layout with both"
         )
     return parts["transformer"]
 

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, dropwhile
 from typing import Any
 
 from flax import nnx
@@ -14,10 +14,18 @@ from flax import nnx
 from models.checkpoint.folder import WeightsError
 from models.checkpoint.key_mapping import Prepare, Renames, Target, source, split, target
 from models.checkpoint.notices import notice
-from models.checkpoint.safetensors import READ, ComponentFiles, Filling, Shape, Slice, Tensor
+from models.checkpoint.safetensors import ComponentFiles, Filling, Slice
+from models.checkpoint.tensor import Shape, Tensor
 
 DECISIVE = ("__index_timestep_zero__",)
 """Markers of networks that work differently: unexpected unless the network's rules have them."""
+BUFFERS = ("inv_freq", "freqs", "freqs_cis", "num_batches_tracked")
+"""Last names of buffers that trainers save, and networks compute."""
+INDICES = ("I16", "I32", "I64", "U16", "U32", "U64", "BOOL")
+"""Number formats that no weights have, quantized or not."""
+
+MENTIONED = 8
+"""Keys that a notice lists."""
 
 Slot = tuple[str, int | None]
 """A leaf's path and the index on its leading axis (None: the complete leaf)."""
@@ -44,7 +52,7 @@ def assign(
         expected = filling.shape_in_file(_stored_shape(path, _slot_shape(leaves[path], layer)))
         if not _fits(tensor.shape, expected, path):
             misshapen[tensor.key] = (tensor.key, expected, tensor.shape)
-        if tensor.kind not in READ:
+        if not tensor.is_weight:
             mistyped[tensor.key] = (tensor.key, tensor.kind)
     missing = _missing(chosen.keys(), leaves, renames)
     if missing or stray or misshapen or mistyped:
@@ -86,17 +94,28 @@ def _choose(
                 stray.append(tensor.key)
     if passed_over:
         path = next(iter(tensors.values())).path
-        notice(f"{path.name}: passed over, since they are no weights: {', '.join(passed_over)}")
+        keys = _listed(passed_over)
+        notice(f"{path.name}: passed over, since they are no weights: {keys}")
     return chosen, stray
 
 
+def _listed(keys: list[str]) -> str:
+    """Return the first of many keys, and the number of the others, for a message."""
+    more = f" and {len(keys) - MENTIONED} more" if len(keys) > MENTIONED else ""
+    return ", ".join(keys[:MENTIONED]) + more
+
+
 def _is_no_weight(key: str, tensor: Tensor) -> bool:
-    """Return whether an unexpected array is empty or marks a kind of file, and changes no output.
+    """Return whether an unexpected array changes no output.
+
+    Markers of a kind of file, arrays of at most one number, and counts and indices are no weights.
+    Buffers are computed from the config.
 
     Source: ComfyUI, comfy/model_detection.py, for markers.
     """
-    is_marker = re.fullmatch(r"(?:.*\.)?__\w+__", key) is not None
-    return (is_marker or not math.prod(tensor.shape)) and key not in DECISIVE
+    is_known = re.fullmatch(rf"(?:.*\.)?(?:__\w+__|{'|'.join(BUFFERS)})", key) is not None
+    is_small = math.prod(tensor.shape) <= 1
+    return (is_known or is_small or tensor.kind in INDICES) and key not in DECISIVE
 
 
 def _fillings(
@@ -105,8 +124,9 @@ def _fillings(
     """Yield the filling of each leaf of a tensor: the tensor, or consecutive slices of it."""
     paths = split(goal.path)
     if len(paths) == 1:
-        tensor = _vector(tensor, _slot_shape(leaves[goal.path], goal.layer))
-        yield (goal.path, goal.layer), Filling(tensor, goal, prepare)
+        shape = _stored_shape(goal.path, _slot_shape(leaves[goal.path], goal.layer))
+        fitted = _fitted(tensor, shape[::-1] if goal.transposed else shape)
+        yield (goal.path, goal.layer), Filling(fitted, goal, prepare)
         return
     lengths = [_rows(path, _slot_shape(leaves[path], goal.layer)) for path in paths]
     for path, length, stop in zip(paths, lengths, accumulate(lengths), strict=True):
@@ -114,11 +134,20 @@ def _fillings(
         yield (path, goal.layer), Filling(tensor, goal, prepare, part)
 
 
-def _vector(tensor: Tensor, shape: Shape) -> Tensor:
-    """Drop a tensor's axes of length 1 if the leaf is a vector, for example a bias [1, n, 1, 1]."""
-    if len(shape) == 1 and math.prod(tensor.shape) == max(tensor.shape, default=0) == shape[0]:
-        return replace(tensor, shape=shape)
-    return tensor
+def _fitted(tensor: Tensor, shape: Shape) -> Tensor:
+    """Return a tensor with the expected shape, if both differ only in axes of length 1.
+
+    These are all axes of a vector, such as a bias [1, n, 1, 1], and leading ones, which GGUF's
+    tools drop.
+    """
+    is_vector = math.prod(tensor.shape) == max(tensor.shape, default=0) == math.prod(shape)
+    fits = (len(shape) == 1 and is_vector) or _trimmed(shape) == _trimmed(tensor.shape)
+    return replace(tensor, shape=shape) if fits and tensor.scale is None else tensor
+
+
+def _trimmed(shape: Shape) -> Shape:
+    """Return a shape without its leading axes of length 1."""
+    return tuple(dropwhile(lambda size: size == 1, shape))
 
 
 def _rows(path: str, shape: Shape) -> int:

@@ -20,7 +20,8 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from models.checkpoint.direct_io import BufferPool, Scratch, aligned
-from models.checkpoint.safetensors import Filling, Shape
+from models.checkpoint.safetensors import Filling
+from models.checkpoint.tensor import Shape
 from models.weights.assignment import Sources
 
 STRIPE = 128

@@ -49,7 +49,10 @@ def _as_text(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-OF_BASE = ("image_prompts", "controls", "refiner", "latent_upsampler", "pipeline")
+OF_BASE = (
+    *("image_prompts", "controls", "refiner", "latent_upsampler", "pipeline"),
+    *("vae", "text_encoder", "text_encoder_2", "transformer_2"),
+)
 """Settings of additional networks and of the pipeline. A model served by its base's workers
 inherits them."""
 
@@ -118,6 +121,20 @@ class ModelSettings(Section):
     max_controls: int = Field(3, ge=1, le=8)
     """Maximum number of controls per request. If the model has `controls`, memory for this number
     is reserved for every image."""
+    vae: str | None = None
+    """Autoencoder in place of the checkpoint's: a folder, hub id or object store URL of one or of a
+    whole checkpoint, or a single file: its path, or `owner/name:file` on the hub. Default: the
+    checkpoint's."""
+    text_encoder: str | None = None
+    """Text encoder in place of the checkpoint's, a source as of `vae`. Default: the checkpoint's.
+    """
+    text_encoder_2: str | None = None
+    """Second text encoder in place of the checkpoint's, such as T5 for Flux; a source as of `vae`.
+    Default: the checkpoint's."""
+    transformer_2: str | None = None
+    """Low-noise expert of Wan 2.2 in place of the checkpoint's, a source as of `vae`. With a single
+    file of the high-noise expert as `source`, both experts are single files. Default: the
+    checkpoint's."""
     refiner: str | None = None
     """SDXL refiner for requests that run their last steps on it: folder in diffusers' layout, hub
     id, or single file. Default: none."""

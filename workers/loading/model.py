@@ -21,6 +21,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from models import registry
 from models.adapters.install import install_banks
+from models.checkpoint.chosen_parts import PARTS
 from models.checkpoint.folder import checkpoint_errors
 from models.checkpoint.notices import collected_notices
 from models.interface.pipeline import Fields, Pipeline
@@ -62,7 +63,7 @@ from workers.slice.mesh import make_mesh
 log = logging.getLogger(__name__)
 
 NO_PROGRAM = {
-    *("source", "base", "image_prompts", "controls", "refiner", "latent_upsampler"),
+    *("source", "base", "image_prompts", "controls", "refiner", "latent_upsampler", *PARTS),
     *("defaults", "warmup", "batching", "exact_rows", "sizes"),
 }
 """Settings of a model that do not change its programs: sources (the config digest identifies
@@ -271,6 +272,7 @@ def _loaded(pool: PoolSettings, model: ModelSettings, **how: Any) -> Pipeline:
         model.dtype,
         defaults_of(model),
         base=model.base,
+        parts=parts_of(model),
         activation_dtype=model.activation_dtype,
         vae_tiling=tiling_of(model),
         qualities=model.quality,
@@ -286,6 +288,12 @@ def _loaded(pool: PoolSettings, model: ModelSettings, **how: Any) -> Pipeline:
         token_buckets=model.token_buckets,
         **how,
     )
+
+
+def parts_of(model: ModelSettings) -> dict[str, str]:
+    """Return the sources of components that replace the checkpoint's, by name."""
+    sources = {name: getattr(model, name) for name in PARTS}
+    return {name: source for name, source in sources.items() if source}
 
 
 def image_prompts_of(model: ModelSettings) -> dict[str, ImagePromptSource]:

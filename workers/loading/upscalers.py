@@ -116,9 +116,10 @@ def load_upscalers(
             cache[key] = load_upscaler(*key)
         loaded[name] = entry = cache[key]
         log.info("upscaler %s: %d times as large, %s", name, entry.spec.scale, entry.network.config)
-    pipeline.spec = with_upscalers(
-        pipeline.spec, {name: entry.spec for name, entry in loaded.items()}
-    )
+    notices = (notice for entry in loaded.values() for notice in entry.warnings)
+    spec = with_upscalers(pipeline.spec, {name: entry.spec for name, entry in loaded.items()})
+    warnings = tuple(dict.fromkeys((*spec.warnings, *notices)))
+    pipeline.spec = spec.model_copy(update={"warnings": warnings})
     return loaded
 
 

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from models.adapters.files.adapter import AdapterError, StoredArray
+from models.spec.file_kinds import BEGINNING_BYTES, GGUF, MAX_HEADER_BYTES, kind_of
 
 FLOATS: Mapping[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"),
@@ -37,8 +38,6 @@ INFINITE = {4: 0x7F800000, 2: 0x7C00}
 INFINITE_BF16 = 0x7F80
 LENGTH_BYTES = 8
 """Width of the header length at the beginning of a file."""
-MAX_HEADER_BYTES = 100_000_000
-"""Maximum header length of the safetensors format."""
 MAX_HEADER_MARKS = 2_000_000
 """Maximum braces, brackets and commas of a header, which bound the memory of parsing it: about
 180,000 arrays, or megabytes of metadata."""
@@ -84,6 +83,7 @@ class TensorFile:
     def __init__(self, path: Path, descriptor: int) -> None:
         self._descriptor = descriptor
         self.bytes = os.fstat(descriptor).st_size
+        _check_kind(path, os.pread(descriptor, BEGINNING_BYTES, 0), self.bytes)
         header = _parsed(self._header(path), path)
         start = LENGTH_BYTES + self._length
         self.metadata = _metadata(header.pop(METADATA, {}), path)
@@ -148,6 +148,15 @@ def shown(key: str) -> str:
     """Return a key for messages: printable, and shortened."""
     plain = key if key.isprintable() else ascii(key)
     return plain if len(plain) <= 160 else f"{plain[:80]}…{plain[-79:]}"
+
+
+def _check_kind(path: Path, beginning: bytes, size: int) -> None:
+    """Verify that a file is not of another kind. Raises: AdapterError: names what it is."""
+    kind = kind_of(beginning, size)
+    if kind is GGUF:
+        raise AdapterError(f"{path.name} is {kind.title}; send the adapter as safetensors")
+    if kind.remedy:
+        raise AdapterError(f"{path.name} is {kind.refusal}")
 
 
 def _stored(array: np.ndarray, dtype: str) -> StoredArray:

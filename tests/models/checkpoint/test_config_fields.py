@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pytest
-
 from models.checkpoint.config_fields import OF_AVERAGING, arguments
+from models.checkpoint.notices import collected_notices
 
 
 @dataclass(frozen=True)
@@ -29,8 +28,9 @@ def test_what_is_not_of_the_network_is_passed_over() -> None:
     assert arguments(Sizes, config, "config.json", {"dropout"}) == {"width": 2}
 
 
-def test_every_other_key_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"unet/config.json has unsupported keys: \['depth', 'heads'\]"
-    ):
-        arguments(Sizes, {"heads": 1, "depth": 2}, "unet/config.json")
+def test_every_other_key_is_passed_over_with_a_warning() -> None:
+    """The reference ignores keys that its classes lack, too."""
+    config = {"heads": 1, "depth": 2, "width": 3}
+    with collected_notices() as notices:
+        assert arguments(Sizes, config, "unet/config.json") == {"width": 3}
+    assert notices == ["unet/config.json: keys without effect: depth, heads"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from models.checkpoint.folder import CheckpointError
-from models.checkpoint.hub import CONFIGS, resolve, resolve_file
+from models.checkpoint.hub import CONFIGS, resolve, resolve_file, single_file
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 NESTED = "transformer/diffusion_pytorch_model.safetensors"
@@ -178,6 +178,7 @@ def test_a_file_of_a_hub(source: str, name: str, hub: str, tmp_path: Path) -> No
     assert file.read_bytes() == FILES[name] and file.is_relative_to(tmp_path)
     if ":" in source:
         assert {*Hub.requested} == {name}
+        assert single_file(source, endpoint=hub, cache=tmp_path) == file
 
 
 def test_a_file_that_a_hub_does_not_have(hub: str, tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def test_what_cannot_be_served_is_refused_by_its_name(
 
 
 def write_odd_ones(root: Path) -> None:
-    (root / "pickled.pth").write_bytes(b"")
+    (root / "pickled.pth").write_bytes(b"\x80\x02}q\x00.")
     lora = {"lora_controlnet": torch.zeros(0), "input_blocks.1.0.in_layers.2.up": torch.zeros(1)}
     save_file(lora, root / "control-lora.safetensors")
     shutil.copytree(root / "edges", root / "pooled", dirs_exist_ok=True)

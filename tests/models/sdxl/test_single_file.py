@@ -228,7 +228,6 @@ def test_the_file_says_how_it_was_trained(tmp_path: Path) -> None:
         assert single_file.scheduler_config(tmp_path / "marked.safetensors", base) == base | changes
 
 
-REFINERS = "conditioner.embedders.0.model.ln_final.bias"
 LAYER = "model.diffusion_model.input_blocks.1.0.in_layers.0.weight"
 
 
@@ -246,9 +245,9 @@ LAYER = "model.diffusion_model.input_blocks.1.0.in_layers.0.weight"
             [
                 single_file.CONV_IN,
                 single_file.LABELS,
-                REFINERS,
+                "conditioner.embedders.0.transformer.text_model.final_layer_norm.bias",
             ],
-            r"without vae \(first_stage_model\.\*\); take",
+            r"without text_encoder_2 \(conditioner\.embedders\.1\.model\.\*\); take",
         ),
         (["down_blocks.0.resnets.0.conv1.weight"], "complete folder"),
         (["model.diffusion_model.joint_blocks.0.x_block.mlp.fc1.bias"], "Stable Diffusion 3"),
@@ -271,7 +270,7 @@ def test_other_files_are_refused_by_name(tmp_path: Path, keys: list[str], said: 
 @pytest.mark.parametrize("name", ["model.ckpt", "model.pt"])
 def test_a_pickle_is_never_opened(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"cos\nsystem\n(V exit 1\ntR.")
-    with pytest.raises(CheckpointError, match="convert it to safetensors"):
+    with pytest.raises(CheckpointError, match="never opened; where you trust it, convert it once"):
         single_file.check(tmp_path / name)
 
 

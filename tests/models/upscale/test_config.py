@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file, save_file
+from safetensors.torch import load_file as torch_load_file
 
 from models.checkpoint.folder import CheckpointError
+from models.spec.file_kinds import ZIPPED
 from models.upscale.config import RrdbConfig, read_shapes
 from models.upscale.load import load_upscaler
 from tests.parity.torch_rrdbnet import net, write
@@ -46,10 +52,26 @@ def test_a_trainers_prefix_is_left_out(file: Path, prefix: str) -> None:
     load_upscaler(file, "float32", 64, jax.devices()[0])
 
 
-@pytest.mark.parametrize("ending", ["pth", "pt", "ckpt"])
-def test_pickled_files_are_not_opened(tmp_path: Path, ending: str) -> None:
+def test_pickled_files_are_not_opened(tmp_path: Path) -> None:
+    file = tmp_path / "RealESRGAN_x4plus.pth"
+    torch.save({"params": {"x": torch.zeros(2)}}, file)
     with pytest.raises(CheckpointError, match=r"convert it once: python -c .*save_file"):
-        read_shapes(tmp_path / f"RealESRGAN_x4plus.{ending}")
+        read_shapes(file)
+
+
+def test_the_command_that_converts_pickled_files_does(file: Path, tmp_path: Path) -> None:
+    torch.save({"params_ema": torch_load_file(file), "step": 7}, tmp_path / "net.pth")
+    program = re.search(r'python -c "(.+)" IN', ZIPPED.remedy)
+    assert program is not None
+    paths = [str(tmp_path / name) for name in ("net.pth", "out.safetensors")]
+    subprocess.run([sys.executable, "-c", program[1], *paths], check=True)
+    assert read_shapes(tmp_path / "out.safetensors").config == CONFIG
+
+
+def test_what_is_passed_over_is_known(file: Path) -> None:
+    save_file(load_file(file) | {"__x0__": np.zeros(2)}, file)
+    loaded = load_upscaler(file, "float32", 64, jax.devices()[0])
+    assert loaded.warnings == (f"{file.name}: passed over, since they are no weights: __x0__",)
 
 
 def test_another_network_is_refused(tmp_path: Path) -> None:

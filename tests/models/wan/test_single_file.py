@@ -20,12 +20,14 @@ from models.checkpoint.key_mapping import target
 from models.wan.authors_names import AUTHORS_RENAMES
 from models.wan.key_mapping import RENAMES
 from models.weights.loader import flat_parameters
+from tests import coarse
 from tests.models.single_files import Tensors, are_equal, weights, write
 from tests.parity.test_wan_vace_transformer import Case, load_atelier, make
 from tests.parity.tiny import Config
 from tests.parity.tiny_wan import make_wan
 
-STORED = "transformer/diffusion_pytorch_model.safetensors"
+DIFFUSION = "diffusion_pytorch_model.safetensors"
+STORED = f"transformer/{DIFFUSION}"
 NET = "motion_encoder.enc.net_app.convs"
 RULES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"condition_embedder\.time_embedder\.linear_1", "time_embedding.0"),
@@ -151,6 +153,32 @@ def test_what_cannot_be_served_says_why(folder: Path, tmp_path: Path) -> None:
         weights(other, experts)
     with pytest.raises(CheckpointError, match="swap_experts is set, but one file"):
         registry.load("tiny", str(file), "float32", {}, base=str(experts), swap_experts=True)
+
+
+def test_two_files_are_the_experts_of_wan_22(tmp_path: Path) -> None:
+    """The base's experts have other weights; the low-noise file has a prefix and scales."""
+    two = {"transformer": {"num_layers": 1}, "transformer_2": {"num_layers": 1}}
+    folder, base = (
+        make_wan(tmp_path / name, **two, boundary_ratio=0.5, seed=seed)
+        for name, seed in (("folder", 0), ("base", 50))
+    )
+    files = [
+        write(
+            {prefix + key: t for key, t in authors(load_file(folder / part / DIFFUSION)).items()},
+            tmp_path / f"{part}.safetensors",
+        )
+        for part, prefix in (("transformer", ""), ("transformer_2", "model.diffusion_model."))
+    ]
+    with coarse.compiled():
+        loaded = registry.load(
+            *("tiny", str(files[0]), "float32", {}),
+            base=str(base),
+            parts={"transformer_2": str(files[1])},
+        ).weights
+    expected = weights(folder)
+    assert are_equal(loaded.transformer, expected.transformer)
+    assert are_equal(loaded.transformer_2, expected.transformer_2)
+    assert not are_equal(loaded.vae, expected.vae)
 
 
 def test_files_of_animate(tmp_path: Path) -> None:

@@ -294,8 +294,14 @@ def with_nan() -> bytes:
 
 
 HOSTILE = {
-    "empty": (b"", "not a whole safetensors file"),
-    "a pickle": (b"\x80\x02}q\x00.", "not a whole safetensors file"),
+    "empty": (b"", "the file is an empty file; fetch or export it again"),
+    "a pickle": (b"\x80\x02}q\x00.", "the file is a pickled checkpoint, which can run code"),
+    "a git-lfs pointer": (
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n",
+        "the file is a git-lfs pointer, not the weights that it names; fetch them with",
+    ),
+    "a web page": (b"<!DOCTYPE html><html>", "the file is an HTML or XML page"),
+    "GGUF": (b"GGUF\x03\0\0\0" + bytes(16), "the file is a GGUF file; send the adapter as"),
     "a longer header than the file": (b"\xff" * 8 + b"{}", "not a whole safetensors file"),
     "broken JSON": (b"\x02\0\0\0\0\0\0\0{x", "not a whole safetensors file"),
     "cut off": (FILE[:-1], "not a whole safetensors file"),

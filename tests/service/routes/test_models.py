@@ -36,6 +36,15 @@ async def test_a_model_tells_what_it_cannot_do_without(
     assert model["strength_needs"] == "mask_image"
 
 
+async def test_what_was_passed_over_while_loading_is_listed(
+    http: httpx.AsyncClient, queue: Queue
+) -> None:
+    warnings = ("model.safetensors: passed over, since they are no weights: __x0__",)
+    await queue.register("warned", SPEC.model_copy(update={"warnings": warnings}), ready=True)
+    (model,) = (await http.get("/v1/models")).json()["data"]
+    assert model["warnings"] == [*warnings]
+
+
 async def test_limits_are_those_that_hold(http: httpx.AsyncClient, queue: Queue) -> None:
     loose = {"max_steps": 1000, "max_side_px": 2**16, "max_pixels": 2**32, "max_images": 100}
     limits = SPEC.limits.model_copy(update=loose)

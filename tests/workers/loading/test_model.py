@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
+from safetensors.numpy import load_file, save_file
 
 from models.weights.loader import is_matrix
 from models.weights.sharing import PlacedArrays
@@ -45,6 +47,22 @@ def pool(**settings: Any) -> PoolSettings:
 @pytest.fixture(scope="module")
 def sketch(model: ModelSettings) -> Sketch:
     return loading.sketches_of(pool(), model)[0][0]
+
+
+def test_what_is_passed_over_is_in_the_spec_that_workers_register(
+    flux_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The model's own file, and only while it is loaded; `GET /v1/models` lists the warnings."""
+    folder = shutil.copytree(flux_folder, tmp_path / "marked")
+    file = next((folder / "vae").glob("*.safetensors"))
+    save_file(load_file(file) | {"__32x32__": np.zeros(2), "step": np.asarray(7)}, file)
+    pipeline, _ = loading.load(
+        "flux", pool(), ModelSettings(source=str(folder), dtype="float32"), jax.devices()[:1]
+    )
+    (warning,) = pipeline.spec.warnings
+    assert warning.startswith(f"{file.name}: passed over, since they are no weights: ")
+    assert {"__32x32__", "step"} == {*warning.rpartition(": ")[2].split(", ")}
+    assert warning in caplog.text
 
 
 def test_arrays_go_straight_to_where_they_lie(model: ModelSettings) -> None:

@@ -1,0 +1,89 @@
+"""Checkpoint folders with parts that the operator chose: a folder of links, in diffusers' layout.
+
+The loaders then read it as any other checkpoint, and its fingerprint covers the chosen files.
+"""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+
+from models.checkpoint.folder import BASES, CheckpointError
+from models.checkpoint.hub import resolve, single_file
+from models.spec.file_kinds import has_weight_ending
+
+PARTS = ("vae", "text_encoder", "text_encoder_2", "transformer_2")
+"""Components that may be chosen, by the names of their folders."""
+CONFIG = "config.json"
+
+
+def with_parts(folder: Path, parts: Mapping[str, str]) -> Path:
+    """Return a checkpoint's folder in which these components are replaced.
+
+    Args:
+        parts: by component, a source: a folder or hub id of the component or of a whole checkpoint,
+            or a weight file, which takes the config of the checkpoint.
+
+    Raises: CheckpointError: the checkpoint has no such component, or the source has none.
+    """
+    return _with_parts(folder, tuple(sorted(parts.items()))) if parts else folder
+
+
+@lru_cache
+def _with_parts(folder: Path, parts: tuple[tuple[str, str], ...]) -> Path:
+    """Create the folder once per process."""
+    top = Path(tempfile.mkdtemp(prefix="atelier-parts-"))
+    atexit.register(shutil.rmtree, top, ignore_errors=True)
+    chosen = top / folder.name
+    links = _links_of(folder, "")
+    for component, source in parts:
+        if not (folder / component).is_dir():
+            raise CheckpointError(f"{component} is set, but {folder} has no {component}")
+        kept = {
+            path: file
+            for path, file in links.items()
+            if not path.startswith(f"{component}/") or path == f"{component}/{CONFIG}"
+        }
+        links = kept | _links(component, source)
+    for path, file in links.items():
+        (chosen / path).parent.mkdir(parents=True, exist_ok=True)
+        (chosen / path).symlink_to(file.absolute())
+    return chosen
+
+
+def _links(component: str, source: str) -> dict[str, Path]:
+    """Return the files of a component by their paths in a checkpoint.
+
+    Raises: CheckpointError: the source has no such component.
+    """
+    if file := single_file(source):
+        base = BASES[1] if component.startswith("text_encoder") else BASES[0]
+        return {f"{component}/{base}.safetensors": file}
+    for home in _homes(component, source):
+        if (home / CONFIG).is_file():
+            return _links_of(home, f"{component}/")
+    raise CheckpointError(
+        f"{component}: {source} has neither {CONFIG} nor {component}/{CONFIG}; give a file, a "
+        "folder or a hub id of the part or of a whole checkpoint"
+    )
+
+
+def _homes(component: str, source: str) -> Iterator[Path]:
+    """Yield the folders that may be the component: of a whole checkpoint, or the source itself."""
+    whole = resolve(source, patterns=(f"{component}/*.json", f"{component}/*.safetensors"))
+    yield whole / component
+    yield resolve(source, patterns=(CONFIG, *(f"{base}*.safetensors*" for base in BASES)))
+
+
+def _links_of(folder: Path, prefix: str) -> dict[str, Path]:
+    """Return a folder's files by their paths, without those of another layout at its root."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {
+        prefix + path.relative_to(folder).as_posix(): path
+        for path in files
+        if prefix or path.parent != folder or not has_weight_ending(path.name)
+    }

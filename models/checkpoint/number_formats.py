@@ -1,0 +1,121 @@
+"""Formats of stored numbers, by the names of safetensors and GGUF, and their decoding.
+
+GGUF stores blocks of numbers with common scales. They are decoded by the `gguf` package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from models.checkpoint.direct_io import Memory
+from models.checkpoint.folder import CheckpointError
+
+GROUP = 1 << 16
+"""Numbers that are decoded together, which fit the cache of a core."""
+
+
+class NumberFormat(NamedTuple):
+    """Format of an array's numbers, which are stored in blocks one after another."""
+
+    numbers: int
+    """Numbers per block."""
+    bytes: int
+    """Bytes per block."""
+    dtype: np.dtype[Any]
+    """Dtype of the decoded numbers."""
+    decode: Callable[[Memory], np.ndarray]
+    """Function from whole blocks to their numbers, one after another."""
+
+
+def _plain(dtype: Any) -> NumberFormat:
+    """Return the format of numbers that NumPy computes with."""
+    stored = np.dtype(dtype)
+    return NumberFormat(1, stored.itemsize, stored, lambda memory: memory.view(stored))
+
+
+def _converted(dtype: Any, to: Any) -> NumberFormat:
+    """Return the format of numbers that are converted to another dtype."""
+    stored = np.dtype(dtype)
+
+    def decode(memory: Memory) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            converted: np.ndarray = memory.view(stored).astype(to)
+        return converted
+
+    return NumberFormat(1, stored.itemsize, np.dtype(to), decode)
+
+
+BLOCKS: Mapping[str, tuple[int, int]] = {
+    "Q4_0": (32, 18),
+    "Q4_1": (32, 20),
+    "Q5_0": (32, 22),
+    "Q5_1": (32, 24),
+    "Q8_0": (32, 34),
+    "Q2_K": (256, 84),
+    "Q3_K": (256, 110),
+    "Q4_K": (256, 144),
+    "Q5_K": (256, 176),
+    "Q6_K": (256, 210),
+    "IQ4_NL": (32, 18),
+    "IQ4_XS": (256, 136),
+}
+"""Numbers and bytes of a block of GGUF's formats. Source: ggml, ggml-common.h."""
+
+
+def _blocks(name: str) -> NumberFormat:
+    numbers, size = BLOCKS[name]
+    return NumberFormat(numbers, size, np.dtype(np.float32), partial(_dequantized, name))
+
+
+def _dequantized(name: str, memory: Memory) -> np.ndarray:
+    """Decode blocks of a GGUF format to float32, a group at a time.
+
+    Raises: CheckpointError: the `gguf` package is missing.
+    """
+    numbers, size = BLOCKS[name]
+    blocks = memory.reshape(-1, size)
+    decoded, step = np.empty(len(blocks) * numbers, np.float32), GROUP // numbers
+    for first in range(0, len(blocks), step):
+        group = np.ascontiguousarray(blocks[first : first + step]).reshape(1, -1)
+        with np.errstate(all="ignore"):  # scales of damaged files may be infinite
+            output = _decoder(name)(group)
+        decoded[first * numbers : first * numbers + output.size] = output[0]
+    return decoded
+
+
+@cache
+def _decoder(name: str) -> Callable[[np.ndarray], np.ndarray]:
+    try:
+        from gguf import GGMLQuantizationType, quants
+    except ImportError as error:
+        raise CheckpointError(
+            f"weights of the type {name} need the package gguf; install it (pip install gguf)"
+        ) from error
+    return lambda blocks: quants.dequantize(blocks, GGMLQuantizationType[name])
+
+
+FLOAT8: Mapping[str, Any] = {"F8_E4M3": jnp.float8_e4m3fn, "F8_E5M2": jnp.float8_e5m2}
+"""8-bit floats, which make files smaller; they are exact in bfloat16."""
+WEIGHTS: Mapping[str, NumberFormat] = {
+    "F32": _plain(np.float32),
+    "F16": _plain(np.float16),
+    "BF16": _plain(jnp.bfloat16),
+    "F64": _converted(np.float64, np.float32),
+    **{name: _converted(dtype, jnp.bfloat16) for name, dtype in FLOAT8.items()},
+    **{name: _blocks(name) for name in BLOCKS},
+}
+"""Formats of weights."""
+SCALED = (*FLOAT8, "I8")
+"""Formats of weights that may have a scale; whole numbers need one."""
+FORMATS: Mapping[str, NumberFormat] = {
+    **WEIGHTS,
+    **{f"I{bits}": _plain(f"<i{bits // 8}") for bits in (8, 16, 32, 64)},
+    **{f"U{bits}": _plain(f"<u{bits // 8}") for bits in (8, 16, 32, 64)},
+    "BOOL": _plain(np.uint8),
+}
+"""Formats of all arrays that can be read."""

@@ -1,0 +1,155 @@
+"""Scales of weights in 8 bits, and weights that are quantized in formats that are not read.
+
+Source: ComfyUI, QUANTIZATION.md and comfy/quant_ops.py; NVIDIA ModelOpt's exported checkpoints;
+DeepSeek's block scales (`weight_scale_inv`, which also multiply).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from models.checkpoint.folder import CheckpointError, UnsupportedCheckpoint
+from models.checkpoint.number_formats import SCALED
+from models.checkpoint.tensor import Tensor
+
+SCALES = (".scale_weight", ".weight_scale", ".weight_scale_inv")
+"""Key endings of the scale of a weight: ComfyUI's older and newer files, ModelOpt, DeepSeek."""
+HINT = ".comfy_quant"
+"""Key ending of a layer's format in ComfyUI's files: JSON in bytes."""
+OF_ACTIVATIONS = (".scale_input", ".input_scale", HINT, "scaled_fp8")
+"""Key endings of parameters for 8-bit computation, which are ignored."""
+MAX_HINT_BYTES = 1 << 16
+FORMATS_READ = ("float8_e4m3fn", "float8_e5m2", "int8_tensorwise", "int8_blockwise")
+"""Formats in hints that scales alone describe."""
+ROTATED = "convrot"
+"""Field of hints about weights that were multiplied by a rotation."""
+OF_LAYERS = "_quantization_metadata"
+"""Metadata of ComfyUI's files with the format of each layer."""
+UNREAD: tuple[tuple[str, str], ...] = (
+    (r".*\.quant_state\.bitsandbytes__nf4", "NF4 (bitsandbytes)"),
+    (r".*\.quant_state\.bitsandbytes__fp4", "FP4 (bitsandbytes)"),
+    (r".*\.SCB", "INT8 of bitsandbytes"),
+    (r".*\.weight_scale_2", "NVFP4, with two levels of scales"),
+    (r".*\.pre_quant_scale", "AWQ of ModelOpt, with scales of activations"),
+    (r".*\.(?:wscales|wtscale|smooth_factor|smooth|proj_down)(?:_orig)?", "SVDQuant (nunchaku)"),
+    (r".*\.qzeros", "GPTQ or AWQ"),
+    (r".*\.weight\._(?:data|scale)", "quanto"),
+    (r".*\.(?:zero_point|svd_up|svd_down)", "SDNQ"),
+)
+"""Key expressions of formats that are not read, and their names."""
+
+
+def with_scales(
+    tensors: Mapping[str, Tensor], metadata: Mapping[str, str], path: Path
+) -> dict[str, Tensor]:
+    """Attach scales to their weights, and leave out what only 8-bit computation needs.
+
+    Args:
+        tensors: of one file or several, by key.
+        metadata: of the file `path`.
+
+    Raises:
+        UnsupportedCheckpoint: weights in a format that is not read; names it.
+        CheckpointError: a scale that does not fit its weight.
+    """
+    _check_formats(tensors, metadata, path)
+    if not any(tensor.kind in SCALED for tensor in tensors.values()):
+        return dict(tensors)
+    scales = {
+        f"{key.removesuffix(ending)}.weight": tensor
+        for key, tensor in tensors.items()
+        for ending in SCALES
+        if key.endswith(ending)
+    }
+    return {
+        key: replace(tensor, scale=_fitting(scales[key], tensor)) if key in scales else tensor
+        for key, tensor in tensors.items()
+        if not key.endswith((*SCALES, *OF_ACTIVATIONS))
+    }
+
+
+def _fitting(scale: Tensor, tensor: Tensor) -> Tensor:
+    """Return a scale with the number of its rows and columns as shape.
+
+    Raises: CheckpointError: it is neither of the array, nor of rows, nor of equal blocks.
+    """
+    rows, columns = tensor.shape[0] if tensor.shape else 1, math.prod(tensor.shape[1:])
+    count, longest = math.prod(scale.shape), max(scale.shape, default=1)
+    shape: tuple[int, ...] = scale.shape
+    if count == 1:
+        shape = (1, 1)
+    elif count == longest == rows:
+        shape = (rows, 1)
+    fits = len(shape) == 2 and all(shape) and not (rows % shape[0] or columns % shape[1])
+    if fits and scale.is_float:
+        return replace(scale, shape=shape)
+    raise CheckpointError(
+        f"{tensor.path}: {scale.key} has the shape {list(scale.shape)} and the type {scale.kind}; "
+        f"scales are floats, of a whole array, of its {rows} rows or of equal blocks"
+    )
+
+
+def _check_formats(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], path: Path) -> None:
+    """Verify that no weights are in a format that is not read. Raises: UnsupportedCheckpoint."""
+    for key, tensor in tensors.items():
+        for expression, name in UNREAD:
+            if re.fullmatch(expression, key):
+                raise _unread(path, name, tensor.key)
+    for key, hint in (*_of_layers(metadata, path), *_of_keys(tensors, path)):
+        if hint.get("format") not in FORMATS_READ:
+            raise _unread(path, repr(hint.get("format")), key)
+        if hint.get(ROTATED):
+            raise _unread(path, f"{hint['format']} with rotated weights ({ROTATED})", key)
+
+
+def _of_layers(metadata: Mapping[str, str], path: Path) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the formats of layers in a file's metadata. Raises: CheckpointError: not JSON."""
+    if OF_LAYERS not in metadata:
+        return []
+    layers = _parsed(metadata[OF_LAYERS], OF_LAYERS, path).get("layers", {})
+    return [
+        (key, hint)
+        for key, hint in (layers.items() if isinstance(layers, dict) else ())
+        if isinstance(hint, dict)
+    ]
+
+
+def _of_keys(tensors: Mapping[str, Tensor], path: Path) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the formats in hints next to whole numbers, which may need more than a scale."""
+    return [
+        (key, _parsed(_text(tensor), key, path))
+        for key, tensor in tensors.items()
+        if key.endswith(HINT) and _is_whole(tensors.get(f"{key.removesuffix(HINT)}.weight"))
+    ]
+
+
+def _is_whole(weight: Tensor | None) -> bool:
+    return weight is not None and not weight.is_float
+
+
+def _text(tensor: Tensor) -> str:
+    size = math.prod(tensor.shape)
+    if tensor.kind != "U8" or size > MAX_HINT_BYTES:
+        raise CheckpointError(f"{tensor.path}: {tensor.key} is no short text of bytes")
+    return bytes(replace(tensor, shape=(size,)).read(0, size)).decode(errors="replace")
+
+
+def _parsed(text: str, key: str, path: Path) -> Mapping[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: {key} is not valid JSON; fetch the file again") from error
+    return value if isinstance(value, dict) else {}
+
+
+def _unread(path: Path, name: str, key: str) -> UnsupportedCheckpoint:
+    return UnsupportedCheckpoint(
+        f"{path}: weights in the format {name} are not read ({key}); take the file in bfloat16, "
+        "in 8-bit floats or INT8 with scales, or in GGUF"
+    )
