@@ -13,9 +13,10 @@ from jaxtyping import Array, Float
 
 from models.flow.chat_pipeline import ChatNetworks, ChatPipeline
 from models.interface.denoising_pipeline import Draft
-from models.interface.flow_steps import flow_plan, flow_steps, preserved_scales
+from models.interface.flow_steps import flow_plan, flow_steps, preserved_scales, scheduler_of
 from models.interface.image_start import draw_noise, first_latents, generator_of, image_inputs
 from models.interface.pipeline import Step
+from models.interface.solver_step import first_history, history_key
 from models.nn.layers.step_cache import initial_cache
 from models.sampling.base import Plan
 from models.spec.request import FlowImageRequest
@@ -52,22 +53,23 @@ class CaptionPipeline(ChatPipeline):
         h, w = self.grid_of(width=request.width, height=request.height)
         tokens = h * w // PATCH**2
         plan = self.plan(request, tokens, request.image_strength(from_image="image" in images))
+        solver = scheduler_of(request, self.scheduler).solver
         return self.build_draft(
             request,
-            self._draws(request, images, plan, (h, w)),
+            {**self._draws(request, images, plan, (h, w)), **first_history(solver)},
             self.steps(request, plan),
             tokens,
-            ",masked" if "mask_image" in images else "",
+            history_key(solver) + (",masked" if "mask_image" in images else ""),
             head,
         )
 
     def plan(self, request: FlowImageRequest, tokens: int, strength: float | None) -> Plan:
         """Return the schedule. Raises: RequestError."""
-        return flow_plan(request, self.scheduler, tokens, strength)
+        return flow_plan(request, scheduler_of(request, self.scheduler), tokens, strength)
 
     def steps(self, request: Any, plan: Plan) -> tuple[Step, ...]:
         """Return the step table."""
-        solver = self.scheduler.solver
+        solver = scheduler_of(request, self.scheduler).solver
         return flow_steps(request, plan, solver, None, None, **preserved_scales(plan))
 
     def embed(self, weights: ChatNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from models.checkpoint.fingerprint import config_digest, fingerprint
 from models.checkpoint.folder import chosen_defaults
 from models.media.scaling import longest_side
+from models.sampling.flow_choice import FLOW_EVALUATIONS, FLOW_SCHEDULERS
 from models.spec.model_spec import Limits, ModelSpec, Need
 from models.spec.quality_presets import CACHES, OPTIMIZATIONS, Optimization
 from models.vae.patches import PATCH
@@ -114,6 +115,8 @@ def spec_builder(
             defaults={**published, **chosen},
             task_defaults={task: {**of, **chosen} for task, of in (task_defaults or {}).items()},
             needs={name: of for name, of in (needs or {}).items() if name in fields},
+            schedulers=FLOW_SCHEDULERS,
+            evaluations=FLOW_EVALUATIONS,
             bucket_fields=BUCKET_FIELDS,
             fingerprint=fingerprint(*sources),
             config_digest=config_digest(*sources),

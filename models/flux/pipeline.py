@@ -26,10 +26,11 @@ from models.flux.request import FluxRequest
 from models.interface.apply_presets import quality_of
 from models.interface.controls import requested_controls
 from models.interface.denoising_pipeline import Draft, flatten_prompts
-from models.interface.flow_steps import flow_plan, flow_steps
+from models.interface.flow_steps import flow_plan, flow_steps, scheduler_of
 from models.interface.image_prompts import requested_image_prompts
 from models.interface.image_start import clean_latents, generator_of
 from models.interface.pipeline import PyTree
+from models.interface.solver_step import first_history, history_key
 from models.interface.step_program import StepProgram
 from models.interface.token_buckets import EXTENT, GRID, buckets_of, padded_to, size_inputs
 from models.nn.blocks.joint_transformer import ControlArrays, Modulations
@@ -125,7 +126,8 @@ class FluxPipeline(LatentImagePipeline[FluxNetworks]):
         tokens = h * w // 4
         from_image = self.kind.starts_from_image and "image" in images
         strength = request.image_strength(from_image=from_image)
-        plan = flow_plan(request, self.scheduler, tokens, strength)
+        scheduler = scheduler_of(request, self.scheduler)
+        plan = flow_plan(request, scheduler, tokens, strength)
         generator = generator_of(request)
         draws = ImageDraws(generator, h, w, self.config.latent_channels, self.dtype)
         size = (request.width, request.height)
@@ -139,9 +141,11 @@ class FluxPipeline(LatentImagePipeline[FluxNetworks]):
                 requested_image_prompts(request.image_prompts, images, self.spec),
                 self.preprocessor,
             ),
+            **first_history(scheduler.solver),
         }
         prompts = len(request.prompts)
         kind = f"text={request.max_sequence_length},prompts={prompts}"
+        kind += history_key(scheduler.solver)
         padded = None if "reference" in inputs else self._padded(request, h, w)
         if "reference" in inputs:
             rows, columns, _ = inputs["reference"].shape
@@ -156,7 +160,7 @@ class FluxPipeline(LatentImagePipeline[FluxNetworks]):
         return Draft(
             f"{request.width}x{request.height},{kind}",
             inputs,
-            self.controls.steps(flow_steps(request, plan, self.scheduler.solver), control),
+            self.controls.steps(flow_steps(request, plan, scheduler.solver), control),
             request.width,
             request.height,
             request.seed,

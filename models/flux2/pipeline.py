@@ -14,9 +14,10 @@ from models.flow.references import read_references
 from models.flux2.key_mapping import SPELLINGS
 from models.flux2.request import Flux2Request, empirical_mu
 from models.interface.denoising_pipeline import Draft
-from models.interface.flow_steps import flow_plan, flow_steps
+from models.interface.flow_steps import flow_plan, flow_steps, scheduler_of
 from models.interface.image_start import draw_noise
 from models.interface.pipeline import Fields
+from models.interface.solver_step import first_history, history_key
 from models.nn.layers.step_cache import initial_cache
 from models.sampling.torch_rng import TorchGenerator
 from models.spec.request import BY_CHECKPOINT, Request
@@ -50,7 +51,8 @@ class Flux2Pipeline(ModulatedPipeline, NormedLatentPipeline[ChatNetworks]):
         h, w = self.grid_of(width=request.width, height=request.height)
         tokens = h * w // 4
         mu = empirical_mu(tokens, request.num_inference_steps)
-        plan = flow_plan(request, self.scheduler, tokens, mu=mu)
+        scheduler = scheduler_of(request, self.scheduler)
+        plan = flow_plan(request, scheduler, tokens, mu=mu)
         multiple = self.spec.limits.size_multiple_px
         references = read_references(images, self.spec)
         grids = [tuple(side // multiple for side in pixels.shape[:2]) for pixels in references]
@@ -58,10 +60,14 @@ class Flux2Pipeline(ModulatedPipeline, NormedLatentPipeline[ChatNetworks]):
         draw = partial(draw_noise, TorchGenerator(request.seed), self.config.in_channels)
         return self.build_draft(
             request,
-            {"noise": draw((h // 2, w // 2), self.dtype), **inputs_of(references)},
-            flow_steps(request, plan, self.scheduler.solver),
+            {
+                "noise": draw((h // 2, w // 2), self.dtype),
+                **inputs_of(references),
+                **first_history(scheduler.solver),
+            },
+            flow_steps(request, plan, scheduler.solver),
             tokens + sum(rows * columns for rows, columns in grids),
-            f",references={sizes}" if sizes else "",
+            history_key(scheduler.solver) + (f",references={sizes}" if sizes else ""),
         )
 
     def embed(self, weights: ChatNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:

@@ -149,7 +149,7 @@ class DenoisingPipeline(ABC, Generic[Networks]):
             row = self.embed(weights, inputs)
         return {
             "denoised": jnp.zeros_like(row["latents"]),
-            "history": history(inputs),
+            "history": history(inputs, row["latents"]),
             **size_leaves(inputs),
             **row,
         }

@@ -11,6 +11,7 @@ from models.interface.pipeline import Step
 from models.interface.solver_step import step_values
 from models.interface.step_program import StepProgram
 from models.sampling.base import Plan
+from models.sampling.flow_choice import flow_scheduler
 from models.sampling.flow_match import FlowMatchEuler
 from models.sampling.solver import Solver
 from models.spec.option import OptionError
@@ -18,6 +19,14 @@ from models.spec.request import FlowRequest, RequestError
 
 StepValues = float | Sequence[float] | np.ndarray
 """A value per step, or a single value for all steps."""
+
+
+def scheduler_of(request: FlowRequest, default: FlowMatchEuler) -> FlowMatchEuler:
+    """Return the request's scheduler; without one, the checkpoint's. Raises: RequestError."""
+    try:
+        return flow_scheduler(default, request.scheduler)
+    except OptionError as error:
+        raise RequestError.of_scheduler(error) from error
 
 
 def flow_plan(

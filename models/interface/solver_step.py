@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -66,27 +67,29 @@ def solver_key(solver: Solver, plan: Plan) -> str:
     return f"{solver}{'+noise' if plan.draws.any() else ''}"
 
 
-def first_history(solver: Solver, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """Return a solver's history before the first step, all zeros.
+def history_key(solver: Solver) -> str:
+    """Return a suffix of a flow's bucket key, equal for rows with the same history."""
+    return f",{solver}" if _history_names(solver) else ""
 
-    Args:
-        shape: of the latents.
-    """
-    leaves = _history_leaves(solver, shape)
-    return {HISTORY + name: np.zeros(leaf.shape, leaf.dtype) for name, leaf in leaves.items()}
+
+def first_history(solver: Solver) -> dict[str, np.ndarray]:
+    """Return the inputs that name a solver's history, as empty arrays: `history` fills them."""
+    return {HISTORY + name: np.zeros(0, np.float32) for name in _history_names(solver)}
 
 
 @lru_cache(maxsize=256)  # tracing takes a millisecond per request
-def _history_leaves(solver: Solver, shape: tuple[int, ...]) -> Mapping[str, jax.ShapeDtypeStruct]:
-    leaves: Mapping[str, jax.ShapeDtypeStruct] = jax.eval_shape(
-        solver.begin, jax.ShapeDtypeStruct(shape, np.float32)
-    )
-    return leaves
+def _history_names(solver: Solver) -> tuple[str, ...]:
+    leaves: History = jax.eval_shape(solver.begin, jax.ShapeDtypeStruct((1,), np.float32))
+    return tuple(leaves)
 
 
-def history(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Extract the solver's history from a row's inputs, without the prefix."""
-    return _named(inputs, HISTORY)
+def history(inputs: Mapping[str, Any], latents: jax.Array) -> dict[str, Any]:
+    """Return the solver's history before the first step: zeros with the latents' shape.
+
+    Args:
+        inputs: of a row, from `first_history`.
+    """
+    return {name: jnp.zeros_like(latents) for name in _named(inputs, HISTORY)}
 
 
 def _named(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:

@@ -51,5 +51,5 @@ class LTX2Request(FlowRequest):
         return tuple(name for name, is_enabled in enabled.items() if is_enabled)
 
 
-FIELDS = served_fields(LTX2Request, "image")
+FIELDS = served_fields(LTX2Request, "image") - {"scheduler"}
 """Request fields of LTX-2."""

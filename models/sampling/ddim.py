@@ -25,8 +25,7 @@ from models.sampling.prediction import (
     thresholded,
 )
 from models.sampling.solver import History, Latents, Solver, SolverOutput
-from models.sampling.timesteps import check_request, first_step, spaced
-from models.spec.option import OptionError
+from models.sampling.timesteps import check_request, first_step, integer_timesteps
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ class DDIM(NoiseSchedule):
     ) -> Plan:
         """Plan as in `Scheduler.plan`. With eta, every step draws noise, even if it adds none."""
         check_request(steps, timesteps=timesteps, sigmas=sigmas, accepted=self.ACCEPTED_LISTS)
-        times = self._timesteps(steps)[first_step(steps, strength) :]
+        times = integer_timesteps(self, steps)[first_step(steps, strength) :]
         table = self.alphas_cumprod()
         now = table[times]
         alpha, sigma = np.sqrt(now), np.sqrt(1 - now)
@@ -106,22 +105,6 @@ class DDIM(NoiseSchedule):
             clean_scale=np.append(alpha, np.float32(1)),
             noise_scale=np.append(sigma, np.float32(0)),
         )
-
-    def _timesteps(self, steps: int) -> NDArray[np.int64]:
-        if steps > self.num_train_timesteps:
-            raise OptionError(
-                "num_inference_steps",
-                f"{steps} is more than the {self.num_train_timesteps} of num_train_timesteps",
-            )
-        floats = spaced(self.timestep_spacing, self.num_train_timesteps, steps, self.steps_offset)
-        times = floats.round().astype(np.int64)
-        if times.max() >= self.num_train_timesteps:
-            raise OptionError(
-                "steps_offset",
-                f"{self.steps_offset} leads beyond the last training timestep "
-                f"{self.num_train_timesteps - 1} with {steps} steps",
-            )
-        return times
 
     def _previous(self, times: NDArray[np.int64], steps: int, table: Any) -> Any:
         """Return alphas_cumprod after each step: a fixed stride down, for any spacing."""

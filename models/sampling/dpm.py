@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from models.sampling.base import Column, Numbers, Plan, per_row, with_noise
-from models.sampling.dpm_terms import TERMS
+from models.sampling.dpm_terms import multistep_terms
 from models.sampling.multistep import MultistepSchedule, MultistepStep, columns, half_log_snr
 from models.sampling.sigmas import chosen_spacing, to_timesteps
 from models.sampling.solver import History, Latents, Solver, SolverOutput
@@ -106,7 +106,7 @@ class DPMSolver(MultistepSchedule):
     @property
     def name(self) -> str:
         """Name in requests, also for orders other than 2 and methods without ++."""
-        return "dpmpp_2m_sde" if self.stochastic else "dpmpp_2m"
+        return f"dpmpp_{3 if self.solver_order == 3 else 2}m_sde" if self.stochastic else "dpmpp_2m"
 
     @property
     def solver(self) -> Solver:
@@ -145,7 +145,7 @@ class DPMSolver(MultistepSchedule):
         alpha, sigma = self.mixed(nearby)
         clock = half_log_snr(alpha, sigma)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            terms = TERMS[self.algorithm_type](alpha, sigma, clock, self.solver_type)
+            terms = multistep_terms(self.algorithm_type, self.solver_type, alpha, sigma, clock)
         zeros = {"noise": 0.0} | {f"difference_{i}": 0.0 for i in range(1, self.solver_order)}
         return {**zeros, **terms}
 
@@ -159,9 +159,7 @@ class DPMSolver(MultistepSchedule):
         elif chosen_spacing(self) or self.use_lu_lambdas:
             sigmas, times = self._respaced(train, steps)
         elif self.use_flow_sigmas:
-            even = 1.0 - np.linspace(1, 1 / self.num_train_timesteps, steps + 1)
-            shifted = self.flow_shift * even / (1 + (self.flow_shift - 1) * even)
-            sigmas = shifted[::-1][:-1]
+            sigmas = self.flow_sigmas(steps)
             times = sigmas * self.num_train_timesteps
         else:
             times = self._spaced(steps)
@@ -192,10 +190,7 @@ class DPMSolver(MultistepSchedule):
         return sigmas, times
 
     def _spaced(self, steps: int) -> Any:
-        alphas_cumprod = self.finite_alphas_cumprod()
-        lambdas = half_log_snr(np.sqrt(alphas_cumprod), np.sqrt(1 - alphas_cumprod))
-        clipped = int(np.searchsorted(lambdas[::-1], np.float32(self.lambda_min_clipped)))
-        last = self.num_train_timesteps - clipped
+        last = self.unclipped_timesteps(self.lambda_min_clipped)
         return spaced_between(
             self.timestep_spacing, self.num_train_timesteps, steps, self.steps_offset, last
         )

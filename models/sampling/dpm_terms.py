@@ -1,9 +1,10 @@
-"""Coefficients of DPM-Solver's steps: of the latents, the integrand m0, m0 - m1 and m1 - m2.
+"""Coefficients of DPM-Solver's steps: of the latents, the integrands m0, m1 and m2, and the noise.
 
 Every function takes alpha, sigma and lambda as columns of one step's points: [t, s0, s1, s2], the
 target first, then as many as the order; in float32, in the reference's order of operations.
 
-Source: diffusers scheduling_dpmsolver_multistep.py, its first, second and third order updates.
+Source: diffusers scheduling_dpmsolver_multistep.py and scheduling_dpmsolver_singlestep.py, their
+first, second and third order updates.
 """
 
 from __future__ import annotations
@@ -17,9 +18,33 @@ from models.sampling.base import Column
 from models.spec.option import OptionError
 
 Terms = dict[str, Any]
+Slopes = tuple[list[Any], list[Any]]
+"""Factors of the integrand's derivatives in steps of order 2, and of order 3."""
 
 
-def dpmsolver_pp(alpha: Column, sigma: Column, clock: Column, solver_type: str) -> Terms:
+def multistep_terms(
+    algorithm: str, solver_type: str, alpha: Column, sigma: Column, clock: Column
+) -> Terms:
+    """Return the factors of the latents, of m0, of m0 - m1 and m1 - m2, and of noise."""
+    terms, slopes = _ALGORITHMS[algorithm](alpha, sigma, clock, solver_type)
+    return terms | differences(clock, slopes)
+
+
+def singlestep_terms(
+    algorithm: str, solver_type: str, alpha: Column, sigma: Column, clock: Column
+) -> Terms:
+    """Return the factors of the latents and the integrand mk at the oldest point, and of noise.
+
+    weight_0 and weight_1 are the factors of m0 - mk and m1 - mk.
+    """
+    ends = [0, -1]
+    terms, slopes = _ALGORITHMS[algorithm](alpha[ends], sigma[ends], clock[ends], solver_type)
+    return terms | group_weights(clock, slopes, solver_type)
+
+
+def dpmsolver_pp(
+    alpha: Column, sigma: Column, clock: Column, solver_type: str
+) -> tuple[Terms, Slopes]:
     """Return DPM-Solver++'s factors; the integrand is the denoised latents.
 
     Source: Lu et al. 2022, eq. 9 to 12.
@@ -29,10 +54,12 @@ def dpmsolver_pp(alpha: Column, sigma: Column, clock: Column, solver_type: str) 
     slopes = [alpha[0] * (decay / h + 1), -alpha[0] * ((decay + h) / h**2 - np.float32(0.5))]
     middle = np.float32(-0.5) * (alpha[0] * decay)
     terms = {"latents": sigma[0] / sigma[1], "current": -(alpha[0] * decay)}
-    return terms | differences(clock, slopes_of(solver_type, middle, slopes))
+    return terms, slopes_of(solver_type, middle, slopes)
 
 
-def dpmsolver(alpha: Column, sigma: Column, clock: Column, solver_type: str) -> Terms:
+def dpmsolver(
+    alpha: Column, sigma: Column, clock: Column, solver_type: str
+) -> tuple[Terms, Slopes]:
     """Return DPM-Solver's factors; the integrand is the noise.
 
     Source: Lu et al. 2022, eq. 4.1 to 4.6.
@@ -42,10 +69,12 @@ def dpmsolver(alpha: Column, sigma: Column, clock: Column, solver_type: str) -> 
     slopes = [-sigma[0] * (growth / h - 1), -sigma[0] * ((growth - h) / h**2 - np.float32(0.5))]
     middle = np.float32(-0.5) * (sigma[0] * growth)
     terms = {"latents": alpha[0] / alpha[1], "current": -(sigma[0] * growth)}
-    return terms | differences(clock, slopes_of(solver_type, middle, slopes))
+    return terms, slopes_of(solver_type, middle, slopes)
 
 
-def sde_dpmsolver_pp(alpha: Column, sigma: Column, clock: Column, solver_type: str) -> Terms:
+def sde_dpmsolver_pp(
+    alpha: Column, sigma: Column, clock: Column, solver_type: str
+) -> tuple[Terms, Slopes]:
     """Return the factors of SDE-DPM-Solver++: added noise makes half of each step's descent."""
     h = clock[0] - clock[1]
     lost = 1 - np.exp(-2 * h)
@@ -59,10 +88,12 @@ def sde_dpmsolver_pp(alpha: Column, sigma: Column, clock: Column, solver_type: s
         "current": alpha[0] * lost,
         "noise": sigma[0] * np.sqrt(lost),
     }
-    return terms | differences(clock, slopes_of(solver_type, middle, slopes))
+    return terms, slopes_of(solver_type, middle, slopes)
 
 
-def sde_dpmsolver(alpha: Column, sigma: Column, clock: Column, solver_type: str) -> Terms:
+def sde_dpmsolver(
+    alpha: Column, sigma: Column, clock: Column, solver_type: str
+) -> tuple[Terms, Slopes]:
     """Return the factors of SDE-DPM-Solver.
 
     Raises: OptionError: the third order, which does not exist.
@@ -79,15 +110,15 @@ def sde_dpmsolver(alpha: Column, sigma: Column, clock: Column, solver_type: str)
         "current": -2 * (sigma[0] * growth),
         "noise": sigma[0] * np.sqrt(np.exp(2 * h) - 1),
     }
-    return terms | differences(clock, slopes_of(solver_type, -(sigma[0] * growth), slopes))
+    return terms, slopes_of(solver_type, -(sigma[0] * growth), slopes)
 
 
-def slopes_of(solver_type: str, middle: Any, slopes: list[Any]) -> tuple[list[Any], list[Any]]:
+def slopes_of(solver_type: str, middle: Any, slopes: list[Any]) -> Slopes:
     """Return the factors of the integrand's derivatives in steps of order 2, and of order 3."""
     return [middle if solver_type == "midpoint" else slopes[0]], slopes
 
 
-def differences(clock: Column, slopes: tuple[list[Any], list[Any]]) -> Terms:
+def differences(clock: Column, slopes: Slopes) -> Terms:
     """Return factors of m0 - m1 and m1 - m2 that estimate the derivatives.
 
     Args:
@@ -106,7 +137,29 @@ def differences(clock: Column, slopes: tuple[list[Any], list[Any]]) -> Terms:
     return {"difference_1": (first + curve) / ratio, "difference_2": -curve / older}
 
 
-TERMS: Mapping[str, Callable[[Column, Column, Column, str], Terms]] = {
+def group_weights(clock: Column, slopes: Slopes, solver_type: str) -> Terms:
+    """Return factors of m0 - mk and m1 - mk that estimate the derivatives at the oldest point.
+
+    Args:
+        slopes: as in `differences`.
+    """
+    order = len(clock) - 1
+    if order == 1:
+        return {}
+    h = clock[0] - clock[-1]
+    r0 = (clock[1] - clock[-1]) / h
+    if order == 2:
+        return {"weight_0": slopes[0][0] / r0}
+    r1 = (clock[2] - clock[-1]) / h
+    first, second = slopes[1]
+    newest, middle = first, 0 * first
+    if solver_type == "heun":
+        newest = (2 * second - first * r1) / (r0 - r1)
+        middle = (first * r0 - 2 * second) / (r0 - r1)
+    return {"weight_0": newest / r0, "weight_1": middle / r1}
+
+
+_ALGORITHMS: Mapping[str, Callable[[Column, Column, Column, str], tuple[Terms, Slopes]]] = {
     "dpmsolver++": dpmsolver_pp,
     "dpmsolver": dpmsolver,
     "sde-dpmsolver++": sde_dpmsolver_pp,

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Array, Float
 
-from models.sampling.base import Numbers, Plan, per_row, with_noise
+from models.sampling.base import Column, Numbers, Plan, per_row, with_noise
 from models.sampling.flow_step import euler
 from models.sampling.noisy import NoisySchedule
 from models.sampling.prediction import predicted
@@ -67,8 +67,16 @@ class EulerAncestral(NoisySchedule):
         times = self.spaced_timesteps(steps)
         train = self.train_sigmas()
         table = np.append(np.interp(times, np.arange(len(train)), train), 0).astype(np.float32)
-        now, after = table[:-1], table[1:]
-        with np.errstate(invalid="ignore"):  # `Plan` reports the step without a root
-            up = np.sqrt(after**2 * (now**2 - after**2) / now**2)
-            down = np.sqrt(after**2 - up**2)
+        down, up = ancestral_sigmas(table)
         return self.noisy_plan(times, table, first_step(steps, strength), sigma_down=down, noise=up)
+
+
+def ancestral_sigmas(sigmas: Column) -> tuple[Column, Column]:
+    """Return sigma_down and sigma_up of the steps between successive sigmas, [n + 1] → [n] each.
+
+    Source: k-diffusion, get_ancestral_step.
+    """
+    now, after = sigmas[:-1], sigmas[1:]
+    with np.errstate(invalid="ignore"):  # `Plan` reports the step without a root
+        up = np.sqrt(after**2 * (now**2 - after**2) / now**2)
+        return np.sqrt(after**2 - up**2), up

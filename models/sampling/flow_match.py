@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from jaxtyping import Array, Float
 
-from models.sampling.base import Numbers, Plan, per_row
+from models.sampling.base import Column, Numbers, Plan, per_row
 from models.sampling.flow_schedule import FlowMatchSchedule, img2img_start
 from models.sampling.flow_step import denoised, euler
 from models.sampling.options import check_options
@@ -86,11 +86,25 @@ class FlowMatchEuler(FlowMatchSchedule):
         if timesteps is not None:
             times = np.asarray(timesteps, np.float32)
         first = self._first(len(times), strength, of_pipeline=tokens is not None)
+        return self.solver_plan(table, times, first)
+
+    def solver_plan(self, table: Column, times: Column, first: int) -> Plan:
+        """Build the plan from step `first` on.
+
+        Args:
+            table: sigmas, and a final 0: [n + 1].
+            times: of the network, [n].
+        """
         now = table[first:-1]
+        return self.flow_plan(times[first:], now, {"sigma": now, "sigma_next": table[first + 1 :]})
+
+    @staticmethod
+    def flow_plan(times: Column, now: Column, values: Mapping[str, Column]) -> Plan:
+        """Build the plan of a method with one evaluation a step, at the sigmas `now`."""
         return Plan(
-            timesteps=times[first:],
+            timesteps=times,
             input_scale=np.ones(len(now), np.float32),
-            values={"sigma": now, "sigma_next": table[first + 1 :]},
+            values=values,
             draws=np.zeros(len(now), bool),
             init_noise_sigma=1.0,
             clean_scale=np.append(1 - now, np.float32(1)),

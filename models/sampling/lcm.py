@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
 from models.sampling.base import Numbers, Plan, per_row, with_noise
-from models.sampling.beta_schedule import NoiseSchedule
+from models.sampling.distilled import DistilledSchedule
 from models.sampling.prediction import (
     UNCLIPPED,
     clipped,
@@ -25,7 +25,6 @@ from models.sampling.prediction import (
 )
 from models.sampling.solver import History, Latents, Solver, SolverOutput
 from models.sampling.timesteps import check_request, first_step
-from models.spec.option import OptionError
 
 _SIGMA_DATA = 0.5
 
@@ -58,15 +57,9 @@ class LCMStep(Solver):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LCM(NoiseSchedule):
-    """Equivalent of diffusers' LCMScheduler, always with the distillation's spacing."""
+class LCM(DistilledSchedule):
+    """Equivalent of diffusers' LCMScheduler."""
 
-    beta_start: float = 0.00085
-    beta_end: float = 0.012
-    beta_schedule: str = "scaled_linear"
-    timestep_spacing: str = "leading"
-    original_inference_steps: int = 50
-    """Timesteps at which the model was distilled; an image uses some of them."""
     timestep_scaling: float = 10.0
     """Rate at which the boundary condition fades; larger values weight the latents less."""
     clip_sample: bool = False
@@ -94,7 +87,7 @@ class LCM(NoiseSchedule):
     ) -> Plan:
         """Plan as in `Scheduler.plan`. The last step draws no noise."""
         check_request(steps, timesteps=timesteps, sigmas=sigmas, accepted=self.ACCEPTED_LISTS)
-        times = self._spaced(steps) if timesteps is None else self._custom(timesteps)
+        times = self.distilled_timesteps(steps, timesteps)
         times = times[first_step(len(times), strength) :]
         table = self.alphas_cumprod()[times]
         alpha, sigma = np.sqrt(table), np.sqrt(1 - table)
@@ -121,33 +114,3 @@ class LCM(NoiseSchedule):
             "alpha_next": np.append(alpha[1:], np.float32(1)),
             "noise": np.append(sigma[1:], np.float32(0)),
         }
-
-    def _spaced(self, steps: int) -> NDArray[np.int64]:
-        """Return evenly spaced timesteps of the distillation."""
-        distilled = self._distilled()
-        if steps > len(distilled):
-            raise OptionError(
-                "num_inference_steps",
-                f"{steps} is more than the {len(distilled)} of original_inference_steps",
-            )
-        indices = np.floor(np.linspace(0, len(distilled), steps, endpoint=False)).astype(np.int64)
-        return distilled[::-1][indices]
-
-    def _custom(self, timesteps: Numbers) -> NDArray[np.int64]:
-        self._distilled()
-        times = np.asarray(timesteps, np.int64)
-        if not (np.diff(times) < 0).all() or not 0 <= times[-1] <= times[0]:
-            raise OptionError("timesteps", "must fall and stay at 0 or above")
-        if times[0] >= self.num_train_timesteps:
-            raise OptionError("timesteps", f"must start below {self.num_train_timesteps}")
-        return times
-
-    def _distilled(self) -> NDArray[np.int64]:
-        if self.original_inference_steps > self.num_train_timesteps:
-            raise OptionError(
-                "original_inference_steps",
-                f"{self.original_inference_steps} is more than the {self.num_train_timesteps} of "
-                "num_train_timesteps",
-            )
-        stride = self.num_train_timesteps // self.original_inference_steps
-        return np.arange(1, self.original_inference_steps + 1) * stride - 1

@@ -83,7 +83,11 @@ class MultistepSchedule(NoiseSchedule):
     def __post_init__(self) -> None:
         super().__post_init__()
         chosen_spacing(self)
-        if self.solves_for_noise and self.prediction_type == "flow_prediction":
+        if (
+            self.solves_for_noise
+            and self.prediction_type == "flow_prediction"
+            and not self.converts_flows
+        ):
             raise OptionError(
                 "prediction_type", "flow_prediction needs a method that solves for x0"
             )
@@ -102,6 +106,11 @@ class MultistepSchedule(NoiseSchedule):
     def solves_for_noise(self) -> bool:
         """True if the integral is over the predicted noise, not the denoised latents."""
         raise NotImplementedError
+
+    @property
+    def converts_flows(self) -> bool:
+        """True if a method that solves for the noise accepts a flow's prediction."""
+        return False
 
     @property
     def thresholds(self) -> bool:
@@ -127,6 +136,18 @@ class MultistepSchedule(NoiseSchedule):
             return 1 - sigmas, sigmas
         alpha = 1 / np.sqrt(sigmas**2 + 1)
         return alpha, sigmas * alpha
+
+    def flow_sigmas(self, steps: int) -> NDArray[np.float64]:
+        """Return a flow's sigmas, decreasing from just below 1, shifted towards noise."""
+        even = 1.0 - np.linspace(1, 1 / self.num_train_timesteps, steps + 1)
+        shifted = self.flow_shift * even / (1 + (self.flow_shift - 1) * even)
+        return shifted[::-1][:-1]
+
+    def unclipped_timesteps(self, lowest: float) -> int:
+        """Return the number of training timesteps whose half-log-SNR is at least `lowest`."""
+        alphas_cumprod = self.finite_alphas_cumprod()
+        lambdas = half_log_snr(np.sqrt(alphas_cumprod), np.sqrt(1 - alphas_cumprod))
+        return self.num_train_timesteps - int(np.searchsorted(lambdas[::-1], np.float32(lowest)))
 
     def prediction_values(self, sigmas: Column) -> dict[str, Column]:
         """Return the columns that `integrand` reads, one entry per step."""

@@ -59,6 +59,7 @@ def noise_of_mixed(prediction_type: str, alpha: Column, sigma: Column) -> dict[s
         "epsilon": _values(zeros, ones, ones),
         "sample": _values(ones, -alpha, sigma),
         "v_prediction": _values(sigma, alpha, ones),
+        "flow_prediction": _values(ones, alpha, ones),
     }[prediction_type]
     return {f"noise_{name}": column for name, column in values.items()}
 

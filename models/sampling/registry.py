@@ -14,21 +14,35 @@ from typing import Any, NamedTuple
 from models.sampling import solver
 from models.sampling.base import Scheduler
 from models.sampling.ddim import DDIM, DDIMStep
+from models.sampling.ddpm import DDPM, DDPMStep
+from models.sampling.deis import DEIS
 from models.sampling.dpm import DPMSolver, DPMStep
+from models.sampling.dpm_sde import DPMSolver2SAncestral, DPMSolverSDE, ExponentialStep
+from models.sampling.dpm_singlestep import DPMSolverSinglestep, SinglestepStep
 from models.sampling.euler import Euler, EulerStep
 from models.sampling.euler_ancestral import EulerAncestral, EulerAncestralStep
+from models.sampling.flow_heun import FlowMatchHeun
 from models.sampling.flow_match import FlowMatchEuler, FlowMatchStep
+from models.sampling.heun import Heun
+from models.sampling.kdpm2 import KDPM2, KDPM2Ancestral
 from models.sampling.lcm import LCM, LCMStep
+from models.sampling.lms import LMS, LMSStep
 from models.sampling.options import check_option, options_of_class
+from models.sampling.pndm import PNDM, PNDMStep
+from models.sampling.tcd import TCD
+from models.sampling.two_stage import TwoStageStep
 from models.sampling.unipc import UniPC, UniPCStep
+from models.spec.evaluations import ONE_A_STEP, Evaluations
 from models.spec.option import Option, OptionError
+from models.spec.scheduler_names import resolve_scheduler
 
 
 class Entry(NamedTuple):
     """Supported scheduler: one entry of `SCHEDULERS`."""
 
-    reference: str
-    """Class in diffusers: the `_class_name` of a checkpoint's config, and an alias in requests."""
+    reference: str | None
+    """Class in diffusers: the `_class_name` of a checkpoint's config, and an alias in requests.
+    None: diffusers has no such class."""
     kind: Any
     """Class of the scheduler, a `Scheduler`."""
     solver: type[solver.Solver]
@@ -53,18 +67,35 @@ SCHEDULERS = (
         {
             "dpmpp_2m": {"algorithm_type": "dpmsolver++"},
             "dpmpp_2m_sde": {"algorithm_type": "sde-dpmsolver++"},
+            "dpmpp_3m_sde": {"algorithm_type": "sde-dpmsolver++", "solver_order": 3},
         },
     ),
+    Entry("DPMSolverSinglestepScheduler", DPMSolverSinglestep, SinglestepStep, {"dpmpp_2s": {}}),
+    Entry("DPMSolverSDEScheduler", DPMSolverSDE, ExponentialStep, {"dpmpp_sde": {}}),
+    Entry(None, DPMSolver2SAncestral, ExponentialStep, {"dpmpp_2s_ancestral": {}}),
+    Entry("KDPM2DiscreteScheduler", KDPM2, TwoStageStep, {"dpm_2": {}}),
+    Entry("KDPM2AncestralDiscreteScheduler", KDPM2Ancestral, TwoStageStep, {"dpm_2_ancestral": {}}),
+    Entry("HeunDiscreteScheduler", Heun, TwoStageStep, {"heun": {}}),
+    Entry("LMSDiscreteScheduler", LMS, LMSStep, {"lms": {}}),
+    Entry("DEISMultistepScheduler", DEIS, DPMStep, {"deis": {}}),
+    Entry("PNDMScheduler", PNDM, PNDMStep, {"pndm": {}}),
+    Entry("DDPMScheduler", DDPM, DDPMStep, {"ddpm": {}}),
     Entry("UniPCMultistepScheduler", UniPC, UniPCStep, {"unipc": {}}),
     Entry("LCMScheduler", LCM, LCMStep, {"lcm": {}}),
+    Entry("TCDScheduler", TCD, DDIMStep, {"tcd": {}}),
     Entry(
         "FlowMatchEulerDiscreteScheduler", FlowMatchEuler, FlowMatchStep, {"flow_match_euler": {}}
     ),
+    Entry("FlowMatchHeunDiscreteScheduler", FlowMatchHeun, TwoStageStep, {"flow_match_heun": {}}),
 )
 """Supported schedulers; all tables below are derived from this one."""
 
-CLASSES: Mapping[str, type] = {entry.reference: entry.kind for entry in SCHEDULERS}
-SOLVERS: tuple[type[solver.Solver], ...] = tuple(entry.solver for entry in SCHEDULERS)
+CLASSES: Mapping[str, type] = {
+    entry.reference: entry.kind for entry in SCHEDULERS if entry.reference is not None
+}
+SOLVERS: tuple[type[solver.Solver], ...] = tuple(
+    dict.fromkeys(entry.solver for entry in SCHEDULERS)
+)
 
 _EDM = "networks in EDM's preconditioning, by sigma_data, are not served"
 REFUSED: Mapping[str, str] = {
@@ -96,15 +127,21 @@ CHOICES: Mapping[str, Choice] = {
 
 _NOT_IN_CONFIGS = frozenset({"eta"})
 """Options that diffusers passes to its pipelines instead of its schedulers."""
+_ENDS = frozenset({"sigma_min", "sigma_max"})
 _NO_OPTIONS: Mapping[type, frozenset[str]] = {
-    DPMSolver: frozenset({"sigma_min", "sigma_max"}),
+    **dict.fromkeys(
+        (DPMSolver, DPMSolverSDE, DPMSolver2SAncestral, Heun, KDPM2, KDPM2Ancestral, LMS), _ENDS
+    ),
+    DEIS: _ENDS | {"final_sigmas_type"},
+    DPMSolverSinglestep: _ENDS | {"timestep_spacing", "steps_offset"},
+    PNDM: frozenset({"skip_prk_steps"}),
     UniPC: frozenset({"use_dynamic_shifting"}),
     FlowMatchEuler: frozenset({"use_dynamic_shifting", "invert_sigmas", "stochastic_sampling"}),
 }
 """Keys that a request may not set: diffusers' class reads them from a config but has no such
 option, or only one value is supported."""
 _OF_OTHERS = frozenset(
-    {"predict_epsilon", "rho", "sigma_data", "sigma_schedule", "skip_prk_steps"}
+    {"predict_epsilon", "rho", "sigma_data", "sigma_schedule"}
     | {"corrector_order", "noise_sampler_seed", "predictor_order", "tau_func"}
 )
 """Unsupported keys of diffusers' schedulers."""
@@ -130,12 +167,12 @@ def for_request(own_config: Mapping[str, Any], chosen: Mapping[str, Any]) -> Sch
     checkpoint's values apply wherever the other class has them.
 
     Args:
-        chosen: `name` and any of its options; without a name, options of the checkpoint's
-            scheduler.
+        chosen: `name`, also another program's, and any of its options; without a name, options of
+            the checkpoint's scheduler.
 
     Raises: OptionError: names the wrong option.
     """
-    options = dict(chosen)
+    options = resolve_scheduler(chosen, OPTIONS)
     name = options.pop("name", None)
     choice = Choice(_kind(own_config)) if name is None else _choice(name)
     allowed = _options(choice.kind)
@@ -219,3 +256,11 @@ STEP_LISTS: Mapping[str, frozenset[str]] = {
     name: choice.kind.ACCEPTED_LISTS for name, choice in CHOICES.items()
 }
 """Step lists by request name, for a spec's `step_lists`."""
+
+EVALUATIONS: Mapping[str, Evaluations] = {
+    name: evaluations
+    for name, choice in CHOICES.items()
+    if (evaluations := getattr(choice.kind, "EVALUATIONS", ONE_A_STEP)) != ONE_A_STEP
+}
+"""Evaluations of an image's steps by request name, for a spec's `evaluations`; others have one a
+step."""

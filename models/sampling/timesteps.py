@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.sampling.base import Numbers
+from models.sampling.beta_schedule import NoiseSchedule
 from models.spec.option import OptionError
 
 Timesteps = NDArray[np.floating[Any]]
@@ -46,6 +47,40 @@ def spaced_between(
 
 def _trailing(top: int, ratio: float) -> Timesteps:
     return np.arange(top, 0, -ratio).round() - 1
+
+
+def integer_timesteps(schedule: NoiseSchedule, steps: int) -> NDArray[np.int64]:
+    """Return decreasing timesteps of methods that know only the training's timesteps.
+
+    Raises: OptionError: more steps than timesteps, or an offset beyond the last one.
+    """
+    count = schedule.num_train_timesteps
+    if steps > count:
+        raise OptionError(
+            "num_inference_steps", f"{steps} is more than the {count} of num_train_timesteps"
+        )
+    floats = spaced(schedule.timestep_spacing, count, steps, schedule.steps_offset)
+    times = floats.round().astype(np.int64)
+    if times.max() >= count:
+        raise OptionError(
+            "steps_offset",
+            f"{schedule.steps_offset} leads beyond the last training timestep {count - 1} with "
+            f"{steps} steps",
+        )
+    return times
+
+
+def listed_timesteps(timesteps: Numbers, train_steps: int) -> NDArray[np.int64]:
+    """Return a request's timesteps as integers.
+
+    Raises: OptionError: they do not fall, or leave the training's range.
+    """
+    times = np.asarray(timesteps, np.int64)
+    if not (np.diff(times) < 0).all() or not 0 <= times[-1] <= times[0]:
+        raise OptionError("timesteps", "must fall and stay at 0 or above")
+    if times[0] >= train_steps:
+        raise OptionError("timesteps", f"must start below {train_steps}")
+    return times
 
 
 def first_step(steps: int, strength: float | None) -> int:

@@ -21,6 +21,7 @@ from models.interface.step_program import StepProgram
 from models.sampling import registry
 from models.sampling.base import Plan, Scheduler
 from models.sampling.ddim import DDIM
+from models.sampling.tcd import TCD
 from models.sdxl import initial_latents
 from models.sdxl.conditioning import guidance_embedding, layers_from_the_end, time_ids
 from models.sdxl.config import UNetConfig
@@ -95,7 +96,7 @@ class Preparation:
             **self._start(request, task, plan, draws, images),
             **self.controls.inputs(control),
             **image_inputs.inputs,
-            **first_history(scheduler.solver, (draws.h, draws.w, draws.channels)),
+            **first_history(scheduler.solver),
         }
         programs = [
             StepProgram(
@@ -175,7 +176,7 @@ class Preparation:
         chosen_scheduler = dict(request.scheduler or {})
         try:
             chosen = registry.for_request(self.scheduler, chosen_scheduler)
-            if isinstance(chosen, DDIM) and request.eta is not None:
+            if isinstance(chosen, DDIM | TCD) and request.eta is not None:
                 chosen = replace(chosen, eta=request.eta)
         except OptionError as error:
             raise RequestError.of_scheduler(error) from error

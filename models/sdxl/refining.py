@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.sampling.base import Plan, Scheduler
+from models.sampling.registry import EVALUATIONS
 from models.sdxl.request import SdxlRequest
 from models.sdxl.step_table import plan_of
 from models.spec.model_spec import Task
@@ -66,6 +67,7 @@ def plan_with_refiner(
     plan = plan_of(request, scheduler, task)
     if request.refiner is None or not uses_refiner(request, task):
         return RefinedPlan(plan, len(plan))
+    _check_evaluations(scheduler)
     count = _train_timesteps(scheduler)
     cutoff = round(count - request.refiner.switch * count)
     base_steps = int((plan.timesteps >= cutoff).sum())
@@ -73,6 +75,19 @@ def plan_with_refiner(
         return RefinedPlan(plan, base_steps)
     rest = _rest(request, _as_trained(scheduler, trained), task, plan.timesteps[base_steps:])
     return RefinedPlan(joined(plan, base_steps, rest), base_steps)
+
+
+def _check_evaluations(scheduler: Scheduler) -> None:
+    """Check that every step is one evaluation, so that the refiner begins with a whole step.
+
+    Raises: RequestError: names the scheduler.
+    """
+    if scheduler.name in EVALUATIONS:
+        raise RequestError(
+            "scheduler",
+            f"{scheduler.name} evaluates the network more than once in some steps, which a refiner "
+            "cannot continue; choose another scheduler, or leave out refiner",
+        )
 
 
 def _train_timesteps(scheduler: Any) -> int:

@@ -45,7 +45,8 @@ class SdxlRequest(Request):
     guidance_scale: Scale
     guidance_rescale: Fraction = 0.0
     eta: Fraction | None = None
-    """Noise that DDIM adds at each step, as a fraction of DDPM's; ignored by other schedulers."""
+    """Noise that DDIM adds at each step, as a fraction of DDPM's, or TCD's gamma; ignored by other
+    schedulers."""
     prompt_syntax: PromptSyntax = "plain"
     prompt_2: str | None = None
     negative_prompt_2: str | None = None

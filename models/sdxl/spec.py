@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from models.sampling.registry import OPTIONS, STEP_LISTS
+from models.sampling.registry import EVALUATIONS, OPTIONS, STEP_LISTS
 from models.sdxl.compatibility import Parts
 from models.sdxl.config import UNetConfig
 from models.sdxl.request import FIELDS
@@ -23,9 +23,12 @@ DEFAULT_LATENTS = 128
 SCHEDULERS: Mapping[str, Mapping[str, Option]] = {
     name: options
     for name, options in OPTIONS.items()
-    if name not in ("flow_match_euler", "FlowMatchEulerDiscreteScheduler")
+    if not name.lower().replace("_", "").startswith("flowmatch")
 }
 """Supported schedulers: all except those for flow-matching networks."""
+
+WITH_ETA = tuple(name for name, options in SCHEDULERS.items() if "eta" in options)
+"""Schedulers for which the request field `eta` has an effect."""
 
 SDXL_OPTIMIZATIONS: frozenset[Optimization] = OPTIMIZATIONS - {"step_cache"}
 """Optimizations available to SDXL: all except adaptive step caching.
@@ -108,6 +111,7 @@ def make_spec(
         limits=limits_of(parts, width, height, MAX_IMAGE_PROMPTS if image_prompts else 0),
         schedulers=SCHEDULERS,
         scheduler=scheduler,
+        evaluations={name: of for name, of in EVALUATIONS.items() if name in SCHEDULERS},
         step_lists={scheduler: STEP_LISTS[scheduler] for scheduler in SCHEDULERS},
         sigmas_are="noise levels",
         image_prompts=image_prompts or {},
@@ -177,7 +181,7 @@ def needs_of(parts: Parts, *, silent: bool) -> dict[str, tuple[Need, ...]]:
         "negative_target_size": (guided, original),
         "negative_crops_coords_top_left": crop,
         "negative_aesthetic_score": (guided,),
-        "eta": (Need(field="scheduler", among=("ddim", "DDIMScheduler")),),
+        "eta": (Need(field="scheduler", among=WITH_ETA),),
     }
     optional = ("negative_original_size", "negative_crops_coords_top_left") if parts.scored else ()
     return {**needs, **{name: (guided,) for name in optional}}

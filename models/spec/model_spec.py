@@ -23,6 +23,7 @@ from pydantic import (
 from models.media.scaling import FrameScaling
 from models.spec.controls import FIELD as CONTROL
 from models.spec.controls import ControlKind, work_of
+from models.spec.evaluations import Evaluations
 from models.spec.field_types import REFINER, SWITCH
 from models.spec.hires import BUILT_IN
 from models.spec.hires import FIELD as HIRES
@@ -236,6 +237,9 @@ class ModelSpec(BaseModel):
     checkpoint's own scheduler."""
     scheduler: str = ""
     """Name in `schedulers` of the checkpoint's own scheduler."""
+    evaluations: Mapping[str, Evaluations] = Field(default_factory=dict)
+    """Evaluations of the network by scheduler. Each counts as a step in progress, previews and
+    cost. A scheduler without an entry has one a step."""
     step_lists: Mapping[str, frozenset[str]] = Field(default_factory=dict)
     """Step lists, `timesteps` or `sigmas`, that a request may combine with each scheduler. A
     scheduler without an entry accepts both."""

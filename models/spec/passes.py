@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from models.spec import hires
+from models.spec.evaluations import ONE_A_STEP, Evaluations
 from models.spec.hires import FIELD as HIRES
 from models.spec.model_spec import ModelSpec
 from models.spec.quality_presets import EXACT, Progressive
@@ -46,11 +47,18 @@ def passes(
 
 
 def steps_of(request: Mapping[str, Any], spec: ModelSpec) -> int:
-    """Return the number of denoising steps of a pass."""
+    """Return the number of the engine's steps of a pass: evaluations of the network."""
     if part := request.get(PROGRESSIVE):
         return int(part.steps)
     strength = request.get("strength", 1.0)
-    return denoising_steps(request["num_inference_steps"], strength, spec.strength_rounds)
+    steps = denoising_steps(request["num_inference_steps"], strength, spec.strength_rounds)
+    return evaluations_of(request, spec).count(steps)
+
+
+def evaluations_of(request: Mapping[str, Any], spec: ModelSpec) -> Evaluations:
+    """Return the evaluations of the network that the steps of a request's scheduler cost."""
+    name = (request.get("scheduler") or {}).get("name") or spec.scheduler
+    return spec.evaluations.get(name, ONE_A_STEP)
 
 
 def denoising_steps(
@@ -111,6 +119,8 @@ def reason_without_effect(fields: Mapping[str, Any], spec: ModelSpec) -> str:
         return "this request has images"
     if lists := [name for name in STEP_LISTS if fields.get(name) is not None]:
         return f"this request sets {lists[0]}"
+    if evaluations_of(fields, spec) != ONE_A_STEP:
+        return "its scheduler evaluates the network more than once in some steps"
     size = (fields["width"], fields["height"])
     small = _small(size, preset, spec)
     if small == size:

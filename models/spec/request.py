@@ -80,6 +80,8 @@ class FlowRequest(Request, ABC):
 
     max_sequence_length: Count
     sigmas: tuple[NoiseLevel, ...] | None = None
+    scheduler: Mapping[str, Any] | None = None
+    """Scheduler `name`; None selects the checkpoint's scheduler."""
 
     def __post_init__(self) -> None:
         """Validate the sigmas.

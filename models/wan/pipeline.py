@@ -136,7 +136,7 @@ class WanPipeline(DenoisingPipeline[WanNetworks]):
         inputs = {
             "noise": noise,
             **texts.inputs,
-            **first_history(scheduler.solver, noise.shape),
+            **first_history(scheduler.solver),
             **image_inputs,
             **(size_inputs(shape, self.grid.patch) if padded is not None else {}),
         }

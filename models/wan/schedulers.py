@@ -7,20 +7,26 @@ from typing import Any, Protocol, runtime_checkable
 
 from models.sampling import registry
 from models.sampling.base import Scheduler
+from models.spec.evaluations import Evaluations
 from models.spec.option import Option, OptionError
 from models.spec.request import RequestError
+from models.spec.scheduler_names import resolve_scheduler
 
-NAMES = ("unipc", "dpmpp_2m", "dpmpp_2m_sde", "flow_match_euler")
+NAMES = ("unipc", "dpmpp_2m", "dpmpp_2m_sde", "flow_match_euler", "flow_match_heun")
 CLASSES = ("UniPCMultistepScheduler", "DPMSolverMultistepScheduler")
-EULER = "FlowMatchEulerDiscreteScheduler"
+FLOW_CLASSES = ("FlowMatchEulerDiscreteScheduler", "FlowMatchHeunDiscreteScheduler")
 
 OPTIONS: Mapping[str, Mapping[str, Option]] = {
-    name: registry.OPTIONS[name] for name in (*NAMES, *CLASSES, EULER)
+    name: registry.OPTIONS[name] for name in (*NAMES, *CLASSES, *FLOW_CLASSES)
 }
 """Options of each scheduler name that a request may use, for the spec."""
+EVALUATIONS: Mapping[str, Evaluations] = {
+    name: of for name, of in registry.EVALUATIONS.items() if name in OPTIONS
+}
+"""Evaluations of the network by scheduler name, for the spec."""
 
 FLOW: Mapping[str, Any] = {"prediction_type": "flow_prediction", "use_flow_sigmas": True}
-"""Fields that are implicit in Euler's config and that other schedulers need explicitly."""
+"""Fields that are implicit in the configs of flow schedulers; others need them explicitly."""
 
 
 @runtime_checkable
@@ -43,12 +49,13 @@ def scheduler_of(config: Mapping[str, Any], chosen: Mapping[str, Any] | None) ->
     """
     if chosen is None:
         return registry.from_config(config)  # type: ignore[return-value]
-    name = chosen.get("name")
-    if name is not None and name not in OPTIONS:
-        raise RequestError("scheduler", f"{name!r} must be one of {sorted(OPTIONS)}")
-    if config["_class_name"] == EULER:
+    if config["_class_name"] in FLOW_CLASSES:
         config = {**FLOW, **config}
     try:
+        chosen = resolve_scheduler(chosen, OPTIONS)
+        name = chosen.get("name")
+        if name is not None and name not in OPTIONS:
+            raise RequestError("scheduler", f"{name!r} must be one of {sorted(OPTIONS)}")
         return registry.for_request(config, chosen)  # type: ignore[return-value]
     except OptionError as error:
         raise RequestError.of_scheduler(error) from error

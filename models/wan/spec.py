@@ -17,7 +17,7 @@ from models.wan.animate_config import AnimateConfig
 from models.wan.checkpoint import WanCheckpoint
 from models.wan.latents import Grid
 from models.wan.request import ANIMATE_VIDEOS, FIELDS, MAX_SEQUENCE_LENGTH, VACE_IMAGES
-from models.wan.schedulers import OPTIONS
+from models.wan.schedulers import EVALUATIONS, OPTIONS
 from models.wan.vace_config import VaceConfig
 
 WIDTH_PX, HEIGHT_PX, FRAMES = 832, 480, 81
@@ -77,6 +77,7 @@ def make_spec(
         needs={name: needs for name, needs in NEEDS.items() if name in fields},
         limits=limits,
         schedulers=OPTIONS,
+        evaluations=EVALUATIONS,
         read_frames=read_frames_of(checkpoint, grid),
         frame_scaling=frame_scaling_of(checkpoint),
         most_ratio=most_ratio_of(checkpoint),

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from models.flow.caption_pipeline import CaptionPipeline
 from models.flow.chat_pipeline import ChatNetworks
-from models.interface.flow_steps import flow_steps, preserved_scales
+from models.interface.flow_steps import flow_steps, preserved_scales, scheduler_of
 from models.interface.pipeline import Step
 from models.sampling.base import Plan, per_row
 from models.sampling.guidance import bounded
@@ -35,9 +35,8 @@ class ZImagePipeline(CaptionPipeline, LatentImagePipeline[ChatNetworks]):
         times = (np.float32(1000) - plan.timesteps) / np.float32(1000)
         guided = [request.guided and float(time) <= request.cfg_truncation for time in times]
         scaled = times * np.float32(self.config.t_scale)
-        return flow_steps(
-            request, plan, self.scheduler.solver, scaled, guided, **preserved_scales(plan)
-        )
+        solver = scheduler_of(request, self.scheduler).solver
+        return flow_steps(request, plan, solver, scaled, guided, **preserved_scales(plan))
 
     def combine_prompts(
         self, output: Float[Array, "batch prompts ..."], values: Mapping[str, jax.Array]

@@ -15,28 +15,17 @@ from typing import Any
 
 from models.spec.hires import LANCZOS, LATENT
 from models.spec.prompt_syntax import escaped
+from models.spec.scheduler_names import SAMPLERS
 from service.recipes.recipe import Recipe
 
 NEGATIVE = "Negative prompt:"
-SAMPLERS: Mapping[str, str] = {
-    "euler": "Euler",
-    "euler_ancestral": "Euler a",
-    "ddim": "DDIM",
-    "dpmpp_2m": "DPM++ 2M",
-    "dpmpp_2m_sde": "DPM++ 2M SDE",
-    "unipc": "UniPC",
-    "lcm": "LCM",
-    "flow_match_euler": "Euler",
-    # names of a checkpoint's scheduler, or of a request with diffusers' class name
-    "EulerDiscreteScheduler": "Euler",
-    "EulerAncestralDiscreteScheduler": "Euler a",
-    "DDIMScheduler": "DDIM",
-    "DPMSolverMultistepScheduler": "DPM++ 2M",
-    "UniPCMultistepScheduler": "UniPC",
-    "LCMScheduler": "LCM",
-    "FlowMatchEulerDiscreteScheduler": "Euler",
+LABELS: Mapping[str, str] = {
+    name: sampler.name
+    for sampler in reversed(SAMPLERS)  # the first label of a scheduler applies
+    for name in (*sampler.schedulers, *sampler.classes)
 }
-"""AUTOMATIC1111's names of our schedulers. Others are written unchanged."""
+"""AUTOMATIC1111's names of our schedulers, and of diffusers' classes. Others are written
+unchanged."""
 SCHEDULES: Mapping[str, str] = {
     "use_karras_sigmas": "Karras",
     "use_exponential_sigmas": "Exponential",
@@ -83,7 +72,7 @@ def _pairs(recipe: Recipe) -> Iterator[tuple[str, Any]]:
     request, hires = recipe.request, recipe.request.get("hires") or {}
     values = {
         "Steps": request.get("num_inference_steps"),
-        "Sampler": SAMPLERS.get(recipe.scheduler, recipe.scheduler),
+        "Sampler": LABELS.get(recipe.scheduler, recipe.scheduler),
         "Schedule type": _schedule(request.get("scheduler", {})),
         "CFG scale": _number(request.get("guidance_scale")),
         "Seed": request["seed"],

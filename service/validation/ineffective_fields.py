@@ -11,7 +11,7 @@ from models.spec.controls import is_read_with_others
 from models.spec.field_types import REFINER
 from models.spec.hires import passes
 from models.spec.model_spec import Need
-from models.spec.passes import denoising_steps, reason_without_effect
+from models.spec.passes import reason_without_effect, steps_of
 from models.spec.prompt_syntax import (
     has_compositions,
     has_edits,
@@ -163,8 +163,7 @@ def _ineffective_reason(case: Case, control: Mapping[str, Any]) -> str:
 def _steps_of_passes(case: Case) -> Iterator[int]:
     for fields in passes(case.fields, case.spec):
         if fields is not None:
-            steps, strength = fields["num_inference_steps"], fields.get("strength", 1.0)
-            yield denoising_steps(steps, strength, case.spec.strength_rounds)
+            yield steps_of(fields, case.spec)
 
 
 def _is_in(control: Mapping[str, Any], step: int, steps: int) -> bool:

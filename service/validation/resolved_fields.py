@@ -10,13 +10,16 @@ from typing import Any
 from models.media.image_files import ImageFile
 from models.media.scaling import size_of_area, within_pixels
 from models.requests import REQUESTS
+from models.spec.evaluations import ONE_A_STEP
 from models.spec.hires import FIELD as HIRES
 from models.spec.hires import with_defaults as with_target
 from models.spec.lora import Lora, RequestedLora
 from models.spec.model_spec import ModelSpec, Task
-from models.spec.passes import passes, steps_of
+from models.spec.option import OptionError
+from models.spec.passes import evaluations_of, passes, steps_of
 from models.spec.quality_presets import EXACT, Measured
 from models.spec.request import RequestError, read_request
+from models.spec.scheduler_names import resolve_scheduler
 from models.spec.upscalers import FIELD as UPSCALE
 from models.spec.upscalers import with_defaults as with_upscaler
 from service.errors.problems import FieldError, Invalid, NotAcceptable
@@ -28,12 +31,13 @@ from service.validation.case import STEP_LISTS, Case, listed_steps
 from service.validation.embeddings import requested_embeddings
 from service.validation.ineffective_fields import all_warnings
 from service.validation.loras import requested_loras
-from service.validation.rules import all_errors
+from service.validation.rules import UNEVEN, all_errors
 
 IMAGE_FORMATS = ("png", "jpeg", "webp")
 VIDEO_FORMATS = ("mp4", "webm", "gif", "png")
 
 QUALITY, MIN_PSNR_DB = "quality", "min_psnr_db"
+SCHEDULER = "scheduler"
 MAX_RANDOM_SEED = 2**32
 """Upper bound of random seeds. Torch's generator uses no more bits, and every JSON reader can
 represent these numbers exactly."""
@@ -76,10 +80,11 @@ def resolve(
     given = model_fields(request)
     task = task_of(given, spec)
     fields = _with_defaults(given, spec, task)
+    unknown = _take_scheduler(given, fields, spec)
     output = _output(request, task, media_types, fields)
     unmet = _take_preset(given, fields, spec, task)
     case = Case(spec, limits, task, fields, given, loras)
-    errors = [*all_errors(case), *unmet]
+    errors = [*all_errors(case), *unknown, *unmet]
     if not errors:
         errors += [*_wrong_stop(request, fields, spec), *_wrong_for_family(fields, spec)]
     errors += _wrong_output(output["format"], task, media_types, fields)
@@ -103,9 +108,11 @@ def resolve(
 def _wrong_stop(
     request: GenerateRequest, fields: Mapping[str, Any], spec: ModelSpec
 ) -> list[FieldError]:
-    """Check that `stop_at_step` is less than the steps of the first pass."""
+    """Check that `stop_at_step` is less than the steps of the first pass, each one evaluation."""
     if request.stop_at_step is None:
         return []
+    if evaluations_of(fields, spec) != ONE_A_STEP:
+        return [FieldError("stop_at_step", f"cannot be combined with this scheduler: {UNEVEN}")]
     steps = steps_of_passes(fields, spec)[0] // int(fields["num_images"])
     if request.stop_at_step < steps:
         return []
@@ -125,6 +132,21 @@ def _wrong_for_family(fields: Mapping[str, Any], spec: ModelSpec) -> Iterator[Fi
         read_request(REQUESTS[spec.family], {**fields, "loras": None})
     except RequestError as error:
         yield FieldError(error.field, error.message)
+
+
+def _take_scheduler(
+    given: dict[str, Any], fields: dict[str, Any], spec: ModelSpec
+) -> list[FieldError]:
+    """Replace other programs' names of schedulers by the model's, or return an error."""
+    try:
+        for values in (given, fields):
+            if values.get(SCHEDULER):
+                values[SCHEDULER] = resolve_scheduler(
+                    values[SCHEDULER], spec.schedulers, spec.scheduler
+                )
+    except OptionError as error:
+        return [FieldError(f"{SCHEDULER}.{error.field}", error.message)]
+    return []
 
 
 def _take_preset(

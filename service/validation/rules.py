@@ -9,13 +9,14 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 
 from models.spec.controls import FIELD as CONTROL
-from models.spec.field_types import MAX_SEED
+from models.spec.evaluations import ONE_A_STEP
+from models.spec.field_types import MAX_SEED, REFINER
 from models.spec.hires import FIELD as HIRES
 from models.spec.hires import generated_size
 from models.spec.image_prompts import FIELD as IMAGE_PROMPTS
 from models.spec.image_prompts import name_of
 from models.spec.model_spec import Task
-from models.spec.passes import denoising_steps
+from models.spec.passes import denoising_steps, evaluations_of
 from models.spec.prompt_syntax import passages
 from models.spec.quality_presets import EXACT
 from models.spec.request_images import VIDEO_FIELDS
@@ -36,6 +37,8 @@ TASK_IMAGES: Mapping[Task, frozenset[str]] = {
     "image-to-video": frozenset({"image"}),
 }
 """Image fields that determine a request's task."""
+UNEVEN = "it evaluates the network more than once in some steps; choose another scheduler"
+"""Reason for which a field needs a scheduler with one evaluation a step."""
 IMAGE_DESCRIPTIONS = {
     "image": "the input image, as image",
     "mask_image": "an image that is white where the image is to be regenerated, as mask_image",
@@ -315,6 +318,17 @@ def _wrong_scheduler(case: Case) -> Errors:
             )
 
 
+def _wrong_evaluations(case: Case) -> Errors:
+    """Report fields that a scheduler with more than one evaluation a step excludes."""
+    evaluations = evaluations_of(case.fields, case.spec)
+    if case.fields.get("num_inference_steps", evaluations.min_steps) < evaluations.min_steps:
+        message = f"must be at least {evaluations.min_steps} with this scheduler"
+        yield FieldError("num_inference_steps", message)
+    refiner = case.given.get(REFINER) or case.fields.get(REFINER)
+    if evaluations != ONE_A_STEP and refiner and REFINER in case.spec.fields:
+        yield FieldError(REFINER, f"cannot be combined with this scheduler: {UNEVEN}")
+
+
 def _wrong_quality(case: Case) -> Errors:
     name, names = case.fields.get("quality", EXACT), case.spec.quality_names
     if name not in names and "quality" in case.spec.fields:
@@ -384,6 +398,7 @@ _CHECKS: tuple[Callable[[Case], Errors], ...] = (
     _wrong_sigmas,
     _untaken_step_lists,
     _wrong_scheduler,
+    _wrong_evaluations,
     _wrong_quality,
     _wrong_upscale,
     _wrong_hires,

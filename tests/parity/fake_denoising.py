@@ -6,6 +6,11 @@ same seed, by torch's generator and by Atelier's equivalent.
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import inspect
+import sys
+import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -102,15 +107,41 @@ def run_diffusers(case: Case) -> Run | None:
     return run if run.finite else None
 
 
+def reference_class(name: str) -> Any:
+    """Return a class of diffusers; the SDE's imports torchsde, which only its own noise needs."""
+    if name != "DPMSolverSDEScheduler":
+        return getattr(diffusers, name)
+    if "torchsde" not in sys.modules and importlib.util.find_spec("torchsde") is None:
+        sys.modules["torchsde"] = types.ModuleType("torchsde")
+    return importlib.import_module("diffusers.schedulers.scheduling_dpmsolver_sde").__dict__[name]
+
+
+class BrownianNoise:
+    """Noise of both stages of a step, from one Brownian motion, for diffusers' SDE scheduler."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self._generator = generator
+        self._first: tuple[float, torch.Tensor] | None = None
+
+    def __call__(self, sigma: torch.Tensor, sigma_next: torch.Tensor) -> torch.Tensor:
+        drawn = torch.randn(SHAPE, generator=self._generator)
+        if self._first is None:
+            self._first = (float(sigma_next), drawn)
+            return drawn
+        (middle, first), self._first = self._first, None
+        parts = first * (sigma - middle) ** 0.5 + drawn * (middle - sigma_next) ** 0.5
+        return parts / (sigma - sigma_next) ** 0.5
+
+
 def _reference(case: Case) -> Run:
-    scheduler = getattr(diffusers, case.name)(**case.options)
+    scheduler = reference_class(case.name)(**case.options)
     scheduler.set_timesteps(**(case.custom or {"num_inference_steps": case.steps}))
     generator = torch.Generator().manual_seed(SEED)
     noise = torch.randn(SHAPE, generator=generator)
     steps = len(scheduler.timesteps) if case.custom else case.steps
     skipped = 0
     if case.strength is not None:
-        skipped = max(steps - min(int(steps * case.strength), steps), 0)
+        skipped = max(steps - min(int(steps * case.strength), steps), 0) * scheduler.order
     if hasattr(scheduler, "set_begin_index"):
         scheduler.set_begin_index(skipped)
     timesteps = scheduler.timesteps[skipped:]
@@ -122,15 +153,21 @@ def _reference(case: Case) -> Run:
         latents = scheduler.scale_noise(torch.from_numpy(CLEAN), timesteps[:1], noise)
     predict = network(case.options, "FlowMatch" in case.name or _is_flow(case))
     extra: dict[str, Any] = {} if case.eta is None else {"eta": case.eta}
-    if case.name not in ("UniPCMultistepScheduler", "FlowMatchEulerDiscreteScheduler"):
+    if case.name == "TCDScheduler":  # the pipelines' default, not the scheduler's
+        extra = {"eta": case.eta or 0.0}
+    accepted = inspect.signature(scheduler.step).parameters
+    if "generator" in accepted and "FlowMatch" not in case.name:
         extra["generator"] = generator
+    if hasattr(scheduler, "noise_sampler"):
+        scheduler.noise_sampler = BrownianNoise(generator)
     trajectory, denoised = [latents.numpy()], []
     for timestep in timesteps:
         scale = getattr(scheduler, "scale_model_input", lambda latents, _: latents)
         output = torch.from_numpy(predict(scale(latents, timestep).numpy(), timestep))
         latents, *clean = scheduler.step(output, timestep, latents, return_dict=False, **extra)
         trajectory.append(latents.numpy())
-        denoised.extend(estimate.numpy() for estimate in clean)
+        if case.name != "TCDScheduler":  # which returns noisy latents there
+            denoised.extend(estimate.numpy() for estimate in clean)
     return Run(timesteps.numpy().astype(np.float32), trajectory, denoised)
 
 

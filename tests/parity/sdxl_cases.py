@@ -123,6 +123,8 @@ class Case:
     fields: Mapping[str, Any] = field(default_factory=dict)
     scheduler: str = ""
     """diffusers' class for the request's scheduler; its options are those of the request."""
+    reference_options: Mapping[str, Any] = field(default_factory=dict)
+    """Further options of diffusers' scheduler, which are fixed here."""
     image: Image.Image | None = None
     mask: Image.Image | None = None
 
@@ -131,6 +133,7 @@ def scheduled(cls: str, name: str, more: Mapping[str, Any] | None = None, **opti
     return Case(fields={"scheduler": {"name": name, **options}, **(more or {})}, scheduler=cls)
 
 
+HEUN = "HeunDiscreteScheduler"
 EULER, ANCESTRAL = "EulerDiscreteScheduler", "EulerAncestralDiscreteScheduler"
 DDIM, DPM, UNIPC = "DDIMScheduler", "DPMSolverMultistepScheduler", "UniPCMultistepScheduler"
 ZERO = {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}
@@ -159,7 +162,26 @@ SCHEDULERS: dict[str, Case] = {
     "unipc": scheduled(UNIPC, "unipc"),
     "unipc, v, trailing": scheduled(UNIPC, "unipc", timestep_spacing="trailing", **V),
     "lcm": scheduled("LCMScheduler", "lcm"),
+    "heun": scheduled(HEUN, "heun"),
 }
+NIGHTLY: dict[str, Case] = {
+    "dpm2, karras": scheduled("KDPM2DiscreteScheduler", "dpm_2", use_karras_sigmas=True),
+    "dpm2 ancestral": scheduled("KDPM2AncestralDiscreteScheduler", "dpm_2_ancestral"),
+    "dpm++ 3m sde, exponential": scheduled(
+        DPM,
+        "dpmpp_3m_sde",
+        algorithm_type="sde-dpmsolver++",
+        solver_order=3,
+        use_exponential_sigmas=True,
+    ),
+    "dpm++ 2s": scheduled("DPMSolverSinglestepScheduler", "dpmpp_2s"),
+    "lms": scheduled("LMSDiscreteScheduler", "lms"),
+    "deis": scheduled("DEISMultistepScheduler", "deis"),
+    "pndm": replace(scheduled("PNDMScheduler", "pndm"), reference_options={"skip_prk_steps": True}),
+    "ddpm": scheduled("DDPMScheduler", "ddpm", clip_sample=False),
+    "tcd": scheduled("TCDScheduler", "tcd", {"eta": 0.3}),
+}
+"""Schedulers whose steps the gate compares without a network (tests/parity/test_schedulers.py)."""
 
 SIZES = {
     "original_size": [33, 1170],
@@ -205,6 +227,7 @@ IMAGES: dict[str, Case] = {
     "full strength, multistep": scheduled(DPM, "dpmpp_2m", {"strength": 1.0}),
     "unipc": scheduled(UNIPC, "unipc", {"strength": 0.6}),
     "noise in every step": scheduled(ANCESTRAL, "euler_ancestral", {"strength": 0.6}),
+    "two evaluations a step": scheduled(HEUN, "heun", {"strength": 0.6}),
     "statistics of the latents": Case("deep", {"strength": 0.8, "width": 24, "height": 56}),
 }
 MASKS: dict[str, Case] = {
@@ -214,6 +237,7 @@ MASKS: dict[str, Case] = {
         DDIM, "ddim", {"eta": 1.0, "strength": 0.7}, clip_sample=False
     ),
     "multistep": scheduled(DPM, "dpmpp_2m", {"strength": 0.8}),
+    "two evaluations a step": scheduled(HEUN, "heun", {"strength": 0.8}),
     "no statistics of the latents": Case("deep", {"strength": 0.8, "width": 24, "height": 56}),
     "nine channels, full strength": Case("inpainting", {"strength": 1.0}),
     "nine channels, noise in every step": replace(

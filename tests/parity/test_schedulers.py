@@ -20,12 +20,14 @@ import pytest
 import torch
 
 from models.sampling.beta_schedule import NoiseSchedule
-from models.sampling.registry import CLASSES, for_request, from_config
+from models.sampling.registry import CLASSES, EVALUATIONS, for_request, from_config
+from models.spec.evaluations import ONE_A_STEP
 from tests.parity.fake_denoising import (
     CLEAN,
     SHAPE,
     Case,
     distance,
+    reference_class,
     relative,
     run_atelier,
     run_diffusers,
@@ -117,6 +119,71 @@ OPTIONS: Mapping[str, dict[str, Sequence[Any]]] = {
         "shift_terminal": (0.1,),
     },
 }
+BETAS = {key: values for key, values in TABLES.items() if key != "rescale_betas_zero_snr"}
+NOISY: dict[str, Sequence[Any]] = {
+    **BETAS,
+    **SPACINGS,
+    "prediction_type": ("epsilon", "v_prediction"),
+}
+FIRST = frozenset(OPTIONS)
+"""Schedulers whose options the gate varies; those of the others are varied every night."""
+OPTIONS = {
+    **OPTIONS,
+    "HeunDiscreteScheduler": {
+        **NOISY,
+        "prediction_type": ("epsilon", "sample", "v_prediction"),
+        "clip_sample": (True,),
+        "clip_sample_range": (0.7,),
+    },
+    "KDPM2DiscreteScheduler": NOISY,
+    "KDPM2AncestralDiscreteScheduler": NOISY,
+    "DPMSolverSDEScheduler": NOISY,
+    "LMSDiscreteScheduler": {**NOISY, "prediction_type": ("epsilon", "sample", "v_prediction")},
+    "DEISMultistepScheduler": {
+        **BETAS,
+        **SPACINGS,
+        "prediction_type": ("epsilon", "sample", "v_prediction"),
+        "solver_order": (1, 2, 3),
+        "lower_order_final": (False,),
+        "thresholding": (True,),
+        "dynamic_thresholding_ratio": (0.9,),
+        "sample_max_value": (1.5,),
+    },
+    "DPMSolverSinglestepScheduler": {
+        **{
+            key: of for key, of in MULTISTEP.items() if key not in ("use_flow_sigmas", "flow_shift")
+        },
+        **{key: BETAS[key] for key in ("beta_schedule", "trained_betas")},
+        "prediction_type": ("epsilon", "sample", "v_prediction"),
+        "algorithm_type": ("sde-dpmsolver++",),
+        "solver_type": ("heun",),
+        "lower_order_final": (False, True),
+    },
+    "PNDMScheduler": {
+        **BETAS,
+        "prediction_type": ("epsilon", "v_prediction"),
+        "set_alpha_to_one": (False, True),
+    },
+    "DDPMScheduler": {
+        **TABLES,
+        **{key: of for key, of in CLIPPING.items() if key != "set_alpha_to_one"},
+        "variance_type": ("fixed_large", "fixed_small", "fixed_small_log"),
+    },
+    "TCDScheduler": {
+        **TABLES,
+        "original_inference_steps": (20, 100),
+    },
+    "FlowMatchHeunDiscreteScheduler": {
+        "shift": (3.0, 5.0, 12.0),
+        "num_train_timesteps": (500,),
+    },
+}
+for _unspaced in ("timestep_spacing", "steps_offset", "rescale_betas_zero_snr"):
+    OPTIONS["DPMSolverSinglestepScheduler"].pop(_unspaced)
+WITH_ETA = ("DDIMScheduler", "TCDScheduler")
+MATRIX = [
+    pytest.param(name, marks=() if name in FIRST else pytest.mark.nightly) for name in OPTIONS
+]
 FLOW = {"use_flow_sigmas": True, "prediction_type": "flow_prediction"}
 LOWEST = {"final_sigmas_type": "sigma_min"}
 PAIRS: Mapping[str, Sequence[dict[str, Any]]] = {
@@ -165,6 +232,8 @@ CUSTOM: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"sigmas": [5.0, 1.5, 0.3]},
     ),
     "DPMSolverMultistepScheduler": ({"timesteps": [999, 845, 587, 310, 53, 13]},),
+    "DDPMScheduler": ({"timesteps": [999, 845, 587, 310, 53, 13]}, {"timesteps": [700, 20, 0]}),
+    "TCDScheduler": ({"timesteps": [999, 599, 199]}, {"timesteps": [739, 19]}),
     "LCMScheduler": ({"timesteps": [999, 599, 199]}, {"timesteps": [739, 19]}),
     "FlowMatchEulerDiscreteScheduler": (
         {"sigmas": [1.0, 0.7, 0.2]},
@@ -175,7 +244,9 @@ CUSTOM: Mapping[str, Sequence[Mapping[str, Any]]] = {
 
 
 def base(name: str) -> dict[str, Any]:
-    return {} if name.startswith("FlowMatch") else dict(SDXL)
+    if name.startswith("FlowMatch"):
+        return {}
+    return SDXL | ({"skip_prk_steps": True} if name == "PNDMScheduler" else {})
 
 
 def strengths(steps: int) -> list[float | None]:
@@ -187,7 +258,7 @@ def one_by_one(name: str) -> Iterator[Case]:
     singles = [{key: value} for key, values in OPTIONS[name].items() for value in values]
     for options, steps in itertools.product([{}, *singles, *PAIRS.get(name, ())], (4, 20)):
         for strength in (None, 0.6):
-            eta = 0.6 if name == "DDIMScheduler" and steps == 4 else None
+            eta = 0.6 if name in WITH_ETA and steps == 4 else None
             yield Case(name, base(name) | options, steps, strength, eta=eta)
 
 
@@ -203,8 +274,8 @@ def together(name: str, count: int) -> Iterator[Case]:
             continue
         if "bh1" in options.values() or needs_lowest(options):  # NaN in the reference otherwise
             options |= LOWEST
-        steps = draw.choice(STEPS)
-        eta = draw.choice((0.0, 0.5, 1.0)) if name == "DDIMScheduler" else None
+        steps = draw.choice(STEPS[name == "PNDMScheduler" :])  # which needs 2
+        eta = draw.choice((0.0, 0.5, 1.0)) if name in WITH_ETA else None
         yield Case(name, options, steps, draw.choice(strengths(steps)), eta=eta)
         count -= 1
 
@@ -241,7 +312,12 @@ def tolerance(case: Case) -> float:
     high = high or (options.get("use_flow_sigmas", False) and needs_lowest(options))
     if high:  # ancestral steps subtract the squares of two sigmas
         return 1e-2 if "Ancestral" in case.name else 1e-3
+    if options.get("algorithm_type") == "sde-dpmsolver++" and "Singlestep" in case.name:
+        # The reference's factor of the second derivative does not vanish with the step's length.
+        return 1e-2 if options.get("thresholding") else 1e-4
     few = case.steps < 7
+    if not few and case.name in ("LMSDiscreteScheduler", "DEISMultistepScheduler"):
+        few = options.get("beta_schedule") == "scaled_linear"  # its integrals round in float32
     if options.get("beta_schedule") == "linear" or "trained_betas" in options:  # up to 157
         return 1e-3 if few else 1e-4
     return 1e-4 if few else 1e-5
@@ -255,10 +331,11 @@ def check(case: Case) -> float:
         return 0.0
     output = run_atelier(case, scheduler_of(case))
     is_integral = np.array_equal(expected.timesteps, expected.timesteps.round())
+    is_integral = is_integral and "KDPM2" not in case.name  # between sigmas: fractions
     if is_integral:
         np.testing.assert_array_equal(output.timesteps, expected.timesteps, err_msg=str(case))
     else:
-        np.testing.assert_allclose(output.timesteps, expected.timesteps, rtol=1e-5, atol=1e-3)
+        np.testing.assert_allclose(output.timesteps, expected.timesteps, rtol=1e-5, atol=2e-3)
     for estimate, clean in zip(output.denoised, expected.denoised, strict=False):
         assert relative(estimate, clean) < 1e-2, case  # for previews
     return distance(output, expected)
@@ -284,14 +361,26 @@ def check_all(cases: Iterator[Case]) -> None:
     assert any(far for far, _ in distances) or "FlowMatch" in distances[0][1].name
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", MATRIX)
 def test_each_option_alone(name: str) -> None:
     check_all(one_by_one(name))
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", MATRIX)
 def test_options_together(name: str) -> None:
     check_all(together(name, 80))
+
+
+@pytest.mark.parametrize("name", sorted(OPTIONS.keys() - FIRST))
+def test_steps_from_noise_and_from_an_image(name: str) -> None:
+    """Cases of the gate for schedulers whose options are varied every night."""
+    respaced = {"use_karras_sigmas": True} if "use_karras_sigmas" in OPTIONS[name] else {}
+    eta = 0.3 if name in WITH_ETA else None
+    cases = [
+        Case(name, base(name), 4, eta=eta),
+        Case(name, base(name) | respaced, 20, 0.6),
+    ]
+    check_all(iter(cases))
 
 
 @pytest.mark.parametrize("name", CUSTOM)
@@ -301,7 +390,7 @@ def test_timesteps_and_sigmas_of_the_request(name: str) -> None:
 
 
 def scheduler_and_reference(case: Case) -> tuple[Any, Any]:
-    reference = getattr(diffusers, case.name)(**case.options)
+    reference = reference_class(case.name).from_config(case.options)
     reference.set_timesteps(**(case.custom or {"num_inference_steps": case.steps}))
     return from_config(case.config), reference
 
@@ -312,18 +401,19 @@ def test_clean_latents_with_noise_at_every_step(name: str, spacing: str) -> None
     """Clean latents with noise for inpainting after each step: diffusers' add_noise at the next
     step.
     """
-    case = Case(name, {**SDXL, "timestep_spacing": spacing}, 7)
+    case = Case(name, {**base(name), "timestep_spacing": spacing}, 7)
     scheduler, reference = scheduler_and_reference(case)
     plan = scheduler.plan(7, strength=0.8)
     noise = np.random.default_rng(1).normal(size=SHAPE).astype(np.float32)
-    timesteps = reference.timesteps[2:]
+    timesteps = reference.timesteps[2 * reference.order :]
     for i, timestep in enumerate(timesteps):
         expected = reference.add_noise(
             torch.from_numpy(CLEAN), torch.from_numpy(noise), timestep[None]
         )
         output = CLEAN * plan.clean_scale[i] + noise * plan.noise_scale[i]
         assert relative(output, expected.numpy()) < 1e-6
-    assert len(plan) == len(timesteps) == 5
+    assert len(plan) == len(timesteps)
+    assert len(plan) == EVALUATIONS.get(name, ONE_A_STEP).count(5)
     assert (plan.clean_scale[-1], plan.noise_scale[-1]) == (1.0, 0.0)
 
 
@@ -341,8 +431,8 @@ def test_flow_latents_with_noise_at_every_step() -> None:
         assert relative(output, expected.numpy()) < 1e-6
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.parametrize("other", OPTIONS)
+@pytest.mark.parametrize("name", MATRIX)
+@pytest.mark.parametrize("other", MATRIX)
 def test_another_scheduler_takes_from_a_config_what_diffusers_lets_it_take(
     name: str, other: str
 ) -> None:
@@ -355,7 +445,7 @@ def test_another_scheduler_takes_from_a_config_what_diffusers_lets_it_take(
         options.pop(key, None)
     options |= {"prediction_type": "epsilon", "algorithm_type": "dpmsolver++", **LOWEST}
     config = {"_class_name": name, **options}
-    reference = getattr(diffusers, other).from_config(config)
+    reference = reference_class(other).from_config(config)
     scheduler = for_request(config, {"name": other})
     for key in OPTIONS[other]:
         value, expected = getattr(scheduler, key), reference.config[key]

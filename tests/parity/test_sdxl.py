@@ -41,6 +41,7 @@ from tests.parity.sdxl_cases import (
     IMAGES,
     MASK,
     MASKS,
+    NIGHTLY,
     PICTURE,
     REFINED,
     SCHEDULERS,
@@ -108,7 +109,7 @@ class AtelierRunner:
             n: leaf for n, leaf in inputs.items() if not n.startswith(solver_step.HISTORY)
         }
         row = self._encode(self.pipeline.weights, other_inputs)
-        row["history"] = solver_step.history(inputs)
+        row["history"] = solver_step.history(inputs, row["latents"])
         return row
 
     def _step(self, program: StepProgram, rows: PyTree, values: Mapping[str, np.ndarray]) -> PyTree:
@@ -180,7 +181,7 @@ class Pair:
             options = dict(case.fields["scheduler"])
             del options["name"]
             pipeline.scheduler = getattr(diffusers, case.scheduler).from_config(
-                pipeline.scheduler.config, **options
+                pipeline.scheduler.config, **options, **case.reference_options
             )
         pipeline.set_progress_bar_config(disable=True)
         return pipeline
@@ -251,6 +252,13 @@ def assert_same(pairs: Pairs, case: Case, record: Any) -> None:
 
 @pytest.mark.parametrize("case", SCHEDULERS.values(), ids=SCHEDULERS)
 def test_schedulers(pairs: Pairs, case: Case, record_property: Any) -> None:
+    assert_same(pairs, case, record_property)
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore:__array_wrap__:DeprecationWarning")
+@pytest.mark.parametrize("case", NIGHTLY.values(), ids=NIGHTLY)
+def test_more_schedulers(pairs: Pairs, case: Case, record_property: Any) -> None:
     assert_same(pairs, case, record_property)
 
 
@@ -371,7 +379,7 @@ def test_pictures_with_alpha_lie_on_white_and_a_palette_is_its_colours(pairs: Pa
         (Case(mask=MASK), "image"),
         (Case(fields={"strength": 0.1}, image=PICTURE), "strength"),
         (Case(fields={"clip_skip": 3}), "clip_skip"),
-        (Case(fields={"scheduler": {"name": "heun"}}), "scheduler.name"),
+        (Case(fields={"scheduler": {"name": "restart"}}), "scheduler.name"),
         (Case(fields={"scheduler": {"name": "ddim"}, "sigmas": [1.0, 0.0]}), "sigmas"),
         (Case(fields={"width": 47}), "width"),
     ],

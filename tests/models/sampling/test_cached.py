@@ -6,10 +6,11 @@ import cProfile
 from collections.abc import Callable
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models.interface.solver_step import first_history
+from models.interface.solver_step import first_history, history
 from models.sampling.registry import for_request
 
 UNIPC = {"_class_name": "UniPCMultistepScheduler", "use_flow_sigmas": True, "flow_shift": 3}
@@ -32,9 +33,10 @@ def test_no_annotation_is_read_again(wish: dict[str, Any]) -> None:
 
 def test_a_history_is_traced_once() -> None:
     scheduler = for_request(UNIPC, {})
-    first = first_history(scheduler.solver, (2, 3))
+    first = first_history(scheduler.solver)
     repeated = for_request(UNIPC, {})
-    assert "eval_shape" not in called(first_history, repeated.solver, (2, 3))
+    assert "eval_shape" not in called(first_history, repeated.solver)
     assert set(first) == {"history.corrected", "history.previous_1", "history.previous_2"}
-    assert all(leaf.shape == (2, 3) and not np.any(leaf) for leaf in first.values())
-    assert first_history(scheduler.solver, (3, 2))["history.corrected"].shape == (3, 2)
+    begun = history(first, jnp.ones((2, 3)))
+    assert set(begun) == {"corrected", "previous_1", "previous_2"}
+    assert all(leaf.shape == (2, 3) and not np.any(leaf) for leaf in begun.values())

@@ -10,10 +10,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models.sampling.registry import CHOICES, CLASSES, OPTIONS, for_request, from_config
+from models.sampling.registry import (
+    CHOICES,
+    CLASSES,
+    EVALUATIONS,
+    OPTIONS,
+    for_request,
+    from_config,
+)
+from models.spec.evaluations import ONE_A_STEP
 from models.spec.option import OptionError
-from service.recipes.parameters import SAMPLERS as WRITTEN
-from service.routes.compat.a1111.samplers import SAMPLERS
+from models.spec.scheduler_names import SAMPLERS
+from service.recipes.parameters import LABELS as WRITTEN
 
 SDXL_BASE = {
     "_class_name": "EulerDiscreteScheduler",
@@ -98,7 +106,9 @@ def test_every_name_makes_a_scheduler_of_any_config(name: str, config: dict[str,
         config = {**config, "prediction_type": "epsilon", "use_flow_sigmas": False}
     scheduler = for_request(config, {"name": name})
     assert isinstance(scheduler, CHOICES[name].kind)
-    assert len(scheduler.plan(4)) == 4
+    evaluations = EVALUATIONS.get(name, ONE_A_STEP)
+    assert len(scheduler.plan(4)) == evaluations.count(4)
+    assert len(scheduler.plan(8, strength=0.5)) == evaluations.count(4)
 
 
 def test_names_with_implied_options() -> None:
@@ -136,10 +146,15 @@ def test_defaults_that_diffusers_marks_as_such_do_not_carry_over() -> None:
 
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "EDM": ({"_class_name": "EDMEulerScheduler"}, {}, "EDMEulerScheduler.*sigma_data"),
-    "another class": ({"_class_name": "PNDMScheduler"}, {}, "PNDMScheduler"),
+    "another class": ({"_class_name": "SASolverScheduler"}, {}, "SASolverScheduler"),
+    "Runge-Kutta steps": (
+        {"_class_name": "PNDMScheduler", "skip_prk_steps": False},
+        {},
+        "skip_prk_steps: must be true",
+    ),
     "no class": ({}, {}, "_class_name"),
     "unknown key": ({**SDXL_BASE, "new_option": 1}, {}, "new_option"),
-    "unknown name": (SDXL_BASE, {"name": "heun"}, "heun"),
+    "unknown name": (SDXL_BASE, {"name": "restart"}, "restart"),
     "not an option of it": (SDXL_BASE, {"name": "ddim", "use_karras_sigmas": True}, "use_karras"),
     "not a number": (SDXL_BASE, {"name": "ddim", "eta": "half"}, "eta"),
     "not a boolean": (SDXL_BASE, {"name": "euler", "use_karras_sigmas": 1}, "use_karras_sigmas"),
@@ -240,6 +255,9 @@ def test_options_say_what_they_may_be() -> None:
     assert euler["use_karras_sigmas"].excludes == ("use_beta_sigmas", "use_exponential_sigmas")
     assert "trained_betas" not in euler
     assert "eta" not in OPTIONS["lcm"]
+    assert {name for name, options in OPTIONS.items() if "eta" in options} == {
+        *("ddim", "tcd", "DDIMScheduler", "TCDScheduler")
+    }
     assert set(CLASSES) < set(OPTIONS)
 
 
@@ -251,6 +269,12 @@ SIDE_BY_SIDE = {
     "lcm": {"name": "lcm"},
     "sde": {"name": "dpmpp_2m_sde", "solver_order": 3},
     "unipc": {"name": "unipc", "solver_order": 3},
+    "heun": {"name": "heun"},
+    "sde of two stages": {"name": "dpmpp_sde"},
+    "singlestep": {"name": "dpmpp_2s", "solver_order": 3},
+    "lms": {"name": "lms"},
+    "pndm": {"name": "pndm"},
+    "ddpm": {"name": "ddpm"},
     "threshold of unipc": {"name": "unipc", "thresholding": True, "sample_max_value": 2.0},
 }
 
@@ -311,14 +335,14 @@ def test_plans_are_float32(wish: dict[str, Any]) -> None:
     plan = for_request(SDXL_BASE, wish).plan(6)
     arrays = [plan.timesteps, plan.input_scale, plan.clean_scale, plan.noise_scale]
     assert {array.dtype for array in (*arrays, *plan.values.values())} == {np.dtype(np.float32)}
-    assert {len(column) for column in plan.values.values()} == {6}
+    assert {len(column) for column in plan.values.values()} == {len(plan)}
 
 
 def test_files_name_each_scheduler_as_the_automatic1111_door_reads_it() -> None:
     """Requests use Atelier's name and checkpoints the class's name; both give the same sampler."""
     assert WRITTEN.keys() == CHOICES.keys()
-    assert {*WRITTEN.values()} == {sampler.name for sampler in SAMPLERS}
+    assert {*WRITTEN.values()} == {sampler.name for sampler in SAMPLERS if not sampler.options}
     kinds: dict[str, set[Any]] = {}
     for name, choice in CHOICES.items():
         kinds.setdefault(WRITTEN[name], set()).add(choice.kind)
-    assert {name for name, classes in kinds.items() if len(classes) > 1} == {"Euler"}
+    assert {name for name, classes in kinds.items() if len(classes) > 1} == {"Euler", "Heun"}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from models.spec.evaluations import Evaluations
 from models.spec.model_spec import ALL_QUALITIES, ModelSpec, Size, Sizes
 from models.spec.passes import (
     PROGRESSIVE,
@@ -116,3 +117,11 @@ def test_the_last_release_reads_a_spec_without_such_presets() -> None:
 def test_shares_lie_between_none_and_all(options: dict[str, float]) -> None:
     with pytest.raises(ValidationError):
         Progressive(**{"scale": 0.5, "until": 0.5} | options)
+
+
+def test_scheduler_with_more_evaluations_has_no_smaller_steps() -> None:
+    spec = GROWING.model_copy(update={"evaluations": {"heun": Evaluations(per_step=2, more=-1)}})
+    fields = {**FIELDS, "scheduler": {"name": "heun"}}
+    assert split_request(fields, spec) is None
+    assert "more than once in some steps" in reason_without_effect(fields, spec)
+    assert split_request({**FIELDS, "scheduler": {"name": "euler"}}, spec) is not None

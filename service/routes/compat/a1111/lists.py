@@ -7,12 +7,13 @@ from typing import Any
 from models.spec.hires import LATENT
 from models.spec.lora import Lora
 from models.spec.model_spec import ModelSpec
+from models.spec.scheduler_names import SAMPLERS, SCHEDULES, Sampler
 from service.routes.compat import documents
 from service.routes.compat.a1111.bodies import A1111Error
 from service.routes.compat.a1111.choice import image_models
 from service.routes.compat.a1111.hires import BUILT_IN
 from service.routes.compat.a1111.router import ByKey, router
-from service.routes.compat.a1111.samplers import SAMPLERS, SCHEDULES, Sampler, supports
+from service.routes.compat.a1111.samplers import supports
 from service.routes.documented_responses import with_example
 
 List = list[dict[str, Any]]

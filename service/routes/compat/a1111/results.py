@@ -13,7 +13,7 @@ from models.spec.model_spec import ModelSpec
 from service.http.inflight_limits import HeldResponse
 from service.http.negotiation import JSON
 from service.jobs.model.job import Job
-from service.recipes.parameters import SAMPLERS, parameters_of
+from service.recipes.parameters import LABELS, parameters_of
 from service.recipes.recipe import generator, recipe_of
 from service.responses.render import job_headers
 from service.routes.compat.a1111.bodies import TextToImage
@@ -119,7 +119,7 @@ def info_of(body: TextToImage, spec: ModelSpec, job: Job) -> dict[str, Any]:
 
 def _sampler(spec: ModelSpec, request: dict[str, Any]) -> str:
     name = request.get("scheduler", {}).get("name") or spec.scheduler
-    return SAMPLERS.get(name, name)
+    return LABELS.get(name, name)
 
 
 def _infotext(spec: ModelSpec, job: Job, seed: int) -> str:

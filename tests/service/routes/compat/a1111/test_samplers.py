@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from models.sampling.flow_choice import FLOW_SCHEDULERS
 from service.errors.problems import Invalid
 from service.routes.compat.a1111.samplers import eta_of, scheduler_of
 from tests.service.routes.compat.a1111.conftest import SDXL
@@ -30,6 +31,9 @@ KARRAS = {"use_karras_sigmas": True}
         ("DPM++ 2M SDE Karras", None, {"name": "dpmpp_2m_sde", **KARRAS}),
         ("Euler", "normal", {"name": "euler", "timestep_spacing": "linspace"}),
         ("DDIM", "normal", {"name": "ddim"}),
+        ("dpmpp_2m", "sgm_uniform", {"name": "dpmpp_2m", "timestep_spacing": "trailing"}),
+        ("euler_ancestral", None, {"name": "euler_ancestral"}),
+        ("EulerDiscreteScheduler", "Karras", {"name": "euler", **KARRAS}),
     ],
 )
 def test_names_mean_what_they_mean_there(
@@ -48,6 +52,18 @@ def test_what_the_model_lacks_is_refused_with_what_it_has(
     with pytest.raises(Invalid) as error:
         scheduler_of(SDXL, sampler, schedule)
     assert "Euler" in error.value.detail or "Automatic" in error.value.detail
+
+
+def test_samplers_of_a_flow_keep_its_own_spacing() -> None:
+    flow = SDXL.model_copy(update={"schedulers": FLOW_SCHEDULERS, "scheduler": ""})
+    assert scheduler_of(flow, "Heun", "Simple") == {"name": "flow_match_heun"}
+    assert scheduler_of(flow, "DPM++ 2M", None) == {"name": "dpmpp_2m"}
+    for sampler in ("Euler", "Euler a", None):  # the default samplers of clients
+        assert scheduler_of(flow, sampler, "Automatic") is None
+    with pytest.raises(Invalid, match="has no scheduler 'Karras'"):
+        scheduler_of(flow, "Heun", "Karras")
+    with pytest.raises(Invalid, match="'DPM2'; it has Euler, Heun, DPM"):
+        scheduler_of(flow, "DPM2", None)
 
 
 def test_eta_is_of_ddim_alone() -> None:

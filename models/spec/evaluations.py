@@ -1,0 +1,24 @@
+"""Number of network evaluations of a scheduler's steps. No JAX: front ends import this module."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from models.spec.frozen import FrozenModel
+
+
+class Evaluations(FrozenModel):
+    """Evaluations of the network that a number of steps costs; each is a step of the engine."""
+
+    per_step: int = Field(default=1, ge=1)
+    more: int = 0
+    """Evaluations in addition to those of all steps; negative: fewer."""
+    min_steps: int = Field(default=1, ge=1)
+    """Minimum `num_inference_steps`."""
+
+    def count(self, steps: int) -> int:
+        """Return the evaluations of that many steps."""
+        return self.per_step * steps + self.more if steps else 0
+
+
+ONE_A_STEP = Evaluations()
