@@ -105,9 +105,22 @@ def _routes() -> list[BaseRoute]:
     return routes.routes
 
 
+@cache
+def _methods() -> dict[str, set[str]]:
+    """Return the methods of each path template."""
+    routers = [module.router for module in NATIVE_ROUTES]
+    routers += [endpoint.router for endpoint in COMPATIBLE_ENDPOINTS]
+    methods: dict[str, set[str]] = {}
+    for route in (route for router in routers for route in router.routes):
+        if isinstance(route, APIRoute):
+            methods.setdefault(route.path_format, set()).update(route.methods or ())
+    return methods
+
+
 def include_routes(app: FastAPI) -> None:
-    """Add every route of the front end to the app, with the error format of each path."""
+    """Add every route of the front end to the app, with methods and error format of each path."""
     app.router.routes.extend(_routes())
+    app.state.methods = _methods()
     app.state.error_forms = ErrorForms(
         {
             prefix: form

@@ -38,6 +38,16 @@ def within(png: bytes, *chunks: bytes) -> bytes:
     return png[:33] + b"".join(chunks) + png[33:]
 
 
+def broken_tags(count: int) -> bytes:
+    """A JPEG whose EXIF tags claim more data than it has; Pillow warns of each."""
+    tags = (struct.pack("<HHII", 0x9000 + number, 2, 2**31, 0) for number in range(count))
+    directory = struct.pack("<H", count) + b"".join(tags) + bytes(4)
+    file = io.BytesIO()
+    exif = b"Exif\0\0II*\0" + struct.pack("<I", 8) + directory
+    Image.new("RGB", (8, 8), "teal").save(file, "JPEG", exif=exif)
+    return file.getvalue()
+
+
 TEXT_BOMBS = {
     "zTXt": b"comment\0\0",
     "iTXt": b"comment\0\1\0\0\0",

@@ -36,6 +36,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
         *("service/test_attacks.py", "service/test_bodies.py"),
         *("service/test_conformance.py", "service/test_image_attacks.py", "service/test_server.py"),
         *("service/routes/test_health.py", "service/http/test_connection_limits.py"),
+        "service/routes/compat/test_proxies.py",
     ),
     "browser": ("e2e",),
 }

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from prometheus_client import REGISTRY, Counter, Gauge
 
 from service.jobs.model.histogram import Histogram
+from service.tracing.library_warnings import library_warnings
 
 STEP_BUCKETS_S = (
     0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.35, 0.5, 1, 2, 3.5, 5, 10, 20, 40, 80,
@@ -37,6 +38,7 @@ OTHER = "other"
 MEMORY_KINDS = {"in_use": "bytes_in_use", "peak": "peak_bytes_in_use", "limit": "bytes_limit"}
 """Kinds of device memory, and the JAX runtime's names for them."""
 
+REGISTRY.register(library_warnings)
 
 stages = Histogram(
     "atelier_job_stage_seconds",

@@ -6,6 +6,7 @@ The loaders then read it as any other checkpoint, and its fingerprint covers the
 from __future__ import annotations
 
 import atexit
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -81,9 +82,10 @@ def _homes(component: str, source: str) -> Iterator[Path]:
 
 def _links_of(folder: Path, prefix: str) -> dict[str, Path]:
     """Return a folder's files by their paths, without those of another layout at its root."""
-    files = (path for path in folder.rglob("*") if path.is_file())
+    tree = os.walk(folder, followlinks=True)
+    files = (Path(top, name) for top, _, names in tree for name in names)
     return {
         prefix + path.relative_to(folder).as_posix(): path
         for path in files
-        if prefix or path.parent != folder or not has_weight_ending(path.name)
+        if path.is_file() and (prefix or path.parent != folder or not has_weight_ending(path.name))
     }

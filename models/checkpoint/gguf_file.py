@@ -22,7 +22,9 @@ from models.spec.file_kinds import MAX_HEADER_BYTES
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 MAX_ITEMS = 200_000
-"""Maximum number of arrays, of metadata, and of texts in them."""
+"""Maximum number of arrays, and of metadata."""
+MAX_TEXTS = 1 << 20
+"""Maximum number of texts in an array of metadata, such as a vocabulary."""
 MAX_NAME_BYTES = 2**16 - 1
 MAX_AXES = 8
 MAX_ALIGNMENT = 1 << 16
@@ -103,11 +105,11 @@ class _Cursor:
             self.broken(f"a name of {length} bytes, more than {MAX_NAME_BYTES}")
         return self.take(length).decode(errors="replace")
 
-    def count(self, what: str) -> int:
+    def count(self, what: str, most: int = MAX_ITEMS) -> int:
         """Return the next number, a count of items. Raises: CheckpointError: too many."""
         count: int = self.number("<Q")
-        if count > MAX_ITEMS:
-            self.broken(f"{count} {what}, more than {MAX_ITEMS}")
+        if count > most:
+            self.broken(f"{count} {what}, more than {most}")
         return count
 
     def broken(self, what: str) -> NoReturn:
@@ -180,7 +182,7 @@ def _array(cursor: _Cursor, *, is_needed: bool) -> tuple[int, ...] | None:
     """Read an array of whole numbers; None: texts, floats, or not needed."""
     kind = cursor.number("<I")
     if kind == TEXT:
-        for _ in range(cursor.count("texts")):
+        for _ in range(cursor.count("texts", MAX_TEXTS)):
             cursor.skip(cursor.number("<Q"))
         return None
     if kind not in SCALARS:

@@ -18,7 +18,9 @@ from models.spec.file_kinds import (
     EMPTY,
     GGUF,
     MAX_HEADER_BYTES,
+    MAX_HEADER_MARKS,
     FileKind,
+    header_marks,
     kind_of,
 )
 
@@ -89,13 +91,15 @@ def _of_safetensors(path: Path, file: WeightFile) -> WeightHeader:
     if stop > min(file.size, LENGTH_BYTES + MAX_HEADER_BYTES):
         raise _broken(path, f"a header of {stop - LENGTH_BYTES} bytes in a file of {file.size}")
     beginning = _beginning(file, stop)
+    if (marks := header_marks(beginning)) > MAX_HEADER_MARKS:
+        raise _broken(path, f"a header of {marks} parts, more than {MAX_HEADER_MARKS}")
     try:
         with file.outline(beginning) as outline, safe_open(outline, framework="numpy"):
             pass  # validates the header completely
     except SafetensorError as error:
         raise _broken(path, f"{file.size} bytes that do not fit its header") from error
     entries: dict[str, Any] = json.loads(beginning[LENGTH_BYTES:])
-    metadata = entries.pop(METADATA, {})
+    metadata = entries.pop(METADATA, None) or {}
     arrays = {
         key: ArrayEntry(entry["dtype"], tuple(entry["shape"]), stop + entry["data_offsets"][0])
         for key, entry in entries.items()

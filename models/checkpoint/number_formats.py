@@ -99,6 +99,24 @@ def _decoder(name: str) -> Callable[[np.ndarray], np.ndarray]:
     return lambda blocks: quants.dequantize(blocks, GGMLQuantizationType[name])
 
 
+NF4 = np.array(
+    [
+        *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453),
+        *(-0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0),
+        *(0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224),
+        *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
+    ],
+    np.float32,
+)
+"""The numbers of NF4. Source: Dettmers et al. 2023 (QLoRA), appendix E."""
+
+
+def _of_nf4(memory: Memory) -> np.ndarray:
+    """Decode pairs of numbers, the first in the high bits, to float32."""
+    pairs: np.ndarray = NF4[np.stack([memory >> 4, memory & 15], axis=1)]
+    return pairs.reshape(-1)
+
+
 FLOAT8: Mapping[str, Any] = {"F8_E4M3": jnp.float8_e4m3fn, "F8_E5M2": jnp.float8_e5m2}
 """8-bit floats, which make files smaller; they are exact in bfloat16."""
 WEIGHTS: Mapping[str, NumberFormat] = {
@@ -108,6 +126,7 @@ WEIGHTS: Mapping[str, NumberFormat] = {
     "F64": _converted(np.float64, np.float32),
     **{name: _converted(dtype, jnp.bfloat16) for name, dtype in FLOAT8.items()},
     **{name: _blocks(name) for name in BLOCKS},
+    "NF4": NumberFormat(2, 1, np.dtype(np.float32), _of_nf4),
 }
 """Formats of weights."""
 SCALED = (*FLOAT8, "I8")

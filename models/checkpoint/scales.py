@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from models.checkpoint.folder import CheckpointError, UnsupportedCheckpoint
+from models.checkpoint.nf4 import with_nf4
 from models.checkpoint.number_formats import SCALED
 from models.checkpoint.tensor import Tensor
 
@@ -32,7 +33,6 @@ ROTATED = "convrot"
 OF_LAYERS = "_quantization_metadata"
 """Metadata of ComfyUI's files with the format of each layer."""
 UNREAD: tuple[tuple[str, str], ...] = (
-    (r".*\.quant_state\.bitsandbytes__nf4", "NF4 (bitsandbytes)"),
     (r".*\.quant_state\.bitsandbytes__fp4", "FP4 (bitsandbytes)"),
     (r".*\.SCB", "INT8 of bitsandbytes"),
     (r".*\.weight_scale_2", "NVFP4, with two levels of scales"),
@@ -59,6 +59,7 @@ def with_scales(
         CheckpointError: a scale that does not fit its weight.
     """
     _check_formats(tensors, metadata, path)
+    tensors = with_nf4(tensors, lambda state: _parsed(_text(state), state.key, path))
     if not any(tensor.kind in SCALED for tensor in tensors.values()):
         return dict(tensors)
     scales = {

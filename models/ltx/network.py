@@ -236,7 +236,9 @@ class TextProjection(nnx.Module):
         self.up = linear(features, width, (None, "mlp"), rngs=rngs, param_dtype=param_dtype)
         self.down = linear(width, width, ("mlp", "embed"), rngs=rngs, param_dtype=param_dtype)
 
-    def __call__(self, x: Tokens) -> Tokens:
+    def __call__(
+        self, x: Float[Array, "batch tokens features"]
+    ) -> Float[Array, "batch tokens width"]:
         """Project each text token to the stream's width."""
         return self.down(activated(self.up, x, tanh_gelu))
 

@@ -33,8 +33,13 @@ EDGES = 2**18
 """Maximum padding pixels that decoders add around a small frame."""
 FRAME_PIXELS = 4096 * 2160
 """Default maximum pixels of a frame; decoders hold up to 17 frames."""
-OPTIONS: Mapping[str, str] = {"protocol_whitelist": "", "enable_drefs": "0"}
-"""Options of demuxers. They prevent a file from opening other files or URLs."""
+OPTIONS: Mapping[str, str] = {
+    "protocol_whitelist": "",
+    "enable_drefs": "0",
+    "codec_whitelist": ",".join(sorted(CODECS)),
+}
+"""Options of demuxers. They prevent a file from opening other files, URLs and decoders: demuxers
+decode some packets while they probe a file."""
 
 
 @dataclass(frozen=True)

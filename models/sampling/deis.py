@@ -25,7 +25,10 @@ _FEW_STEPS = 15
 
 @dataclass(frozen=True, kw_only=True)
 class DEIS(MultistepSchedule):
-    """Equivalent of diffusers' DEISMultistepScheduler; it ends at the table's lowest sigma."""
+    """Equivalent of diffusers' DEISMultistepScheduler.
+
+    It ends at the table's lowest sigma; other spacings repeat their last one.
+    """
 
     algorithm_type: str = "deis"
     solver_type: str = "logrho"

@@ -80,6 +80,7 @@ class DPMSolverSDE(_Exponential):
     """
 
     name: ClassVar[str] = "dpmpp_sde"
+    HAS_KARRAS_ENDS: ClassVar[bool] = False
 
     def stages(self, steps: SpacedSteps) -> Stages:
         """Return the second stages: halfway to the next sigma, in its logarithm."""

@@ -35,9 +35,9 @@ class KDPM2(TwoStageSchedule):
         "prediction_type": ("epsilon", "v_prediction"),
     }
 
-    def spaced_steps(self, steps: int, timesteps: Column | None = None) -> SpacedSteps:
+    def spaced_steps(self, steps: int) -> SpacedSteps:
         """Return timesteps and sigmas; Karras' timesteps are rounded, as in the reference."""
-        spaced = super().spaced_steps(steps, timesteps)
+        spaced = super().spaced_steps(steps)
         if not self.use_karras_sigmas:
             return spaced
         return spaced._replace(timesteps=spaced.timesteps.round())

@@ -59,6 +59,7 @@ class LMS(SpacedSchedule):
     name: ClassVar[str] = "lms"
     solver: ClassVar[Solver] = LMSStep()
     ACCEPTED_LISTS: ClassVar[frozenset[str]] = frozenset()
+    HAS_KARRAS_ENDS: ClassVar[bool] = False
 
     def plan(
         self,

@@ -1,4 +1,4 @@
-"""Base of the multistep methods DPM-Solver and UniPC: schedule, and half-log-SNR as time.
+"""Base of DPM-Solver, DEIS and UniPC: schedule, and half-log-SNR as time.
 
 Source: Lu et al. 2022 (DPM-Solver), section 3.1; diffusers scheduling_dpmsolver_multistep.py and
 scheduling_unipc_multistep.py.
@@ -31,7 +31,7 @@ from models.spec.option import OptionError
 
 @dataclass(frozen=True)
 class MultistepStep(Solver):
-    """Base of the solvers of both methods."""
+    """Base of the solvers of these methods."""
 
     order: int = 2
     of_noise: bool = False

@@ -1,4 +1,4 @@
-"""Schedule of both Euler methods, whose latents are clean + sigma · noise.
+"""Schedule of the methods whose latents are clean + sigma · noise.
 
 Source: diffusers scheduling_euler_discrete.py and scheduling_euler_ancestral_discrete.py.
 """

@@ -137,17 +137,21 @@ class PNDM(NoiseSchedule):
         if (times + repeated).max() >= len(table):
             raise OptionError("steps_offset", "leads beyond the last training timestep")
         now, previous = table[times + repeated], times + repeated - stride
+        if not now.all():
+            raise OptionError(
+                "rescale_betas_zero_snr",
+                "pndm cannot begin without a signal; choose another scheduler, or set it to false",
+            )
         final = np.float32(1) if self.set_alpha_to_one else table[0]
         after = np.where(previous >= 0, table[np.maximum(previous, 0)], final)
         divisor = now * np.sqrt(1 - after) + np.sqrt(now * (1 - now) * after)
         is_v = self.prediction_type == "v_prediction"
-        with np.errstate(divide="ignore", invalid="ignore"):  # `Plan` reports zero SNR
-            return {
-                "latents": np.sqrt(after / now),
-                "transfer": (after - now) / divisor,
-                "noise_out": np.sqrt(now) if is_v else np.ones_like(now),
-                "noise_skip": np.sqrt(1 - now) if is_v else np.zeros_like(now),
-            }
+        return {
+            "latents": np.sqrt(after / now),
+            "transfer": (after - now) / divisor,
+            "noise_out": np.sqrt(now) if is_v else np.ones_like(now),
+            "noise_skip": np.sqrt(1 - now) if is_v else np.zeros_like(now),
+        }
 
 
 def _weights(evaluations: int) -> dict[str, Column]:

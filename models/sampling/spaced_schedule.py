@@ -6,7 +6,7 @@ Source: diffusers scheduling_lms_discrete.py, scheduling_heun_discrete.py and it
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -37,17 +37,16 @@ class SpacedSchedule(NoisySchedule):
     """Lowest sigma of the three spacings above, instead of the schedule's own."""
     sigma_max: float | None = None
 
+    HAS_KARRAS_ENDS: ClassVar[bool] = True
+    """Whether Karras' spacing reads `sigma_min` and `sigma_max`, too; depends on the reference."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         chosen_spacing(self)
 
-    def spaced_steps(self, steps: int, timesteps: Column | None = None) -> SpacedSteps:
-        """Return timesteps and sigmas.
-
-        Args:
-            timesteps: the request's own, instead of the spacing's.
-        """
-        times = self.spaced_timesteps(steps) if timesteps is None else timesteps
+    def spaced_steps(self, steps: int) -> SpacedSteps:
+        """Return timesteps and sigmas."""
+        times = self.spaced_timesteps(steps)
         train = self.train_sigmas()
         log_table = np.log(train)
         sigmas = np.interp(times, np.arange(len(train)), train)
@@ -59,6 +58,8 @@ class SpacedSchedule(NoisySchedule):
 
     def _ends(self, sigmas: Column) -> tuple[float, float]:
         """Return the highest and the lowest sigma of a spacing."""
+        if self.use_karras_sigmas and not self.HAS_KARRAS_ENDS:
+            return float(sigmas[0]), float(sigmas[-1])
         high = sigmas[0] if self.sigma_max is None else self.sigma_max
         low = sigmas[-1] if self.sigma_min is None else self.sigma_min
         return float(high), float(low)

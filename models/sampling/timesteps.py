@@ -26,7 +26,7 @@ def spaced(spacing: str, train_steps: int, steps: int, offset: int) -> Timesteps
         return np.linspace(0, train_steps - 1, steps)[::-1]
     if spacing == "leading":
         return (np.arange(steps) * (train_steps // steps))[::-1] + float(offset)
-    return _trailing(train_steps, train_steps / steps)
+    return _trailing(train_steps, train_steps, steps)
 
 
 def spaced_between(
@@ -42,11 +42,12 @@ def spaced_between(
         return np.linspace(0, top - 1, steps + 1).round()[::-1][:-1]
     if spacing == "leading":
         return (np.arange(steps + 1) * (top // (steps + 1)))[::-1][:-1] + float(offset)
-    return _trailing(top, train_steps / steps)
+    return _trailing(top, train_steps, steps)
 
 
-def _trailing(top: int, ratio: float) -> Timesteps:
-    return np.arange(top, 0, -ratio).round() - 1
+def _trailing(top: int, train_steps: int, steps: int) -> Timesteps:
+    times: Timesteps = np.arange(top, 0, -train_steps / steps).round() - 1
+    return times[:steps]  # rounding may add an entry below 0
 
 
 def integer_timesteps(schedule: NoiseSchedule, steps: int) -> NDArray[np.int64]:

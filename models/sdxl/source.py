@@ -17,6 +17,7 @@ from models.sdxl import single_file
 from models.sdxl.compatibility import Parts
 from models.sdxl.key_mapping import RENAMES
 from models.spec.file_kinds import has_weight_ending
+from models.spec.scheduler_names import resolve_scheduler
 from models.text.clip import RENAMES as CLIP_RENAMES
 from models.text.clip import UNPROJECTED_RENAMES
 from models.vae.key_mapping import RENAMES as VAE_RENAMES
@@ -37,6 +38,9 @@ ArraySource = tuple[Path | ComponentFiles, Renames]
 """Path of a network's weights, and the renames of its keys."""
 ArraySources = Mapping[str, ArraySource]
 """Network → its `ArraySource`."""
+
+DEFAULT_CLASS = "EulerAncestralDiscreteScheduler"
+"""Class of a scheduler's config in place of one that is not served."""
 
 
 class Source(NamedTuple):
@@ -64,12 +68,14 @@ class Source(NamedTuple):
 
     def served(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return a scheduler's config, with the chosen class if its own is not served."""
-        name, choice = config.get("_class_name"), registry.CHOICES.get(self.scheduler_choice or "")
+        name, chosen = config.get("_class_name"), {"name": self.scheduler_choice or ""}
+        choice = registry.CHOICES.get(resolve_scheduler(chosen, registry.OPTIONS)["name"])
         if choice is None or name in {*registry.CLASSES, *registry.REFUSED}:
             return dict(config)
         kinds = {kind: reference for reference, kind in registry.CLASSES.items()}
         notice(f"the scheduler {name} is not served; {self.scheduler_choice} takes its place")
-        return {**config, "_class_name": kinds[choice.kind]}
+        # Requests name the scheduler; the class of the config only has to be served.
+        return {**config, "_class_name": kinds.get(choice.kind, DEFAULT_CLASS)}
 
     def array_sources(self, parts: Parts) -> ArraySources:
         """Return the path and renames of each network's arrays.

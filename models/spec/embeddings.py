@@ -7,7 +7,7 @@ ComfyUI.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 PROMPTS = ("prompt", "negative_prompt", "prompt_2", "negative_prompt_2")
@@ -18,6 +18,8 @@ INTRODUCTION = "embedding:"
 """Beginning of an embedding's name in ComfyUI."""
 
 _ENDING = r"(?:\.(?:safetensors|sft|pt|bin))?"
+_NO_MORE = r"(?![\w+&'-])"
+"""End of a name after `embedding:`: no character that may continue another name."""
 _UNKNOWN = r"(?<!\w)embedding:(?P<unknown>[^\s,:;|()\[\]{}<>]{1,200})"
 
 
@@ -37,25 +39,29 @@ class Mention(NamedTuple):
     is_known: bool
 
 
-def mentions(text: str, names: Collection[str]) -> Iterator[Mention]:
+def mentions(text: str, names: Iterable[str]) -> Iterator[Mention]:
     """Yield the mentions of embeddings in a prompt, from left to right, regardless of case.
 
     Args:
         names: names of the embeddings that the request may use.
     """
-    by_name = {name.lower(): name for name in names}
-    for match in _pattern(names).finditer(text):
-        unknown = match["unknown"]
-        word = match["prefixed"] or match["bare"] if names else None
-        name = unknown if word is None else by_name[word.lower()]
-        yield Mention(match.start(), match.end(), str(name), word is not None)
+    lowered = text.lower()
+    by_name = {name.lower(): name for name in names if name.lower() in lowered}
+    if not by_name and INTRODUCTION not in lowered:
+        return
+    for match in _pattern(by_name).finditer(text):
+        word = match["prefixed"] or match["bare"] or ""
+        name = by_name.get(word.lower())
+        if name is not None:
+            yield Mention(match.start(), match.end(), name, is_known=True)
+        elif not match["bare"]:  # a bare word that only `re` takes for the name is text
+            yield Mention(match.start(), match.end(), match["unknown"] or word, is_known=False)
 
 
-def _pattern(names: Collection[str]) -> re.Pattern[str]:
+def _pattern(names: Iterable[str]) -> re.Pattern[str]:
     """Return a pattern of the names, the longest first."""
-    if not names:
-        return re.compile(_UNKNOWN, re.IGNORECASE)
     longest_first = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
-    prefixed = rf"(?<!\w)embedding:(?P<prefixed>{longest_first}){_ENDING}(?!\w)"
-    bare = rf"(?<!\w)(?P<bare>{longest_first})(?!\w)"
+    listed = longest_first or "(?!)"  # matches nothing
+    prefixed = rf"(?<!\w)embedding:(?P<prefixed>{listed}){_ENDING}{_NO_MORE}"
+    bare = rf"(?<!\w)(?P<bare>{listed})(?!\w)"
     return re.compile(f"{prefixed}|{_UNKNOWN}|{bare}", re.IGNORECASE)

@@ -14,6 +14,9 @@ BEGINNING_BYTES = 512
 """Number of first bytes that `kind_of` needs."""
 MAX_HEADER_BYTES = 100_000_000
 """Maximum header length of the safetensors format, and of GGUF files here."""
+MAX_HEADER_MARKS = 2_000_000
+"""Maximum braces, brackets and commas of a header, which bound the memory of parsing it: about
+180,000 arrays, or megabytes of metadata."""
 ENDINGS = (".safetensors", ".sft", ".gguf")
 """Endings of weight files, in lowercase, where only names are known: in listings and URLs."""
 
@@ -120,6 +123,11 @@ def _is_utf8(beginning: bytes) -> bool:
     except UnicodeDecodeError as error:
         return error.start >= len(beginning) - 3 and len(beginning) == BEGINNING_BYTES
     return True
+
+
+def header_marks(header: bytes) -> int:
+    """Return the number of braces, brackets and commas of a JSON header."""
+    return sum(header.count(mark) for mark in (b"{", b"[", b","))
 
 
 def has_weight_ending(name: str) -> bool:

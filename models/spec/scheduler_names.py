@@ -197,22 +197,36 @@ def resolve_scheduler(
     scheduler, options = _resolved(name, available, default)
     if scheduler is None:
         return dict(chosen)
-    if not available[scheduler]:  # a flow's, whose own spacing these schedules name
+    if _implies_spacing(scheduler, options, available[scheduler]):
         options = {key: value for key, value in options.items() if key != "timestep_spacing"}
     if lacking := options.keys() - {*available[scheduler]}:
         raise OptionError("name", f"{name!r}: {scheduler} has no {', '.join(sorted(lacking))}")
     return {**options, **chosen, "name": scheduler}
 
 
+def _implies_spacing(
+    scheduler: str, options: Mapping[str, Any], available: Collection[str]
+) -> bool:
+    """Return whether a scheduler without a choice of spacing has the one of the options.
+
+    Flows have a spacing of their own, which these schedules name; singlestep methods are linear.
+    """
+    if "timestep_spacing" in available:
+        return False
+    is_flow = not available or scheduler.startswith("flow_match")
+    return is_flow or options.get("timestep_spacing") == "linspace"
+
+
 def _resolved(
     name: str, available: Collection[str], default: str
 ) -> tuple[str | None, Mapping[str, Any]]:
     """Return the scheduler of a name, and the options that it implies."""
-    start, schedule = (name, None) if find_sampler(name) else split_name(name)
+    alone = find_schedule(name)
+    start, schedule = (name, None) if alone or find_sampler(name) else split_name(name)
     if sampler := find_sampler(start):
         options = schedule.options if schedule else {}
         return scheduler_name(sampler, available), {**sampler.options, **options}
-    if (alone := find_schedule(name)) and default in available:
+    if alone and default in available:
         return default, alone.options
     return None, {}
 

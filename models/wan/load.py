@@ -22,7 +22,6 @@ from models.loading.abstract import abstract_module
 from models.loading.preview import abstract_preview, flat_frame_encoder
 from models.loading.sources import DEFAULT_READING, Reading
 from models.parallel.by_size import rename_axes_by_size
-from models.sampling import registry
 from models.spec.quality_presets import OPTIMIZATIONS
 from models.text import umt5
 from models.vae.config import check_tiling
@@ -37,6 +36,7 @@ from models.wan.experts import must_swap
 from models.wan.face_encoder import FaceEncoder
 from models.wan.network import WanTransformer
 from models.wan.pipeline import Tools, WanNetworks, WanPipeline
+from models.wan.schedulers import checkpoint_scheduler
 from models.wan.spec import make_spec
 from models.wan.vace import VaceTransformer
 from models.wan.vace_pipeline import VacePipeline
@@ -106,7 +106,7 @@ def pipeline_of(checkpoint: WanCheckpoint) -> type[WanPipeline]:
 def _unshifted_scheduler(folder: Path) -> dict[str, Any]:
     scheduler = read_scheduler(folder)
     for config in (read_config(folder, "scheduler"), scheduler):  # raises for either class name
-        if getattr(registry.from_config(config), "use_dynamic_shifting", False):
+        if getattr(checkpoint_scheduler(config), "use_dynamic_shifting", False):
             raise ValueError("use_dynamic_shifting: this pipeline has no tokens to shift by")
     return scheduler
 

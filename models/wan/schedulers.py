@@ -38,6 +38,18 @@ class FlowScheduler(Scheduler, Protocol):
         """Number of timesteps in training."""
 
 
+def checkpoint_scheduler(config: Mapping[str, Any]) -> FlowScheduler:
+    """Return the scheduler of a checkpoint.
+
+    Raises: ValueError: a scheduler of another kind of network, or one that only requests may name.
+    """
+    name = config.get("_class_name")
+    served = (*CLASSES, FLOW_CLASSES[0])
+    if name in registry.CLASSES and name not in served:
+        raise ValueError(f"the scheduler {name} is not served; {sorted(served)} are")
+    return registry.from_config(config)  # type: ignore[return-value]
+
+
 def scheduler_of(config: Mapping[str, Any], chosen: Mapping[str, Any] | None) -> FlowScheduler:
     """Return the request's scheduler, or the checkpoint's by default.
 
@@ -48,7 +60,7 @@ def scheduler_of(config: Mapping[str, Any], chosen: Mapping[str, Any] | None) ->
     Raises: RequestError: an invalid option; names the option.
     """
     if chosen is None:
-        return registry.from_config(config)  # type: ignore[return-value]
+        return checkpoint_scheduler(config)
     if config["_class_name"] in FLOW_CLASSES:
         config = {**FLOW, **config}
     try:

@@ -79,6 +79,19 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _internal_error)
 
 
+async def response_to(request: Request, error: Exception) -> Response:
+    """Build the response to an exception that a route did not raise but returned to its caller.
+
+    Unexpected exceptions are logged, as the server does for routes.
+    """
+    handlers = request.app.exception_handlers
+    kind = next(kind for kind in type(error).__mro__ if kind in handlers)
+    if kind is Exception:
+        log.error("a request failed after its response had begun", exc_info=error)
+    response: Response = await handlers[kind](request, error)
+    return response
+
+
 async def _problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, Problem)
     return answer(request, error)
@@ -102,7 +115,7 @@ def _allowed(request: Request) -> dict[str, str]:
     The router reports only the first route's methods.
     """
     template = getattr(request.scope.get("route"), "path_format", "")
-    methods = {name.upper() for name in request.app.openapi()["paths"].get(template, {})}
+    methods = set(getattr(request.app.state, "methods", {}).get(template, ()))
     methods |= {"HEAD"} if "GET" in methods else set()
     return {"Allow": ", ".join(sorted(methods))} if methods else {}
 

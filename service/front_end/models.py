@@ -14,6 +14,7 @@ from service.jobs.aliases import AliasRecords
 from service.jobs.model.alias import Alias
 from service.jobs.queue import ModelStatus, Queue
 from service.jobs.records import RecordCopies
+from service.settings.names import MAX_NAME_CHARS
 
 NO_MODEL_RETRY_S = 5.0
 
@@ -141,9 +142,14 @@ class Models:
         Model names may contain slashes: the longest end of the path that is a model's name wins,
         by default its last segment.
         """
-        parts = path.split("/")
-        ends = ["/".join(parts[start:]) for start in range(len(parts))]
-        return next((end for end in ends if self.name_of(end) in self.last_read), parts[-1])
+        end = path
+        if len(path) > MAX_NAME_CHARS:  # no name is longer, and one begins after a slash
+            end = path[-MAX_NAME_CHARS - 1 :].partition("/")[2]
+        while end:
+            if self.name_of(end) in self.last_read:
+                return end
+            end = end.partition("/")[2]
+        return path.rpartition("/")[2]
 
     async def versions(self, name: str | None) -> list[ModelSpec]:
         """List the specs of an alias's registered versions; for a model, its own spec.

@@ -12,6 +12,7 @@ import json
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
@@ -37,6 +38,25 @@ PARAMETERS, RECIPE = b"t", b"r"
 """Letters of the operations."""
 LONG = (VIDEO, COMPARE)
 """Operations with the time limit of a video."""
+WARNINGS = "warnings"
+"""Member of each result: number of warnings that decoders raised."""
+
+
+class WarningCounter:
+    """Counter of the warnings that decoders raise, instead of their texts."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        warnings.simplefilter("always")
+        warnings.showwarning = self._add
+
+    def _add(self, *_: object, **__: object) -> None:
+        self._count += 1
+
+    def take(self) -> int:
+        """Return the number of warnings since the last call."""
+        count, self._count = self._count, 0
+        return count
 
 
 def main(max_pixels: int, image_cpu_s: float, video_cpu_s: float) -> None:
@@ -51,13 +71,14 @@ def main(max_pixels: int, image_cpu_s: float, video_cpu_s: float) -> None:
     bound_memory(max_pixels)
     refuse_files()
     refuse_calls()
+    warning_counter = WarningCounter()
     while head := sys.stdin.buffer.read(LENGTH_BYTES):
         operation = sys.stdin.buffer.read(1)
         data = sys.stdin.buffer.read(int.from_bytes(head, "big"))
         signal.setitimer(signal.ITIMER_PROF, video_cpu_s if operation in LONG else image_cpu_s)
         answer = run_operation(data, max_pixels, operation)
         signal.setitimer(signal.ITIMER_PROF, 0)
-        print(json.dumps(answer), flush=True)
+        print(json.dumps(answer | {WARNINGS: warning_counter.take()}), flush=True)
 
 
 def fields_of(data: bytes, max_pixels: int) -> dict[str, Any]:

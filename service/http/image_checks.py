@@ -29,6 +29,7 @@ from service.http.masked_images import InpaintSettings
 from service.http.pixel_comparison import Comparison, pack_compare
 from service.settings.installation import IMPORT_ROOT
 from service.settings.settings import Settings
+from service.tracing.library_warnings import library_warnings
 
 LENGTH_BYTES = 8
 """Width of the length prefix that the child reads."""
@@ -139,6 +140,7 @@ class ImageChecks:
         answer: dict[str, Any] = (
             await asyncio.to_thread(json.loads, line) if is_long else json.loads(line)
         )
+        library_warnings.inc(answer.pop("warnings", 0))
         if answer.pop("spent", False) or self._is_closed:
             await self._end(child)
         else:

@@ -6,6 +6,7 @@ from opentelemetry.trace import Span, SpanKind
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.errors.late_status import final_status
 from service.metrics.http import METHODS
 from service.tracing import spans
 from service.tracing.log_context import note
@@ -45,7 +46,7 @@ class TraceRequests:
                 try:
                     await self.app(scope, receive, note_status)
                 finally:
-                    _describe(span, scope, status)
+                    _describe(span, scope, final_status(scope, status))
         except Exception:
             note(**spans.log_ids(span))  # for the server's log line, written after this span ends
             raise

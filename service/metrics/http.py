@@ -16,6 +16,7 @@ from prometheus_client import (
 )
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.errors.late_status import final_status
 from service.jobs.model.histogram import Histogram
 from service.jobs.model.metrics import JobMetrics
 from service.jobs.model.reuse_metrics import ReuseMetrics
@@ -25,6 +26,7 @@ from service.metrics.ledger import LedgerMetrics
 from service.metrics.queue import QueueGauges
 from service.metrics.versions import VersionMetrics
 from service.tracing import spans
+from service.tracing.library_warnings import library_warnings
 
 log = logging.getLogger("atelier")
 
@@ -71,6 +73,7 @@ class Telemetry:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
+        self.registry.register(library_warnings)
         self.job_metrics = JobMetrics(self.registry)
         self.requests = Counter(
             "atelier_http_requests_total",
@@ -188,7 +191,7 @@ class MeasureRequests:
         try:
             await self.app(scope, receive, note_status)
         finally:
-            self._record(scope, status, time.perf_counter() - started)
+            self._record(scope, final_status(scope, status), time.perf_counter() - started)
 
     def _record(self, scope: Scope, status: int, seconds: float) -> None:
         """Record a request under its route's template.

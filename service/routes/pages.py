@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from dataclasses import dataclass
 from functools import cache
@@ -86,8 +87,8 @@ async def page_file(request: Request, name: str) -> Response:
 
 @router.get("/openapi.json", include_in_schema=False)
 async def description(request: Request) -> JSONResponse:
-    """Serve the OpenAPI document as JSON."""
-    return JSONResponse(request.app.state.native_openapi())
+    """Serve the OpenAPI document as JSON. Making it for the first time takes a second."""
+    return JSONResponse(await asyncio.to_thread(request.app.state.native_openapi))
 
 
 def _page(request: Request, name: str) -> Response:

@@ -103,6 +103,11 @@ class ServerSettings(Section):
     never for `POST /v1/generate`."""
     keep_alive_s: float = Field(15, gt=0)
     """Interval of keep-alive comments in event streams."""
+    json_keep_alive_s: float = Field(15, ge=0)
+    """Interval of white space before the JSON of a compatible endpoint that waits for its job, so
+    that proxies keep the connection open. An error after the first interval has the usual body, but
+    the status of success, which is sent by then. 0: no white space, and every error has its
+    status."""
     models_age_s: float = Field(1, ge=0)
     """Maximum age of the front end's cache of registered models, uploaded adapters and tenants'
     settings."""
@@ -111,6 +116,8 @@ class ServerSettings(Section):
     them."""
     shutdown_grace_s: float = Field(10, ge=0)
     """Time for open requests to finish when the server stops."""
-    idle_s: float = Field(5, gt=0)
+    idle_s: float = Field(620, gt=0)
     """Time that an idle connection stays open between two requests. It must exceed the load
-    balancer's idle timeout; otherwise requests arrive on connections that were just closed."""
+    balancer's idle timeout, otherwise requests arrive on connections that were just closed.
+    Google's load balancers have the longest, 600 s. If there are too many connections, idle ones
+    are closed earlier."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Literal
 
+from service.tracing.library_warnings import capture_warnings
 from service.tracing.log_context import context_fields, redacted
 
 LOGGERS = ("atelier", "deploy", "models", "service", "workers")
@@ -95,6 +96,6 @@ def log_to_stderr(level: str, form: Format = "text", gcp_project: str | None = N
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter(gcp_project) if form == "json" else TextFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    logging.captureWarnings(True)
+    capture_warnings()
     for name in LOGGERS:
         logging.getLogger(name).setLevel(level.upper())

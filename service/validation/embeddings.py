@@ -10,6 +10,9 @@ from models.spec.lora import Lora, RequestedLora, always, without_ending
 from models.spec.model_spec import ModelSpec
 from service.jobs.model.job import FieldWarning
 
+MAX_NAMED = 8
+"""Maximum number of unknown embeddings of a field that warnings name."""
+
 
 def requested_embeddings(
     fields: Mapping[str, Any], spec: ModelSpec, offered: Sequence[Lora]
@@ -75,7 +78,7 @@ def unknown_embeddings(
             for mention in mentions(str(fields.get(field) or ""), usable)
             if not mention.is_known
         ]
-        for name in dict.fromkeys(unknown):
+        for name in [*dict.fromkeys(unknown)][:MAX_NAMED]:
             yield FieldWarning(field=field, message=_message(name, spec, [*usable]))
 
 

@@ -85,7 +85,9 @@ async def _other_loras(
     """Report adapters that differ from the recipe's."""
     expected = recipe.loras | (recipe.embeddings or {})
     offered = await front.loras.of(tenant) if expected else ()
-    digests = {lora.name: lora.digest for lora in offered if spec.accepts_adapter(lora)}
+    accepted = [lora for lora in offered if spec.accepts_adapter(lora)]
+    digests = {name: lora.digest for lora in accepted for name in lora.embeddings}
+    digests |= {lora.name: lora.digest for lora in accepted}
     digests |= {lora.name: lora.digest for lora in spec.fixed_loras}
     return _changed("adapter", expected, digests)
 

@@ -20,7 +20,7 @@ from service.http.json_reader import parse_object
 from service.jobs.model.job import Job, MadeBy, Output
 from service.jobs.storage.errors import NotStored
 from service.recipes import xmp
-from service.recipes.recipe import Recipe, repeatable
+from service.recipes.recipe import Recipe, digests_of, repeatable
 from service.responses.render import output_of
 from service.schemas.verify import VerifyRequest
 
@@ -152,6 +152,7 @@ def _drafted(job: Job, output: Output) -> dict[str, Any] | None:
 def _of_job(job: Job, output: Output, request: Mapping[str, Any], in_file: Recipe | None) -> Recipe:
     """Build the recipe of a job's output. The file's recipe adds the digests of upscalers."""
     recorded = in_file or Recipe(generator="", request={})
+    adapters, embeddings = digests_of(job.loras)
     fields = {
         "request": {
             **repeatable(request),
@@ -159,7 +160,8 @@ def _of_job(job: Job, output: Output, request: Mapping[str, Any], in_file: Recip
             "seed": output.seed,
         },
         "fingerprint": output.made_by.checkpoint if output.made_by else job.fingerprint,
-        "loras": {lora.name: lora.digest for lora in job.loras},
+        "loras": adapters,
+        "embeddings": embeddings or None,
         "drafted": _drafted(job, output),
     }
     return recorded.model_copy(update=fields)

@@ -34,6 +34,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "ddim": [{}, {"eta": 0.7}, THRESHOLDING],
     "dpmpp_2m": [{}, {"solver_order": 3}],
     "unipc": [{}, {"solver_order": 1}],
+    "pndm": [{"rescale_betas_zero_snr": False}],
     "lcm": [{"original_inference_steps": 50}],
 }
 """Options that change a scheduler's arithmetic, by scheduler."""

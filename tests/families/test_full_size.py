@@ -4,16 +4,20 @@ alone."""
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
 
 from models import published, registry
+from models.interface.finite import decode_checked
 from models.interface.pipeline import Pipeline
 from models.loading.sources import SHAPES
 from tests.families.suite import EVERY
+from workers.jaxpr.axis_tags import Tag
+from workers.jaxpr.operations import inner_jaxpr, work_of
 from workers.plan.model import neighboring_networks
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "models.md"
@@ -48,6 +52,54 @@ def test_a_full_size_checkpoint_takes_what_the_readme_states(name: str, tmp_path
     count = sum(leaf.size for leaf in leaves)
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
     assert (round(count / 1e9, 1), round(size / 2**30, 1)) == stated()[NAMES[name]]
+
+
+FAMILIES = {family.name: next(iter(family.published)) for family in registry.FAMILIES}
+"""A published checkpoint of each family."""
+IN_GATE = "flux"
+"""Family whose checkpoint the gate traces; decoders of other families are as large."""
+PIXELS, FRAMES = 256, 9
+SHARE = 0.01
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if family == IN_GATE else pytest.mark.nightly)
+        for family, name in FAMILIES.items()
+    ],
+)
+def test_finite_checks_cost_less_than_a_hundredth_of_a_decode(name: str, tmp_path: Path) -> None:
+    """Counts of operations and of bytes, as if no check were fused with the conversion."""
+    pipeline = shapes(name, tmp_path)
+    video = {"num_frames": FRAMES} if "num_frames" in pipeline.spec.fields else {}
+    sizes = {"width": PIXELS, "height": PIXELS, **video}
+    fields = {**pipeline.spec.defaults, "prompt": "words", "seed": 0, **sizes}
+    row = jax.eval_shape(
+        pipeline.encode, pipeline.weights, dict(pipeline.prepare(fields, {}).inputs)
+    )
+    traced = jax.make_jaxpr(partial(decode_checked, pipeline.decode))(pipeline.weights, row)
+    work, _ = work_of(traced, [Tag()] * len(traced.jaxpr.invars))
+    elements, size = checked(traced.jaxpr)
+    assert elements >= PIXELS * PIXELS * 3
+    assert 2 * elements < SHARE * work.flops  # one test and one conjunction for each
+    moved = sum((op.moved_bytes + op.weight_bytes) * count for op, count in work.ops.items())
+    assert size + 2 * elements < SHARE * moved  # read, and a truth value written and read
+
+
+def checked(jaxpr: Any, times: int = 1) -> tuple[int, int]:
+    """Count the elements that a program checks, and their bytes."""
+    elements = size = 0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "is_finite":
+            aval = equation.invars[0].aval
+            elements += times * aval.size
+            size += times * aval.size * aval.dtype.itemsize
+        if inner := inner_jaxpr(equation):
+            repeated = times * equation.params.get("length", 1)
+            more = checked(inner, repeated)
+            elements, size = elements + more[0], size + more[1]
+    return elements, size
 
 
 def test_a_request_is_prepared_without_a_vocabulary(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tests.gate.groups import Group, in_groups
 
 ROOT = Path(__file__).parents[1]
 
-COMPUTING, WAITING = 2, 3
+COMPUTING, WAITING = 2, 4
 """Number of test processes on two cores for tests that compute, and for tests that wait."""
 
 MARKERS = {"check": "not (compiles or processes or browser)", "test": "not nightly", "all": ""}

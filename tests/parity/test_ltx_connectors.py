@@ -139,7 +139,6 @@ def test_tokens_that_the_registers_do_not_divide(tmp_path: Path) -> None:
         ({"rope_double_precision": False}, "rope_double_precision"),
         ({"video_hidden_dim": 25}, "video_connector"),
         ({"caption_channels": 0}, "caption_channels"),
-        ({"colour": 1}, "colour"),
     ],
     ids=str,
 )

@@ -93,7 +93,6 @@ def test_another_blur_bites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ({"spatial_upsample": False}, "spatial_upsample must be True"),
         ({"rational_spatial_scale": 0.75}, "rational_spatial_scale must be 1.5 or 2.0 or 4.0"),
         ({"mid_channels": 40}, "mid_channels must be a multiple of 32"),
-        ({"colour": 1}, "colour"),
     ],
     ids=str,
 )

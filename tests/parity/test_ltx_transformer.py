@@ -223,7 +223,6 @@ def test_every_array_of_the_reference_has_a_place(config: Config, tmp_path: Path
         ({"num_attention_heads": 2}, "num_attention_heads"),
         ({"use_keyframes_abs_pos_embedding": True}, "use_keyframes"),
         ({"use_prompt_embeddings": True, "cross_attention_dim": 7}, "cross_attention_dim"),
-        ({"colour": 1}, "colour"),
     ],
     ids=str,
 )

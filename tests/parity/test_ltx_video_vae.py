@@ -167,7 +167,6 @@ def test_a_wrong_config_bites(change: Config, tmp_path: Path) -> None:
         ({"downsample_type": ["conv", "spatial"]}, "downsample_type"),
         ({"upsample_factor": [3, 2]}, "upsample_factor"),
         ({"spatio_temporal_scaling": False}, "keep its width"),
-        ({"colour": 1}, "colour"),
     ],
     ids=str,
 )

@@ -199,7 +199,7 @@ def test_guidance_without_the_norms_fails_by_far(pairs: Mapping[str, Pair]) -> N
     pair, request = pairs["odd"], BASE | REQUESTS["prompts of two lengths"]
     with coarse.compiled():
         damaged = registry.load("lame", str(pair.folder), "float32", {})
-    damaged.combine_prompts = partial(  # type: ignore[method-assign]
+    damaged.combine_prompts = partial(  # type: ignore[attr-defined]
         DenoisingPipeline.combine_prompts, damaged
     )
     assert_far(

@@ -249,7 +249,6 @@ def test_a_part_of_the_kind_that_is_left_out_fails_by_far(pairs: Pairs, key: str
         ({"controlnet_conditioning_channel_order": "gbr"}, "channel_order"),
         ({"num_control_type": 6, "num_trans_channel": 320}, "num_trans_channel"),
         ({"resnet_time_scale_shift": "no"}, "resnet_time_scale_shift"),
-        ({"guess": 1}, "guess"),
     ],
     ids=str,
 )

@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tests.service.neighbour import NeighbourThread
+
 START_S = TIMEOUT_S = 60.0
 HEALTHY_S = 0.5
 """Limit of the server's processor time until /healthz has responded during an attack."""
@@ -29,8 +31,11 @@ ERRORS = "errors.txt"
 class Attacked:
     """An `atelier serve` process, and the measurements that tests limit."""
 
-    def __init__(self, process: subprocess.Popen[bytes], port: int, folder: Path) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], port: int, folder: Path, redis_url: str
+    ) -> None:
         self.process = process
+        self._redis_url = redis_url
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
         self.folder = folder
@@ -85,17 +90,21 @@ class Attacked:
         return self.cpu_s() - began, self.loop_s() - loop_began
 
     def stays_well(self, attack: Callable[[], object], grows: int) -> None:
-        """Assert the limits of latency and memory while an attack runs.
+        """Assert the limits of latency and memory, and another client's job, during an attack.
 
         Args:
             grows: bytes by which the server's memory may grow at any moment.
         """
         before = self.memory()
-        with Watch(self) as watch:
+        with Watch(self) as watch, self.neighbour():
             attack()
         assert watch.memory - before < grows, f"grew by {watch.memory - before} bytes"
         assert watch.most_cpu_s < HEALTHY_S, f"/healthz took {watch.most_cpu_s} s of a processor"
         assert watch.most_loop_s < CALLBACK_S, f"the loop was held up by {watch.most_loop_s} s"
+
+    def neighbour(self) -> NeighbourThread:
+        """Another client, whose job must finish."""
+        return NeighbourThread(self.url, self._redis_url, self.folder / "outputs")
 
 
 class Watch:
@@ -174,7 +183,11 @@ def attacked(
 ) -> Iterator[Attacked]:
     """Run a server with these settings, and optionally with a limit of file descriptors."""
     environment = {name: v for name, v in os.environ.items() if not name.startswith("ATELIER_")}
-    environment |= {"ATELIER_REDIS__URL": redis_url, "ATELIER_STATE_DIR": str(folder)} | variables
+    environment |= {
+        "ATELIER_REDIS__URL": redis_url,
+        "ATELIER_STATE_DIR": str(folder),
+        "ATELIER_SERVER__MODELS_AGE_S": "0",
+    } | variables
     limit = ("prlimit", f"--nofile={descriptors}") if descriptors else ()
     with (
         socket.create_server(("127.0.0.1", 0), backlog=1024) as listener,
@@ -183,9 +196,11 @@ def attacked(
         port, fd = listener.getsockname()[1], listener.fileno()
         command = (*limit, sys.executable, "-m", "atelier", "serve", "--fd", str(fd))
         process = subprocess.Popen(command, env=environment, pass_fds=[fd], stderr=out)
-    server = Attacked(process, port, folder)
+    server = Attacked(process, port, folder, redis_url)
     try:
         server.health_cpu_s()  # the socket accepts connections before the server does
+        with server.neighbour():  # the first job imports modules
+            pass
         yield server
     finally:
         process.send_signal(signal.SIGKILL)

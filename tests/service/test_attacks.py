@@ -11,9 +11,12 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
 from service.settings.settings import Settings
 from tests.hostile_images import animation, bomb, jpeg_of_scans, text_bomb, within
+from tests.service.harmless import harmless, neighbour_of
+from tests.service.neighbour import ADDRESS
 from tests.service.standin import MODEL, StandIn, picture
 
 JSON = {"Content-Type": "application/json"}
@@ -37,15 +40,23 @@ def is_problem(answer: httpx.Response, *statuses: int) -> dict[str, Any]:
 @pytest.fixture
 async def target(wire: httpx.AsyncClient, pool: StandIn) -> AsyncIterator[httpx.AsyncClient]:
     """HTTP client over sockets; afterwards the server must still serve a plain request."""
-    yield wire
-    await still_serves(wire)
+    transport = httpx.AsyncHTTPTransport(local_address=ADDRESS)
+    async with (
+        httpx.AsyncClient(transport=transport, base_url=wire.base_url, timeout=30) as neighbour,
+        harmless(neighbour),
+    ):
+        yield wire
+        await still_serves(wire)
 
 
 @pytest.fixture
-async def near(http: httpx.AsyncClient, pool: StandIn) -> AsyncIterator[httpx.AsyncClient]:
+async def near(
+    app: FastAPI, http: httpx.AsyncClient, pool: StandIn
+) -> AsyncIterator[httpx.AsyncClient]:
     """HTTP client without sockets; afterwards the app must still serve a plain request."""
-    yield http
-    await still_serves(http)
+    async with neighbour_of(app) as neighbour, harmless(neighbour):
+        yield http
+        await still_serves(http)
 
 
 async def still_serves(http: httpx.AsyncClient) -> None:
@@ -152,9 +163,16 @@ async def test_a_field_that_cannot_be_served(
     await is_refused(near, fields, named)
 
 
-async def test_a_bomb_in_the_comment_of_an_image_is_skipped(near: httpx.AsyncClient) -> None:
-    file = within(picture("PNG", (32, 32)), text_bomb("zTXt"))
-    content = json.dumps(CAT | {"image": encoded(file)})
+@pytest.fixture(scope="module")
+def comment_bomb() -> str:
+    """An image file in base64, made before the attack is measured."""
+    return encoded(within(picture("PNG", (32, 32)), text_bomb("zTXt")))
+
+
+async def test_a_bomb_in_the_comment_of_an_image_is_skipped(
+    comment_bomb: str, near: httpx.AsyncClient
+) -> None:
+    content = json.dumps(CAT | {"image": comment_bomb})
     answer = await near.post("/v1/generate", content=content, headers=JSON)
     assert answer.status_code == 202, answer.text
 
@@ -264,6 +282,10 @@ async def test_an_address_that_there_is_not(
     answer = await target.request(method, path)
     is_problem(answer, status)
     assert ("allow" in answer.headers) == (status == 405)
+
+
+async def test_the_first_request_for_the_api_s_document(near: httpx.AsyncClient) -> None:
+    assert (await near.get("/openapi.json")).status_code == 200
 
 
 async def test_many_bad_pictures_at_once(target: httpx.AsyncClient) -> None:

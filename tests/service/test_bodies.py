@@ -256,7 +256,8 @@ def test_a_long_message_of_an_agent_blocks_nobody(server: Attacked, place: str) 
     body = json.dumps(message).encode()
     head = (
         b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        b"Accept: application/json, text/event-stream\r\nContent-Length: %d\r\n\r\n" % len(body)
+        b"Accept: application/json, text/event-stream\r\nConnection: close\r\n"
+        b"Content-Length: %d\r\n\r\n" % len(body)
     )
     statuses = []
     server.stays_well(lambda: statuses.append(status_of(server.send(head + body))), grows=5 * MOST)

@@ -12,6 +12,7 @@ OURS = {
     "client.py": "a server's events",
     "http/image_checks.py": "a child's answer",
     "http/json_reader.py": "documents within the reader's bounds",
+    "http/lora_check_process.py": "what the front end tells a child",
     "http/lora_checks.py": "a child's answer",
     "confined/file_packing.py": "what the front end tells a child",
     "routes/documented_examples.py": "examples of our own",

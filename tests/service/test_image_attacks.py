@@ -25,6 +25,7 @@ from service.settings.settings import Settings
 from tests.hostile_images import jpeg_of_scans
 from tests.service.conftest import served
 from tests.service.eventually import eventually
+from tests.service.harmless import harmless
 from tests.service.image_children import children
 from tests.service.standin import MODEL, StandIn, picture
 from tests.service.test_keys import bearer, keys, with_keys
@@ -70,7 +71,11 @@ async def test_a_tenant_s_slow_pictures_are_its_own(
     The process that decodes the first image is stopped until the other requests are served.
     """
     good, slow = asking(picture()), asking(jpeg_of_scans(MAX_SCANS, (3150, 3150)))
-    async with await client(address, keys, "acme") as acme, await client(address, keys, "zoo") as z:
+    async with (
+        await client(address, keys, "acme") as acme,
+        await client(address, keys, "zoo") as z,
+        harmless(z),
+    ):
         assert (await acme.post("/v1/generate", json=good)).status_code == 202
         (stopped,) = children()
         os.kill(stopped, signal.SIGSTOP)
@@ -90,7 +95,11 @@ async def test_a_client_that_leaves_frees_its_place(
     async def is_killed() -> bool:
         return stopped not in children()
 
-    async with await client(address, keys, "acme") as acme:
+    async with (
+        await client(address, keys, "acme") as acme,
+        await client(address, keys, "zoo") as z,
+        harmless(z),
+    ):
         good = asking(picture())
         assert (await acme.post("/v1/generate", json=good)).status_code == 202
         (stopped,) = children()

@@ -18,6 +18,9 @@ LIMIT_S = 10.0
 """Processor time for a megabyte. The slowest pattern takes a second; a quadratic one takes hours.
 """
 WORST: Mapping[str, tuple[str, ...]] = {
+    "models.spec.file_kinds:_OLD_PICKLE": ("(", "(lp0\n", "c", "ca\n", "d1"),
+    "models.spec.file_kinds:_PAGE": (" ", "\t", "<", "<!", "\n<"),
+    "models.spec.file_kinds:_TEXT": ("a", "\x00", "\n"),
     "models.spec.prompt_syntax:_AND": ("AND", "a", " AND"),
     "models.spec.prompt_syntax:_BREAK": ("BREAK", "a", " BREAK"),
     "models.spec.prompt_syntax:_NUMBER": ("1", "1.", "+", "."),

@@ -26,6 +26,7 @@ from service.server import make_server
 from service.settings.queue import QueueSettings
 from service.settings.server import ServerSettings
 from service.settings.settings import Settings
+from tests.deploy import load_balancers
 from tests.service.eventually import eventually
 from tests.service.sse import messages
 from tests.service.standin import MODEL, SPEC, StandIn
@@ -231,8 +232,7 @@ async def test_it_says_so_where_it_may_not_look_for_keys(
         await empty_redis.acl_deluser("blind")
 
 
-def test_connections_outlive_those_of_a_load_balancer_where_the_settings_say_so(
-    app: FastAPI,
-) -> None:
+def test_connections_outlive_those_of_load_balancers(app: FastAPI) -> None:
+    assert make_server(app, Settings()).config.timeout_keep_alive > load_balancers.IDLE_S
     settings = Settings(server=ServerSettings(idle_s=600.5))
     assert make_server(app, settings).config.timeout_keep_alive == 601

@@ -14,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.trace import INVALID_SPAN, get_current_span
 from pydantic import ValidationError
+from starlette.types import Message, Receive, Scope, Send
 
+from service.errors.late_status import record_late_status
 from service.http.trace_requests import TraceRequests
 from service.jobs.model.job import Job
 from service.jobs.model.serialization import from_hash, to_hash
@@ -214,6 +216,25 @@ async def test_who_logs_what_broke_a_request_knows_its_trace() -> None:
         (span,) = collector.spans
     assert (span.trace, span.id) == (fields["trace_id"], fields["span_id"])
     assert (span.name, span.error) == ("GET", "ValueError")
+
+
+async def test_a_span_has_the_status_of_an_error_after_the_response_has_begun() -> None:
+    async def late(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        record_late_status(scope, 504)
+
+    async def ignore(message: Message) -> None: ...
+
+    async def nothing() -> Message:
+        return {"type": "http.disconnect"}
+
+    scope = {"type": "http", "method": "POST", "path": "/fal/run/a", "headers": []}
+    with collecting() as collector:
+        settings = TracingSettings(endpoint=collector.url)
+        with spans.exporting(settings, "atelier-test"), log_fields():
+            await TraceRequests(late, follows=False)(scope, nothing, ignore)
+        (span,) = collector.spans
+    assert span.attributes["http.response.status_code"] == 504 and span.error == "504"
 
 
 def test_what_opentelemetrys_own_variables_ask_for_and_cannot_be_is_told(

@@ -127,10 +127,14 @@ REQUESTS = Row(
         ),
         Panel(
             13,
-            "Reads of damaged outputs",
-            "Reads in an hour whose bytes differ from those recorded. If above 0, check the store's"
-            " disk, and the front ends' logs for the files.",
-            (Query("sum(increase(atelier_outputs_damaged_total[1h]))"),),
+            "Damaged outputs, and warnings of libraries",
+            "Reads in an hour whose bytes differ from those recorded: if above 0, check the store's"
+            " disk, and the front ends' logs for the files. Warnings of libraries in an hour are"
+            " mostly about broken files of clients.",
+            (
+                Query("sum(increase(atelier_outputs_damaged_total[1h]))", "damaged"),
+                Query("sum(increase(atelier_library_warnings_total[1h]))", "warnings"),
+            ),
             thresholds=((1, "red"),),
         ),
         Panel(

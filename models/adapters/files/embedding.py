@@ -26,7 +26,9 @@ MAX_VECTORS = 75
 """Maximum vectors of an embedding: the tokens that CLIP reads without markers."""
 BUNDLE = "bundle_emb."
 """Prefix of the keys of embeddings in an adapter's file, followed by the embedding's name."""
-_BUNDLED = re.compile(rf"{re.escape(BUNDLE)}(?P<name>.+)\.[^.]+")
+MAX_BUNDLED = 64
+"""Maximum number of embeddings in an adapter's file that are used."""
+_BUNDLED = re.compile(rf"{re.escape(BUNDLE)}(?P<name>.{{1,100}})\.[^.]+")
 _SINGLE = re.compile(r"emb_params|string_to_param\.\*|<[^<>]+>|t5xxl")
 """Keys of embeddings with the vectors of a single encoder."""
 
@@ -70,7 +72,7 @@ def bundled_embeddings(file: TensorFile, hidden_sizes: Mapping[str, int]) -> dic
     """
     matches = (_BUNDLED.fullmatch(key) for key in file.entries)
     counts = {}
-    for name in sorted({match["name"] for match in matches if match}):
+    for name in sorted({match["name"] for match in matches if match})[:MAX_BUNDLED]:
         with suppress(AdapterError):
             vectors = _read(file, hidden_sizes, f"{BUNDLE}{name}.")
             counts[name] = max(map(len, vectors.values()))

@@ -15,7 +15,14 @@ from typing import Any, NoReturn
 import numpy as np
 
 from models.adapters.files.adapter import AdapterError, StoredArray
-from models.spec.file_kinds import BEGINNING_BYTES, GGUF, MAX_HEADER_BYTES, kind_of
+from models.spec.file_kinds import (
+    BEGINNING_BYTES,
+    GGUF,
+    MAX_HEADER_BYTES,
+    MAX_HEADER_MARKS,
+    header_marks,
+    kind_of,
+)
 
 FLOATS: Mapping[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"),
@@ -38,9 +45,6 @@ INFINITE = {4: 0x7F800000, 2: 0x7C00}
 INFINITE_BF16 = 0x7F80
 LENGTH_BYTES = 8
 """Width of the header length at the beginning of a file."""
-MAX_HEADER_MARKS = 2_000_000
-"""Maximum braces, brackets and commas of a header, which bound the memory of parsing it: about
-180,000 arrays, or megabytes of metadata."""
 MAX_AXES = 8
 BLOCK = 2**16
 """Numbers that are validated at a time, which fit a core's cache."""
@@ -187,8 +191,7 @@ def _e4m3_values() -> np.ndarray:
 
 
 def _parsed(header: bytes, path: Path) -> dict[str, Any]:
-    marks = sum(header.count(mark) for mark in (b"{", b"[", b","))
-    if marks > MAX_HEADER_MARKS:
+    if (marks := header_marks(header)) > MAX_HEADER_MARKS:
         _broken(path, f"a header of {marks} parts, more than {MAX_HEADER_MARKS}")
     try:
         parsed = json.loads(header, object_pairs_hook=_without_doubles)

@@ -114,8 +114,9 @@ async def hugging_face_infer(
     """
     with call.waiting():
         async with receive_request(call) as incoming:
-            body = await incoming.json(HuggingFaceRequest, lambda _: model)
-            job = await incoming.admit(to_generate_fields(model, body), names=_field_names(body))
+            name = await call.front.models.find(model)
+            body = await incoming.json(HuggingFaceRequest, lambda _: name)
+            job = await incoming.admit(to_generate_fields(name, body), names=_field_names(body))
         with job_headers_on_errors(job):
             job = await wait_for_success(call, job)
             hold = call.front.bodies.hold(call.client)

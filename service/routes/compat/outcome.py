@@ -3,16 +3,44 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
+from fastapi import Response
 from redis.exceptions import RedisError
 
 from service.errors.handlers import log
 from service.front_end.front_end import FrontEnd
 from service.http.inflight_limits import Hold
 from service.jobs.model.job import Job
-from service.responses.render import problem_without_output
+from service.responses.padded_json import Head, padded_json
+from service.responses.render import job_headers, job_headers_on_errors, problem_without_output
 from service.responses.wait import wait_until_ended
 from service.routes.compat.call import Call
+
+
+async def json_once_ended(
+    call: Call,
+    job: Job,
+    waiting: Hold,
+    build: Callable[[], Awaitable[Response]],
+    status: int = 200,
+) -> Response:
+    """Return the JSON response that `build` waits for, padded while the client waits for it.
+
+    Args:
+        waiting: counts the open request; the wait takes ownership of it.
+        status: status of a successful response.
+
+    Raises: Problem: within the first interval of `server.json_keep_alive_s`; later problems are
+        sent as bodies.
+    """
+
+    async def work() -> Response:
+        with waiting.transfer(), job_headers_on_errors(job):
+            return await build()
+
+    every_s = call.front.settings.server.json_keep_alive_s
+    return await padded_json(call.request, work(), Head(job_headers(job), status), every_s)
 
 
 async def wait_for_success(call: Call, job: Job) -> Job:

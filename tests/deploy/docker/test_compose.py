@@ -17,6 +17,7 @@ from deploy.local import embedded_redis as embedded
 from deploy.local.supervisor import KILL_MARGIN_S
 from service.auth.exposure import reached_at, wants_keys
 from service.settings.settings import CONFIG_VARIABLE, Settings, load_settings
+from tests.deploy import load_balancers
 from tests.deploy.docker import compose
 from tests.deploy.docker.dockerfile import FOLDER, ROOT, Dockerfile, filled
 from tests.deploy.docker.tools import run
@@ -231,6 +232,10 @@ def test_the_front_end_is_where_it_is_published(monkeypatch: pytest.MonkeyPatch)
     assert settings.server.host == "0.0.0.0"
     grace_s = compose.seconds(SERVICES["frontend"]["stop_grace_period"])
     assert grace_s >= settings.server.shutdown_grace_s + KILL_MARGIN_S
+
+
+def test_connections_outlive_those_of_load_balancers(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings_of("frontend", monkeypatch).server.idle_s > load_balancers.IDLE_S
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 
 from models.parallel.jax_internals import xla_client
 from service.settings.settings import Settings
+from tests.deploy import load_balancers
 from tests.deploy.k8s.objects import Pods, exists, name_of, of_kind, pods_of, templates
 from tests.deploy.k8s.rendering import GKE, REPOSITORY, SPOT, Object, overlay, stands_on
 from tests.deploy.k8s.settings import pool_of, settings_of
@@ -25,8 +26,6 @@ SPOT_PODS_S = 15
 LEAVING_S = 40
 """Time until Google's load balancers stop sending to a terminating pod: the wait in the example of
 their advice on 502s during scaling. Their health checks do not determine it."""
-BALANCER_IDLE_S = 600
-"""Time that load balancers keep an idle connection, on which they may send another request."""
 MARGIN_S = 2.0
 """Time between a process's own exit and the kill, for an interpreter that releases a device."""
 TPU, GPU = "google.com/tpu", "nvidia.com/gpu"
@@ -75,7 +74,7 @@ def test_front_ends_end_their_streams_before_they_are_killed(
 
 def test_no_request_meets_a_connection_that_was_just_closed(objects: tuple[Object, ...]) -> None:
     (pods,) = pods_of(objects, "frontend")
-    assert settings_of(objects, pods).server.idle_s > BALANCER_IDLE_S
+    assert settings_of(objects, pods).server.idle_s > load_balancers.IDLE_S
 
 
 def test_pools_drain_before_they_are_killed(objects: tuple[Object, ...]) -> None:

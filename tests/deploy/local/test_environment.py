@@ -8,7 +8,9 @@ import pytest
 from pydantic import SecretStr
 
 from deploy.local.environment import for_pools, settings_environment, with_host_devices
+from deploy.local.supervisor import plan
 from service.settings.settings import Settings, load_settings
+from tests.deploy import load_balancers
 
 
 def load(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Settings:
@@ -33,6 +35,12 @@ def test_children_read_what_was_resolved(monkeypatch: pytest.MonkeyPatch, tmp_pa
     read = load(settings_environment(settings, {}), monkeypatch)
     assert read == settings
     assert read.webhooks.secret == SecretStr("whsec_c2VjcmV0")
+
+
+def test_connections_outlive_those_of_load_balancers(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = plan(Settings(models={"m": {"source": "/weights"}}))
+    read = load(settings_environment(planned, {}), monkeypatch)
+    assert read.server.idle_s > load_balancers.IDLE_S
 
 
 def test_they_replace_what_the_environment_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from models.adapters.files.adapter import AdapterError
-from models.adapters.files.tensor_file import MAX_HEADER_BYTES, MAX_HEADER_MARKS, opened
+from models.adapters.files.tensor_file import opened
+from models.spec.file_kinds import MAX_HEADER_BYTES, MAX_HEADER_MARKS
 from tests.models.adapters.published_names import write, write_raw
 
 NUMBERS = np.array([0.0, -0.0, 1.0, -2.5, 3e-5, 65504.0], np.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from models.sdxl import single_file as sdxl_file
 from models.sdxl.config import UNetConfig
 from models.sdxl.ip_adapter_file import config_of
 from models.sdxl.published import SDXL_BASE
+from models.spec.file_kinds import MAX_HEADER_MARKS
 from models.upscale.config import read_shapes
 from tests.models.gguf_files import write_gguf
 
@@ -115,6 +117,16 @@ def test_a_header_up_to_the_formats_limit_is_read(tmp_path: Path) -> None:
         file.truncate(2**33)  # sparse, without disk blocks
     with pytest.raises(CheckpointError, match="a header of 100000001 bytes in a file of 858"):
         shapes_of(tmp_path / "b")
+
+
+def test_a_header_of_too_many_parts_is_not_parsed(tmp_path: Path) -> None:
+    header = b'{"x": [' + b"1," * MAX_HEADER_MARKS + b"1]}"
+    (tmp_path / "a").write_bytes(len(header).to_bytes(8, "little") + header)
+    tracemalloc.start()
+    with pytest.raises(CheckpointError, match=r"a header of \d+ parts, more than"):
+        shapes_of(tmp_path / "a")
+    assert tracemalloc.get_traced_memory()[1] < 4 * len(header)
+    tracemalloc.stop()
 
 
 def test_a_file_that_was_cut_off_is_told_from_a_header_that_is_wrong(tmp_path: Path) -> None:

@@ -24,7 +24,6 @@ def test_defaults_are_flux_dev_without_guidance() -> None:
         ({"axes_dims_rope": [15, 57, 56]}, "even"),
         ({"num_layers": -1}, "num_layers"),
         ({"num_attention_heads": 0}, "num_attention_heads"),
-        ({"quantization_config": {"load_in_4bit": True}}, "quantization_config"),
     ],
 )
 def test_what_is_not_served_is_refused_by_name(wrong: dict, named: str) -> None:

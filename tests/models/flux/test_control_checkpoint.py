@@ -42,7 +42,6 @@ def written(folder: Path, **changes: Any) -> Path:
         ({"in_channels": 32}, "in_channels"),
         ({"num_attention_heads": 3}, "width"),
         ({"joint_attention_dim": 7}, "joint_attention_dim"),
-        ({"guess": 1}, "guess"),
         ({"_class_name": "SD3ControlNetModel", "caption": 1}, "is of class SD3ControlNetModel"),
     ],
     ids=str,

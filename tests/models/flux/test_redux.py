@@ -140,7 +140,6 @@ def test_the_authors_file_and_an_image_encoder(
     [
         ("image_embedder/config.json", {"redux_dim": 25}, "redux_dim is 25, but SigLIP's"),
         ("image_embedder/config.json", {"txt_in_features": 41}, "txt_in_features is 41"),
-        ("image_embedder/config.json", {"depth": 2}, "depth"),
         ("image_encoder/config.json", {"image_size": 24}, "size is \\(23, 23\\), but SigLIP's"),
     ],
 )

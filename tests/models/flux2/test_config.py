@@ -28,7 +28,6 @@ from models.spec.request import RequestError
         ({"axes_dims_rope": [32, 32, 33, 31]}, "axes_dims_rope"),
         ({"num_layers": -1}, "num_layers"),
         ({"num_attention_heads": 0}, "num_attention_heads"),
-        ({"further": 1}, "further"),
     ],
     ids=str,
 )

@@ -97,7 +97,6 @@ def test_full_size_sound_is_as_long_as_its_tokens(version: str) -> None:
         ({"mid_block_add_attention": True}, "mid_block_add_attention"),
         ({"attn_resolutions": [64]}, "attn_resolutions"),
         ({"latent_channels": 5}, "base_channels"),
-        ({"colour": 1}, "colour"),
     ],
     ids=str,
 )
@@ -119,7 +118,6 @@ def test_decoders_that_are_not_served(values: dict[str, Any], named: str) -> Non
         ({"hop_length": 5}, "hop_length"),
         ({"bwe_in_channels": 9}, "bwe_in_channels"),
         ({"_class_name": "Vocos"}, "Vocos"),
-        ({"bwe_colour": 1}, "colour"),
     ],
     ids=str,
 )

@@ -33,7 +33,7 @@ def at_the_end(data: bytes, chunk: bytes) -> bytes:
 LARGE: Mapping[str, Callable[[], bytes]] = {
     "profile": lambda: png_chunk(b"iCCP", b"wide\0\0" + zlib.compress(bytes(3_000_000))),
     "text": lambda: png_chunk(b"tEXt", b"comment\0" + b"a" * 3_000_000),
-    "many texts": lambda: png_chunk(b"tEXt", b"a\0" + b"b" * 1000) * 80_000,
+    "many texts": lambda: png_chunk(b"tEXt", b"a\0" + b"b" * 1000) * 20_000,
     "XMP": lambda: png_chunk(b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + b"a" * 3_000_000),
     "packed XMP": lambda: png_chunk(
         b"iTXt", b"XML:com.adobe.xmp\0\1\0\0\0" + zlib.compress(b"a" * 3_000_000)
@@ -46,8 +46,10 @@ LARGE: Mapping[str, Callable[[], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("name", LARGE)
-@pytest.mark.parametrize("place", [within, at_the_end])
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [*((name, within) for name in LARGE), ("text", at_the_end), ("profile", at_the_end)],
+)
 def test_large_metadata_is_skipped(name: str, place: Callable[[bytes, bytes], bytes]) -> None:
     data = place(png(), LARGE[name]())
     assert check(data, MAX_PIXELS) == check(png(), MAX_PIXELS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import av
 import numpy as np
 import pytest
 from PIL import Image
@@ -52,6 +53,17 @@ def test_other_codecs_are_read(codec: str, container: str) -> None:
     data = video(5, (64, 64), codec, container)
     assert check(data, BOUNDS).frames == 5
     assert np.abs(np.asarray(next(frames(data))).astype(int) - (0, 128, 128)).max() <= NEAR
+
+
+def test_a_decoder_that_is_not_listed_is_not_opened() -> None:
+    """FFmpeg logs decoders that it refuses to open while it probes a file."""
+    av.logging.set_level(av.logging.ERROR)
+    try:
+        with av.logging.Capture() as lines, pytest.raises(ImageFileError, match="encoded as mjpeg"):
+            check(HOSTILE_VIDEOS["another codec"](), BOUNDS)
+    finally:
+        av.logging.set_level(None)
+    assert [text for _, _, text in lines if "(mjpeg) not on whitelist" in text], lines
 
 
 def test_an_image_is_a_video_of_one_frame() -> None:

@@ -31,7 +31,6 @@ from models.vision.qwen_patches import MAX_RATIO
         ({"axes_dims_rope": [16, 56, 58]}, "axes_dims_rope"),
         ({"axes_dims_rope": [16, 55, 57]}, "axes_dims_rope"),
         ({"num_layers": 0}, "num_layers"),
-        ({"further": 1}, "further"),
     ],
     ids=str,
 )

@@ -102,7 +102,6 @@ def test_levels_without_attention_need_no_heads() -> None:
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        ({"quantization_config": {}}, "quantization_config"),
         ({"in_channels": 0}, "in_channels"),
         ({"in_channels": "4"}, "in_channels"),
         ({"conv_in_kernel": 4}, "conv_in_kernel 4"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from models.spec.embeddings import mentions
 
-NAMES = ("bad", "bad hands", "style.v1", "Neg-2")
+NAMES = ("ink", "bad", "bad hands", "style.v1", "Neg-2")
 
 
 @pytest.mark.parametrize(
@@ -24,6 +26,8 @@ NAMES = ("bad", "bad hands", "style.v1", "Neg-2")
         ("Embedding:other.pt", ["?other.pt"]),
         ("embedding: other", []),
         ("bad embedding:badly", ["bad", "?badly"]),
+        ("embedding:bad-dream, bad-dream", ["?bad-dream", "bad"]),
+        ("\u0131nk, \u0130nk, nk", []),
     ],
 )
 def test_mentions(text: str, expected: list[str]) -> None:
@@ -35,3 +39,12 @@ def test_mentions(text: str, expected: list[str]) -> None:
 def test_without_names_only_introduced_ones_are_mentions() -> None:
     assert [item.name for item in mentions("bad embedding:bad", ())] == ["bad"]
     assert not any(item.is_known for item in mentions("embedding:bad", ()))
+
+
+def test_many_names_and_a_long_prompt_take_little_time() -> None:
+    """CPU time grows with the names in the prompt, not with all names."""
+    names = [f"name {number}" for number in range(10_000)]
+    text = "a cat, embedding:other, " * 400 + "name 7"
+    before = time.process_time()
+    selected = [item.name for item in mentions(text, names) if item.is_known]
+    assert selected == ["name 7"] and time.process_time() - before < 1

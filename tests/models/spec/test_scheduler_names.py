@@ -39,6 +39,9 @@ NAMES: dict[str, dict[str, Any]] = {
     "euler simple": {"name": "euler", **TRAILING},
     "dpm_2_ancestral": {"name": "dpm_2_ancestral"},
     "karras": {"name": "EulerDiscreteScheduler", **KARRAS},
+    "ddim_uniform": {"name": "EulerDiscreteScheduler", "timestep_spacing": "leading"},
+    "DPM++ 2S Beta": {"name": "dpmpp_2s", "use_beta_sigmas": True},
+    "DPM++ 2S Uniform": {"name": "dpmpp_2s"},
     # diffusers and Replicate
     "HeunDiscreteScheduler": {"name": "HeunDiscreteScheduler"},
     "HeunDiscrete": {"name": "heun"},

@@ -80,7 +80,6 @@ def test_flags_behind_the_last_halving_do_not_count() -> None:
         ("out_channels", 6),
         ("patch_size", 0),
         ("scale_factor_spatial", None),
-        ("non_linearity", "gelu"),
     ],
 )
 def test_what_is_not_served_is_named(key: str, value: object) -> None:

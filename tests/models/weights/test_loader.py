@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from gguf import GGMLQuantizationType, GGUFWriter
 from safetensors.numpy import save_file
 
 from models.checkpoint.direct_io import DiskFile
@@ -21,6 +22,7 @@ from models.checkpoint.fingerprint import fingerprint
 from models.checkpoint.folder import CheckpointError, UnsupportedCheckpoint, WeightsError
 from models.checkpoint.key_mapping import Renames
 from models.checkpoint.notices import collected_notices
+from models.checkpoint.number_formats import NF4
 from models.checkpoint.safetensors import ComponentFiles
 from models.loading.abstract import abstract_module
 from models.nn.layers.parameterised import conv, embed, linear
@@ -218,7 +220,7 @@ def test_64_bit_floats_are_rounded(tmp_path: Path) -> None:
 
 
 UNREAD = {
-    "NF4": {"mod.weight.quant_state.bitsandbytes__nf4": np.zeros(3, np.uint8)},
+    r"FP4 \(bitsandbytes\)": {"mod.weight.quant_state.bitsandbytes__fp4": np.zeros(3, np.uint8)},
     "INT8 of bitsandbytes": {"mod.SCB": np.zeros(6, np.float32)},
     "NVFP4": {"mod.weight_scale_2": np.float32([1])},
     "'nvfp4'": {"mod.weight": np.zeros((6, 2), np.uint8), "mod.comfy_quant": hint("nvfp4")},
@@ -232,6 +234,61 @@ UNREAD = {
     "GPTQ or AWQ": {"mod.qzeros": np.zeros((2, 6), np.int32)},
     "quanto": {"mod.weight._data": np.zeros((6, 5), np.int8)},
 }
+
+
+def nf4(weight: np.ndarray, block: int, **state: Any) -> dict[str, np.ndarray]:
+    """Quantize a matrix as bitsandbytes stores it; the nearest number of each, by block."""
+    blocks = weight.reshape(-1, block)
+    scales = np.abs(blocks).max(axis=1)
+    codes = np.abs((blocks / scales[:, None]).reshape(-1)[:, None] - NF4).argmin(axis=1)
+    pairs = codes.astype(np.uint8).reshape(-1, 2)
+    about = {"quant_type": "nf4", "blocksize": block, "shape": [*weight.shape], **state}
+    return {
+        "": (pairs[:, 0] << 4 | pairs[:, 1])[:, None],
+        ".absmax": scales.astype(np.float32),
+        ".quant_map": NF4,
+        ".quant_state.bitsandbytes__nf4": np.frombuffer(json.dumps(about).encode(), np.uint8),
+    }
+
+
+class Wide(nnx.Module):
+    def __init__(self, *, rngs: nnx.Rngs) -> None:
+        self.layer = linear(128, 6, (None, None), use_bias=False, rngs=rngs)
+
+
+@pytest.mark.parametrize("transfer", [choose_transfer, OnDevice])
+def test_nf4_is_read_by_its_formula(tmp_path: Path, transfer: Any) -> None:
+    weight = np.random.default_rng(0).normal(size=(6, 128)).astype(np.float32)
+    stored = nf4(weight, 64)
+    codes = np.stack([stored[""][:, 0] >> 4, stored[""][:, 0] & 15], axis=1).reshape(-1, 64)
+    expected = (NF4[codes] * stored[".absmax"][:, None]).reshape(6, 128)
+    assert np.abs(expected - weight).max() < 0.5, "the layout of the test is right"
+    saved(tmp_path, {f"layer.weight{ending}": array for ending, array in stored.items()})
+    renames = ((r"layer\.weight", "layer.kernel"),)
+    network = load(abstract_module(Wide), tmp_path, renames, dtype=jnp.float32, transfer=transfer)
+    np.testing.assert_array_equal(network.layer.kernel[...], expected.T)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({".absmax": np.zeros(12, np.uint8)}, "NF4 with quantized scales is not read"),
+        ({".absmax": np.zeros(11, np.float32)}, "has not one scale for each block"),
+        ({"": np.zeros((300, 1), np.uint8)}, r"not the numbers of its shape \[6, 128\]"),
+        (nf4(np.ones((6, 128), "f4"), 64, shape=[2**40, 2**40]), "not the numbers of its shape"),
+        (nf4(np.ones((6, 128), "f4"), 64, shape="6"), "not the numbers of its shape"),
+        (nf4(np.ones((6, 128), "f4"), 64, blocksize=48), "NF4 with blocks of 48 numbers in rows"),
+        ({".quant_state.bitsandbytes__nf4": np.zeros(9, np.uint8)}, "is not valid JSON"),
+        ({".quant_state.bitsandbytes__nf4": np.zeros(70_000, np.uint8)}, "no short text"),
+    ],
+)
+def test_nf4_that_cannot_be_is_refused(
+    tmp_path: Path, change: dict[str, np.ndarray], message: str
+) -> None:
+    stored = nf4(np.ones((6, 128), np.float32), 64) | change
+    saved(tmp_path, {f"layer.weight{ending}": array for ending, array in stored.items()})
+    with pytest.raises(CheckpointError, match=message):
+        load(abstract_module(Wide), tmp_path, ((r"layer\.weight", "layer.kernel"),))
 
 
 @pytest.mark.parametrize("name", UNREAD)
@@ -569,6 +626,36 @@ def hollow_checkpoint(folder: Path) -> None:
     with _file(folder).open("wb") as file:
         file.write(len(header).to_bytes(8, "little") + header)
         file.truncate(8 + len(header) + DEPTH * size)
+
+
+def hollow_gguf(folder: Path) -> None:
+    """Write the same file with numbers in Q8_0, as a single file of the component."""
+    tools = GGUFWriter(folder / "header", "flux")
+    for layer in range(DEPTH):
+        shape = (WIDTH, WIDTH // 32 * 34)
+        tools.add_tensor_info(
+            f"{layer}.weight", shape, np.dtype(np.uint8), WIDTH * shape[1],
+            raw_dtype=GGMLQuantizationType.Q8_0,
+        )  # fmt: skip
+    tools.write_header_to_file()
+    tools.write_kv_data_to_file()
+    tools.write_ti_data_to_file()
+    tools.close()
+    header = (folder / "header").read_bytes()
+    with _file(folder).open("wb") as file:
+        file.write(header)
+        file.truncate(len(header) + 32 + DEPTH * WIDTH * (WIDTH // 32 * 34))
+
+
+@pytest.mark.nightly
+def test_peak_memory_of_gguf_is_the_model_and_what_is_being_decoded(tmp_path: Path) -> None:
+    hollow_gguf(tmp_path)
+    script = MEMORY.replace("FOLDER", repr(str(tmp_path))).replace("DTYPE", "jnp.bfloat16")
+    peak_mb, model_mb = (float(line) for line in run_python(script).split())
+    tensor_mb = WIDTH * WIDTH * 4 / 2**20
+    assert model_mb == DEPTH * tensor_mb / 2
+    # Each reader holds a piece as stored, and decoded. The package itself takes 20 MB.
+    assert model_mb < peak_mb < model_mb + 2 * DiskFile.readers * PIECE / 2**20 + 4 * tensor_mb
 
 
 @pytest.mark.parametrize("dtype", ["jnp.float32", "jnp.bfloat16"])

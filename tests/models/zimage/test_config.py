@@ -26,7 +26,6 @@ from models.zimage.family import TRANSFORMER
         ({"axes_dims": [32, 48, 50]}, "axes_dims"),
         ({"n_layers": 0}, "n_layers"),
         ({"n_refiner_layers": -1}, "n_refiner_layers"),
-        ({"further": 1}, "further"),
     ],
     ids=str,
 )

@@ -137,7 +137,7 @@ async def test_later_noise_can_have_another_seed(
         ({"images": [4]}, "images", "number 4 does not exist"),
         ({"images": [1, 1]}, "images", "twice"),
         ({"images": []}, "images", "at least 1"),
-        ({"images": [-1]}, "images.0", "greater"),
+        ({"images": [-1]}, "images.0", "at least 0"),
         ({"num_inference_steps": 9}, "num_inference_steps", "must be 4"),
         ({"width": 64}, "width", ""),
         ({"prompt": "x" * 100_000}, "prompt", "characters at most"),

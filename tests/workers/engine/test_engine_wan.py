@@ -56,7 +56,10 @@ async def test_experts_take_turns_and_the_clip_is_the_same(wan: Pipeline, layout
     assert np.std(expected) > 10, "a video without contrast proves nothing"
 
 
-@pytest.mark.parametrize("scheduler", ["unipc", "dpmpp_2m_sde"])
+@pytest.mark.parametrize(
+    "scheduler",
+    ["unipc", "dpmpp_2m_sde", pytest.param("flow_match_heun", marks=pytest.mark.nightly)],
+)
 async def test_the_rest_of_a_clip_is_the_same_to_the_bit(
     wan: Pipeline, layout: Layout, scheduler: str
 ) -> None:

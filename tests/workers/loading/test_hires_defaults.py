@@ -62,7 +62,7 @@ def test_it_may_name_an_upscaler_of_the_settings() -> None:
     [
         (BASE, 2, r"hires: must be an object"),
         (BASE, {"scale": 9}, r"hires\.scale: must be at most 8"),
-        (BASE, {"scal": 2}, r"hires\.scal: Extra inputs"),
+        (BASE, {"scal": 2}, r"hires\.scal: there is no such field"),
         (BASE, {"strength": 0}, r"hires\.strength: must be more than 0"),
         (BASE, {"num_inference_steps": 51}, r"hires\.num_inference_steps: must be 50 at most"),
         (BASE, {"upscaler": "photo"}, r"hires\.upscaler: must be latent or lanczos"),

@@ -9,7 +9,6 @@ from fastapi import Response
 
 from service.http.negotiation import JSON
 from service.jobs.model.job import Job
-from service.responses.render import job_headers_on_errors
 from service.routes.compat import documents
 from service.routes.compat.a1111 import masks, results
 from service.routes.compat.a1111.bodies import A1111Error, ImageToImage, TextToImage
@@ -19,7 +18,7 @@ from service.routes.compat.a1111.router import ByKey, router
 from service.routes.compat.a1111.translation import field_names, to_generate_fields
 from service.routes.compat.call import Call
 from service.routes.compat.incoming_request import receive_request
-from service.routes.compat.outcome import wait_for_success
+from service.routes.compat.outcome import json_once_ended, wait_for_success
 
 RESPONSE_CONTENT = {JSON: documents.schema_of(results.A1111Images)}
 
@@ -43,7 +42,7 @@ async def sdapi_img2img(call: ByKey) -> Response:
 
 
 async def _generate(call: Call, kind: type[TextToImage]) -> Response:
-    with call.waiting():
+    with call.waiting() as waiting:
         async with receive_request(call) as incoming:
             body = await incoming.json(kind, model_in_body)
             spec = await model_of(call, body)
@@ -55,10 +54,13 @@ async def _generate(call: Call, kind: type[TextToImage]) -> Response:
                 field_names(body),
                 warnings=controls.warnings,
             )
-        with job_headers_on_errors(job):
+
+        async def build() -> Response:
             async with _registered_as_waiting(call, job):
-                job = await wait_for_success(call, job)
-            return await results.answer(call, body, spec, job, masked)
+                ended = await wait_for_success(call, job)
+            return await results.answer(call, body, spec, ended, masked)
+
+        return await json_once_ended(call, job, waiting, build)
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ Source: AUTOMATIC1111 stable-diffusion-webui, modules/sd_samplers.py and sd_samp
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from models.spec.model_spec import ModelSpec
@@ -56,7 +56,9 @@ def scheduler_of(
         return {"name": name} if name and name != FLOW else None
     _check_options(spec, name or "", chosen_schedule)
     implied = sampler_choice.options if sampler_choice else {}
-    return {"name": name, **implied, **chosen_schedule.options}
+    supported = spec.schedulers.get(name or "", {})
+    options = {key: value for key, value in chosen_schedule.options.items() if key in supported}
+    return {"name": name, **implied, **options}
 
 
 def _has_schedules(spec: ModelSpec) -> bool:
@@ -96,12 +98,20 @@ def _check_schedule(spec: ModelSpec, schedule: Schedule) -> Schedule:
 
 def _check_options(spec: ModelSpec, name: str, schedule: Schedule) -> None:
     """Check that the sampler supports the schedule's options. Raises: Invalid."""
-    if schedule.options.keys() <= spec.schedulers.get(name, {}).keys():
-        return
     supported = spec.schedulers.get(name, {}).keys()
-    labels = ", ".join(other.label for other in SCHEDULES if other.options.keys() <= supported)
+    if _is_supported(schedule, supported):
+        return
+    labels = ", ".join(other.label for other in SCHEDULES if _is_supported(other, supported))
     message = f"{schedule.label!r} is not available for this sampler; available: {labels}"
     raise Invalid([FieldError("scheduler", message)])
+
+
+def _is_supported(schedule: Schedule, options: Collection[str]) -> bool:
+    """Return whether a scheduler with these options has a schedule; singlestep ones are linear."""
+    lacking = schedule.options.keys() - {*options}
+    return not lacking or (
+        lacking == {"timestep_spacing"} and schedule.options["timestep_spacing"] == "linspace"
+    )
 
 
 def _schedule(name: str | None) -> Schedule:

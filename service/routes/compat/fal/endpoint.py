@@ -11,7 +11,7 @@ from service.errors.problems import Conflict, Gone, Malformed
 from service.http.negotiation import JSON
 from service.jobs.model.job import Job
 from service.responses.render import job_headers as names_of_job
-from service.responses.render import job_headers_on_errors, problem_without_output
+from service.responses.render import problem_without_output
 from service.responses.warning_header import warning_header
 from service.routes.compat import documents
 from service.routes.compat.call import Call, call_by, documented
@@ -28,7 +28,7 @@ from service.routes.compat.fal.bodies import (
 from service.routes.compat.fal.translation import field_names, to_generate_fields
 from service.routes.compat.fal.views import result, status, submitted
 from service.routes.compat.incoming_request import receive_request
-from service.routes.compat.outcome import wait_for_success
+from service.routes.compat.outcome import json_once_ended, wait_for_success
 
 PREFIX = "/fal"
 
@@ -55,12 +55,15 @@ router = APIRouter(prefix=PREFIX, tags=["fal"], dependencies=documented("key", "
 )
 async def fal_run(app: App, call: ByKey) -> Response:
     """Generate images or videos, and wait for them."""
-    with call.waiting():
+    with call.waiting() as waiting:
         job = await _admit(call, app)
-        with job_headers_on_errors(job):
+
+        async def build() -> Response:
             view = await result(call, await wait_for_success(call, job))
-    content = view.model_dump_json(exclude_none=True)
-    return Response(content, headers=names_of_job(job), media_type=JSON)
+            content = view.model_dump_json(exclude_none=True)
+            return Response(content, headers=names_of_job(job), media_type=JSON)
+
+        return await json_once_ended(call, job, waiting, build)
 
 
 @router.post(

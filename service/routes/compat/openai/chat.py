@@ -28,7 +28,11 @@ from service.routes.compat.openai.errors import ADMITTING, OpenAIError, openai_e
 from service.routes.compat.openai.examples import CHUNK
 from service.routes.compat.openai.image_admission import admit_images, input_images
 from service.routes.compat.openai.job_stream import stream_job
-from service.routes.compat.outcome import read_output_files, wait_for_success
+from service.routes.compat.outcome import (
+    json_once_ended,
+    read_output_files,
+    wait_for_success,
+)
 
 PATH = "/v1/chat/completions"
 MESSAGES = "messages"
@@ -58,7 +62,11 @@ async def create_chat_completion(call: ByBearer) -> Response:
                 options = body.stream_options
                 has_usage = bool(options and options.include_usage)
                 return stream_job(call, job, ChatEvents(job, body.shows_images, has_usage), waiting)
+
+        async def build() -> Response:
             return await _answer(call, await wait_for_success(call, job), body)
+
+        return await json_once_ended(call, job, waiting, build)
 
 
 async def _admit(incoming: IncomingRequest, body: ChatRequest) -> Job:

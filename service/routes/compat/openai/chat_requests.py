@@ -31,7 +31,7 @@ NO_EFFECT = "has no effect on images"
 MAX_WARNINGS = 32
 """Maximum number of fields without effect that are named."""
 MAX_FIELD_CHARS = 80
-_OWN = frozenset({"prompt", "model", "stream", "response_format", "image"})
+_OWN = frozenset({"prompt", "model", "stream", "response_format", "image", "partial_images"})
 FIELDS = frozenset({*ImageRequest.model_fields, *GenerateRequest.model_fields}) - _OWN
 """Fields of other endpoints that a conversation's request may have in addition."""
 _RATIO = re.compile(r"(\d{1,4}):(\d{1,4})", re.ASCII)

@@ -111,7 +111,15 @@ def _check_mask(fields: Mapping[str, Any], spec: ModelSpec) -> None:
 
 
 async def input_images(call: Call, body: ImageRequest, urls: Sequence[str]) -> ImageOptions:
-    """Read the input images of a conversation, each a data URI or a URL. Raises: Invalid."""
+    """Read the input images of a conversation, each a data URI or a URL.
+
+    Raises: Invalid: an image cannot be read, or the model takes fewer; none is fetched then.
+    """
+    spec = (await call.front.models.get(body.model)).spec
+    most = 1 + spec.limits.max_reference_images if "image" in spec.fields else 0
+    if len(urls) > most:
+        message = f"has {len(urls)} images; the model {spec.name!r} accepts {most} at most"
+        raise Invalid([FieldError("image", message)])
     try:
         files = [
             await while_connected(call.request, bytes_of(call.front, url, call.client))

@@ -36,7 +36,11 @@ from service.routes.compat.openai.image_stream import (
     Kind,
     stream_response,
 )
-from service.routes.compat.outcome import read_output_files, wait_for_success
+from service.routes.compat.outcome import (
+    json_once_ended,
+    read_output_files,
+    wait_for_success,
+)
 from service.routes.documented_responses import Documents
 
 PREFIX = "/v1/images"
@@ -123,11 +127,14 @@ async def _generate(call: Call, read: Any, kind: Kind) -> Response:
         async with receive_request(call) as incoming:
             parsed = await read(incoming)
             job = await admit_images(incoming, parsed)
-        with job_headers_on_errors(job):
-            if parsed.body.stream:
+        if parsed.body.stream:
+            with job_headers_on_errors(job):
                 return stream_response(call, job, kind, parsed.body.partial_images or 0, waiting)
-            job = await wait_for_success(call, job)
-            return await _answer(call, job, parsed.body)
+
+        async def build() -> Response:
+            return await _answer(call, await wait_for_success(call, job), parsed.body)
+
+        return await json_once_ended(call, job, waiting, build)
 
 
 async def _answer(call: Call, job: Job, body: ImageRequest) -> Response:

@@ -18,7 +18,6 @@ from service.http.negotiation import JSON
 from service.jobs.model.job import Job
 from service.responses.links import links_of
 from service.responses.render import job_headers as headers_of
-from service.responses.render import job_headers_on_errors
 from service.routes.compat import documents
 from service.routes.compat.call import ByBearer, Call, documented
 from service.routes.compat.endpoint import CompatibleEndpoint
@@ -27,7 +26,11 @@ from service.routes.compat.openai import examples
 from service.routes.compat.openai.errors import ADMITTING, OpenAIError, openai_error
 from service.routes.compat.openai.video_requests import VideoSettings
 from service.routes.compat.openai.videos import admit_video
-from service.routes.compat.outcome import read_output_files, wait_for_success
+from service.routes.compat.outcome import (
+    json_once_ended,
+    read_output_files,
+    wait_for_success,
+)
 from service.schemas.examples import schema_example
 from service.schemas.response import View
 
@@ -73,16 +76,19 @@ DOCUMENTS = documents.operation(
 @router.post(PATH, **DOCUMENTS)
 async def generate_video(call: ByBearer) -> Response:
     """Generate a video and wait for it, for MLPerf Endpoints' harness."""
-    with call.waiting():
+    with call.waiting() as waiting:
         async with receive_request(call) as incoming:
             body = await incoming.json(MlperfVideoRequest)
             if errors := [*_unserved(body)]:
                 raise Invalid(errors)
             job = await admit_video(incoming, body)
-        with job_headers_on_errors(job):
-            job = await wait_for_success(call, job)
+
+        async def build() -> Response:
+            ended = await wait_for_success(call, job)
             as_bytes = body.response_format == "video_bytes"
-            return await (_bytes(call, job) if as_bytes else _link(call, job))
+            return await (_bytes(call, ended) if as_bytes else _link(call, ended))
+
+        return await json_once_ended(call, job, waiting, build)
 
 
 def _unserved(body: MlperfVideoRequest) -> Iterator[FieldError]:

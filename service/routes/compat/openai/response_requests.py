@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
+from service.admission.input_files import is_url
 from service.admission.parse import parse_as
 from service.errors.problems import FieldError, Invalid
 from service.jobs.model.job import FieldWarning
@@ -61,7 +62,7 @@ class ResponseRequest(CompatibleRequestBody):
 
     input: Any
     """Prompt, or messages of which the last with the role `user` is the prompt. Its images, and
-    the `result` of items of the type `image_generation_call`, are input images."""
+    the `result` of the last item of the type `image_generation_call`, are input images."""
     model: str | None = None
     """Name of a model from `GET /v1/models`. Optional if only one model is served."""
     tools: list[dict[str, Any]]
@@ -85,7 +86,8 @@ class ResponseRequest(CompatibleRequestBody):
         if isinstance(self.input, str):
             return read_conversation([{"role": "user", "content": self.input}], INPUT)
         conversation = read_conversation(self.input, INPUT)
-        images = (*conversation.images, *_results(self.input))
+        *_, last_result = (None, *_results(self.input))
+        images = conversation.images if last_result is None else (*conversation.images, last_result)
         return Conversation(conversation.prompt, images, conversation.warnings)
 
 
@@ -101,9 +103,10 @@ def _results(items: Sequence[Any]) -> Iterator[str]:
     """Yield the images of earlier calls. Raises: Invalid: one has no image."""
     for index, item in enumerate(items):
         if isinstance(item, Mapping) and item.get("type") == CALL:
-            if not (isinstance(item.get("result"), str) and item["result"]):
+            result = item.get("result")
+            if not isinstance(result, str) or not result or is_url(result):
                 raise Invalid([FieldError(f"{INPUT}.{index}.result", _RESULTLESS)])
-            yield item["result"]
+            yield result
 
 
 def to_image_request(body: ResponseRequest, prompt: str) -> ImageRequest:

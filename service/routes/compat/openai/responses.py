@@ -36,7 +36,11 @@ from service.routes.compat.openai.response_requests import (
     ignored_fields,
     to_image_request,
 )
-from service.routes.compat.outcome import read_output_files, wait_for_success
+from service.routes.compat.outcome import (
+    json_once_ended,
+    read_output_files,
+    wait_for_success,
+)
 
 PATH = "/v1/responses"
 
@@ -66,7 +70,11 @@ async def create_response(call: ByBearer) -> Response:
             if body.stream:
                 partials = PartialImages(body.tool().partial_images or 0)
                 return stream_job(call, job, ResponseEvents(job, partials), waiting)
+
+        async def build() -> Response:
             return await _answer(call, await wait_for_success(call, job))
+
+        return await json_once_ended(call, job, waiting, build)
 
 
 def _model_in_body(body: Mapping[str, Any]) -> Any:

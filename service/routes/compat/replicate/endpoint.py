@@ -9,13 +9,15 @@ from fastapi import APIRouter, Path, Query, Response
 from service.errors.problems import FieldError, NotFound
 from service.http.negotiation import JSON, preferred_wait_s
 from service.jobs.model.errors import UnknownCursor
-from service.responses import render
+from service.jobs.model.job import Job
+from service.responses.render import job_headers
 from service.responses.wait import wait_until_ended
 from service.responses.warning_header import warning_header
 from service.routes.compat import addresses, documents
 from service.routes.compat.call import ByBearer, Call, documented
 from service.routes.compat.endpoint import CompatibleEndpoint
 from service.routes.compat.incoming_request import receive_request
+from service.routes.compat.outcome import json_once_ended
 from service.routes.compat.replicate.bodies import Prediction, PredictionPage, PredictionRequest
 from service.routes.compat.replicate.translation import (
     field_names,
@@ -104,7 +106,7 @@ async def cancel_prediction(prediction_id: Id, call: ByBearer) -> Prediction:
 
 async def _create(call: Call, path: str | None) -> Response:
     wait_s = preferred_wait_s(call.request.headers.getlist("prefer"))
-    with call.front.waits.holding(call.client, int(wait_s is not None)):
+    with call.front.waits.holding(call.client, int(wait_s is not None)) as waiting:
         async with receive_request(call) as incoming:
             prediction_request = await incoming.json(
                 PredictionRequest, lambda body: model_in_body(call.front.models, body, path)
@@ -113,13 +115,21 @@ async def _create(call: Call, path: str | None) -> Response:
             job = await incoming.admit(
                 to_generate_fields(prediction_request, model), field_names(prediction_request)
             )
-        with render.job_headers_on_errors(job):
-            timeout_s = min(wait_s or 0.0, call.front.settings.limits.max_wait_s)
-            job = await wait_until_ended(call.front, job, timeout_s, call.request)
-            view = await prediction(call, job)
+
+        async def build() -> Response:
+            return await _created(call, job, wait_s or 0.0)
+
+        return await json_once_ended(call, job, waiting, build, status=201)
+
+
+async def _created(call: Call, job: Job, wait_s: float) -> Response:
+    """Return the prediction of a new job, after its end or `wait_s` seconds."""
+    timeout_s = min(wait_s, call.front.settings.limits.max_wait_s)
+    job = await wait_until_ended(call.front, job, timeout_s, call.request)
+    view = await prediction(call, job)
     if not job.state.ended:  # Replicate's client treats any other status as the end
         view.status = "starting"
-    return Response(view.model_dump_json(), 201, headers=render.job_headers(job), media_type=JSON)
+    return Response(view.model_dump_json(), 201, headers=job_headers(job), media_type=JSON)
 
 
 ENDPOINT = CompatibleEndpoint(router, bodies=(PredictionRequest, Prediction, PredictionPage))

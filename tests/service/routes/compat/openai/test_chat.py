@@ -140,52 +140,50 @@ async def test_a_failed_job_is_an_error_of_the_stream(client: AsyncOpenAI, pool:
             pass
 
 
-@pytest.mark.parametrize(
-    ("body", "param", "message"),
-    [
-        ({"messages": []}, "messages", "role user"),
-        ({"messages": "a cat"}, "messages", "must be a list"),
-        ({"messages": [{"role": "system", "content": "a"}]}, "messages", "role user"),
-        ({"messages": [user("")]}, "messages.0.content", "must have a text"),
-        ({"messages": [user(7)]}, "messages.0.content", "a text or a list of parts"),
-        (
-            {"messages": [user([{"type": "input_audio", "input_audio": {}}])]},
-            "messages.0.content.0",
-            "must be a text or an image",
-        ),
-        (
-            {"messages": [user([{"type": "file", "file": {"file_id": "x"}}])]},
-            "messages.0.content.0",
-            "must be a text or an image",
-        ),
-        (
-            {"messages": [user([{"type": "image_url", "image_url": {}}])]},
-            "messages.0.content.0.image_url",
-            "data URI",
-        ),
-        (
-            {"messages": [user([{"type": "image_url", "image_url": {"url": "data:,x"}}])]},
-            "messages",
-            "data URI without ;base64",
-        ),
-        ({"messages": [user("a")], "modalities": ["audio"]}, "modalities", "audio"),
-        ({"messages": [user("a")], "background": "transparent"}, "background", "transparent"),
-        ({"messages": [user("a")], "size": "1x1"}, "size", "nearest"),
-        ({"messages": [user("a" * 60_000)]}, "messages", "characters"),
-        ({"messages": [user("a")], "image_config": {"aspect_ratio": "1"}}, None, "16:9"),
-        ({"messages": [user("a")], "model": "nobody"}, "model", "available"),
-        ({"messages": [user("a")], "n": 0}, "n", "at least 1"),
-    ],
-)
-async def test_what_is_refused_is_named(
-    wire: httpx.AsyncClient, pool: StandIn, body: dict[str, Any], param: str | None, message: str
-) -> None:
-    answer = await wire.post(PATH, json=body)
-    assert answer.status_code in (400, 404), answer.text
-    error = answer.json()["error"]
-    assert message in error["message"], error
-    assert param is None or error["param"] == param
-    assert not pool.seen
+REFUSED: list[tuple[dict[str, Any], str | None, str]] = [
+    ({"messages": []}, "messages", "role user"),
+    ({"messages": "a cat"}, "messages", "must be a list"),
+    ({"messages": [{"role": "system", "content": "a"}]}, "messages", "role user"),
+    ({"messages": [user("")]}, "messages.0.content", "must have a text"),
+    ({"messages": [user(7)]}, "messages.0.content", "a text or a list of parts"),
+    (
+        {"messages": [user([{"type": "input_audio", "input_audio": {}}])]},
+        "messages.0.content.0",
+        "must be a text or an image",
+    ),
+    (
+        {"messages": [user([{"type": "file", "file": {"file_id": "x"}}])]},
+        "messages.0.content.0",
+        "must be a text or an image",
+    ),
+    (
+        {"messages": [user([{"type": "image_url", "image_url": {}}])]},
+        "messages.0.content.0.image_url",
+        "data URI",
+    ),
+    (
+        {"messages": [user([{"type": "image_url", "image_url": {"url": "data:,x"}}])]},
+        "messages",
+        "data URI without ;base64",
+    ),
+    ({"messages": [user("a")], "modalities": ["audio"]}, "modalities", "audio"),
+    ({"messages": [user("a")], "background": "transparent"}, "background", "transparent"),
+    ({"messages": [user("a")], "size": "1x1"}, "size", "nearest"),
+    ({"messages": [user("a" * 60_000)]}, "messages", "characters"),
+    ({"messages": [user("a")], "image_config": {"aspect_ratio": "1"}}, None, "16:9"),
+    ({"messages": [user("a")], "model": "nobody"}, "model", "available"),
+    ({"messages": [user("a")], "n": 0}, "n", "at least 1"),
+]
+
+
+async def test_what_is_refused_is_named(wire: httpx.AsyncClient, pool: StandIn) -> None:
+    for body, param, message in REFUSED:
+        answer = await wire.post(PATH, json=body)
+        assert answer.status_code in (400, 404), answer.text
+        error = answer.json()["error"]
+        assert message in error["message"], error
+        assert param is None or error["param"] == param
+        assert not pool.seen
 
 
 async def test_the_sdk_raises_its_own_error(client: AsyncOpenAI, pool: StandIn) -> None:

@@ -126,45 +126,43 @@ async def test_fields_for_language_models_are_warnings(client: AsyncOpenAI, pool
         assert f"{name}: " in raw.headers[NAME]
 
 
-@pytest.mark.parametrize(
-    ("body", "param", "message"),
-    [
-        ({"previous_response_id": "resp_1"}, "previous_response_id", "send the conversation"),
-        ({"conversation": "conv_1"}, "conversation", "not stored"),
-        ({"background": True}, "background", "POST /v1/generate"),
-        ({"prompt": {"id": "pmpt_1"}}, "prompt", "templates"),
-        ({"tools": []}, "tools", "image_generation"),
-        ({"tools": [{"type": "web_search"}]}, "tools", "image_generation"),
-        ({"tools": [TOOL | {"background": "transparent"}]}, "background", "transparent"),
-        ({"tools": [TOOL | {"partial_images": 9}]}, "tools.0.partial_images", "at most 3"),
-        ({"tools": [TOOL | {"input_image_mask": {}}]}, "tools.input_image_mask", "/edits"),
-        ({"input": []}, "input", "role user"),
-        (
-            {
-                "input": [
-                    {"role": "user", "content": "a"},
-                    {"type": "image_generation_call", "id": "ig_1"},
-                ]
-            },
-            "input.1.result",
-            "base64",
-        ),
-        (
-            {"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "x"}]}]},
-            "input.0.content.0.image_url",
-            "uploaded files",
-        ),
-        ({"input": 7}, "input", "must be"),
-    ],
-)
-async def test_what_is_refused_is_named(
-    wire: httpx.AsyncClient, pool: StandIn, body: dict[str, Any], param: str, message: str
-) -> None:
-    answer = await wire.post(PATH, json={"input": "a cat", "tools": [TOOL], **body})
-    assert answer.status_code == 400, answer.text
-    error = answer.json()["error"]
-    assert message in error["message"] and error["param"] == param, error
-    assert not pool.seen
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    ({"previous_response_id": "resp_1"}, "previous_response_id", "send the conversation"),
+    ({"conversation": "conv_1"}, "conversation", "not stored"),
+    ({"background": True}, "background", "POST /v1/generate"),
+    ({"prompt": {"id": "pmpt_1"}}, "prompt", "templates"),
+    ({"tools": []}, "tools", "image_generation"),
+    ({"tools": [{"type": "web_search"}]}, "tools", "image_generation"),
+    ({"tools": [TOOL | {"background": "transparent"}]}, "background", "transparent"),
+    ({"tools": [TOOL | {"partial_images": 9}]}, "tools.0.partial_images", "at most 3"),
+    ({"tools": [TOOL | {"input_image_mask": {}}]}, "tools.input_image_mask", "/edits"),
+    ({"input": []}, "input", "role user"),
+    (
+        {
+            "input": [
+                {"role": "user", "content": "a"},
+                {"type": "image_generation_call", "id": "ig_1"},
+            ]
+        },
+        "input.1.result",
+        "base64",
+    ),
+    (
+        {"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "x"}]}]},
+        "input.0.content.0.image_url",
+        "uploaded files",
+    ),
+    ({"input": 7}, "input", "must be"),
+]
+
+
+async def test_what_is_refused_is_named(wire: httpx.AsyncClient, pool: StandIn) -> None:
+    for body, param, message in REFUSED:
+        answer = await wire.post(PATH, json={"input": "a cat", "tools": [TOOL], **body})
+        assert answer.status_code == 400, answer.text
+        error = answer.json()["error"]
+        assert message in error["message"] and error["param"] == param, error
+        assert not pool.seen
 
 
 async def test_the_sdk_raises_its_own_error(client: AsyncOpenAI, pool: StandIn) -> None:
