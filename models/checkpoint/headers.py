@@ -44,7 +44,7 @@ class WeightHeader(NamedTuple):
 def read_header(path: Path, file: WeightFile) -> WeightHeader:
     """Read and validate the header of a weight file.
 
-    Raises: CheckpointError: no weights, damaged, or unreadable; names what the file is.
+    Raises: CheckpointError: not a weight file, damaged, or unreadable; names the kind of file.
     """
     try:
         kind = _kind(file)

@@ -335,7 +335,8 @@ def check(case: Case) -> float:
     if is_integral:
         np.testing.assert_array_equal(output.timesteps, expected.timesteps, err_msg=str(case))
     else:
-        np.testing.assert_allclose(output.timesteps, expected.timesteps, rtol=1e-5, atol=2e-3)
+        atol = 1e-3 if case.name in FIRST else 2e-3  # of up to 1000, by interpolated logarithms
+        np.testing.assert_allclose(output.timesteps, expected.timesteps, rtol=1e-5, atol=atol)
     for estimate, clean in zip(output.denoised, expected.denoised, strict=False):
         assert relative(estimate, clean) < 1e-2, case  # for previews
     return distance(output, expected)

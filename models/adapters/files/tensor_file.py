@@ -155,7 +155,7 @@ def shown(key: str) -> str:
 
 
 def _check_kind(path: Path, beginning: bytes, size: int) -> None:
-    """Verify that a file is not of another kind. Raises: AdapterError: names what it is."""
+    """Verify that a file is not of another kind. Raises: AdapterError: it is; names the kind."""
     kind = kind_of(beginning, size)
     if kind is GGUF:
         raise AdapterError(f"{path.name} is {kind.title}; send the adapter as safetensors")
