@@ -112,6 +112,7 @@ CASES_OF_TESTS: Mapping[str, Mapping[str, int]] = {
 
 NIGHTLY: Mapping[str, tuple[str, ...]] = {
     "chaos/test_chaos.py": (),
+    "chaos/test_watched.py": (),
     "clients/generated/test_typescript.py": (),
     "clients/test_aiperf.py": (),
     "clients/test_litellm.py": (),

@@ -102,6 +102,7 @@ async def _create(redis: Redis, settings: Settings, name: str) -> Manifest:
             await store.put(_facts(name), manifest.model_dump_json().encode(), "application/json")
         except StoreError as error:
             raise BackupError(f"store.url: {error}") from error
+    await backup.record(redis)
     return manifest
 
 

@@ -8,16 +8,18 @@ import gzip
 import io
 import json
 import sys
-from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from pydantic import ValidationError
 
 from deploy.admin.api_keys import print_table
+from deploy.admin.prices import Machine
 from deploy.exit_codes import UsageError
 from service.jobs.model.ledger import LedgerRecord
 from service.jobs.storage.errors import StoreError
@@ -33,6 +35,10 @@ SECONDS = (
     "chip_seconds",
 )  # fmt: skip
 
+COST = "cost"
+"""Column of the price of all chip-seconds."""
+Prices = Mapping[Machine, float]
+
 GROUPS: Mapping[str, Callable[[LedgerRecord], str]] = {
     "tenant": lambda record: record.tenant,
     "class": lambda record: record.tenant_class,
@@ -41,6 +47,8 @@ GROUPS: Mapping[str, Callable[[LedgerRecord], str]] = {
     "checkpoint": lambda record: record.checkpoint or "",
     "outcome": lambda record: record.outcome.value,
     "chip": lambda record: record.chip or "",
+    "spot": lambda record: str(record.spot).lower(),
+    "pool": lambda record: record.pool or "",
     "region": lambda record: record.region or "",
     "month": lambda record: f"{_time(record.id):%Y-%m}",
     "day": lambda record: f"{_time(record.id):%Y-%m-%d}",
@@ -61,6 +69,8 @@ class Sums:
     pixels: int = 0
     steps: int = 0
     micros: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SECONDS, 0))
+    machines: Counter[Machine] = field(default_factory=Counter)
+    """Chip-microseconds by machine."""
 
     def add(self, record: LedgerRecord) -> None:
         """Add a record; a correction does not count as a job."""
@@ -73,14 +83,24 @@ class Sums:
             factor = record.chips if name == "chip_seconds" else 1
             seconds = record.device_seconds if name == "chip_seconds" else getattr(record, name)
             self.micros[name] += round(seconds * factor * MICRO)
+        chip_micros = round(record.device_seconds * record.chips * MICRO)
+        if chip_micros:
+            self.machines[record.chip or "", record.spot] += chip_micros
 
     def row(self) -> dict[str, int | float]:
         """Return the totals of usage by column name."""
         counts = {name: getattr(self, name) for name in ("jobs", "succeeded", *COUNTS)}
         return counts | {name: micros / MICRO for name, micros in self.micros.items()}
 
+    def cost(self, prices: Prices) -> float | None:
+        """Return the price of the chip-seconds; None: a machine has no price."""
+        if not prices.keys() >= self.machines.keys():
+            return None
+        hours = {machine: micros / MICRO / 3600 for machine, micros in self.machines.items()}
+        return sum((hours[machine] * prices[machine] for machine in hours), 0.0)
 
-Row = dict[str, str | int | float]
+
+Row = dict[str, str | int | float | None]
 Id = tuple[int, int]
 """Time of a record in milliseconds, and its number within that millisecond."""
 
@@ -114,31 +134,66 @@ class File(NamedTuple):
     key: str
 
 
-def show(
-    settings: Settings, by: Sequence[str], span: Period, form: Format, output: Path | None
-) -> None:
-    """Write the totals of a period. Raises: UsageError: the store or the file is unusable."""
+@dataclass(frozen=True)
+class Report:
+    """Choice of records and of columns."""
+
+    by: Sequence[str]
+    """Grouping keys."""
+    span: Period
+    form: Format
+    prices: Prices | None = None
+    """Prices per chip and hour; None: no costs."""
+
+    @property
+    def costs(self) -> tuple[str, ...]:
+        """Columns of money."""
+        return () if self.prices is None else (COST,)
+
+
+def show(settings: Settings, report: Report, output: Path | None) -> None:
+    """Write the totals of a period; report chips without a price on standard error.
+
+    Raises: UsageError: the store or the file is unusable.
+    """
     try:
-        rows = asyncio.run(summed(Store(settings.store_url), by, span))
+        groups = asyncio.run(summed(Store(settings.store_url), report))
     except StoreError as error:
         raise UsageError(str(error)) from None
-    if form == "parquet":
-        return _write_parquet(rows, by, output)
-    text = WRITERS[form](rows, by)
+    rows = [_row(report, names, groups[names]) for names in sorted(groups)]
+    for line in _unpriced(report, groups.values()):
+        print(line, file=sys.stderr)
+    if report.form == "parquet":
+        return _write_parquet(rows, report, output)
+    text = WRITERS[report.form](rows, report)
     if output is None:
         sys.stdout.write(text)
     else:
         output.write_text(text)
 
 
-async def summed(store: Store, by: Sequence[str], span: Period) -> list[Row]:
-    """Sum up the ledger by group; rows are sorted. Raises: StoreError, UsageError."""
+async def summed(store: Store, report: Report) -> Mapping[tuple[str, ...], Sums]:
+    """Sum up the ledger by group. Raises: StoreError, UsageError."""
     groups: defaultdict[tuple[str, ...], Sums] = defaultdict(Sums)
-    async for record in records(store, span):
-        groups[tuple(GROUPS[name](record) for name in by)].add(record)
-    return [
-        {**dict(zip(by, names, strict=True)), **groups[names].row()} for names in sorted(groups)
-    ]
+    async for record in records(store, report.span):
+        groups[tuple(GROUPS[name](record) for name in report.by)].add(record)
+    return groups
+
+
+def _row(report: Report, names: Sequence[str], sums: Sums) -> Row:
+    """Return a group's columns."""
+    row: Row = {**dict(zip(report.by, names, strict=True)), **sums.row()}
+    return row if report.prices is None else row | {COST: sums.cost(report.prices)}
+
+
+def _unpriced(report: Report, groups: Iterable[Sums]) -> Iterator[str]:
+    """Yield a line for each kind of machine that was used and has no price."""
+    if report.prices is None:
+        return
+    for chip, is_spot in sorted({*chain.from_iterable(sums.machines for sums in groups)}):
+        if (chip, is_spot) not in report.prices:
+            where = "on spot machines" if is_spot else "on machines that are not spot"
+            yield f"no price for {chip or 'an unknown chip'} {where}: its rows have no cost"
 
 
 async def records(store: Store, span: Period) -> AsyncIterator[LedgerRecord]:
@@ -197,13 +252,14 @@ def _time(record_id: str) -> datetime:
     return datetime.fromtimestamp(_order(record_id)[0] / 1000, UTC)
 
 
-def _json(rows: Sequence[Row], by: Sequence[str]) -> str:
+def _json(rows: Sequence[Row], report: Report) -> str:
     return json.dumps(rows, indent=1) + "\n"
 
 
-def _csv(rows: Sequence[Row], by: Sequence[str]) -> str:
+def _csv(rows: Sequence[Row], report: Report) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, (*by, *Sums().row()), lineterminator="\n")
+    names = (*report.by, *Sums().row(), *report.costs)
+    writer = csv.DictWriter(text, names, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
@@ -221,26 +277,32 @@ SHOWN = (
 """Columns of the printed table; the other formats have all."""
 
 
-def _table(rows: Sequence[Row], by: Sequence[str]) -> str:
-    names = (*by, *SHOWN)
+DIGITS = {COST: 2}
+"""Decimals of columns of the printed table; 1 elsewhere."""
+
+
+def _table(rows: Sequence[Row], report: Report) -> str:
+    names = (*report.by, *SHOWN, *report.costs)
     head = tuple(name.upper().replace("_", " ") for name in names)
     text = io.StringIO()
-    print_table(head, *(tuple(map(_cell, (row[name] for name in names))) for row in rows), to=text)
+    print_table(head, *(tuple(_cell(name, row[name]) for name in names) for row in rows), to=text)
     return text.getvalue()
 
 
-def _cell(value: str | float) -> str:
-    return f"{value:.1f}" if isinstance(value, float) else str(value) or "-"
+def _cell(name: str, value: str | float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.{DIGITS.get(name, 1)}f}" if isinstance(value, float) else str(value) or "-"
 
 
-WRITERS: Mapping[str, Callable[[Sequence[Row], Sequence[str]], str]] = {
+WRITERS: Mapping[str, Callable[[Sequence[Row], Report], str]] = {
     "table": _table,
     "json": _json,
     "csv": _csv,
 }
 
 
-def _write_parquet(rows: Sequence[Row], by: Sequence[str], output: Path | None) -> None:
+def _write_parquet(rows: Sequence[Row], report: Report, output: Path | None) -> None:
     """Write the rows of totals as Parquet. Raises: UsageError."""
     if output is None:
         raise UsageError("--format parquet: name the file by --output")
@@ -251,7 +313,8 @@ def _write_parquet(rows: Sequence[Row], by: Sequence[str], output: Path | None) 
         text = f"--format parquet: it needs the extra parquet: {how_to_install('parquet')}"
         raise UsageError(f"{text}, or take csv") from None
     kinds = {int: pyarrow.int64(), float: pyarrow.float64()}
-    columns = [(name, pyarrow.string()) for name in by]
+    columns = [(name, pyarrow.string()) for name in report.by]
     columns += [(name, kinds[type(value)]) for name, value in Sums().row().items()]
+    columns += [(name, pyarrow.float64()) for name in report.costs]
     table = pyarrow.Table.from_pylist(list(rows), schema=pyarrow.schema(columns))
     parquet.write_table(table, output)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from deploy.admin.usage import Period
 
 NAMES = (
-    "tenant", "class", "key", "model", "checkpoint", "outcome", "chip", "region", "month", "day",
-    "job",
+    "tenant", "class", "key", "model", "checkpoint", "outcome", "chip", "spot", "pool", "region",
+    "month", "day", "job",
 )  # fmt: skip
 FORMATS = ("table", "json", "csv", "parquet")
 
@@ -48,6 +48,12 @@ def add(commands: Commands) -> None:
         "--to", dest="end", type=_day, metavar="YYYY-MM-DD", help="records up to that day's end"
     )
     parser.add_argument(
+        "--prices",
+        type=Path,
+        metavar="FILE",
+        help="add the cost, by the prices in this file of Prometheus' rules (prices.yaml)",
+    )
+    parser.add_argument(
         "--format", choices=FORMATS, default="table", help="output format (default: table)"
     )
     parser.add_argument(
@@ -58,10 +64,12 @@ def add(commands: Commands) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from deploy.admin import usage
+    from deploy.admin import prices, usage
 
     check_writable(args.output)
-    usage.show(settings_of(args), args.by, _span(args), args.format, args.output)
+    known = args.prices and prices.read(args.prices)
+    report = usage.Report(args.by, _span(args), args.format, known)
+    usage.show(settings_of(args), report, args.output)
     return 0
 
 

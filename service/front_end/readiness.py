@@ -36,6 +36,8 @@ async def _queue(front: FrontEnd, *, with_models: bool = True) -> dict[str, str]
     try:
         async with asyncio.timeout(CHECK_S):
             await front.queue.ping()
+            if (await front.queue.memory()).is_full:
+                return {"redis": "Redis refuses writes: its memory has reached maxmemory"}
             return _models(await front.queue.models()) if with_models else {}
     except BusyLoadingError:
         return {"redis": "Redis is still loading its data"}
@@ -74,12 +76,15 @@ async def refresh_gauges(front: FrontEnd) -> None:
             models, depths = await front.queue.models(), await front.queue.depths()
             classes, totals = await front.tenants.classes(), await front.queue.run(ReadTotals())
             paused = await front.queue.pauses()
+            memory, backup_age_s = await front.queue.memory(), await front.queue.backup_age_s()
             await front.models.all()
     except (RedisError, OSError, TimeoutError):
         telemetry.queue.clear()
+        telemetry.redis.clear()
         telemetry.ledger.clear()
     else:
         telemetry.queue.update(models, depths, paused)
+        telemetry.redis.update(memory, backup_age_s)
         telemetry.ledger.update(totals, models, classes)
         telemetry.versions.update(front.models.aliases.cached)
     telemetry.expect(models, classes, with_variants(models))

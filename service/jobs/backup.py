@@ -15,7 +15,7 @@ from redis.client import NEVER_DECODE
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from service.jobs.redis.connection import blocking_client
-from service.jobs.redis.keys import FRONT_PREFIX, HISTORY, PREFIX
+from service.jobs.redis.keys import BACKED_UP, FRONT_PREFIX, HISTORY, PREFIX
 from service.settings.section import ConfigError
 
 PREFIXES = (PREFIX, FRONT_PREFIX)
@@ -112,6 +112,22 @@ def _reason(error: Exception) -> str:
             "it is older than the server that the backup was made from; use that version or later"
         )
     return str(error)
+
+
+async def record(redis: Redis) -> None:
+    """Record that a backup has just been made. Raises: redis.exceptions.RedisError."""
+    now_s, _ = await redis.time()
+    await redis.set(BACKED_UP, now_s)
+
+
+async def age_s(redis: Redis) -> float | None:
+    """Return the seconds since the last backup; None: none was recorded.
+
+    Raises: redis.exceptions.RedisError.
+    """
+    made_at = await redis.get(BACKED_UP)
+    now_s, _ = await redis.time()
+    return None if made_at is None else float(now_s - int(made_at))
 
 
 def packed(commands: Iterable[Command]) -> Iterator[bytes]:

@@ -9,6 +9,7 @@ from typing import Literal, cast
 
 from pydantic import BaseModel, ConfigDict
 
+from service.jobs import backup
 from service.jobs.model.errors import UnknownCursor
 from service.jobs.model.job import Job, JobState
 from service.jobs.redis import keys
@@ -127,6 +128,10 @@ class Operations(QueueClient):
         for model in await self._redis.hkeys(keys.MODELS):
             await self._redis.publish(keys.QUEUED, model)
         return was_paused
+
+    async def backup_age_s(self) -> float | None:
+        """Return the seconds since the last backup; None: none was recorded."""
+        return await backup.age_s(self._redis)
 
     async def pauses(self) -> dict[tuple[Kind, str], Pause]:
         """Return all pauses by kind and name."""

@@ -23,7 +23,7 @@ from service.jobs.model.reuse_metrics import ReuseMetrics
 from service.jobs.model.safety_metrics import SafetyMetrics
 from service.metrics import exposition
 from service.metrics.ledger import LedgerMetrics
-from service.metrics.queue import QueueGauges
+from service.metrics.queue import QueueGauges, RedisMetrics
 from service.metrics.versions import VersionMetrics
 from service.tracing import spans
 from service.tracing.library_warnings import library_warnings
@@ -133,6 +133,7 @@ class Telemetry:
         )
         self.reuse = ReuseMetrics(self.registry)
         self.queue = QueueGauges(self.registry)
+        self.redis = RedisMetrics(self.registry)
         self.ledger = LedgerMetrics(self.registry)
         self.versions = VersionMetrics(self.registry)
         self.safety = SafetyMetrics(self.registry, "before")

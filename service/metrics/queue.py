@@ -1,12 +1,15 @@
-"""Gauges of the queue: jobs by model and state, pools, objectives and pauses."""
+"""Gauges of the queue (jobs by model and state, pools, objectives, pauses) and of its server."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from service.jobs.queue import Depth, ModelStatus
+from service.jobs.redis.connection import Memory
 
 STATES = ("queued", "running")
 
@@ -109,6 +112,58 @@ class QueueGauges:
                 ((name, state), getattr(depth, state))
                 for name, depth in depths.items()
                 for state in STATES
+            ),
+        )
+
+
+class RedisMetrics(Collector):
+    """Metrics of the Redis server, from the last read: its memory and its backups.
+
+    Args:
+        registry: registry that exports them.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._memory: Memory | None = None
+        self._backup_age_s: float | None = None
+        registry.register(self)
+
+    def update(self, memory: Memory, backup_age_s: float | None) -> None:
+        """Export the server's state; None: no backup was made yet."""
+        self._memory, self._backup_age_s = memory, backup_age_s
+
+    def clear(self) -> None:
+        """Export no values, because the server is unavailable."""
+        self._memory = self._backup_age_s = None
+
+    def describe(self) -> Iterator[Metric]:
+        """Yield the metric families without samples."""
+        return iter(self._families())
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the families, with the samples that are known."""
+        memory, age = self._families()
+        if self._memory:
+            memory.add_metric(("used",), self._memory.used)
+            if self._memory.limit is not None:
+                memory.add_metric(("limit",), self._memory.limit)
+        if self._backup_age_s is not None:
+            age.add_metric((), self._backup_age_s)
+        yield memory
+        yield age
+
+    def _families(self) -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
+        return (
+            GaugeMetricFamily(
+                "atelier_redis_memory_bytes",
+                "Memory that Redis uses, and the limit above which it refuses writes (`maxmemory`;"
+                " absent: none).",
+                labels=("kind",),
+            ),
+            GaugeMetricFamily(
+                "atelier_backup_age_seconds",
+                "Time since the last `atelier backup`; absent before the first one.",
+                labels=(),
             ),
         )
 

@@ -36,6 +36,8 @@ class Client:
         self._requests_sent = 0
         self.statuses: Counter[str] = Counter()
         """Statuses of responses to `POST /v1/generate`."""
+        self.codes: Counter[str] = Counter()
+        """Error codes of those that were refused."""
         self.unanswered = 0
         """Number of `POST /v1/generate` whose connection broke."""
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
@@ -63,6 +65,8 @@ class Client:
             raise
         if path == GENERATE:
             self.statuses[str(response.status_code)] += 1
+            if response.is_error:
+                self.codes[response.json()["error"]["code"]] += 1
         return response
 
     async def until_answered(

@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from service.admission.refusals import REDIS_REASON
 from tests.chaos.__main__ import ACT_EVERY_S, ORDER_EVERY_S, say
 from tests.chaos.clients import Client
 from tests.chaos.history import History
@@ -118,7 +119,21 @@ def by_clients(history: History, client: Client) -> Counts:
     if not client.unanswered:
         counts |= {f"answers {status}": n for status, n in client.statuses.items()}
         counts["refusals"] = sum(n for status, n in client.statuses.items() if status >= "4")
+        counts |= by_reason(client.codes)
     return counts
+
+
+def by_reason(refused: Mapping[str, float]) -> Counts:
+    """Counts of refusals by reason, and of all of these.
+
+    Refusals without Redis are left out: most of them precede admission, which counts the others.
+    """
+    counts = {
+        f"refusals {reason}": count
+        for reason, count in refused.items()
+        if count and reason != REDIS_REASON
+    }
+    return {**counts, "refusals with Redis": sum(counts.values())}
 
 
 def by_prometheus(prometheus: Prometheus) -> Counts:
@@ -144,7 +159,8 @@ def by_prometheus(prometheus: Prometheus) -> Counts:
     for labels, value in ask(prometheus, f"sum by (status) ({answers})"):
         counts[f"answers {labels['status']}"] = value
         counts["refusals"] += value * (labels["status"] >= "4")
-    return counts
+    refused = ask(prometheus, "sum by (reason) (atelier_jobs_refused_total)")
+    return counts | by_reason({labels["reason"]: value for labels, value in refused})
 
 
 def ask(prometheus: Prometheus, expr: str) -> list[tuple[Mapping[str, str], float]]:
@@ -161,23 +177,34 @@ def differences(counted: Mapping[str, Counts]) -> list[str]:
     return [f"{name}: {by}" for name, by in counts_by_name.items() if len(set(by.values())) > 1]
 
 
+def size_of(minutes: float) -> Size:
+    """Acts and orders of a run of some minutes, which spares front ends."""
+    span_s = 60 * minutes
+    acts, orders = round(span_s / ACT_EVERY_S), round(span_s / (SPARING * ORDER_EVERY_S))
+    return Size(span_s, acts, orders, FRONTS)
+
+
+def faults_of(run: Watched) -> list[str]:
+    """Broken invariants and different counts of a finished run."""
+    faults = [str(breach) for breach in breaches(run.history)]
+    return faults + [f"counted differently: {fault}" for fault in differences(run.counted)]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.watched", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10, help="of chaos (default: 10)")
     parser.add_argument("--seed", type=int, help="of the plan (default: a new one)")
     args = parser.parse_args()
     seed = secrets.randbelow(2**32) if args.seed is None else args.seed
-    span_s = 60 * args.minutes
-    acts, orders = round(span_s / ACT_EVERY_S), round(span_s / (SPARING * ORDER_EVERY_S))
-    say(f"seed {seed}: {acts} acts and {orders} orders in {args.minutes:g} minutes")
+    size = size_of(args.minutes)
+    say(f"seed {seed}: {size.acts} acts and {size.orders} orders in {args.minutes:g} minutes")
     folder = Path(tempfile.mkdtemp(prefix="watched-"))
-    run = Watched(folder, seed, Size(span_s, acts, orders, FRONTS), say)
-    history = asyncio.run(run.run())
+    run = Watched(folder, seed, size, say)
+    asyncio.run(run.run())
     for source, counts in run.counted.items():
         say(f"{source}: {counts}")
     say(f"{run.unanswered} requests of clients had no answer")
-    faults = [str(breach) for breach in breaches(history)]
-    faults += [f"counted differently: {fault}" for fault in differences(run.counted)]
+    faults = faults_of(run)
     for fault in faults:
         say(fault)
     if faults:

@@ -48,6 +48,11 @@ def test_a_file_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert load_settings().models["flux"].source == "/weights"
 
 
+def test_an_empty_region_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATELIER_USAGE__REGION", "")
+    assert load_settings().usage.region is None
+
+
 def test_a_network_for_image_prompts_is_a_source_or_a_table() -> None:
     write(
         '[models.flux]\nsource = "/weights"\n'

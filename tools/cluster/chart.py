@@ -27,19 +27,24 @@ from tools import rules
 from tools.cluster.machines import MACHINES, Machine
 from tools.cluster.merging import Case, Choice, Dumper, Merger, plain, scalar
 from tools.cluster.overlay import K8S, renderer, write
-from tools.cluster.values import Site, Values
+from tools.cluster.values import Backup, Site, Values
 
 CHART = K8S.parent / "helm" / "atelier"
+REDIS_PLACES = ("REDIS_HOST", "REDIS_URL", "REDIS_NETWORK")
+"""Placeholders of the components for a Redis outside of the cluster."""
 FORMS = ("tpu", "slice", "gpu", "gpus")
 CAPACITY = ("none", "some", "spot")
+WEIGHTS = Choice("$.Values.weights", ("gcs-fuse", "hyperdisk-ml", "pvc"))
 WHERE = (
-    Choice("$.Values.weights", ("gcs-fuse", "hyperdisk-ml", "pvc")),
-    Choice("$.Values.redis", ("pod", "memorystore")),
+    WEIGHTS,
+    Choice("$.Values.redis", ("pod", "memorystore", "external")),
     Choice("$tracing", ("false", "true")),
 )
 """Choices for a whole cluster."""
 OF_POOLS = (Choice("$machine.form", FORMS), Choice("$capacity", CAPACITY))
 """Choices for a pool."""
+OF_ALL_POOLS = tuple(choice.values[0] for choice in WHERE[1:])
+"""Choices for a cluster with which all pools are rendered."""
 LOCAL = "config.kubernetes.io/local-config"
 SUM = "checksum/config"
 TOKEN = re.compile(r"zz-(\w+?)(?:-\d+)?-zz")
@@ -64,10 +69,14 @@ EXPRESSIONS: Mapping[str, str] = {
     "frontendsum": f'{{{{ print {ENV} (include "atelier.frontend" $) | sha256sum }}}}',
     "poolsum": f'{{{{ print {ENV} (include "atelier.pool-toml" {OF_MODEL}) | sha256sum }}}}',
     "redishost": "{{ $.Values.redis_host }}",
+    "redisurl": "{{ $.Values.redis_url }}",
+    "redisnetwork": "{{ $.Values.redis_network }}",
     **{
         name.replace("_", ""): f"{{{{ $site.{name} }}}}"
         for name in ("project", "zone", "registry", "tag", "bucket", "weights_bucket", "store")
     },
+    "region": "{{ $site.region }}",
+    "workertag": "{{ $site.worker_tag }}",
     "weightsdisk": "{{ $site.weights_disk }}",
     "loadbalancer": "{{ $site.load_balancer }}",
     "serviceaccount": "{{ $site.service_account }}",
@@ -167,7 +176,10 @@ class _Values:
     place: str = token("place")
     about: str = ""
     rules: str = "none"
+    backup: Backup = field(default_factory=Backup)
     redis_host: str = ""
+    redis_url: str = ""
+    redis_network: str = ""
     site: Site = field(default_factory=Site)
     env: Mapping[str, str] = field(default_factory=dict)
     frontend: str = ""
@@ -189,14 +201,19 @@ def _models() -> Iterator[_Model]:
 
 
 def renderings() -> Mapping[Case, Sequence[Object]]:
-    """Render the manifests for each combination of the cluster's choices."""
+    """Render the manifests for each combination of the cluster's choices.
+
+    Pools differ by weights alone, so most renderings have only one.
+    """
+    every_pool = [*_models()]
     with TemporaryDirectory() as folder:
         k8s = Path(shutil.copytree(K8S, Path(folder) / "k8s"))
         _tokens_for_places(k8s)
         rendered = {}
         for case in product(*(choice.values for choice in WHERE)):
             weights, in_redis, traced = case
-            values = cast(Values, _Values(weights, in_redis, traced, [*_models()]))
+            models = every_pool if case[1:] == OF_ALL_POOLS else every_pool[:1]
+            values = cast(Values, _Values(weights, in_redis, traced, models))
             rendered[case] = [*_rendered(write(values, "chart", k8s))]
         return rendered
 
@@ -209,10 +226,13 @@ def _tokens_for_places(k8s: Path) -> None:
     site.write_text("".join(lines))
     disk = k8s / "components" / "weights-hyperdisk-ml" / "disk.env"
     disk.write_text(f"disk={token('weightsdisk')}\nzone={token('zone')}\n")
-    for place, name in (("REDIS_HOST", "redishost"), ("=PROJECT", "project")):
-        for file in (k8s / "components").rglob("*.env"):
-            sign = "=" if place.startswith("=") else ""
-            file.write_text(file.read_text().replace(place, f"{sign}{token(name)}"))
+    places = {place: token(place.replace("_", "").lower()) for place in REDIS_PLACES}
+    places["=PROJECT"] = f"={token('project')}"
+    for file in (k8s / "components").rglob("*.env"):
+        text = file.read_text()
+        for place, replacement in places.items():
+            text = text.replace(place, replacement)
+        file.write_text(text)
 
 
 def _rendered(folder: Path) -> Iterator[Object]:
@@ -279,9 +299,12 @@ def generated() -> Mapping[str, str]:
                 item = _summed(item, token("poolsum"))
             text = json.dumps(item).replace(match[0], token("pool"))
             key = (item["kind"], name.replace(match[0], token("pool")))
-            pools.setdefault(key, {})[(*case, *POOLS[int(match[1])])] = json.loads(text)
+            variants = pools.setdefault(key, {})
+            pool = json.loads(text)
+            if variants.setdefault((case[0], *POOLS[int(match[1])]), pool) != pool:
+                raise ValueError(f"{key}: pools differ by more than weights")
     where = [*product(*(choice.values for choice in WHERE))]
-    everywhere = [(*case, *pool) for case in where for pool in POOLS]
+    everywhere = [(weights, *pool) for weights in WEIGHTS.values for pool in POOLS]
     by_hand = {("ConfigMap", "atelier-env"), ("ConfigMap", "atelier-frontend")}
     by_hand |= {("ConfigMap", f"atelier-pool-{token('pool')}")}
     return {
@@ -300,7 +323,7 @@ def generated() -> Mapping[str, str]:
         "templates/pools.yaml": HEAD
         + EACH_POOL
         + "".join(
-            filled_in(Merger((*WHERE, *OF_POOLS), quoting).document(variants, everywhere))
+            filled_in(Merger((WEIGHTS, *OF_POOLS), quoting).document(variants, everywhere))
             for key, variants in pools.items()
             if key not in by_hand and key[0] != "ComputeClass"
         )

@@ -29,6 +29,8 @@ GPU_ENV = [
 ]
 SPOT_GRACE_S = 15
 CLASS = "compute-class.yaml"
+REDIS = {"memorystore": "memorystore", "external": "redis-external"}
+"""Components that replace the pod of Redis."""
 RULES = {"managed": "Rules", "operator": "PrometheusRule"}
 
 Object = dict[str, Any]
@@ -76,6 +78,10 @@ def write(values: Values, name: str, k8s: Path = K8S) -> Path:
         raise ValuesError("site: kustomize has these names from deploy/k8s/site/site.env")
     if values.redis_host:
         raise ValuesError("redis_host: kustomize has it from deploy/k8s/components/memorystore")
+    if values.redis_url or values.redis_network:
+        raise ValuesError(
+            "redis_url, redis_network: kustomize has them from deploy/k8s/components/redis-external"
+        )
     shutil.rmtree(folder, ignore_errors=True)
     for path, content in files(values, name).items():
         file = folder / path
@@ -109,7 +115,7 @@ def files(values: Values, name: str) -> Mapping[str, str]:
         if model.capacity:
             contents[f"{folder}/{CLASS}"] = plain(compute_class(values, model))
     if values.rules != "none":
-        contents["rules.yaml"] = rules.manifest(RULES[values.rules])
+        contents["rules.yaml"] = rules.manifest(RULES[values.rules], values.chip_prices)
     return contents
 
 
@@ -175,8 +181,9 @@ def _overlay(values: Values) -> Object:
     """Return the kustomization of a cluster's overlay."""
     components = ["../../site", f"{COMPONENTS}/gke", f"{COMPONENTS}/weights-{values.weights}"]
     components += [f"{COMPONENTS}/compile-cache"]
-    components += [f"{COMPONENTS}/memorystore"] if values.redis == "memorystore" else []
+    components += [f"{COMPONENTS}/{REDIS[values.redis]}"] if values.redis in REDIS else []
     components += [f"{COMPONENTS}/tracing"] if values.tracing else []
+    components += [f"{COMPONENTS}/backup"] if values.backup.schedule else []
     generators: list[Object] = []
     transformers = [plain(ANYWHERE)] if any(model.capacity for model in values.models) else []
     if values.weights == "hyperdisk-ml":
@@ -193,8 +200,15 @@ def _overlay(values: Values) -> Object:
         "resources": ["../../base", *_resources(values)],
         "components": components,
         **({"configMapGenerator": generators} if generators else {}),
+        **({"patches": [_schedule(values)]} if values.backup.schedule else {}),
         **({"transformers": transformers} if transformers else {}),
     }
+
+
+def _schedule(values: Values) -> Object:
+    """Return the kustomize patch of the schedule of backups."""
+    ops = [_replace("/spec/schedule", values.backup.schedule)]
+    return {"target": {"kind": "CronJob", "name": "atelier-backup"}, "patch": plain(ops)}
 
 
 def _resources(values: Values) -> Iterator[str]:

@@ -35,6 +35,12 @@ QUOTABLE = r'^[^"\\\x00-\x1f\x7f]+$'
 """Pattern of texts that can be quoted in PromQL and YAML."""
 LINE = r"^[^\n\r]*$"
 """Pattern of single-line texts."""
+REDIS_URL = r"^$|^rediss?(\+sentinel)?://[^\s\"\\]+$"
+"""Pattern of addresses of Redis."""
+NETWORK = r"^$|^[0-9a-fA-F.:]+/[0-9]+$"
+"""Pattern of networks as CIDR."""
+SCHEDULE = r"^$|^[0-9*/,A-Za-z-]+( [0-9*/,A-Za-z-]+){4}$"
+"""Pattern of cron's schedules."""
 LABEL = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
 """Pattern of Kubernetes names and labels."""
 LONGEST_LABEL = 63
@@ -226,15 +232,33 @@ class Model(Part):
         return "\n".join(tables)
 
 
+class Price(Part):
+    """Price of a chip per hour, with its share of the machine."""
+
+    standard: float | None = Field(None, gt=0)
+    """On machines that are not spot ones."""
+    spot: float | None = Field(None, gt=0)
+    """On spot machines."""
+
+
+class Backup(Part):
+    """Backups of Redis into the store."""
+
+    schedule: str = Field("", pattern=SCHEDULE)
+    """Times of backups, as five fields of cron in UTC. Default: no backups by themselves."""
+
+
 class Site(Part):
     """Names of a site; missing ones are derived from the project."""
 
     project: Quotable = ""
     """Google Cloud project."""
     region: Quotable = ""
-    """Region of the registry."""
+    """Region of the cluster and its registry; the usage ledger records it."""
     tag: Quotable = ""
-    """Tag of the images. Default: the chart's version."""
+    """Tag of the front ends' image. Default: the chart's version."""
+    worker_tag: Quotable = ""
+    """Tag of the workers' images. Default: `tag`."""
     registry: Quotable = ""
     """Registry of the images."""
     bucket: Quotable = ""
@@ -271,20 +295,38 @@ class Values(Part):
     weights: Literal["gcs-fuse", "hyperdisk-ml", "pvc"] = "gcs-fuse"
     """Source of the weights: a bucket, a disk that many machines read, or a volume from the
     snapshot `atelier-weights`."""
-    redis: Literal["pod", "memorystore"] = "pod"
-    """Redis of the queue: a pod with a disk, or Memorystore."""
+    redis: Literal["pod", "memorystore", "external"] = "pod"
+    """Redis of the queue: a pod with a disk, Memorystore, or another server of yours."""
     redis_host: Quotable = ""
     """Address of the Memorystore; kustomize reads it from components/memorystore."""
+    redis_url: str = Field("", pattern=REDIS_URL)
+    """Address of an external Redis or of its Sentinels (`redis.url` of the settings); kustomize
+    reads it from components/redis-external."""
+    redis_network: str = Field("", pattern=NETWORK)
+    """Network of the servers of an external Redis, as CIDR, which front ends and workers may
+    reach; kustomize reads it from components/redis-external."""
     tracing: bool = False
     """Whether to send spans to Managed OpenTelemetry for GKE."""
     rules: Literal["managed", "operator", "none"] = "none"
     """Recording rules and alerts: for Google's Prometheus, for the Prometheus Operator, or none."""
+    backup: Backup = Backup()
+    """Backups of Redis into the store."""
+    prices: dict[Annotated[str, Field(pattern=QUOTABLE)], Price] = Field(default_factory=dict)
+    """Prices by kind of chip, for the dashboard of costs. Default: the examples of
+    deploy/prometheus/rules/prices.yaml."""
     site: Site = Site()
     """Names of the site; kustomize reads them from site/site.env."""
     env: dict[str, Annotated[str, Field(pattern=LINE)]] = Field(default_factory=dict)
     """Further settings of front ends and workers, as environment variables."""
     frontend: str = ""
     """Settings of front ends in TOML, in place of base/frontend.toml."""
+
+    @property
+    def chip_prices(self) -> dict[tuple[str, bool], float]:
+        """Price per hour by chip, and by whether its machine is a spot one."""
+        by_kind = {(chip, True): price.spot for chip, price in self.prices.items()}
+        by_kind |= {(chip, False): price.standard for chip, price in self.prices.items()}
+        return {machine: price for machine, price in by_kind.items() if price is not None}
 
     @property
     def place(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from service.jobs.model.job import CLIENT_ERRORS
 from tools.dashboards.panels import Dashboard, Panel, Query, Row
 from tools.dashboards.queries import CHOSEN, MODEL
 
@@ -20,14 +21,19 @@ def at_present(metric: str, where: str = CHOSEN) -> str:
     return LATEST.format(f"{metric}{{{where}}}")
 
 
-def of_api(extra: str = "") -> str:
-    """Query the number of API requests in the dashboard's time range."""
-    where = f'route=~"/v1/.+"{extra}'
-    return f"sum(increase(atelier_http_requests_total{{{where}}}[$__range]))"
+def budget_left(bad: str, every: str, allowed: float, by: str) -> str:
+    """Query the share of an error budget that is left in the dashboard's time range.
+
+    Args:
+        bad: counter of what the budget is for.
+        every: counter of all events.
+        allowed: share of the events that may be bad.
+    """
+    total_bad, total = (f"sum by ({by}) (increase({metric}[$__range]))" for metric in (bad, every))
+    return f"1 - {total_bad} / ({allowed:g} * {total} > 0)"
 
 
-FAILED_REQUESTS = of_api(',status=~"5.."')
-BUDGET = f"1 - ({FAILED_REQUESTS} or vector(0)) / (0.001 * {of_api()} > 0)"
+SERVICES_FAULT = f'{CHOSEN},reason!~"{"|".join(sorted(CLIENT_ERRORS))}"'
 
 COST = Row(
     "Cost",
@@ -64,15 +70,6 @@ COST = Row(
             unit="percentunit", kind="stat", width=4, height=5, top=1,
         ),
         Panel(
-            5,
-            "Error budget left",
-            "Of the 0.1 % of requests that may fail, in the selected time range: select 30 days for"
-            " the objective's own. Below 0 the budget is spent.",
-            (Query(BUDGET),),
-            unit="percentunit", kind="stat", width=4, height=5, top=1, first="red",
-            thresholds=((0, "orange"), (0.5, "green")),
-        ),
-        Panel(
             6,
             "Workers by version",
             "Also by checkpoint: several of one model while a change is rolled out.",
@@ -81,7 +78,7 @@ COST = Row(
                 f"({at_present('atelier_worker_info')})",
                 "{{model}} {{version}} {{checkpoint}}",
             ),),
-            kind="bargauge", width=4, height=5,
+            kind="bargauge", height=5,
         ),
         Panel(
             10,
@@ -104,6 +101,57 @@ COST = Row(
             "Per hour.",
             (Query(f"model:atelier_spend:dollars_per_hour{{{CHOSEN}}}", "{{model}}"),),
             unit="currencyUSD", stacked=True,
+        ),
+    ),
+)  # fmt: skip
+
+OBJECTIVES = Row(
+    "Error budgets",
+    (
+        Panel(
+            5,
+            "Error budget left",
+            "Of the 0.1 % of requests that may get a 5xx, for those that submit jobs and for all"
+            " others, in the selected time range: select 30 days for the objective's own. Below 0"
+            " the budget is spent.",
+            (Query(
+                budget_left(
+                    'atelier_api_requests_total{outcome="failed"}',
+                    "atelier_api_requests_total", 0.001, "class",
+                ),
+                "{{class}}",
+            ),),
+            unit="percentunit", kind="bargauge", height=5, top=1, first="red",
+            thresholds=((0, "orange"), (0.5, "green")),
+        ),
+        Panel(
+            7,
+            "Error budget left: failed jobs",
+            "Of the 1 % of jobs that may fail without a fault of their request.",
+            (Query(
+                budget_left(
+                    f"atelier_job_failures_total{{{SERVICES_FAULT}}}",
+                    f'atelier_jobs_ended_total{{{CHOSEN},outcome!="canceled"}}', 0.01, "model",
+                ),
+                "{{model}}",
+            ),),
+            unit="percentunit", kind="bargauge", height=5, top=1, first="red",
+            thresholds=((0, "orange"), (0.5, "green")),
+        ),
+        Panel(
+            8,
+            "Error budget left: late jobs",
+            "Of the 5 % of jobs that may miss their deadline or, without one, wait longer than"
+            " `models.NAME.objective_s`.",
+            (Query(
+                budget_left(
+                    f'atelier_jobs_in_time_total{{{CHOSEN},outcome="missed"}}',
+                    f"atelier_jobs_in_time_total{{{CHOSEN}}}", 0.05, "model",
+                ),
+                "{{model}}",
+            ),),
+            unit="percentunit", kind="bargauge", height=5, top=1, first="red",
+            thresholds=((0, "orange"), (0.5, "green")),
         ),
     ),
 )  # fmt: skip
@@ -226,5 +274,5 @@ COSTS = Dashboard(
     "Atelier: cost",
     "Spending, outputs, capacity and the remaining error budget.",
     (MODEL,),
-    (COST, MADE, CAPACITY, LEDGER),
+    (COST, OBJECTIVES, MADE, CAPACITY, LEDGER),
 )

@@ -334,6 +334,21 @@ QUEUE = Row(
             (Query("atelier_queue_up", "{{instance}}"),),
             top=1, first="red", thresholds=((1, "green"),), links=(READINESS,),
         ),
+        Panel(
+            36,
+            "Memory of Redis",
+            "At its limit (`maxmemory`) Redis refuses jobs; alerts fire at 80 and 95 % of it."
+            " Without a limit there is only the used memory.",
+            (Query("max by (kind) (atelier_redis_memory_bytes)", "{{kind}}"),),
+            unit="bytes", links=(READINESS,),
+        ),
+        Panel(
+            37,
+            "Age of the last backup",
+            "Of `atelier backup`; empty if there was none. An alert fires at two days.",
+            (Query("max(atelier_backup_age_seconds)"),),
+            unit="s", thresholds=((2 * 86400, "red"),),
+        ),
     ),
 )  # fmt: skip
 

@@ -31,7 +31,8 @@ LABELS = {
     "gen_ai_request_model": "the registered model that the request names",
     "gen_ai_response_model": "the model whose workers serve it: the same, or the one that it is"
     " derived from",
-    "kind": "of memory `in_use`, `peak`, `limit`; of pauses `model`, `pool`",
+    "kind": "of a device's memory `in_use`, `peak`, `limit`; of Redis' `used`,"
+    " `limit`; of pauses `model`, `pool`",
     "layout": "mesh axes that split a step, `one device` if none does: the pool's layout and, of an"
     " elastic pool, layouts with rows in parallel",
     "method": "an HTTP method, or `other`",

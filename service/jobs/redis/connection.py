@@ -8,6 +8,7 @@ import math
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -305,6 +306,32 @@ def check_server(info: Mapping[str, Any], where: str) -> None:
             f"redis.url: {where} may evict jobs (maxmemory-policy is {policy}); "
             f"run CONFIG SET maxmemory-policy {POLICY} there"
         )
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Memory of a server in bytes."""
+
+    used: int
+    """Bytes that count against the limit: without buffers of replicas and the append-only file."""
+    limit: int | None
+    """`maxmemory`; None: no limit."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the server refuses writes that need memory, as `noeviction` says."""
+        return self.limit is not None and self.used > self.limit
+
+
+async def memory(redis: Redis) -> Memory:
+    """Read a server's memory.
+
+    Raises: redis.exceptions.RedisError: it does not answer.
+    Source: `INFO memory`; the server compares the same difference with its limit.
+    """
+    info = await redis.info("memory")
+    uncounted = info.get("mem_not_counted_for_evict", 0)
+    return Memory(info["used_memory"] - uncounted, info.get("maxmemory") or None)
 
 
 def version(text: str) -> tuple[int, int]:

@@ -72,7 +72,8 @@ All keys have the same hash tag. A cluster keeps them in one slot, so a script m
 | `profiled:ID`                | string | answer to a profile request          | ten minutes       |
 
 Front ends have keys of their own, which no script uses. `{atelier-front}:webhooksecrets` has its
-note below. `{atelier-front}:audit` (hash) contains acts that are not in the stored audit log yet.
+note below. `{atelier-front}:audit` (hash) contains acts that are not in the stored audit log yet,
+`{atelier-front}:backedup` the time of the last backup.
 For the AUTOMATIC1111 endpoint there are the keys of `chosen_model` (the model that a sender chose,
 for 90 days) and of `waiting_jobs` (the jobs that it waits for; removed with the last, or after a
 day).
@@ -124,6 +125,8 @@ LINK_SECRET = FRONT_PREFIX + "linksecret"
 AUDIT = FRONT_PREFIX + "audit"
 """Hash, `ID OUTCOME`: an act of a command or an automatic one, to be stored in the audit log
 (JSON)."""
+BACKED_UP = FRONT_PREFIX + "backedup"
+"""String, time of the last backup in seconds since the epoch."""
 ALIASES = FRONT_PREFIX + "aliases"
 ALIAS_CHANGES = FRONT_PREFIX + "aliaschanges"
 SHADOWS = FRONT_PREFIX + "shadows"

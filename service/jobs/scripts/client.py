@@ -140,6 +140,10 @@ class QueueClient:
         """
         await self._redis.ping()
 
+    async def memory(self) -> connection.Memory:
+        """Read the memory of Redis. Raises: as `connection.memory`."""
+        return await connection.memory(self._redis)
+
     async def run(self, script: Script[Answer]) -> Answer:
         """Run a script by its digest; load it first if the server lacks it."""
         text, arguments = self._text(script), self._arguments(script)

@@ -82,7 +82,9 @@ async def test_a_queue_that_is_lost_goes_on(
     secret = await WebhookSecrets(empty_redis).create("acme")
     await empty_redis.set("another", "program's")
     saved = await read(empty_redis)
+    assert await brief.backup_age_s() is None
     code, name, err = await run()
+    assert 0 <= (await brief.backup_age_s() or 0) < 3600
     assert (
         code == 0
         and re.fullmatch(r"\d{8}T\d{6}Z-[0-9a-f]{6}", name)

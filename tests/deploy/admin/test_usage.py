@@ -16,6 +16,7 @@ import pytest
 
 import atelier
 from service.jobs.storage.object_store import Store, ledger_key
+from tools import rules
 
 NUMBER = iter(range(1, 1_000_000))
 
@@ -276,3 +277,44 @@ def test_an_empty_ledger_is_a_head_alone(
 ) -> None:
     code, text, _ = run(capsys, tmp_path)
     assert code == 0 and len(text.splitlines()) == 1
+
+
+PRICES = Path(rules.__file__).parents[1] / "deploy" / "prometheus" / "rules" / "prices.yaml"
+
+
+def test_costs_are_those_of_the_rules(
+    capsys: pytest.CaptureFixture[str], ledger: Path, tmp_path: Path
+) -> None:
+    """The ledger has 40 chip-seconds of h100 a record, at 4 an hour, and 5 of v6e, at 2.7."""
+    month = ("--by", "tenant", "--month", "2026-11", "--prices")
+    acme, bolt = rows(capsys, ledger, *month, str(PRICES))
+    assert acme["cost"] == pytest.approx(80.8 / 3600 * 4)
+    assert bolt["cost"] == pytest.approx(5 / 3600 * 2.7)
+    manifest = tmp_path / "manifest.yaml"
+    manifest.write_text(rules.manifest("Rules"))
+    assert rows(capsys, ledger, *month, str(manifest)) == [acme, bolt]
+    head, line, _ = run(capsys, ledger, *month, str(PRICES))[1].splitlines()
+    assert (head.split()[-1], line.split()[-1]) == ("COST", "0.09")
+
+
+def test_a_chip_without_a_price_is_named_and_costs_not_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    write(tmp_path, a_record("2026-11-01T00:00:00"))
+    write(tmp_path, a_record("2026-11-01T00:00:00", spot=True, chip="tpu9", tenant="bolt"))
+    arguments = ("--by", "tenant", "spot", "pool", "--prices", str(PRICES))
+    code, text, err = run(capsys, tmp_path, *arguments, "--format", "csv")
+    acme, bolt = csv.DictReader(io.StringIO(text))
+    assert (code, acme["spot"], bolt["spot"]) == (0, "false", "true")
+    assert float(acme["cost"]) > 0 and bolt["cost"] == ""
+    assert err.splitlines() == ["no price for tpu9 on spot machines: its rows have no cost"]
+
+
+@pytest.mark.parametrize("text", ["", "a: [", "groups: []", "- 1", "groups: [{rules: [{}]}]"])
+def test_prices_that_are_none_are_refused(
+    capsys: pytest.CaptureFixture[str], ledger: Path, tmp_path: Path, text: str
+) -> None:
+    file = tmp_path / "prices.yaml"
+    file.write_text(text)
+    code, _, err = run(capsys, ledger, "--prices", str(file))
+    assert code == atelier.EXIT_USAGE and "--prices" in err

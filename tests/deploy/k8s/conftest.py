@@ -17,6 +17,7 @@ VARIANTS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "weights-pvc": ((WEIGHTS, "- ../../components/weights-pvc\n"),),
     "memorystore": ((WEIGHTS, f"{WEIGHTS}- ../../components/memorystore\n"),),
+    "redis-external": ((WEIGHTS, f"{WEIGHTS}- ../../components/redis-external\n"),),
     "tracing": ((WEIGHTS, f"{WEIGHTS}- ../../components/tracing\n"),),
 }
 """Edits of an overlay, by the component that they add."""

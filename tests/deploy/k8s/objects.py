@@ -93,8 +93,16 @@ def pods_of(objects: Iterable[Object], component: str | None = None) -> list[Pod
     return [pods for pods in every if component in (None, pods.component)]
 
 
+def scheduled(objects: Iterable[Object]) -> list[Pods]:
+    """Pods that run on a schedule."""
+    return [pods for job in of_kind(objects, "CronJob") for pods in templates(job)]
+
+
 def templates(workload: Object) -> Iterator[Pods]:
     spec = workload["spec"]
+    if workload["kind"] == "CronJob":
+        yield Pods(workload, spec["jobTemplate"]["spec"]["template"])
+        return
     if workload["kind"] != "LeaderWorkerSet":
         yield Pods(workload, spec["template"])
         return
@@ -132,5 +140,6 @@ def gaps(objects: Iterable[Object]) -> list[str]:
     """Placeholders that a user has to fill in. StatefulSets are skipped: their scripts have words
     in capitals."""
     text = repr([item for item in objects if item["kind"] != "StatefulSet"])
-    placeholders = r"\bPROJECT\b|REGION|REDIS_HOST|SITE|MODEL\b|DISK|\bNAME\b|\bNAMESPACE\b"
+    words = r"\bPROJECT\b|(?<!__)REGION|SITE|MODEL\b|DISK|\bNAME\b|\bNAMESPACE\b"
+    placeholders = rf"{words}|REDIS_HOST|REDIS_URL|REDIS_NETWORK"
     return re.findall(placeholders, text)

@@ -22,6 +22,10 @@ from tools.cluster.shares import filled
 from tools.cluster.values import Values, read
 
 REDIS_HOST = "10.0.0.3"
+SENTINELS = {
+    "redis_url": "redis+sentinel://10.0.0.4:26379,10.0.0.5:26379/atelier",
+    "redis_network": "10.0.0.0/24",
+}
 OTHERS = {
     "all ways": ALL_WAYS,
     "odd texts": ODD,
@@ -33,9 +37,13 @@ OTHERS = {
             "redis_host": REDIS_HOST,
             "tracing": True,
             "rules": "managed",
+            "prices": {"v6e": {"standard": 2.75, "spot": 1}, "NVIDIA X": {"spot": 0.125}},
             "env": {"ATELIER_LOG_LEVEL": "debug"},
             "frontend": '[server]\nhost = "0.0.0.0"\nport = 8000\nkeys = true\n',
         }
+    ),
+    "an external Redis": Values.model_validate(
+        {"models": [A_MODEL], "redis": "external", **SENTINELS}
     ),
     "a disk": Values.model_validate({"models": [A_MODEL], "weights": "hyperdisk-ml"}),
     "the Operator's rules": Values.model_validate({"models": [A_MODEL], "rules": "operator"}),
@@ -51,9 +59,14 @@ def values_of(case: str) -> Values:
 
 def by_kustomize(values: Values, folder: Path) -> tuple[Object, ...]:
     k8s = copied(folder)
-    for file in (k8s / "components" / "memorystore").glob("*.env"):
-        file.write_text(file.read_text().replace("REDIS_HOST", REDIS_HOST))
-    return rendered(write(values.model_copy(update={"redis_host": ""}), "chart", k8s))
+    places = {"REDIS_HOST": REDIS_HOST} | {key.upper(): text for key, text in SENTINELS.items()}
+    for file in (k8s / "components").glob("*/*.env"):
+        text = file.read_text()
+        for place, replacement in places.items():
+            text = text.replace(place, replacement)
+        file.write_text(text)
+    unnamed = dict.fromkeys(("redis_host", *SENTINELS), "")
+    return rendered(write(values.model_copy(update=unnamed), "chart", k8s))
 
 
 def plain(
@@ -107,13 +120,16 @@ def test_its_defaults_are_those_of_the_values() -> None:
     )
 
 
-@pytest.mark.parametrize("change", ["a pool's settings", "what all read", "nothing"])
+@pytest.mark.parametrize(
+    "change", ["a pool's settings", "what all read", "nothing", "the workers' tag"]
+)
 def test_pods_start_anew_whose_settings_changed(change: str) -> None:
     """Pods restart for the same changes as with kustomize's hashed names."""
     edit: dict[str, Any] = {
         "a pool's settings": {"models": [A_MODEL | {"slots": 2}]},
         "what all read": {"models": [A_MODEL], "env": {"ATELIER_LOG_LEVEL": "debug"}},
         "nothing": {"models": [A_MODEL]},
+        "the workers' tag": {"models": [A_MODEL], "site": {"worker_tag": "0.0.9"}},
     }[change]
     before, after = (
         {name_of(item): item["spec"]["template"] for item in of_kind(by_helm(values), "Deployment")}
@@ -151,6 +167,7 @@ def test_models_that_cannot_be_are_refused(change: dict[str, Any], said: str) ->
         ({"models": [A_MODEL, A_MODEL]}, "several would have the pool flux-dev"),
         ({"redis": None}, "redis: say one of pod, memorystore"),
         ({"redis": "memorystore"}, "redis_host: say where"),
+        ({"redis": "external", "redis_url": "redis://r"}, "redis_network: say which"),
         ({"site": {"region": "R", "project": ""}}, "site.project: say which"),
         ({"weights": "hyperdisk-ml"}, "site.zone: say where"),
         ({"site": {"project": "p\nregistry: evil"}}, "project"),

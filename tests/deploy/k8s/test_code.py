@@ -14,12 +14,13 @@ import pytest
 from opentelemetry.sdk.environment_variables import OTEL_RESOURCE_ATTRIBUTES
 
 import atelier
-from deploy.cli import serve, worker
+from deploy.cli import backup, serve, worker
 from service import routing
 from service.settings.section import ConfigError
 from service.settings.settings import load_settings
-from tests.deploy.k8s.objects import environment, exists, gaps, of_kind, pods_of
+from tests.deploy.k8s.objects import environment, exists, gaps, of_kind, pods_of, scheduled
 from tests.deploy.k8s.rendering import (
+    GKE,
     REPOSITORY,
     Object,
     copied,
@@ -63,6 +64,21 @@ def test_commands_are_ateliers(objects: tuple[Object, ...]) -> None:
         assert program in scripts
         assert parser.parse_args(arguments).run in (serve.run, worker.run)
         assert "args" not in pods.container
+
+
+def test_backups_run_as_front_ends_do(variants: dict[str, tuple[Object, ...]]) -> None:
+    """With their image, settings and rights."""
+    objects = variants["values"]
+    (pods,), (front,) = scheduled(objects), pods_of(objects, "frontend")
+    program, *arguments = pods.container["command"]
+    assert program == "atelier" and atelier.parser().parse_args(arguments).run is backup._create
+    assert pods.container["image"] == front.container["image"]
+    assert pods.spec["serviceAccountName"] == front.spec["serviceAccountName"]
+    assert pods.spec["securityContext"] == front.spec["securityContext"]
+    assert settings_of(objects, pods) == settings_of(objects, front).model_copy(
+        update={"server": settings_of(objects, pods).server}
+    )
+    assert pods.owner["spec"]["schedule"] == "*/30 3 * * mon-fri"
 
 
 def test_settings_load_and_name_each_workload(objects: tuple[Object, ...]) -> None:
@@ -179,9 +195,9 @@ def test_paths_of_the_settings_are_mounted(objects: tuple[Object, ...]) -> None:
             assert settings.store_url.startswith(f"{settings.state_dir}/")
 
 
-@pytest.mark.parametrize("document", ["docs/operations/gke.md", "docs/operations/runbook.md"])
+@pytest.mark.parametrize("document", ["gke.md", "runbook.md", "day-2.md"])
 def test_commands_of_documents_name_what_there_is(document: str) -> None:
-    text = (REPOSITORY / document).read_text()
+    text = (REPOSITORY / "docs" / "operations" / document).read_text()
     mentions = re.findall(rf"\b({'|'.join(KINDS)})/(atelier-[\w-]+)", text)
     assert mentions
     objects = overlay("gke-tpu-v6e")
@@ -192,6 +208,13 @@ def test_commands_of_documents_name_what_there_is(document: str) -> None:
     assert "/proxy/" not in text
     for folder in re.findall(r"kubectl apply --kustomize ([\w/.-]+)(?=\s|`)", text):
         assert rendered(REPOSITORY / folder)
+
+
+@pytest.mark.parametrize("name", GKE)
+def test_workers_record_the_region_of_the_site(name: str) -> None:
+    objects = overlay(name)
+    regions = {settings_of(objects, pods).usage.region for pods in pods_of(objects, "pool")}
+    assert regions == {"REGION"}
 
 
 @pytest.mark.parametrize("name", ["gke-tpu-multihost-spot", "gke-gpu-h100"])
@@ -211,4 +234,6 @@ def test_two_values_in_one_file_are_all_that_is_set(name: str, tmp_path: Path) -
     assert front.container["image"] == (
         "us-east5-docker.pkg.dev/my-project/atelier/atelier-frontend:0.1.0"
     )
-    assert settings_of(objects, front).store_url == "gs://my-project-atelier/store"
+    settings = settings_of(objects, front)
+    assert settings.store_url == "gs://my-project-atelier/store"
+    assert settings.usage.region == "us-east5"

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from models.parallel.jax_internals import coordinator_port
-from tests.deploy.k8s.objects import matches, name_of, namespace_of, of_kind, pods_of
+from tests.deploy.k8s.objects import matches, name_of, namespace_of, of_kind, pods_of, scheduled
 from tests.deploy.k8s.rendering import K8S, OVERLAYS, Object, overlay, rendered
 from tests.deploy.k8s.settings import pool_of, settings_of
 
@@ -31,6 +31,8 @@ LIBTPU = (8471, 8476)
 """Ports of libtpu: GKE's default and LeaderWorkerSet's (TPU_PROCESS_PORT)."""
 TPU_METRICS = 8431
 """Port where libtpu serves metrics to GKE's collectors."""
+ALL_PORTS = {"protocol": "TCP", "port": 0}
+"""Rule without ports."""
 PRIVATE = {"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "169.254.0.0/16"}
 
 
@@ -38,7 +40,7 @@ def flows(objects: Iterable[Object]) -> set[Flow]:
     every = list(objects)
     return {
         (pods.component, *flow)
-        for pods in pods_of(every)
+        for pods in (*pods_of(every), *scheduled(every))
         for policy in of_kind(every, "NetworkPolicy")
         if namespace_of(policy) == pods.namespace
         and matches(policy["spec"]["podSelector"], pods.labels)
@@ -51,7 +53,7 @@ def _flows(objects: list[Object], policy: Object) -> Iterator[tuple[str, str, in
     for direction, rules, peers in (("in", "ingress", "from"), ("out", "egress", "to")):
         for rule in spec.get(rules, []):
             assert rules.capitalize() in spec["policyTypes"]
-            for port in rule["ports"]:
+            for port in rule.get("ports", [ALL_PORTS]):
                 number = port["port"] if port["protocol"] == "TCP" else -port["port"]
                 for peer in rule[peers]:
                     yield from (
@@ -69,7 +71,7 @@ def _names(objects: list[Object], peer: Object, at: str) -> Iterator[str]:
     yield from (name for name in namespaces if name not in our_namespaces)
     components = {
         pods.component
-        for pods in pods_of(objects)
+        for pods in (*pods_of(objects), *scheduled(objects))
         if pods.namespace in namespaces and matches(peer["podSelector"], pods.labels)
     }
     assert components or namespaces != [at] or len(our_namespaces) > 1, peer
@@ -160,6 +162,31 @@ def test_a_memorystore_is_reached_and_nothing_of_redis_is_left(
         (component, "out", "REDIS_HOST/32", 6378) for component in ("frontend", "pool")
     }
     assert {flow[0] for flow in with_pod - without} == {"frontend", "pool", "redis"}
+
+
+def test_an_external_redis_is_reached_at_any_port_of_its_network(
+    variants: dict[str, tuple[Object, ...]],
+) -> None:
+    """Its Sentinels have ports of their own."""
+    external, memorystore = flows(variants["redis-external"]), flows(variants["memorystore"])
+    assert external - memorystore == {
+        (component, "out", "REDIS_NETWORK", 0) for component in ("frontend", "pool")
+    }
+    assert len(memorystore - external) == 2
+    assert {item["kind"] for item in variants["redis-external"]} == {
+        item["kind"] for item in variants["memorystore"]
+    }
+
+
+def test_backups_reach_redis_and_the_store(variants: dict[str, tuple[Object, ...]]) -> None:
+    added = flows(variants["values"]) - flows(overlay("gke-tpu-v6e"))
+    of_front_ends = {
+        flow for flow in flows(overlay("gke-tpu-v6e")) if flow[:2] == ("frontend", "out")
+    }
+    assert {flow for flow in added if "backup" in flow} == {
+        ("redis", "in", "backup", 6379),
+        *(("backup", *flow[1:]) for flow in of_front_ends),
+    }
 
 
 def test_spans_reach_the_collector_that_the_settings_name(

@@ -39,6 +39,15 @@ def appended(file: str, text: str) -> Callable[[Path], None]:
     return edit
 
 
+def replaced(file: str, before: str, after: str) -> Callable[[Path], None]:
+    def edit(manifests: Path) -> None:
+        text = (manifests / file).read_text()
+        assert text.count(before) == 1
+        (manifests / file).write_text(text.replace(before, after))
+
+    return edit
+
+
 def pool_files() -> list[str]:
     """pool.toml files of the overlays; -spot variants use those of the overlay below."""
     names = [name for name in OVERLAYS if name not in SPOT]
@@ -66,3 +75,12 @@ def test_what_both_read_starts_all_of_them_anew(tmp_path: Path) -> None:
     edit = appended("base/atelier.env", "ATELIER_LOG_LEVEL=debug\n")
     expected = {"atelier-frontend", *(f"atelier-pool-{name}" for name in ("flux", "sdxl", "wan"))}
     assert restarted("cpu-demo", tmp_path, edit) == expected
+
+
+@pytest.mark.parametrize("key", ["tag", "worker_tag"])
+@pytest.mark.parametrize("name", ["gke-tpu-multihost", "gke-gpu-h100"])
+def test_front_ends_and_pools_have_tags_of_their_own(name: str, key: str, tmp_path: Path) -> None:
+    edit = replaced("site/site.env", f"\n{key}=0.1.0\n", f"\n{key}=0.2.0\n")
+    front, pools = {"atelier-frontend"}, {*templates(overlay(name))} - {"atelier-frontend"}
+    expected = {"tag": front, "worker_tag": pools - {"atelier-redis"}}[key]
+    assert restarted(name, tmp_path, edit) == expected

@@ -24,6 +24,7 @@ ALL_WAYS = Values.model_validate(
     {
         "namespace": "pictures",
         "cluster": "east",
+        "backup": {"schedule": "*/30 3 * * mon-fri"},
         "models": [
             A_MODEL | {"capacity": WAYS},
             A_MODEL | {"name": "Flux dev 1.0", "chip": "h100", "topology": "4", "capacity": WAYS},

@@ -72,6 +72,37 @@ async def test_a_redis_that_takes_no_writes_is_away(
     assert (await http.post("/v1/generate", json=CAT)).status_code == 202
 
 
+async def test_a_redis_at_its_memory_limit_is_not_ready(
+    http: httpx.AsyncClient, queue: Queue, empty_redis: Redis
+) -> None:
+    await queue.register("pool", SPEC, ready=True)
+    assert [*await redis_memory(http)] == ["used"]
+    await empty_redis.config_set("maxmemory", 2**40)
+    try:
+        is_ready = await http.get("/readyz?only=redis")
+        memory = await redis_memory(http)
+        await empty_redis.config_set("maxmemory", 1)
+        failed = [checks(await http.get(f"/readyz{query}")) for query in ("", "?only=redis")]
+    finally:
+        await empty_redis.config_set("maxmemory", 0)
+    assert is_ready.status_code == 200
+    assert 0 < memory["used"] < memory["limit"] == 2**40
+    assert failed == [["redis"], ["redis"]]
+    assert (await http.get("/readyz?only=redis")).status_code == 200
+
+
+async def redis_memory(http: httpx.AsyncClient) -> dict[str, float]:
+    """Bytes by kind, as the metrics page has them."""
+    page = (await http.get("/metrics")).text
+    families = text_string_to_metric_families(page)
+    return {
+        sample.labels["kind"]: sample.value
+        for family in families
+        if family.name == "atelier_redis_memory_bytes"
+        for sample in family.samples
+    }
+
+
 async def test_a_request_that_no_replica_confirms_is_refused_and_found_by_its_key(
     settings: Settings, redis_url: str, empty_redis: Redis, store: Store
 ) -> None:

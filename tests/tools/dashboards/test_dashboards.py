@@ -137,6 +137,45 @@ def test_installations_are_told_apart(labels: str, tmp_path: Path) -> None:
     promtool("test", "rules", file)
 
 
+BUDGETS_LEFT = {
+    "Error budget left": {'class="generate"': -9, 'class="read"': 1},
+    "Error budget left: failed jobs": {'model="flux"': 0.5},
+    "Error budget left: late jobs": {'model="flux"': 0.25},
+}
+"""Share of the budget after `EVENTS`, by panel and label."""
+EVENTS = {
+    'atelier_api_requests_total{class="generate",outcome="answered"}': 990,
+    'atelier_api_requests_total{class="generate",outcome="failed"}': 10,
+    'atelier_api_requests_total{class="read",outcome="answered"}': 10_000,
+    'atelier_api_requests_total{class="read",outcome="failed"}': 0,
+    'atelier_job_failures_total{model="flux",reason="internal"}': 5,
+    'atelier_job_failures_total{model="flux",reason="invalid_request"}': 60,
+    'atelier_jobs_ended_total{model="flux",outcome="canceled"}': 100,
+    'atelier_jobs_ended_total{model="flux",outcome="failed"}': 65,
+    'atelier_jobs_ended_total{model="flux",outcome="succeeded"}': 935,
+    'atelier_jobs_in_time_total{model="flux",outcome="met"}': 385,
+    'atelier_jobs_in_time_total{model="flux",outcome="missed"}': 15,
+}
+"""Events a minute, by counter."""
+
+
+def test_polls_do_not_refill_the_error_budget(tmp_path: Path) -> None:
+    exprs = {panel["title"]: panel["targets"][0]["expr"] for panel in panels(ALL["atelier-cost"])}
+    queries = [
+        {
+            "expr": f"round({filled_in(exprs[title], '1m', '1h')}, 0.001)",
+            "eval_time": "2h",
+            "exp_samples": [{"labels": f"{{{label}}}", "value": n} for label, n in left.items()],
+        }
+        for title, left in BUDGETS_LEFT.items()
+    ]
+    series = [{"series": name, "values": f"0+{count}x120"} for name, count in EVENTS.items()]
+    file = tmp_path / "budgets.yaml"
+    tests = [{"interval": "1m", "input_series": series, "promql_expr_test": queries}]
+    file.write_text(json.dumps({"evaluation_interval": "1m", "tests": tests}))
+    promtool("test", "rules", file)
+
+
 def test_every_metric_that_is_asked_for_exists() -> None:
     """Includes metrics that have no data on CPUs."""
     queries = [*dashboard_queries("1m", "1h"), *rule_queries()]

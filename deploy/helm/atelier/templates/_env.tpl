@@ -13,10 +13,12 @@ ATELIER_REDIS__CHECK_NAME: 'false'
 ATELIER_REDIS__PASSWORD_FILE: /run/secrets/atelier-redis/password
 {{- if eq $.Values.redis "pod" }}
 ATELIER_REDIS__URL: redis://atelier-redis:6379
-{{- else }}
+{{- else if eq $.Values.redis "memorystore" }}
 ATELIER_REDIS__URL: "rediss://{{ $.Values.redis_host }}:6378"
+{{- else }}
+ATELIER_REDIS__URL: "{{ $.Values.redis_url }}"
 {{- end }}
-{{- if eq $.Values.redis "pod" }}
+{{- if has $.Values.redis (list "pod" "external") }}
 ATELIER_REDIS__USERNAME: atelier
 {{- else }}
 ATELIER_REDIS__USERNAME: 'null'
@@ -27,6 +29,9 @@ ATELIER_STORE__URL: "{{ $site.store }}"
 ATELIER_TRACING__ENDPOINT: http://opentelemetry-collector.gke-managed-otel.svc.cluster.local:4318
 ATELIER_TRACING__GCP_PROJECT: "{{ $site.project }}"
 ATELIER_TRACING__SAMPLE_RATIO: "1"
+{{- end }}
+ATELIER_USAGE__REGION: "{{ $site.region }}"
+{{- if eq $tracing "true" }}
 OTEL_RESOURCE_ATTRIBUTES: "gcp.project_id={{ $site.project }}"
 {{- end }}
 {{- end -}}

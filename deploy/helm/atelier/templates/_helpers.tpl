@@ -3,6 +3,7 @@
 {{- $site := .Values.site | default dict -}}
 {{- $project := required "site.project: say which project of Google Cloud this is" $site.project -}}
 {{- $bucket := $site.bucket | default (printf "%s-atelier" $project) -}}
+{{- $tag := $site.tag | default .Chart.AppVersion -}}
 {{- $registry := $site.registry -}}
 {{- if not $registry -}}
 {{- $region := required "site.region: say which region the registry of the images is in, or site.registry" $site.region -}}
@@ -10,8 +11,10 @@
 {{- end -}}
 {{- dict
   "project" $project
+  "region" ($site.region | default "")
   "registry" $registry
-  "tag" ($site.tag | default .Chart.AppVersion)
+  "tag" $tag
+  "worker_tag" ($site.worker_tag | default $tag)
   "bucket" $bucket
   "weights_bucket" ($site.weights_bucket | default (printf "%s-atelier-weights" $project))
   "store" ($site.store | default (printf "gs://%s/store" $bucket))
@@ -26,6 +29,17 @@
 {{- /* Matchers of this install's series, as they stand in a text of YAML. */ -}}
 {{- define "atelier.place" -}}
 namespace=\"{{ .Release.Namespace }}\"{{ with .Values.cluster }}, cluster=\"{{ . }}\"{{ end }}
+{{- end -}}
+
+{{- /* Rules of prices in place of the examples; tools/rules.py writes the same. */ -}}
+{{- define "atelier.prices" -}}
+{{- range $chip, $price := .Values.prices }}
+{{- range $kind := list "standard" "spot" }}
+{{- with get $price $kind }}
+{{- printf "        - {record: atelier:chip_price:dollars_per_hour, expr: vector(%s), labels: {chip: %q, spot: %q}}\n" (toJson .) $chip (eq $kind "spot" | toString) }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- end -}}
 
 {{- /* Mistakes that the schema cannot see; tools/cluster/values.py finds them, too. */ -}}
@@ -50,7 +64,7 @@ namespace=\"{{ .Release.Namespace }}\"{{ with .Values.cluster }}, cluster=\"{{ .
 {{- fail (printf "models: %s: pool_settings.drain_s: pods have less time" .name) -}}
 {{- end -}}
 {{- end -}}
-{{- range $key, $known := dict "weights" (list "gcs-fuse" "hyperdisk-ml" "pvc") "redis" (list "pod" "memorystore") -}}
+{{- range $key, $known := dict "weights" (list "gcs-fuse" "hyperdisk-ml" "pvc") "redis" (list "pod" "memorystore" "external") -}}
 {{- if not (has (get $.Values $key) $known) -}}
 {{- fail (printf "%s: say one of %s" $key (join ", " $known)) -}}
 {{- end -}}
@@ -60,6 +74,10 @@ namespace=\"{{ .Release.Namespace }}\"{{ with .Values.cluster }}, cluster=\"{{ .
 {{- end -}}
 {{- if eq .Values.redis "memorystore" -}}
 {{- $_ := required "redis_host: say where the Memorystore is" .Values.redis_host -}}
+{{- end -}}
+{{- if eq .Values.redis "external" -}}
+{{- $_ := required "redis_url: say where the Redis or its Sentinels are" .Values.redis_url -}}
+{{- $_ := required "redis_network: say which network its servers are in" .Values.redis_network -}}
 {{- end -}}
 {{- end -}}
 
