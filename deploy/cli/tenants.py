@@ -1,4 +1,4 @@
-"""`atelier tenants`: set, list, remove, export and import tenants."""
+"""`atelier tenants`: set, list, remove, erase, export and import tenants."""
 
 from __future__ import annotations
 
@@ -30,6 +30,12 @@ def add(commands: Commands) -> None:
     remove = acts.add_parser("remove", help="remove a tenant's record")
     remove.add_argument("name", metavar="NAME", help="tenant")
     remove.set_defaults(run=_remove)
+    erase = acts.add_parser(
+        "erase", help="delete a tenant's keys, jobs, batches, files, adapters, webhooks and record"
+    )
+    erase.add_argument("name", metavar="NAME", help="tenant")
+    erase.add_argument("--yes", action="store_true", help="confirm: nothing brings it back")
+    erase.set_defaults(run=_erase)
     export = acts.add_parser("export", help="print all records as TOML")
     export.set_defaults(run=_export)
     taken = acts.add_parser("import", help="put the tenants of a settings file into Redis")
@@ -38,9 +44,9 @@ def add(commands: Commands) -> None:
         "--replace", action="store_true", help="remove tenants that the file does not name"
     )
     taken.set_defaults(run=_import)
-    for act in (shown, change, remove, export, taken):
+    for act in (shown, change, remove, erase, export, taken):
         add_settings(act)
-    for act in (change, remove, taken):
+    for act in (change, remove, erase, taken):
         add_reason(act)
 
 
@@ -71,6 +77,14 @@ def _remove(args: argparse.Namespace) -> int:
     tenants.remove(settings_of(args), args.name, args.reason)
     say(f"removed {args.name}")
     return 0
+
+
+def _erase(args: argparse.Namespace) -> int:
+    from deploy.admin import erasure
+
+    if not args.yes:
+        raise UsageError("--yes: confirm it; nothing but a backup brings the data back")
+    return _used(lambda: erasure.erase(settings_of(args), args.name, args.reason))
 
 
 def _export(args: argparse.Namespace) -> int:

@@ -166,6 +166,19 @@ class CancelBatch(Script["BatchState | None"]):
 
 
 @dataclass(frozen=True)
+class RemoveBatch(Script[bool]):
+    """Remove a batch that has ended."""
+
+    batch: str
+    tenant: str
+
+    @staticmethod
+    def parse(answer: str) -> bool:
+        """Return whether it is gone; False: it has not ended."""
+        return answer != "open"
+
+
+@dataclass(frozen=True)
 class ReleaseBatch(ScriptWithoutAnswer):
     """Release the lease of a batch so that another front end can continue it."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import tomllib
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 import yaml
 
 from tests.deploy.docker.tools import run
+from tests.deploy.k8s.charts import OWN
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = ROOT / ".github" / "workflows"
@@ -23,7 +25,7 @@ WORKFLOW: dict[str, Any] = yaml.safe_load(FILE.read_text("utf-8"))
 JOBS: dict[str, Any] = WORKFLOW["jobs"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 PINNED = re.compile(r"^\s*- uses: [\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$")
-SWITCHES = {"publish": "PUBLISH_PYPI", "images": "PUBLISH_IMAGES"}
+SWITCHES = {"publish": "PUBLISH_PYPI", "images": "PUBLISH_IMAGES", "chart": "PUBLISH_IMAGES"}
 
 
 def steps() -> Iterator[dict[str, Any]]:
@@ -135,3 +137,42 @@ def test_images_are_those_of_the_compose_file() -> None:
     }
     for each in JOBS["images"]["strategy"]["matrix"]["include"]:
         assert (ROOT / "deploy" / "docker" / f"{each['file']}.Dockerfile").is_file()
+
+
+PUSHES = """#!/bin/sh
+echo "$@" >> arguments
+echo "Pushed: $3/atelier:1" >&2
+{digest}
+"""
+"""Replacement of Helm for pushes, which reports like Helm."""
+
+
+def test_the_chart_is_packed_as_the_version(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "deploy" / "helm", tmp_path / "deploy" / "helm")
+    path = f"{os.environ['PATH']}:{OWN.parent}"
+    process = bash(step("chart", "Pack"), tmp_path, PATH=path)
+    assert process.returncode == 0, process.stderr
+    (packed,) = (tmp_path / "packed").iterdir()
+    assert packed.name == f"atelier-{PROJECT['version']}.tgz"
+
+
+@pytest.mark.parametrize(
+    ("digest", "code", "output"),
+    [("echo Digest: sha256:ab", 0, "digest=sha256:ab\n"), ("", 1, "")],
+    ids=["pushed", "without a digest"],
+)
+def test_the_chart_is_pushed_and_its_digest_attested(
+    tmp_path: Path, digest: str, code: int, output: str
+) -> None:
+    program = tmp_path / "bin" / "helm"
+    packed, written = tmp_path / "packed" / "atelier-1.tgz", tmp_path / "output"
+    for file in (program, packed):
+        file.parent.mkdir()
+        file.write_text(PUSHES.format(digest=digest))
+        file.chmod(0o755)
+    path = f"{program.parent}:{os.environ['PATH']}"
+    variables = {"PATH": path, "CHARTS": "ghcr.io/a/charts", "GITHUB_OUTPUT": str(written)}
+    process = bash(step("chart", "Push"), tmp_path, **variables)
+    assert (process.returncode, written.read_text()) == (code, output), process.stderr
+    pushed = (tmp_path / "arguments").read_text().split()
+    assert pushed == ["push", "packed/atelier-1.tgz", "oci://ghcr.io/a/charts"]

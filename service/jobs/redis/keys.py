@@ -147,6 +147,13 @@ def reusable_job(tenant: str, digest: str) -> str:
     return f"{FRONT_PREFIX}drawn:{tenant}:{digest}"
 
 
+def of_tenant(tenant: str) -> list[str]:
+    """Patterns of keys with a tenant's name that otherwise expire by themselves."""
+    names = [f"{PREFIX}used:{tenant}", f"{PREFIX}compiling:{tenant}"]
+    names += [f"{PREFIX}idempotency:{tenant}:*", reusable_job(tenant, "*")]
+    return [*names, chosen_model(tenant), waiting_jobs(tenant)]
+
+
 def job(job_id: str) -> str:
     """Hash of one job."""
     return f"{PREFIX}job:{job_id}"

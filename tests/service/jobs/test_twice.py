@@ -19,6 +19,7 @@ from service.jobs.batches import (
     KeepBatch,
     RecordLine,
     ReleaseBatch,
+    RemoveBatch,
     RemoveFile,
 )
 from service.jobs.ledger_files import ReadTotals, TrimLedger
@@ -171,12 +172,14 @@ async def batch(queue: Queue, hasty: Queue) -> list[object]:
     responses += [done and (done.state, done.total, done.completed, done.failed)]
     responses += [await queue.record_batch(second, window_s=60, max_open=1, max_files=4)]
     responses += [await queue.run(CancelBatch(second.id, "acme"))]
+    responses += [await queue.run(RemoveBatch(second.id, "acme"))]
     claimed = await queue.take_batch("third", NO_LEASE_S)
     responses += [
         claimed and claimed.state,
         await queue.move_batch(second.id, "third", BatchState.CANCELLED),
     ]
     responses += [await queue.batches("acme"), len(await queue.files("acme"))]
+    responses += [await queue.run(RemoveBatch(second.id, "acme")), await queue.batches("acme")]
     await queue.run(RemoveFile(file.id, "acme"))  # the repeat finds none
     await hasty.run(ForgetBatches(0))
     return [*responses, await queue.batches("acme"), await queue.files("acme")]
