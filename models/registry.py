@@ -115,7 +115,7 @@ def load(
         return _load_file(name, file, dtype, defaults, base, how)
     if base is not None:
         raise CheckpointError(f"{source}: no such file; only a single file of weights has a base")
-    folder, how = with_parts(resolve(source), parts), {**how, "parts": tuple(parts)}
+    folder, how = with_parts(resolve(source, without=parts), parts), {**how, "parts": tuple(parts)}
     class_name = _class_of(folder, how)
     model_family = family_of(class_name)
     load_family = model_family.loader(class_name)
@@ -147,7 +147,8 @@ def _load_file(
     if model_family is None or model_family.single_files is None:
         raise UnsupportedCheckpoint(f"{file}: single files of {class_name} are not supported")
     if further := model_family.single_files.patterns(keys):
-        folder = resolve(base or base_of(file), patterns=(*CONFIGS, *further))
+        patterns = (*CONFIGS, *further)
+        folder = resolve(base or base_of(file), patterns=patterns, without=how["parts"])
     folder, how = with_parts(folder, how["parts"]), {**how, "parts": tuple(how["parts"])}
     load_family, swap_experts = model_family.loader(class_name), how.pop("swap_experts")
     if "swap_experts" in model_family.options:

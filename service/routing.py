@@ -25,6 +25,7 @@ from service.routes import (
     verify,
 )
 from service.routes.compat import hugging_face
+from service.routes.compat.a1111 import control_lists
 from service.routes.compat.a1111 import endpoint as a1111
 from service.routes.compat.fal import endpoint as fal
 from service.routes.compat.mcp import endpoint as mcp
@@ -47,6 +48,7 @@ COMPATIBLE_ENDPOINTS = (
     responses.ENDPOINT,
     hugging_face.ENDPOINT,
     a1111.ENDPOINT,
+    control_lists.ENDPOINT,
     replicate.ENDPOINT,
     fal.ENDPOINT,
     files.ENDPOINT,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Set
 from dataclasses import fields
 from typing import Any, ClassVar, Self
 
-from models.checkpoint.notices import notice
+from models.spec.notices import notice
 
 OF_AVERAGING = frozenset(
     {

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from models.checkpoint.direct_io import aligned
-from models.checkpoint.folder import unreadable
+from models.checkpoint.folder import files_below, unreadable
 from models.checkpoint.headers import LENGTH_BYTES, header_stop
 from models.checkpoint.object_file import ObjectReference, reference_of
 from models.checkpoint.weight_file import WeightFile, open_weights
@@ -84,7 +84,7 @@ def _of_programs(file: Path, *, is_single_file: bool) -> bytes | None:
 def _files(place: Path) -> list[Path]:
     if place.is_file():
         return [place]
-    return sorted(path for path in place.rglob("*") if path.is_file())
+    return files_below(place)
 
 
 def _whole_file(file: Path) -> Iterator[bytes]:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,27 @@ class WeightsError(CheckpointError):
         super().__init__("\n  ".join([head, *lines]))
 
 
+def files_below(folder: Path) -> list[Path]:
+    """Return the files in a folder and its subfolders, sorted; links to folders are followed.
+
+    A link to a folder that contains it leads nowhere. Folders without permission are skipped.
+    """
+    return sorted(_files_below(folder, frozenset()))
+
+
+def _files_below(folder: Path, above: frozenset[tuple[int, int]]) -> Iterator[Path]:
+    status = folder.stat()
+    place = (status.st_dev, status.st_ino)
+    if place in above:
+        return
+    with suppress(PermissionError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                yield from _files_below(folder / entry.name, above | {place})
+            elif entry.is_file():
+                yield folder / entry.name
+
+
 BROKEN = (ArithmeticError, AttributeError, LookupError, TypeError)
 """Exceptions that invalid config values can cause anywhere in the code."""
 
@@ -122,7 +144,7 @@ def read_model_index(folder: Path) -> dict[str, Any]:
             "single-file checkpoints must be converted (in diffusers: from_single_file, "
             "then save_pretrained)"
         )
-    index = _read_json(folder / "model_index.json")
+    index = read_json(folder / "model_index.json")
     if not isinstance(index.get("_class_name"), str):
         raise CheckpointError(f"{folder / 'model_index.json'}: no _class_name, so no known kind")
     return index
@@ -143,7 +165,7 @@ def read_config(folder: Path, component: str) -> dict[str, Any]:
     file = next((home / name for name in names if (home / name).is_file()), None)
     if file is None:
         raise CheckpointError(f"{home}: neither {names[0]} nor {names[1]} in it")
-    return _read_json(file)
+    return read_json(file)
 
 
 def read_scheduler(folder: Path) -> dict[str, Any]:
@@ -166,10 +188,20 @@ def read_defaults(folder: Path) -> dict[str, Any]:
         CheckpointError: invalid JSON, or its `defaults` are not an object.
     """
     file = folder / "atelier.json"
-    defaults = _read_json(file).get("defaults", {}) if file.is_file() else {}
+    defaults = read_json(file).get("defaults", {}) if file.is_file() else {}
     if not isinstance(defaults, dict):
         raise CheckpointError(f"{file}: defaults should be a JSON object of request fields")
     return defaults
+
+
+def default_scheduler(folder: Path, defaults: Mapping[str, Any] | None) -> str | None:
+    """Return the name of the default scheduler of requests, if any; arguments as below.
+
+    Raises: CheckpointError: as `read_defaults`.
+    """
+    chosen = {**read_defaults(folder), **(defaults or {})}
+    name: str | None = (chosen.get("scheduler") or {}).get("name")
+    return name
 
 
 def chosen_defaults(
@@ -194,7 +226,7 @@ def read_reference_px(folder: Path) -> int | None:
         CheckpointError: invalid JSON, or not a positive number.
     """
     file = folder / "atelier.json"
-    side = _read_json(file).get("reference_px") if file.is_file() else None
+    side = read_json(file).get("reference_px") if file.is_file() else None
     if side is not None and (type(side) is not int or side < 1):
         raise CheckpointError(f"{file}: reference_px should be a positive number of pixels")
     return side
@@ -207,14 +239,15 @@ def read_qualities(folder: Path) -> dict[str, Quality]:
         CheckpointError: invalid JSON or preset; names it.
     """
     file = folder / "atelier.json"
-    presets = _read_json(file).get("quality", {}) if file.is_file() else {}
+    presets = read_json(file).get("quality", {}) if file.is_file() else {}
     try:
         return TypeAdapter(dict[str, Quality]).validate_python(presets)
     except ValidationError as error:
         raise CheckpointError(f"{file}: quality: {error}") from error
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
+    """Read an object from a JSON file. Raises: CheckpointError: invalid JSON, or no object."""
     content = file.read_bytes()
     try:
         value = json.loads(content)
@@ -265,7 +298,7 @@ def _files_of(folder: Path, variant: str | None) -> tuple[Path, ...]:
 
 
 def _shards(index: Path) -> tuple[Path, ...]:
-    weight_map = _read_json(index).get("weight_map")
+    weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{index}: no weight_map in it; fetch it again")
     names = sorted({str(name) for name in weight_map.values()})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
@@ -27,6 +28,7 @@ def resolve(
     source: str,
     *,
     patterns: tuple[str, ...] = PATTERNS,
+    without: Collection[str] = (),
     endpoint: str | None = None,
     cache: Path | None = None,
 ) -> Path:
@@ -37,6 +39,7 @@ def resolve(
 
     Args:
         patterns: of the files to download from a hub.
+        without: components whose weights are not downloaded from a hub.
         endpoint, cache: URL of another hub, folder of another cache; default: huggingface_hub's,
             from its environment variables.
 
@@ -57,6 +60,7 @@ def resolve(
             match["repo"],
             revision=match["revision"],
             allow_patterns=list(patterns),
+            ignore_patterns=[f"{component}/*.safetensors" for component in without],
             endpoint=endpoint,
             cache_dir=cache,
         )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from flax import nnx
 from jax.typing import DTypeLike
 
+from models.checkpoint.folder import default_scheduler
 from models.checkpoint.key_mapping import Renames
 from models.checkpoint.safetensors import ComponentFiles
 from models.checkpoint.single_file import FileFormat, Naming, in_folder
@@ -137,6 +138,7 @@ def load_checkpoint(
         CheckpointError: files that are missing or damaged; arrays that are missing, unexpected or
             of a wrong shape, all of them at once.
     """
+    reading = replace(reading, scheduler=default_scheduler(folder, defaults))
     checkpoint = read(folder, reading)
     check_tiling(reading.vae_tiling, checkpoint.downsampling)
     loaded = reading.networks(

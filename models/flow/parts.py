@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from models.checkpoint.folder import read_config
+from models.checkpoint.folder import read_config, read_scheduler
 from models.checkpoint.key_mapping import Renames
 from models.checkpoint.single_file import Naming
 from models.flow.load import TRANSFORMER, Network
 from models.loading.sources import Reading
+from models.sampling.flow_choice import checkpoint_scheduler
 from models.sampling.flow_match import FlowMatchEuler
 from models.spec.model_spec import ModelSpec
 from models.text.chat import Chat
@@ -43,11 +44,15 @@ Autoencoder = TypeVar("Autoencoder", bound=ParsedConfig)
 
 def read_configs(
     folder: Path,
+    chosen: str | None,
     transformer: type[Transformer],
     text_encoder: type[TextEncoder],
     vae: type[Autoencoder],
 ) -> tuple[Transformer, TextEncoder, Autoencoder, FlowMatchEuler]:
     """Read the configs of a checkpoint's networks as these classes, and its scheduler.
+
+    Args:
+        chosen: scheduler in place of one that is not served.
 
     Raises: ValueError: an unsupported config.
     """
@@ -55,7 +60,7 @@ def read_configs(
         transformer.from_dict(read_config(folder, TRANSFORMER)),
         text_encoder.from_dict(read_config(folder, "text_encoder")),
         vae.from_dict(read_config(folder, "vae")),
-        FlowMatchEuler.from_dict(read_config(folder, "scheduler")),
+        checkpoint_scheduler(read_scheduler(folder), chosen),
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from models.checkpoint.fingerprint import config_digest, fingerprint
-from models.checkpoint.folder import chosen_defaults
+from models.checkpoint.folder import chosen_defaults, read_scheduler
 from models.media.scaling import longest_side
 from models.sampling.flow_choice import FLOW_EVALUATIONS, FLOW_SCHEDULERS
 from models.spec.model_spec import Limits, ModelSpec, Need
@@ -109,6 +109,7 @@ def spec_builder(
 
     def make(name: str, sources: tuple[Path, ...], defaults: Mapping[str, Any]) -> ModelSpec:
         chosen = chosen_defaults(name, sources[0], defaults, fields)
+        scheduler = read_scheduler(sources[0]).get("_class_name")
         return ModelSpec(
             name=name,
             fields=fields,
@@ -116,6 +117,7 @@ def spec_builder(
             task_defaults={task: {**of, **chosen} for task, of in (task_defaults or {}).items()},
             needs={name: of for name, of in (needs or {}).items() if name in fields},
             schedulers=FLOW_SCHEDULERS,
+            scheduler=scheduler if scheduler in FLOW_EVALUATIONS else "",
             evaluations=FLOW_EVALUATIONS,
             bucket_fields=BUCKET_FIELDS,
             fingerprint=fingerprint(*sources),

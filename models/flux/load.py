@@ -6,7 +6,12 @@ from functools import partial
 from pathlib import Path
 
 from models.checkpoint.config_fields import check_fit
-from models.checkpoint.folder import read_config, read_model_index, read_reference_px
+from models.checkpoint.folder import (
+    read_config,
+    read_model_index,
+    read_reference_px,
+    read_scheduler,
+)
 from models.flow import parts
 from models.flow.load import FamilyCheckpoint, Network, load_checkpoint
 from models.flow.spec import optimizations_of
@@ -22,7 +27,7 @@ from models.flux.single_file import CLIP, T5, TRANSFORMER
 from models.flux.spec import spec_of
 from models.loading.preview import flat_image_encoder
 from models.loading.sources import Reading
-from models.sampling.flow_match import FlowMatchEuler
+from models.sampling.flow_choice import checkpoint_scheduler
 from models.text import clip, t5
 from models.vae.config import VaeConfig
 
@@ -43,7 +48,7 @@ def read(folder: Path, reading: Reading) -> FamilyCheckpoint[FluxNetworks, FluxP
     )
     class_name = reading.pipeline or read_model_index(folder)["_class_name"]
     kind = kind_of(class_name, config, vae, read_reference_px(folder))
-    scheduler = FlowMatchEuler.from_dict(read_config(folder, "scheduler"))
+    scheduler = checkpoint_scheduler(read_scheduler(folder), reading.scheduler)
     controls = controls_of(reading, config, kind)
     redux = ReduxCheckpoint.read(reading.image_prompts, config.joint_attention_dim)
     first, second = folder / "text_encoder", folder / "text_encoder_2"

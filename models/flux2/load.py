@@ -32,7 +32,7 @@ STATES = (9, 18, 27)
 def read(folder: Path, reading: Reading) -> FamilyCheckpoint[ChatNetworks, Flux2Pipeline]:
     """Read the configs of a FLUX.2 checkpoint. Raises: ValueError: an unsupported config."""
     config, text, vae, scheduler = parts.read_configs(
-        folder, Flux2Config, Qwen3Config, BatchNormedVaeConfig
+        folder, reading.scheduler, Flux2Config, Qwen3Config, BatchNormedVaeConfig
     )
     states = len(STATES) * text.hidden_size
     check_fit(

@@ -42,8 +42,9 @@ class SingleFiles:
     """Patterns of the base's folders whose weights a file may lack."""
     transformer_keys: str = ""
     """First parts of the transformer's keys after a prefix, for messages; empty: not used."""
-    usual: Mapping[str, str] = field(default_factory=dict)
-    """Folder of the base whose weights only some files lack → prefix of its keys in files."""
+    usual: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Folder of the base whose weights only some files lack → prefixes of keys of files with them.
+    """
     bases: Mapping[str, str] = field(default_factory=dict)
     """Prefix of a key → hub id of the base of files with such a key, unless a base is given. The
     empty prefix is for all files without a prefix of any family."""
@@ -52,8 +53,8 @@ class SingleFiles:
         """Return patterns of the base's weight files that a file with these keys may need."""
         lacking = (
             folder
-            for folder, prefix in self.usual.items()
-            if not any(key.startswith(prefix) for key in keys)
+            for folder, prefixes in self.usual.items()
+            if not any(key.startswith(prefixes) for key in keys)
         )
         return tuple(f"{folder}/*.safetensors" for folder in (*self.from_base, *lacking))
 

@@ -225,6 +225,7 @@ class Reading:
         latent_upsampler: folder, hub id or single file of a network that enlarges latents between
             two passes; None: the checkpoint's own, if any.
         parts: components of the folder that the operator chose (`chosen_parts.py`).
+        scheduler: default scheduler of requests, which replaces a checkpoint's that is not served.
         pipeline: diffusers pipeline class whose inputs are supported; None: the checkpoint's.
         token_buckets: maximum extra work of a padded step, as a fraction; 0: no padding, and each
             size has its own steps.
@@ -244,6 +245,7 @@ class Reading:
     refiner: CheckpointSource | None = None
     latent_upsampler: str | None = None
     parts: Collection[str] = ()
+    scheduler: str | None = None
     pipeline: str | None = None
     token_buckets: float = 0.0
     reader: Reader = FILES

@@ -14,7 +14,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from models.checkpoint.config_fields import check_fit
-from models.checkpoint.folder import read_config
+from models.checkpoint.folder import read_config, read_scheduler
 from models.flow.load import FamilyCheckpoint, Network, load_checkpoint
 from models.loading.preview import MeanLatents
 from models.loading.sources import Reading
@@ -46,7 +46,7 @@ from models.ltx.vocoder_config import (
     VocoderConfig,
     read_vocoder_config,
 )
-from models.sampling.flow_match import FlowMatchEuler
+from models.sampling.flow_choice import checkpoint_scheduler
 from models.spec.model_spec import ModelSpec
 from models.spec.quality_presets import CACHES, OPTIMIZATIONS
 from models.text.gemma3 import Gemma3Config, Gemma3Encoder, renames_of
@@ -131,7 +131,7 @@ def read(folder: Path, reading: Reading) -> FamilyCheckpoint[LTX2Networks, LTX2P
     """Read the configs of an LTX-2 checkpoint. Raises: ValueError: an unsupported config."""
     configs = Configs.read(folder)
     upsampler = find_upsampler(folder, reading.latent_upsampler, configs.vae.latent_channels)
-    scheduler = FlowMatchEuler.from_dict(read_config(folder, "scheduler"))
+    scheduler = checkpoint_scheduler(read_scheduler(folder), None, names=())
 
     def pipeline(spec: ModelSpec, networks: LTX2Networks) -> LTX2Pipeline:
         grid = LatentGrid(configs.vae, configs.audio_vae)

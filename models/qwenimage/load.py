@@ -50,7 +50,7 @@ def read_as(
     Raises: ValueError: an unsupported config.
     """
     config, text, vae, scheduler = parts.read_configs(
-        folder, QwenImageConfig, Qwen25Config, VideoVaeConfig
+        folder, reading.scheduler, QwenImageConfig, Qwen25Config, VideoVaeConfig
     )
     _check_fit(config, vae, text)
     names = renames_of(text, STATES)

@@ -10,7 +10,7 @@ scheduling_flow_match_heun_discrete.py and scheduling_dpmsolver_multistep.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -23,6 +23,7 @@ from models.sampling.flow_heun import flow_heun_plan
 from models.sampling.flow_match import FlowMatchEuler
 from models.sampling.multistep import columns, half_log_snr
 from models.sampling.prediction import of_noisy
+from models.sampling.registry import served_config
 from models.sampling.solver import Solver
 from models.sampling.two_stage import TWO_A_STEP, TwoStageStep
 from models.spec.evaluations import ONE_A_STEP, Evaluations
@@ -80,6 +81,12 @@ _CHOICES: Mapping[str, type[FlowMatchEuler]] = {
     "FlowMatchHeunDiscreteScheduler": ShiftedHeun,
     "DPMSolverMultistepScheduler": ShiftedDPM,
 }
+EULER = "FlowMatchEulerDiscreteScheduler"
+_CHECKPOINTS: Mapping[str, type[FlowMatchEuler]] = {
+    EULER: FlowMatchEuler,
+    "FlowMatchHeunDiscreteScheduler": ShiftedHeun,
+}
+"""Schedulers of checkpoints; a config of DPM-Solver++ defines other sigmas."""
 FLOW_SCHEDULERS: Mapping[str, Mapping[str, Option]] = {name: {} for name in _CHOICES}
 """Schedulers of flow-matching image models, for their specs; none has options."""
 FLOW_EVALUATIONS: Mapping[str, Evaluations] = {
@@ -88,6 +95,23 @@ FLOW_EVALUATIONS: Mapping[str, Evaluations] = {
     if (evaluations := getattr(kind, "EVALUATIONS", ONE_A_STEP)) != ONE_A_STEP
 }
 """Evaluations of the network by scheduler name, for the specs."""
+
+
+def checkpoint_scheduler(
+    config: Mapping[str, Any], chosen: str | None, names: Collection[str] = FLOW_SCHEDULERS
+) -> FlowMatchEuler:
+    """Return the scheduler of a checkpoint's config; without a class, Euler's.
+
+    Args:
+        chosen: default scheduler of its requests, which replaces one that is not served.
+        names: schedulers that its requests may name.
+
+    Raises: ValueError: an unsupported class or value.
+    """
+    classes = [name for name in _CHECKPOINTS if name in names] or [EULER]
+    choices = {name: FLOW_SCHEDULERS[name] for name in names}
+    config = served_config({"_class_name": EULER, **config}, classes, choices, chosen, EULER)
+    return _CHECKPOINTS[config["_class_name"]].from_dict(config)
 
 
 def flow_scheduler(default: FlowMatchEuler, chosen: Mapping[str, Any] | None) -> FlowMatchEuler:

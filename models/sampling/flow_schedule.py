@@ -63,19 +63,13 @@ class FlowMatchSchedule:
 
     @classmethod
     def from_dict(cls: type[Schedule], config: Mapping[str, Any]) -> Schedule:
-        """Read a checkpoint's config.
+        """Read a checkpoint's config; keys of other schedulers are ignored.
 
-        Raises: ValueError: another scheduler's config, or an unsupported value.
+        Raises: ValueError: an unsupported value.
         """
-        kind = config.get("_class_name", "FlowMatchEulerDiscreteScheduler")
-        if kind != "FlowMatchEulerDiscreteScheduler":
-            raise ValueError(f"the scheduler {kind} is not served; FlowMatchEulerDiscrete is")
-        values = {key: value for key, value in config.items() if not key.startswith("_")}
-        unknown = sorted(values.keys() - {field.name for field in fields(cls)})
-        if unknown:
-            raise ValueError(f"scheduler_config.json has unsupported keys: {unknown}")
+        names = {field.name for field in fields(cls)}
         try:
-            return cls(**values)
+            return cls(**{key: value for key, value in config.items() if key in names})
         except ValueError as error:
             raise ValueError(f"scheduler/scheduler_config.json: {error}") from None
 

@@ -1,13 +1,13 @@
 """Registry of schedulers, by a checkpoint's config and by a request's name.
 
 Configs are diffusers' `scheduler_config.json`. They may contain keys of other schedulers, so that
-another scheduler can be made from them. As in diffusers' from_config, a key that only other
-schedulers have is ignored. A key that no scheduler has is rejected.
+another scheduler can be made from them. As in diffusers' from_config, keys that a scheduler does
+not have are ignored; a key that no scheduler has is reported when a checkpoint is loaded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -33,6 +33,7 @@ from models.sampling.tcd import TCD
 from models.sampling.two_stage import TwoStageStep
 from models.sampling.unipc import UniPC, UniPCStep
 from models.spec.evaluations import ONE_A_STEP, Evaluations
+from models.spec.notices import notice
 from models.spec.option import Option, OptionError
 from models.spec.scheduler_names import resolve_scheduler
 
@@ -152,10 +153,42 @@ def options_of(name: str) -> dict[str, Option]:
     return _options(_choice(name).kind)
 
 
+def served_config(
+    config: Mapping[str, Any],
+    classes: Collection[str],
+    choices: Mapping[str, Collection[str]],
+    chosen: str | None,
+    substitute: str,
+) -> dict[str, Any]:
+    """Return a checkpoint's scheduler config as it is served, and report what is passed over.
+
+    Args:
+        classes: classes of a checkpoint's scheduler that its family serves.
+        choices: options of the schedulers that its requests may name.
+        chosen: default scheduler of its requests, which replaces a class that is not served.
+        substitute: class of the config then, unless the chosen scheduler's class is served.
+
+    Raises: ValueError: the class is not served, and no scheduler of `choices` is chosen.
+    """
+    if unknown := sorted(_given(config).keys() - _NAMES):
+        notice(f"the scheduler's config has keys that no scheduler has: {', '.join(unknown)}")
+    name = config.get("_class_name", "without a _class_name")
+    if name in classes:
+        return dict(config)
+    replacement = resolve_scheduler({"name": chosen or ""}, choices)["name"]
+    if replacement not in choices or name in REFUSED:
+        why = REFUSED.get(name) or f"{sorted(classes)} are; choose one as the model's scheduler"
+        raise ValueError(f"the scheduler {name} is not served: {why}")
+    notice(f"the scheduler {name} is not served; {chosen} takes its place")
+    # Requests name the scheduler; the class of the config only has to be served.
+    kinds = {kind: reference for reference, kind in CLASSES.items() if reference in classes}
+    return {**config, "_class_name": kinds.get(CHOICES[replacement].kind, substitute)}
+
+
 def from_config(config: Mapping[str, Any]) -> Scheduler:
     """Build the scheduler of a checkpoint.
 
-    Raises: ValueError: names the unsupported class or key.
+    Raises: ValueError: names the unsupported class or value.
     """
     return _made(_kind(config), config, {})
 
@@ -212,21 +245,22 @@ def _options(kind: type) -> dict[str, Option]:
 
 def _made(kind: type, config: Mapping[str, Any], options: Mapping[str, Any]) -> Scheduler:
     """Build a scheduler from the keys of the config that its class has, then the options."""
-    defaulted = config.get("_use_default_values", ())
-    given = {
-        key: value
-        for key, value in config.items()
-        if not key.startswith("_") and key not in defaulted
-    }
-    unknown = sorted(given.keys() - _NAMES)
-    if unknown:
-        raise ValueError(f"the scheduler's config has unsupported keys: {unknown}")
     names = {entry.name for entry in fields(kind)} - _NOT_IN_CONFIGS
-    values = {key: value for key, value in given.items() if key in names}
+    values = {key: value for key, value in _given(config).items() if key in names}
     scheduler: Scheduler = kind(
         **{key: _read(kind, key, value) for key, value in {**values, **options}.items()}
     )
     return scheduler
+
+
+def _given(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a config, without those that diffusers marks as defaults."""
+    defaulted = config.get("_use_default_values", ())
+    return {
+        key: value
+        for key, value in config.items()
+        if not key.startswith("_") and key not in defaulted
+    }
 
 
 def _read(kind: type, key: str, value: Any) -> Any:

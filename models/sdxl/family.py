@@ -25,6 +25,8 @@ CLASSES: Mapping[str, str] = {
 """Network → its class in `model_index.json`. Other classes are different networks: a distilled
 autoencoder, or a first encoder with a projection, whose pooled output diffusers would use."""
 
+REFINER_ENCODER = "conditioner.embedders.0.model."
+"""Prefix of the only text encoder's keys in files of the refiner."""
 BASE, FROM_IMAGE = "StableDiffusionXLPipeline", "StableDiffusionXLImg2ImgPipeline"
 PIPELINES = (BASE, FROM_IMAGE, "StableDiffusionXLInpaintPipeline")
 
@@ -53,10 +55,14 @@ FAMILY = Family(
     dict.fromkeys(PIPELINES, f"{__package__}.load"),
     options=frozenset({"image_prompts", "controls", "refiner"}),
     single_files=SingleFiles(
-        usual={"vae": "first_stage_model."},
+        usual={
+            "vae": ("first_stage_model.",),
+            "text_encoder": ("conditioner.embedders.0.transformer.", REFINER_ENCODER),
+            "text_encoder_2": ("conditioner.embedders.1.model.", REFINER_ENCODER),
+        },
         bases={
             "": "stabilityai/stable-diffusion-xl-base-1.0",
-            "conditioner.embedders.0.model.": "stabilityai/stable-diffusion-xl-refiner-1.0",
+            REFINER_ENCODER: "stabilityai/stable-diffusion-xl-refiner-1.0",
         },
     ),
     published={

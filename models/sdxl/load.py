@@ -14,7 +14,12 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from models.checkpoint.folder import CheckpointError, read_defaults, read_model_index
+from models.checkpoint.folder import (
+    CheckpointError,
+    default_scheduler,
+    read_defaults,
+    read_model_index,
+)
 from models.control.checkpoint import Controls, load_controls, read_controls, with_controls
 from models.interface.apply_presets import with_presets
 from models.loading.abstract import abstract_module
@@ -74,8 +79,7 @@ def load(
             them at once.
     """
     chosen = {**read_defaults(folder), **(defaults or {})}
-    choice = (chosen.get("scheduler") or {}).get("name")
-    source = Source(folder, file, tuple(reading.parts), choice)
+    source = Source(folder, file, tuple(reading.parts), default_scheduler(folder, defaults))
     parts = read_parts(source)
     scheduler = source.scheduler()
     for config in (source.served(source.config("scheduler")), scheduler):

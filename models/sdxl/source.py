@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from models.checkpoint.fingerprint import config_digest, fingerprint
-from models.checkpoint.folder import read_config, read_scheduler
+from models.checkpoint.folder import files_below, read_config, read_scheduler
 from models.checkpoint.key_mapping import Renames
-from models.checkpoint.notices import notice
 from models.checkpoint.safetensors import ComponentFiles
 from models.checkpoint.single_file import Naming, in_folder
 from models.sampling import registry
@@ -17,7 +16,6 @@ from models.sdxl import single_file
 from models.sdxl.compatibility import Parts
 from models.sdxl.key_mapping import RENAMES
 from models.spec.file_kinds import has_weight_ending
-from models.spec.scheduler_names import resolve_scheduler
 from models.text.clip import RENAMES as CLIP_RENAMES
 from models.text.clip import UNPROJECTED_RENAMES
 from models.vae.key_mapping import RENAMES as VAE_RENAMES
@@ -67,15 +65,13 @@ class Source(NamedTuple):
         return config if self.file is None else single_file.scheduler_config(self.file, config)
 
     def served(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a scheduler's config, with the chosen class if its own is not served."""
-        name, chosen = config.get("_class_name"), {"name": self.scheduler_choice or ""}
-        choice = registry.CHOICES.get(resolve_scheduler(chosen, registry.OPTIONS)["name"])
-        if choice is None or name in {*registry.CLASSES, *registry.REFUSED}:
-            return dict(config)
-        kinds = {kind: reference for reference, kind in registry.CLASSES.items()}
-        notice(f"the scheduler {name} is not served; {self.scheduler_choice} takes its place")
-        # Requests name the scheduler; the class of the config only has to be served.
-        return {**config, "_class_name": kinds.get(choice.kind, DEFAULT_CLASS)}
+        """Return a scheduler's config, with the chosen class if its own is not served.
+
+        Raises: ValueError: neither is served.
+        """
+        return registry.served_config(
+            config, registry.CLASSES, registry.OPTIONS, self.scheduler_choice, DEFAULT_CLASS
+        )
 
     def array_sources(self, parts: Parts) -> ArraySources:
         """Return the path and renames of each network's arrays.
@@ -98,7 +94,7 @@ class Source(NamedTuple):
     def _in_folder(self, home: str, names: Renames, parts: Parts) -> ArraySource:
         """Return the folder of a component; a chosen autoencoder may have the original keys."""
         place = self.folder / home
-        if home == single_file.OPTIONAL and home in self.chosen:
+        if home == "vae" and home in self.chosen:
             namings = (Naming(("",), ORIGINAL_MARK, vae_renames(parts.vae)),)
             return in_folder(place, namings, names)
         return place, names
@@ -123,7 +119,7 @@ class Source(NamedTuple):
         homes = {*self.chosen, *single_file.absent(self.file)}
         files = (
             path
-            for path in self.folder.rglob("*")
+            for path in files_below(self.folder)
             if path.suffix in TEXTS or (path.parent.name in homes and has_weight_ending(path.name))
         )
-        return (self.file, *sorted(files))
+        return (self.file, *files)

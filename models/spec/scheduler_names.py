@@ -47,6 +47,7 @@ AUTOMATIC = Schedule("automatic", "Automatic")
 SIMPLE = Schedule("simple", "Simple", {"timestep_spacing": "trailing"})
 NORMAL = Schedule("normal", "Normal", {"timestep_spacing": "linspace"})
 """Equal to Uniform, since a model's own sigmas are used. SillyTavern's default."""
+# AUTOMATIC1111's Polyexponential has the exponent 1, which is Exponential.
 SCHEDULES = (
     AUTOMATIC,
     Schedule("uniform", "Uniform", {"timestep_spacing": "linspace"}),
@@ -54,6 +55,11 @@ SCHEDULES = (
     Schedule(
         "exponential",
         "Exponential",
+        {"timestep_spacing": "linspace", "use_exponential_sigmas": True},
+    ),
+    Schedule(
+        "polyexponential",
+        "Polyexponential",
         {"timestep_spacing": "linspace", "use_exponential_sigmas": True},
     ),
     Schedule("sgm_uniform", "SGM Uniform", {"timestep_spacing": "trailing"}),
@@ -146,6 +152,8 @@ SAMPLERS = (
 )
 """Samplers with their names elsewhere; a name's case, spaces, hyphens and underscores are ignored,
 and `++` is `pp`."""
+_WITH_SCHEDULE: Mapping[str, str] = {"karrasdpm": "DPM++ 2M Karras"}
+"""Names, without case, of a sampler with a schedule: Replicate's."""
 _CLASS_SUFFIX = "Scheduler"
 
 
@@ -221,6 +229,7 @@ def _resolved(
     name: str, available: Collection[str], default: str
 ) -> tuple[str | None, Mapping[str, Any]]:
     """Return the scheduler of a name, and the options that it implies."""
+    name = _WITH_SCHEDULE.get(_folded(name), name)
     alone = find_schedule(name)
     start, schedule = (name, None) if alone or find_sampler(name) else split_name(name)
     if sampler := find_sampler(start):

@@ -123,3 +123,20 @@ RENAMES: tuple[tuple[str, str], ...] = (
     ),
 )
 """Rename rules of checkpoint keys. For a path with two keys (tied arrays) the first is used."""
+
+AUTHORS_MARK = "token_embedding.weight"
+"""Key of files with the names of Wan's authors."""
+_BLOCK = r"blocks\.(\d+)\."
+AUTHORS_RENAMES: tuple[tuple[str, str], ...] = (
+    (r"token_embedding\.weight", "token_embedding.embedding"),
+    (rf"{_BLOCK}attn\.([qkv])\.weight", r"blocks.attention.\2.kernel[\1]"),
+    (rf"{_BLOCK}attn\.o\.weight", r"blocks.attention.out.kernel[\1]"),
+    (rf"{_BLOCK}norm1\.weight", r"blocks.attention_norm.scale[\1]"),
+    (rf"{_BLOCK}norm2\.weight", r"blocks.feed_forward_norm.scale[\1]"),
+    (rf"{_BLOCK}ffn\.fc1\.weight", r"blocks.feed_forward.up.kernel[\1]"),
+    (rf"{_BLOCK}ffn\.gate\.0\.weight", r"blocks.feed_forward.gate.kernel[\1]"),
+    (rf"{_BLOCK}ffn\.fc2\.weight", r"blocks.feed_forward.down.kernel[\1]"),
+    (rf"{_BLOCK}pos_embedding\.embedding\.weight", r"blocks.relative_bias.embedding[\1]"),
+    (r"norm\.weight", "final_norm.scale"),
+)
+"""Rename rules of the keys in files of Wan's authors. Source: Wan 2.1 (wan/modules/t5.py)."""

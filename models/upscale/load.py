@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from models.checkpoint.key_mapping import Renames
-from models.checkpoint.notices import collected_notices
 from models.checkpoint.safetensors import ComponentFiles
 from models.loading.abstract import abstract_module
 from models.loading.sources import check_finite
+from models.spec.notices import collected_notices
 from models.spec.upscalers import Upscaler
 from models.upscale.config import Style, read_shapes
 from models.upscale.network import RrdbNet

@@ -15,7 +15,7 @@ from flax import nnx
 from jax.sharding import SingleDeviceSharding
 from jax.typing import DTypeLike
 
-from models.checkpoint.folder import read_config, read_scheduler
+from models.checkpoint.folder import default_scheduler, read_config, read_scheduler
 from models.interface.apply_presets import with_presets
 from models.interface.token_buckets import with_token_buckets
 from models.loading.abstract import abstract_module
@@ -36,7 +36,7 @@ from models.wan.experts import must_swap
 from models.wan.face_encoder import FaceEncoder
 from models.wan.network import WanTransformer
 from models.wan.pipeline import Tools, WanNetworks, WanPipeline
-from models.wan.schedulers import checkpoint_scheduler
+from models.wan.schedulers import checkpoint_config
 from models.wan.spec import make_spec
 from models.wan.vace import VaceTransformer
 from models.wan.vace_pipeline import VacePipeline
@@ -72,13 +72,13 @@ def load(
             them at once.
     """
     checkpoint = WanCheckpoint.read(folder)
-    scheduler = _unshifted_scheduler(folder)
+    scheduler = _scheduler_config(folder, default_scheduler(folder, defaults))
     check_tiling(reading.vae_tiling, checkpoint.vae.downsampling)
     places = array_sources(folder, file, checkpoint, reading.parts)
     networks = _load_networks(checkpoint, places, dtype, swap_experts, reading)
     has_encoder = checkpoint.image_encoder is not None
     sources = (folder,) if file is None else (folder, file)
-    spec = make_spec(name, sources, checkpoint, defaults or {})
+    spec = make_spec(name, sources, checkpoint, defaults or {}, scheduler["_class_name"])
     from_noise = "text-to-video" in checkpoint.tasks and not checkpoint.reads_control
     if reading.token_buckets and not from_noise:
         raise ValueError("token_buckets: videos of this model begin with images, of one size each")
@@ -103,12 +103,9 @@ def pipeline_of(checkpoint: WanCheckpoint) -> type[WanPipeline]:
     return VacePipeline if checkpoint.reads_control else WanPipeline
 
 
-def _unshifted_scheduler(folder: Path) -> dict[str, Any]:
-    scheduler = read_scheduler(folder)
-    for config in (read_config(folder, "scheduler"), scheduler):  # raises for either class name
-        if getattr(checkpoint_scheduler(config), "use_dynamic_shifting", False):
-            raise ValueError("use_dynamic_shifting: this pipeline has no tokens to shift by")
-    return scheduler
+def _scheduler_config(folder: Path, chosen: str | None) -> dict[str, Any]:
+    checkpoint_config(read_config(folder, "scheduler"), chosen)  # raises for either class name
+    return checkpoint_config(read_scheduler(folder), chosen)
 
 
 def _load_networks(

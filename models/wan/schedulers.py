@@ -38,16 +38,21 @@ class FlowScheduler(Scheduler, Protocol):
         """Number of timesteps in training."""
 
 
-def checkpoint_scheduler(config: Mapping[str, Any]) -> FlowScheduler:
-    """Return the scheduler of a checkpoint.
+def checkpoint_config(config: Mapping[str, Any], chosen: str | None) -> dict[str, Any]:
+    """Return the scheduler's config of a checkpoint as it is served.
 
-    Raises: ValueError: a scheduler of another kind of network, or one that only requests may name.
+    Args:
+        chosen: default scheduler of requests, which replaces one that is not served.
+
+    Raises: ValueError: a scheduler of another kind of network, or an unsupported value.
     """
-    name = config.get("_class_name")
-    served = (*CLASSES, FLOW_CLASSES[0])
-    if name in registry.CLASSES and name not in served:
-        raise ValueError(f"the scheduler {name} is not served; {sorted(served)} are")
-    return registry.from_config(config)  # type: ignore[return-value]
+    classes = (*CLASSES, *FLOW_CLASSES)
+    served = registry.served_config(config, classes, OPTIONS, chosen, FLOW_CLASSES[0])
+    if config.get("_class_name") not in classes:
+        served = {**FLOW, **served}
+    if getattr(registry.from_config(served), "use_dynamic_shifting", False):
+        raise ValueError("use_dynamic_shifting: this pipeline has no tokens to shift by")
+    return served
 
 
 def scheduler_of(config: Mapping[str, Any], chosen: Mapping[str, Any] | None) -> FlowScheduler:
@@ -60,7 +65,7 @@ def scheduler_of(config: Mapping[str, Any], chosen: Mapping[str, Any] | None) ->
     Raises: RequestError: an invalid option; names the option.
     """
     if chosen is None:
-        return checkpoint_scheduler(config)
+        return registry.from_config(config)  # type: ignore[return-value]
     if config["_class_name"] in FLOW_CLASSES:
         config = {**FLOW, **config}
     try:

@@ -55,6 +55,7 @@ def make_spec(
     sources: tuple[Path, ...],
     checkpoint: WanCheckpoint,
     defaults: Mapping[str, Any],
+    scheduler: str = "",
 ) -> ModelSpec:
     """Build the `ModelSpec` of a Wan checkpoint.
 
@@ -62,6 +63,7 @@ def make_spec(
 
     Args:
         sources: the folder, and the file of weights, if any.
+        scheduler: class of the checkpoint's scheduler, whose evaluations its steps cost.
     """
     grid = Grid.of(checkpoint.transformer, checkpoint.vae)
     limits = _with_control(limits_of(grid), checkpoint)
@@ -78,6 +80,7 @@ def make_spec(
         limits=limits,
         schedulers=OPTIONS,
         evaluations=EVALUATIONS,
+        scheduler=scheduler if scheduler in EVALUATIONS else "",
         read_frames=read_frames_of(checkpoint, grid),
         frame_scaling=frame_scaling_of(checkpoint),
         most_ratio=most_ratio_of(checkpoint),

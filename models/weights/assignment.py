@@ -13,14 +13,16 @@ from flax import nnx
 
 from models.checkpoint.folder import WeightsError
 from models.checkpoint.key_mapping import Prepare, Renames, Target, source, split, target
-from models.checkpoint.notices import notice
 from models.checkpoint.safetensors import ComponentFiles, Filling, Slice
 from models.checkpoint.tensor import Shape, Tensor
+from models.spec.notices import notice
 
 DECISIVE = ("__index_timestep_zero__",)
 """Markers of networks that work differently: unexpected unless the network's rules have them."""
 BUFFERS = ("inv_freq", "freqs", "freqs_cis", "num_batches_tracked")
 """Last names of buffers that trainers save, and networks compute."""
+TOKENIZERS = ("spiece_model", "tekken_model")
+"""Names of tokenizer files in ComfyUI's text encoders, as arrays of bytes."""
 INDICES = ("I16", "I32", "I64", "U16", "U32", "U64", "BOOL")
 """Number formats that no weights have, quantized or not."""
 
@@ -108,12 +110,13 @@ def _listed(keys: list[str]) -> str:
 def _is_no_weight(key: str, tensor: Tensor) -> bool:
     """Return whether an unexpected array changes no output.
 
-    Markers of a kind of file, arrays of at most one number, and counts and indices are no weights.
-    Buffers are computed from the config.
+    Markers of a kind of file, arrays of at most one number, counts, indices and tokenizers are no
+    weights. Buffers are computed from the config.
 
-    Source: ComfyUI, comfy/model_detection.py, for markers.
+    Source: ComfyUI, comfy/model_detection.py, for markers; comfy/text_encoders for tokenizers.
     """
-    is_known = re.fullmatch(rf"(?:.*\.)?(?:__\w+__|{'|'.join(BUFFERS)})", key) is not None
+    names = (*BUFFERS, *TOKENIZERS)
+    is_known = re.fullmatch(rf"(?:.*\.)?(?:__\w+__|{'|'.join(names)})", key) is not None
     is_small = math.prod(tensor.shape) <= 1
     return (is_known or is_small or tensor.kind in INDICES) and key not in DECISIVE
 

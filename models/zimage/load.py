@@ -27,7 +27,9 @@ STATES = (-2,)
 
 def read(folder: Path, reading: Reading) -> FamilyCheckpoint[ChatNetworks, ZImagePipeline]:
     """Read the configs of a Z-Image checkpoint. Raises: ValueError: an unsupported config."""
-    config, text, vae, scheduler = parts.read_configs(folder, ZImageConfig, Qwen3Config, VaeConfig)
+    config, text, vae, scheduler = parts.read_configs(
+        folder, reading.scheduler, ZImageConfig, Qwen3Config, VaeConfig
+    )
     features = ("transformer cap_feat_dim", config.cap_feat_dim)
     check_fit(
         ("transformer in_channels", config.in_channels, "vae latent_channels", vae.latent_channels),

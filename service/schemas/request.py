@@ -42,10 +42,10 @@ from service.schemas.request_parts import (
     LoraName,
     LoraRequest,
     Name,
+    NamedScheduler,
     OutputRequest,
     QualityAim,
     RefinerRequest,
-    SchedulerRequest,
     Size,
     Text,
     UpscaleRequest,
@@ -153,7 +153,7 @@ class GenerateRequest(Body):
     which the last is the end of the last step, usually 0."""
     eta: Fraction | None = None
     """Noise that each DDIM step adds, as a fraction (eta)."""
-    scheduler: SchedulerRequest | None = None
+    scheduler: NamedScheduler | None = None
     """Scheduler and its options. Default: the checkpoint's."""
     quality: (
         Annotated[

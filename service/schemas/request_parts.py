@@ -12,6 +12,7 @@ import httpx
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -232,6 +233,17 @@ class SchedulerRequest(Body):
 
     name: Name
     """Name of one of the model's `schedulers`."""
+
+
+def _named(value: Any) -> Any:
+    """Expand a scheduler given as plain text to an object with its name."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+NamedScheduler = Annotated[
+    SchedulerRequest, BeforeValidator(_named, json_schema_input_type=SchedulerRequest | Name)
+]
+"""Scheduler with options, or only its name."""
 
 
 class WebhookRequest(Body):

@@ -67,6 +67,12 @@ class ControlSettings(Section):
     """Control type of a union ControlNet: its name, such as "openpose", or its number."""
 
 
+def _with_scheduler_name(value: Any) -> Any:
+    """Expand a scheduler's name to a table; sources of schedulers stay text."""
+    is_name = isinstance(value, str) and "/" not in value and not value.endswith(".json")
+    return {"name": value} if is_name else value
+
+
 def _with_source(value: Any) -> Any:
     """Expand a source given as a plain string to a table."""
     return {"source": value} if isinstance(value, str) else value
@@ -100,8 +106,11 @@ class ModelSettings(Section):
     """Data type that the networks compute in. Default: `dtype`."""
     defaults: dict[str, Any] = Field(default_factory=dict)
     """Defaults of request fields."""
-    scheduler: dict[str, Any] | None = None
-    """Default of the request field `scheduler`: its name and options. Default: the checkpoint's."""
+    scheduler: Annotated[str | dict[str, Any], BeforeValidator(_with_scheduler_name)] | None = None
+    """Default of the request field `scheduler`: its name, or a table of its name and options. Text
+    with a `/` or the ending `.json` is a source in place of the checkpoint's scheduler: a config
+    file, or a folder or hub id of a scheduler or of a whole checkpoint. Default: the checkpoint's.
+    """
     quality: dict[str, Quality] = Field(default_factory=dict)
     """Quality presets by name, which extend or replace the model's own. `defaults.quality` is the
     preset of requests that name none."""
@@ -207,6 +216,8 @@ class ModelSettings(Section):
     @model_validator(mode="after")
     def _has_its_bases_networks(self) -> ModelSettings:
         keys = [name for name in OF_BASE if getattr(self, name)] if self.is_served_by_base else []
+        if self.is_served_by_base and isinstance(self.scheduler, str):
+            keys.append("scheduler")
         if keys:
             raise ValueError(
                 f"{', '.join(keys)}: a model that its base's workers serve uses its base's values;"

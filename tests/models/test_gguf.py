@@ -16,12 +16,14 @@ from models.checkpoint.folder import CheckpointError, UnsupportedCheckpoint
 from tests.models.flux import original_writer
 from tests.models.gguf_files import write_gguf
 from tests.models.ltx.test_names import authors as ltx_authors
+from tests.models.sdxl.original_writer import unet as sdxl_unet
 from tests.models.single_files import Tensors, are_equal, weights, write
 from tests.models.wan.test_single_file import authors as wan_authors
 from tests.models.zimage.test_single_file import comfys
 from tests.parity.tiny import make_flux
 from tests.parity.tiny_ltx_pipeline import make_ltx
 from tests.parity.tiny_qwenimage import make_qwenimage
+from tests.parity.tiny_sdxl import make_sdxl
 from tests.parity.tiny_wan import make_wan
 from tests.parity.tiny_zimage import make_zimage
 
@@ -58,11 +60,19 @@ def ltx(root: Path) -> tuple[Path, Tensors]:
     return base, {ltx_authors(key): tensor for key, tensor in transformer(base).items()}
 
 
+def sdxl(root: Path) -> tuple[Path, Tensors]:
+    base = make_sdxl(root)
+    return base, sdxl_unet(base / "unet")
+
+
 FAMILIES = (
     ("flux", flux),
     *(
         pytest.param(*entry, marks=pytest.mark.nightly)
-        for entry in (("qwen_image", qwenimage), ("lumina2", zimage), ("wan", wan), ("ltxv", ltx))
+        for entry in (
+            *(("qwen_image", qwenimage), ("lumina2", zimage), ("wan", wan), ("ltxv", ltx)),
+            ("sdxl", sdxl),
+        )
     ),
 )
 """Architectures that the files name, and makers of a checkpoint and its transformer's arrays."""

@@ -58,7 +58,7 @@ def whole_settings(settings: Settings, name: str) -> ModelSettings:
 
 def defaults_of(model: ModelSettings) -> dict[str, Any]:
     """Return the defaults of request fields, including the scheduler."""
-    scheduler = {} if model.scheduler is None else {"scheduler": model.scheduler}
+    scheduler = {"scheduler": model.scheduler} if isinstance(model.scheduler, dict) else {}
     return {**model.defaults, **scheduler}
 
 

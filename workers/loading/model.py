@@ -23,7 +23,6 @@ from models import registry
 from models.adapters.install import install_banks
 from models.checkpoint.chosen_parts import PARTS
 from models.checkpoint.folder import checkpoint_errors
-from models.checkpoint.notices import collected_notices
 from models.interface.pipeline import Fields, Pipeline
 from models.loading.preview import MeanLatents, as_preview, fit
 from models.loading.sources import (
@@ -38,6 +37,7 @@ from models.nn.kernels.int8_matmul import eight_bit_for
 from models.nn.kernels.select import kernel_for
 from models.nn.quant.matmul import kind_of
 from models.parallel.axis_rules import Layout
+from models.spec.notices import collected_notices
 from models.spec.request import RequestError
 from models.vae.config import Tiling
 from models.weights.quantize import Rounding
@@ -293,7 +293,7 @@ def _loaded(pool: PoolSettings, model: ModelSettings, **how: Any) -> Pipeline:
 def parts_of(model: ModelSettings) -> dict[str, str]:
     """Return the sources of components that replace the checkpoint's, by name."""
     sources = {name: getattr(model, name) for name in PARTS}
-    return {name: source for name, source in sources.items() if source}
+    return {name: source for name, source in sources.items() if source and isinstance(source, str)}
 
 
 def image_prompts_of(model: ModelSettings) -> dict[str, ImagePromptSource]:

@@ -97,22 +97,23 @@ async def read(
     )
 
 
-def _takes_text(schema: dict[str, Any]) -> bool:
-    """Return whether a JSON schema accepts strings."""
-    return any(kind.get("type") == "string" for kind in schema.get("anyOf", [schema]))
+def _kinds_of(schema: dict[str, Any]) -> set[str]:
+    """Return the types that a JSON schema accepts."""
+    return {kind.get("type", "object") for kind in schema.get("anyOf", [schema])} - {"null"}
 
 
 _FIELDS = GenerateRequest.model_json_schema()["properties"].items()
-_TEXTS = frozenset(name for name, schema in _FIELDS if _takes_text(schema))
-"""Fields of `GenerateRequest` that accept strings."""
+_KINDS = {name: kinds for name, schema in _FIELDS if "string" in (kinds := _kinds_of(schema))}
+"""Types of the fields of `GenerateRequest` that accept strings."""
 
 
 def typed(name: str, text: str) -> Any:
     """Convert a form's text to the value of a `GenerateRequest` field.
 
-    Numbers, lists and objects are JSON. Invalid JSON stays a text, which validation rejects.
+    Numbers, lists and objects are JSON. Invalid JSON stays a text, which validation rejects. In a
+    field that also accepts strings, such as `scheduler`, JSON begins with a bracket.
     """
-    if name in _TEXTS:
+    if name in _KINDS and (_KINDS[name] == {"string"} or not text.startswith(("{", "["))):
         return text
     try:
         return parse_value(text)

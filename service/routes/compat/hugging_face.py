@@ -66,6 +66,8 @@ class HuggingFaceRequest(CompatibleRequestBody):
     """Prompt; or an input image in base64, with the prompt, if any, in `parameters`."""
     parameters: HuggingFaceParameters | None = None
     """Parameters by name."""
+    options: dict[str, Any] | None = None
+    """Accepted without effect: a request always waits, and is never answered from a cache."""
 
     @property
     def settings(self) -> HuggingFaceParameters:

@@ -23,6 +23,7 @@ from service.jobs.model.job import FieldWarning, Job
 from service.responses.wait import while_connected
 from service.routes.compat import forms
 from service.routes.compat.call import Call
+from service.routes.compat.hosted_fields import without_effect
 from service.routes.compat.names import SAME_NAMES, FieldNames, renaming
 from service.schemas.request import GenerateRequest
 from service.tracing import spans
@@ -107,6 +108,7 @@ class IncomingRequest:
         Raises: Problem, ClientDisconnect: as `admit`.
         """
         call = self.call
+        fields, passed_over = without_effect(fields, names)
         sender = Caller(
             call.tenant,
             call.client,
@@ -115,7 +117,7 @@ class IncomingRequest:
             previews,
             call.key_id,
             request_id_of(call.request),
-            tuple(warnings),
+            (*warnings, *passed_over),
         )
         with renaming(names):
             body = self._attempt.read(fields)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from models.checkpoint.config_fields import OF_AVERAGING, arguments
-from models.checkpoint.notices import collected_notices
+from models.spec.notices import collected_notices
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from models.checkpoint.fingerprint import fingerprint
+from models.checkpoint.fingerprint import config_digest, fingerprint
 from models.checkpoint.folder import (
     CheckpointError,
     checkpoint_errors,
+    files_below,
     read_config,
     read_defaults,
     read_model_index,
@@ -242,3 +243,35 @@ def test_what_is_ours_to_mend_is_no_checkpoints_fault() -> None:
 def test_a_wrong_value_in_a_schedulers_config_is_named(key: str, value: float) -> None:
     with pytest.raises(ValueError, match=rf"scheduler_config\.json: {key}: must be "):
         FlowMatchSchedule.from_dict({key: value})
+
+
+class TestLinkedFolders:
+    """As in a cache whose parts are links, or a checkpoint with a part of another."""
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        (tmp_path / "whole" / "vae" / "deep").mkdir(parents=True)
+        (tmp_path / "whole" / "model_index.json").write_text("{}")
+        (tmp_path / "whole" / "vae" / "deep" / "config.json").write_text("{}")
+        return tmp_path / "whole"
+
+    def test_their_files_count(self, folder: Path, tmp_path: Path) -> None:
+        linked = tmp_path / "linked"
+        linked.mkdir()
+        (linked / "model_index.json").symlink_to(folder / "model_index.json")
+        (linked / "vae").symlink_to(folder / "vae")
+        copied = fingerprint(folder), config_digest(folder)
+        assert (fingerprint(linked), config_digest(linked)) == copied
+        (folder / "vae" / "deep" / "config.json").write_text('{"scaling_factor": 2}')
+        assert fingerprint(linked) == fingerprint(folder) != copied[0]
+        assert config_digest(linked) != copied[1]
+        (linked / "vae_2").symlink_to(folder / "vae")
+        names = [path.relative_to(linked).as_posix() for path in files_below(linked)]
+        assert names == ["model_index.json", "vae/deep/config.json", "vae_2/deep/config.json"]
+
+    def test_links_that_lead_up_or_nowhere_end(self, folder: Path) -> None:
+        files = files_below(folder)
+        (folder / "vae" / "deep" / "up").symlink_to(folder)
+        (folder / "itself").symlink_to(folder)
+        (folder / "gone").symlink_to(folder / "missing")
+        assert files_below(folder) == files

@@ -112,6 +112,12 @@ def test_configs_without_weights(hub: str, tmp_path: Path) -> None:
     assert files == {"model_index.json", "transformer/config.json"} | tokenizers
 
 
+def test_weights_of_replaced_parts_are_not_fetched(hub: str, tmp_path: Path) -> None:
+    folder = resolve("owner/flux", without=["transformer"], endpoint=hub, cache=tmp_path)
+    assert (folder / "transformer" / "config.json").is_file()
+    assert NESTED not in Hub.requested
+
+
 def test_revisions(hub: str, tmp_path: Path) -> None:
     assert resolve("owner/flux@v1", endpoint=hub, cache=tmp_path).name == COMMIT
     with pytest.raises(CheckpointError, match=r"owner/flux@v2[\s\S]*check the name"):

@@ -12,12 +12,21 @@ from diffusers.loaders.single_file_utils import convert_ltx2_transformer_to_diff
 from models.adapters.layer_names import names
 from models.checkpoint.key_mapping import target
 from models.loading.abstract import abstract_module
+from models.ltx.adapter_names import CONNECTORS as CONNECTOR_SPELLING
 from models.ltx.adapter_names import TRANSFORMER as SPELLING
 from models.ltx.authors_names import AUTHORS_RENAMES
 from models.ltx.config import LTX2Config
+from models.ltx.connectors import TextConnectors
+from models.ltx.connectors_config import ConnectorsConfig
 from models.ltx.key_mapping import TRANSFORMER as RENAMES
 from models.ltx.network import LTX2Transformer
-from tests.parity.tiny_ltx import TRANSFORMER, TRANSFORMER_ODD, transformer
+from tests.parity.tiny_ltx import (
+    CONNECTORS,
+    CONNECTORS_ODD,
+    TRANSFORMER,
+    TRANSFORMER_ODD,
+    transformer,
+)
 
 PARTS = {
     "audio_prompt_adaln.": "audio_prompt_adaln_single.",
@@ -71,3 +80,28 @@ def test_adapters_by_the_authors_names() -> None:
         )
         assert converted == f"transformer.{key}"
         assert places[original] == places[key], key
+
+
+@pytest.mark.parametrize(
+    ("config", "originals"),
+    [
+        (CONNECTORS, ("video_aggregate_embed", "audio_aggregate_embed")),
+        (CONNECTORS_ODD, ("aggregate_embed",)),
+    ],
+    ids=["2.3", "2.0, odd"],
+)
+def test_adapters_of_the_text_projections(
+    config: Mapping[str, Any], originals: tuple[str, ...]
+) -> None:
+    """By the authors' names, and by those that diffusers' conversion gives."""
+    network = abstract_module(TextConnectors, ConnectorsConfig.from_dict(config))
+    layers = names(CONNECTOR_SPELLING, network)
+    for number, original in enumerate(originals):
+        name = f"text_embedding_projection.{original}"
+        (converted,) = _convert_non_diffusers_ltx2_lora_to_diffusers(
+            {name: 0}, non_diffusers_prefix="text_embedding_projection"
+        )
+        for spelled in (name, converted):
+            named = layers.find(spelled)
+            assert named is not None and named.network == "connectors", spelled
+            assert [place.path for place in named.layers] == [f"projections.{number}"]

@@ -17,8 +17,10 @@ from models.sampling.registry import (
     OPTIONS,
     for_request,
     from_config,
+    served_config,
 )
 from models.spec.evaluations import ONE_A_STEP
+from models.spec.notices import collected_notices
 from models.spec.option import OptionError
 from models.spec.scheduler_names import SAMPLERS
 from service.recipes.parameters import LABELS as WRITTEN
@@ -144,6 +146,16 @@ def test_defaults_that_diffusers_marks_as_such_do_not_carry_over() -> None:
     assert for_request(config, {"name": "euler"}).timestep_spacing == "linspace"  # type: ignore[attr-defined]
 
 
+def test_a_key_that_no_scheduler_has_is_ignored_and_reported() -> None:
+    """As diffusers' from_config does; only when a checkpoint is loaded."""
+    config = {**SDXL_BASE, "new_option": 1}
+    with collected_notices() as notices:
+        assert served_config(config, CLASSES, OPTIONS, None, "") == config
+        assert notices == ["the scheduler's config has keys that no scheduler has: new_option"]
+        assert from_config(config) == from_config(SDXL_BASE) == for_request(config, {})
+    assert len(notices) == 1
+
+
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "EDM": ({"_class_name": "EDMEulerScheduler"}, {}, "EDMEulerScheduler.*sigma_data"),
     "another class": ({"_class_name": "SASolverScheduler"}, {}, "SASolverScheduler"),
@@ -153,7 +165,6 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         "skip_prk_steps: must be true",
     ),
     "no class": ({}, {}, "_class_name"),
-    "unknown key": ({**SDXL_BASE, "new_option": 1}, {}, "new_option"),
     "unknown name": (SDXL_BASE, {"name": "restart"}, "restart"),
     "not an option of it": (SDXL_BASE, {"name": "ddim", "use_karras_sigmas": True}, "use_karras"),
     "not a number": (SDXL_BASE, {"name": "ddim", "eta": "half"}, "eta"),

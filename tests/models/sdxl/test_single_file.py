@@ -35,8 +35,10 @@ from models.vae.config import VaeConfig
 from models.vae.image import AutoencoderKL as Vae
 from models.vae.key_mapping import RENAMES as VAE_RENAMES
 from models.weights.loader import flat_parameters, load
+from tests.models.sdxl.original_writer import unet as original_unet
 from tests.models.sdxl.original_writer import write_original, write_refiner
 from tests.models.sdxl.test_config import SDXL_BASE
+from tests.models.single_files import write
 from tests.parity.tiny_sdxl import make_refiner, make_sdxl
 
 LAYOUT: dict[str, Any] = {
@@ -91,7 +93,7 @@ def components(folder: Path, file: Path) -> dict[str, NetworkFile]:
     return dict(single_file.components(file, Parts(unet, text, text_2, vae)))
 
 
-@pytest.mark.parametrize("name", single_file.PREFIXES)
+@pytest.mark.parametrize("name", ["unet", *single_file.PREFIXES])
 def test_every_parameter_is_the_folders(folder: Path, file: Path, name: str) -> None:
     tables = {"unet": RENAMES, "vae": VAE_RENAMES}
     module = abstract(folder)[name]
@@ -199,8 +201,24 @@ def test_faults_are_named_as_in_the_file(folder: Path, file: Path, tmp_path: Pat
 
 
 def test_an_sdxl_is_told(file: Path) -> None:
-    assert single_file.detect(file)
-    single_file.check(file)
+    assert single_file.check(file) == ("model.diffusion_model.", single_file.ORIGINAL)
+    assert single_file.absent(file) == ()
+
+
+@pytest.mark.parametrize("prefix", ["model.diffusion_model.", "diffusion_model.", ""])
+@pytest.mark.parametrize("names", ["original", "diffusers"])
+def test_a_unet_alone(folder: Path, tmp_path: Path, prefix: str, names: str) -> None:
+    """Files of ComfyUI's diffusion_models, and of SDXL-Lightning's UNet."""
+    stored = load_file(folder / "unet" / "diffusion_pytorch_model.safetensors")
+    named = original_unet(folder / "unet") if names == "original" else stored
+    file = write({prefix + key: t for key, t in named.items()}, tmp_path / "unet.safetensors")
+    assert single_file.absent(file) == (*single_file.PREFIXES,)
+    (name, part), *others = components(folder, file).items()
+    assert name == "unet" and not others
+    module = abstract(folder)["unet"]
+    expected = flat_parameters(load(module, folder / "unet", RENAMES, dtype=jnp.float32))
+    for path, leaf in flat_parameters(load(module, *part, dtype=jnp.float32)).items():
+        np.testing.assert_array_equal(leaf.get_value(), expected[path].get_value(), err_msg=path)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +230,6 @@ def test_an_sdxl_of_another_training_is_refused(
     """The file has all parts of SDXL. Only the marker shows that no scheduler fits."""
     other = tmp_path / "other.safetensors"
     save_file(load_file(file) | {mark: torch.tensor(80.0)}, other)
-    assert not single_file.detect(other)
     with pytest.raises(UnsupportedCheckpoint, match=said):
         single_file.check(other)
 
@@ -241,28 +258,18 @@ LAYER = "model.diffusion_model.input_blocks.1.0.in_layers.0.weight"
         (["model.diffusion_model.double_blocks.0.img_attn.norm.key_norm.scale"], "a Flux .*folder"),
         (["lora_unet_input_blocks_4_1_proj_in.lora_down.weight"], "a LoRA.*fuse_lora"),
         (["unet.down_blocks.1.attentions.0.proj_in.lora_A.weight"], "a LoRA.*fuse_lora"),
-        (
-            [
-                single_file.CONV_IN,
-                single_file.LABELS,
-                "conditioner.embedders.0.transformer.text_model.final_layer_norm.bias",
-            ],
-            r"without text_encoder_2 \(conditioner\.embedders\.1\.model\.\*\); take",
-        ),
+        (["conditioner.embedders.1.model.ln_final.bias"], "no UNet in it"),
+        ([*single_file.ORIGINAL[:2], "input_hint_block.0.weight"], "no UNet in it"),
+        (["controlnet_cond_embedding.conv_in.bias", *single_file.DIFFUSERS[:2]], "no UNet in it"),
         (["down_blocks.0.resnets.0.conv1.weight"], "complete folder"),
         (["model.diffusion_model.joint_blocks.0.x_block.mlp.fc1.bias"], "Stable Diffusion 3"),
         (["edm_mean", LAYER], "Playground 2.5"),
         (["something.else"], "not an SDXL checkpoint"),
-        (
-            [single_file.CONV_IN, single_file.LABELS, "first_stage_model.quant_conv.weight"],
-            r"without text_encoder \(conditioner\.embedders\.0\.\w+\.\*\) and text_encoder_2",
-        ),
     ],
 )
 def test_other_files_are_refused_by_name(tmp_path: Path, keys: list[str], said: str) -> None:
     other = tmp_path / "other.safetensors"
     save_file({key: torch.zeros(1) for key in keys}, other)
-    assert not single_file.detect(other)
     with pytest.raises(UnsupportedCheckpoint, match=said):
         single_file.check(other)
 
@@ -316,6 +323,6 @@ class TestTheRefinersWriterAgainstDiffusers(TestTheWriterAgainstDiffusers):
 
 
 def test_a_refiner_is_told(refiners_file: Path, file: Path) -> None:
-    assert single_file.detect(refiners_file)
+    assert single_file.check(refiners_file)[1] is single_file.ORIGINAL
     prefixes = [single_file.prefixes_of(load_file(path)) for path in (refiners_file, file)]
     assert prefixes == [single_file.REFINER_PREFIXES, single_file.PREFIXES]

@@ -46,6 +46,7 @@ NAMES: dict[str, dict[str, Any]] = {
     "HeunDiscreteScheduler": {"name": "HeunDiscreteScheduler"},
     "HeunDiscrete": {"name": "heun"},
     "K_EULER": {"name": "euler"},
+    "KarrasDPM": {"name": "dpmpp_2m", **KARRAS},
     "DPMSolverMultistep": {"name": "dpmpp_2m"},
     # none
     "restart": {"name": "restart"},

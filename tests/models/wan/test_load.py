@@ -8,6 +8,8 @@ import pytest
 
 from models import registry
 from models.checkpoint.folder import CheckpointError
+from models.spec.notices import collected_notices
+from models.wan.schedulers import FLOW, checkpoint_config, scheduler_of
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "transformer": {"num_attention_heads": 2, "attention_head_dim": 8, "text_dim": 24},
@@ -53,3 +55,17 @@ def test_what_cannot_be_served_is_said_before_a_weight_is_read(
     folder = write(tmp_path, "WanPipeline", **{part: CONFIGS[part] | config})
     with pytest.raises(CheckpointError, match=message):
         registry.load("tiny", folder, "float32", {})
+
+
+def test_a_scheduler_that_is_not_served_is_replaced_by_the_operators() -> None:
+    unserved = {"_class_name": "PNDMScheduler", "lower_order_final": False}
+    with collected_notices() as notices:
+        config = checkpoint_config(unserved, "UniPC")
+    assert notices == ["the scheduler PNDMScheduler is not served; UniPC takes its place"]
+    expected = {**FLOW, **unserved, "_class_name": "UniPCMultistepScheduler"}
+    assert scheduler_of(config, None) == scheduler_of(expected, None)
+
+
+def test_the_scheduler_of_a_checkpoint_may_be_heun() -> None:
+    config = {"_class_name": "FlowMatchHeunDiscreteScheduler", "shift": 3.0}
+    assert scheduler_of(checkpoint_config(config, None), None).shift == 3.0  # type: ignore[attr-defined]

@@ -155,8 +155,32 @@ def test_what_cannot_be_served_says_why(folder: Path, tmp_path: Path) -> None:
         registry.load("tiny", str(file), "float32", {}, base=str(experts), swap_experts=True)
 
 
-def test_two_files_are_the_experts_of_wan_22(tmp_path: Path) -> None:
-    """The base's experts have other weights; the low-noise file has a prefix and scales."""
+ENCODER_RULES = (
+    (r"shared\.", "token_embedding."),
+    (r"encoder\.final_layer_norm", "norm"),
+    (r"encoder\.block", "blocks"),
+    (r"layer\.0\.SelfAttention\.relative_attention_bias", "pos_embedding.embedding"),
+    (r"layer\.0\.SelfAttention", "attn"),
+    (r"layer\.1\.DenseReluDense\.wi_0", "ffn.gate.0"),
+    (r"layer\.1\.DenseReluDense\.wi_1", "ffn.fc1"),
+    (r"layer\.1\.DenseReluDense\.wo", "ffn.fc2"),
+    (r"layer\.0\.layer_norm", "norm1"),
+    (r"layer\.1\.layer_norm", "norm2"),
+)
+"""transformers' names of UMT5 → the names in files of Wan's authors."""
+
+
+def authors_encoder(stored: Tensors) -> Tensors:
+    named = {}
+    for key, tensor in stored.items():
+        for expression, replacement in ENCODER_RULES:
+            key = re.sub(expression, replacement, key)
+        named[key] = tensor
+    return named
+
+
+def test_files_are_the_experts_and_the_encoder_of_wan_22(tmp_path: Path) -> None:
+    """The base has other weights; one file has a prefix, and the encoder's a tokenizer."""
     two = {"transformer": {"num_layers": 1}, "transformer_2": {"num_layers": 1}}
     folder, base = (
         make_wan(tmp_path / name, **two, boundary_ratio=0.5, seed=seed)
@@ -169,13 +193,18 @@ def test_two_files_are_the_experts_of_wan_22(tmp_path: Path) -> None:
         )
         for part, prefix in (("transformer", ""), ("transformer_2", "model.diffusion_model."))
     ]
+    encoder = authors_encoder(load_file(folder / "text_encoder" / "model.safetensors"))
+    assert "blocks.0.ffn.gate.0.weight" in encoder
+    encoder["spiece_model"] = torch.ones(7, dtype=torch.uint8)
+    text = write(encoder, tmp_path / "umt5-xxl-enc.safetensors")
     with coarse.compiled():
         loaded = registry.load(
             *("tiny", str(files[0]), "float32", {}),
             base=str(base),
-            parts={"transformer_2": str(files[1])},
+            parts={"transformer_2": str(files[1]), "text_encoder": str(text)},
         ).weights
     expected = weights(folder)
+    assert are_equal(loaded.t5, expected.t5)
     assert are_equal(loaded.transformer, expected.transformer)
     assert are_equal(loaded.transformer_2, expected.transformer_2)
     assert not are_equal(loaded.vae, expected.vae)

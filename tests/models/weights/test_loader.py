@@ -21,13 +21,13 @@ from models.checkpoint.direct_io import DiskFile
 from models.checkpoint.fingerprint import fingerprint
 from models.checkpoint.folder import CheckpointError, UnsupportedCheckpoint, WeightsError
 from models.checkpoint.key_mapping import Renames
-from models.checkpoint.notices import collected_notices
 from models.checkpoint.number_formats import NF4
 from models.checkpoint.safetensors import ComponentFiles
 from models.loading.abstract import abstract_module
 from models.nn.layers.parameterised import conv, embed, linear
 from models.nn.layers.scanned import stack
 from models.parallel.axis_rules import auto_mesh
+from models.spec.notices import collected_notices
 from models.weights.device_transfer import PIECE, OnDevice, choose_transfer
 from models.weights.loader import flat_parameters, load
 
@@ -326,6 +326,8 @@ class TestArraysThatAreNoWeights:
             ("steps", np.arange(7)),
             ("layers.7.fc.num_batches_tracked", np.zeros((2, 2), np.float32)),
             ("rotary.inv_freq", np.zeros(16, np.float32)),
+            ("spiece_model", np.zeros(16, np.uint8)),
+            ("text_model.tekken_model", np.zeros(16, np.uint8)),
         ],
     )
     def test_they_are_passed_over(self, tmp_path: Path, key: str, array: Any) -> None:

@@ -69,7 +69,7 @@ def test_the_field_that_was_meant_is_told(body: dict[str, Any], field: str, mean
 @pytest.mark.parametrize(
     ("body", "field", "shape"),
     [
-        ({"scheduler": "euler"}, "scheduler", ', such as {"name": "euler"}'),
+        ({"scheduler": ["euler"]}, "scheduler", ', such as {"name": "euler"}'),
         ({"loras": ["ink"]}, "loras.0", ', such as {"name": "…", "scale": 1.0}'),
         ({"output": "jpeg"}, "output", ', such as {"format": "png"}'),
         ({"loras": [{"name": "ink", "scale": [1]}]}, "loras.0.scale.0", ""),

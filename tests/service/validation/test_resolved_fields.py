@@ -263,6 +263,7 @@ def test_a_scheduler_and_its_options_are_kept() -> None:
     chosen = {"name": "unipc", "flow_shift": 3, "solver_order": 2, "solver_type": "bh2"}
     chosen |= {"lower_order_final": False, "use_karras_sigmas": True, "use_beta_sigmas": False}
     assert resolved(VIDEO, scheduler=chosen).fields["scheduler"] == chosen
+    assert resolved(VIDEO, scheduler="UniPC").fields["scheduler"] == {"name": "unipc"}
     bare = VIDEO.model_copy(update={"schedulers": {}})
     message = wrong_fields(bare, scheduler={"name": "unipc"})["scheduler.name"]
     assert "none but the checkpoint's own" in message

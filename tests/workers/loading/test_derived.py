@@ -21,7 +21,12 @@ from service.settings.settings import Settings
 from tests.parity.programs import Programs
 from tests.workers.demo_adapters import DEMO, SCALE, adapter
 from workers.loading import model as loading
-from workers.loading.derived import derived_loras, derived_models, whole_settings
+from workers.loading.derived import (
+    defaults_of,
+    derived_loras,
+    derived_models,
+    whole_settings,
+)
 from workers.programs.aot_cache import NoExecutables
 
 BASE = {"source": str(DEMO), "dtype": "float32", "defaults": {"num_inference_steps": 3}}
@@ -62,6 +67,7 @@ def test_a_model_without_workers_or_base_is_refused(fast: Mapping[str, Any], rea
         ({"source": "s", "fuse": True}, "fuse requires a lora"),
         ({"lora": "x", "base": "b", "refiner": "r"}, "refiner: a model that its base's workers"),
         ({"lora": "x", "base": "b", "pipeline": "p"}, "pipeline: a model that its base's workers"),
+        ({"lora": "x", "base": "b", "scheduler": "a/b"}, "scheduler: a model that its base's"),
         ({"lora": "x", "base": "b", "controls": {"c": "s"}}, "controls: .* set them there"),
     ],
 )
@@ -70,6 +76,24 @@ def test_settings_that_contradict_each_other_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=reason):
         ModelSettings(**model)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "defaults", "parts"),
+    [
+        ("Euler a", {"scheduler": {"name": "Euler a"}}, {}),
+        ({"name": "ddim", "eta": 1}, {"scheduler": {"name": "ddim", "eta": 1}}, {}),
+        ("owner/name", {}, {"scheduler": "owner/name"}),
+        ("scheduler_config.json", {}, {"scheduler": "scheduler_config.json"}),
+        (None, {}, {}),
+    ],
+)
+def test_a_scheduler_is_a_default_or_a_source(
+    scheduler: Any, defaults: dict[str, Any], parts: dict[str, str]
+) -> None:
+    model = ModelSettings(source="s", scheduler=scheduler)
+    assert (defaults_of(model), loading.parts_of(model)) == (defaults, parts)
+    assert ModelSettings.model_validate(model.model_dump()) == model
 
 
 def test_a_fused_model_may_have_networks_of_its_own() -> None:

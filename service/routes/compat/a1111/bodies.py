@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import Response
-from pydantic import BaseModel, ConfigDict, Field, StrictBool
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
 
 from service.errors.problems import Problem
 from service.http.negotiation import JSON
@@ -24,6 +25,13 @@ EXAMPLE = {
 }
 Many = Annotated[int, Field(ge=1, le=1000)]
 Pixels = Annotated[float, Field(ge=0, le=1000)]
+
+
+FIELDS_OF_SCRIPTS: Mapping[str, Sequence[str]] = {
+    "sampler": ("steps", "sampler_name", "scheduler"),
+    "seed": ("seed",),
+}
+"""Built-in scripts, in lower case, whose first arguments set fields of a request."""
 
 
 class TextToImage(CompatibleRequestBody):
@@ -47,6 +55,8 @@ class TextToImage(CompatibleRequestBody):
     """Number of denoising steps. Default: the model's."""
     cfg_scale: float | None = None
     """Guidance scale. Default: the model's."""
+    distilled_cfg_scale: float | None = None
+    """Forge's distilled guidance scale, of Flux; `cfg_scale` is then the true one."""
     seed: Annotated[int, Field(ge=-1)] | None = -1
     """Random seed; -1 chooses a random one."""
     sampler_name: str | None = None
@@ -87,6 +97,20 @@ class TextToImage(CompatibleRequestBody):
     """Removes adapter tags from the prompt without using the adapters."""
     send_images: StrictBool | None = True
     """Includes the images in the response; the job stores them in any case."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_fields_of_scripts(cls, body: Any) -> Any:
+        scripts = body.get("alwayson_scripts") if isinstance(body, Mapping) else None
+        if not isinstance(scripts, Mapping):
+            return body
+        named = {str(name).lower(): script for name, script in scripts.items()}
+        for name, fields in FIELDS_OF_SCRIPTS.items():
+            script = named.get(name)
+            args = script.get("args") if isinstance(script, Mapping) else script
+            if isinstance(args, list):
+                body = {**body, **dict(zip(fields, args, strict=False))}
+        return body
 
 
 class ImageToImage(TextToImage):

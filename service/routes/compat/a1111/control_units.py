@@ -24,6 +24,8 @@ NAMES = frozenset({"controlnet"})
 """Names of the extension in `alwayson_scripts`, in lower case."""
 PATH = "alwayson_scripts.controlnet.args"
 MAX_UNITS = 16
+MODULES = ("none", "canny")
+"""Preprocessors that units may name."""
 NO_PREPROCESSOR = frozenset({None, "", "none"})
 BALANCED = frozenset({None, "", 0, "balanced"})
 STRETCHED = frozenset({0, "just resize"})

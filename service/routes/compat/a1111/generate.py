@@ -15,7 +15,11 @@ from service.routes.compat.a1111.bodies import A1111Error, ImageToImage, TextToI
 from service.routes.compat.a1111.choice import model_in_body, model_of
 from service.routes.compat.a1111.control_units import alwayson_scripts, controls_of
 from service.routes.compat.a1111.router import ByKey, router
-from service.routes.compat.a1111.translation import field_names, to_generate_fields
+from service.routes.compat.a1111.translation import (
+    field_names,
+    to_generate_fields,
+    warnings_of,
+)
 from service.routes.compat.call import Call
 from service.routes.compat.incoming_request import receive_request
 from service.routes.compat.outcome import json_once_ended, wait_for_success
@@ -51,8 +55,8 @@ async def _generate(call: Call, kind: type[TextToImage]) -> Response:
             masked = await masks.prepare_masked_request(call, body, spec)
             job = await incoming.admit(
                 fields | controls.fields | (masked.fields if masked else {}),
-                field_names(body),
-                warnings=controls.warnings,
+                field_names(body, spec),
+                warnings=[*controls.warnings, *warnings_of(body, spec)],
             )
 
         async def build() -> Response:

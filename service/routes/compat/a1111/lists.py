@@ -41,6 +41,7 @@ UPSCALER = {
     "model_url": None,
     "scale": 4,
 }
+MEMORY = {key: {"error": "unavailable"} for key in ("ram", "cuda")}
 LORA = {"name": "ink", "alias": "ink", "path": "ink", "metadata": {}}
 
 
@@ -148,6 +149,18 @@ async def sdapi_hypernetworks(call: ByKey) -> List:
 async def sdapi_face_restorers(call: ByKey) -> List:
     """Return an empty list of face restorers."""
     return []
+
+
+@router.get("/realesrgan-models", responses=NONE | ERRORS)
+async def sdapi_realesrgan_models(call: ByKey) -> List:
+    """Return an empty list of RealESRGAN models: upscalers are in `upscalers`."""
+    return []
+
+
+@router.get("/memory", responses=with_example(MEMORY) | ERRORS)
+async def sdapi_memory(call: ByKey) -> dict[str, Any]:
+    """Return no sizes, in the form of AUTOMATIC1111 without measurements."""
+    return MEMORY
 
 
 @router.get("/prompt-styles", responses=NONE | ERRORS)

@@ -11,7 +11,7 @@ from typing import Any
 
 from service.errors.problems import FieldError, Invalid
 from service.routes.compat.a1111 import control_units
-from service.routes.compat.a1111.bodies import ImageToImage, TextToImage
+from service.routes.compat.a1111.bodies import FIELDS_OF_SCRIPTS, ImageToImage, TextToImage
 from service.schemas.unknown_fields import unknown_field
 
 IGNORED_FIELDS = frozenset(
@@ -23,6 +23,7 @@ IGNORED_FIELDS = frozenset(
         # hires fix, checked in hires.py
         *("firstphase_width", "firstphase_height", "hr_checkpoint_name", "hr_sampler_name"),
         *("hr_scheduler", "hr_prompt", "hr_negative_prompt", "hr_cfg", "hr_additional_modules"),
+        "hr_distilled_cfg",
         # options of rejected features: a second seed, churn, a script
         *("subseed", "s_tmin", "s_tmax", "script_args"),
         # unsupported networks: instruct-pix2pix; CLIP's layers, which SDXL ignores there, too
@@ -57,15 +58,20 @@ IMAGE_ONLY_FIELDS = ImageToImage.model_fields.keys() - {"init_images", "mask"}
 """Fields that have no effect without an input image."""
 NEUTRAL_WITH_MASK: Mapping[str, Sequence[Any]] = {"mask_round": (True, None)}
 """Accepted values by field, if the request has a mask."""
-IGNORED_OPTIONS = frozenset(
-    {"CLIP_stop_at_last_layers", "samples_format", "save_images_add_number"}
-)
+IGNORED_OPTIONS = frozenset({"CLIP_stop_at_last_layers", "enable_pnginfo", "return_grid"})
 """Options that are ignored: SDXL ignores CLIP's layers in AUTOMATIC1111, too."""
+IGNORED_PREFIXES = (
+    *("save_", "samples_", "grid_", "outdir_", "directories_", "live_preview", "show_progress"),
+)
+"""First letters of ignored options: files on the server's disk, and the progress of its page."""
 NEUTRAL_OPTIONS: Mapping[str, Sequence[Any]] = {
     "sd_vae": ("Automatic", "N/A", *EMPTY_VALUES),
     "forge_additional_modules": ([], *EMPTY_VALUES),
     "eta_noise_seed_delta": ZERO_VALUES,
     "sd_checkpoint_hash": EMPTY_VALUES,
+    "filter_nsfw": OFF_VALUES,
+    "face_restoration": OFF_VALUES,
+    "tiling": OFF_VALUES,
 }
 """Accepted values by option."""
 
@@ -107,19 +113,24 @@ def _running_scripts(scripts: Any) -> Iterator[FieldError]:
         yield FieldError("alwayson_scripts", "must be an object")
         return
     for name, script in scripts.items():
-        if str(name).lower() in control_units.NAMES:
-            continue
         args = script.get("args") if isinstance(script, dict) else script
-        if args and not _is_off(args):
+        if str(name).lower() not in control_units.NAMES and args and not _is_off(name, args):
             message = "is not supported; switch the extension off"
             yield FieldError(f"alwayson_scripts.{name}", message)
 
 
-def _is_off(args: Any) -> bool:
-    first = args[0] if isinstance(args, list) else args
-    if isinstance(first, dict):
-        return first.get("enabled", first.get("enable")) is False
-    return first is False or first is None
+def _is_off(name: str, args: Any) -> bool:
+    args = args if isinstance(args, list) else [args]
+    if fields := FIELDS_OF_SCRIPTS.get(str(name).lower()):
+        rest = args[len(fields) :]  # Seed's: a switch, a second seed, its strength, two sides
+        return not (rest and rest[0] and any(rest[2:]))
+    units = [unit for unit in args if isinstance(unit, dict)]
+    return args[0] in (False, None) or (bool(units) and all(map(_is_unit_off, units)))
+
+
+def _is_unit_off(unit: Mapping[str, Any]) -> bool:
+    """Return whether a unit of an extension is disabled, or has no model (ADetailer)."""
+    return unit.get("enabled", unit.get("enable")) is False or unit.get("ad_model") == "None"
 
 
 def wrong_options(options: Mapping[str, Any], prefix: str = "") -> Iterator[FieldError]:
@@ -130,6 +141,8 @@ def wrong_options(options: Mapping[str, Any], prefix: str = "") -> Iterator[Fiel
     """
     for name, value in options.items():
         if name == "sd_model_checkpoint" or name in IGNORED_OPTIONS:
+            continue
+        if name.startswith(IGNORED_PREFIXES):
             continue
         allowed = NEUTRAL_OPTIONS.get(name)
         if allowed is None:

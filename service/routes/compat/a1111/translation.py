@@ -9,6 +9,7 @@ from typing import Any
 from models.spec.hires import FIELD as HIRES
 from models.spec.model_spec import ModelSpec
 from service.errors.problems import FieldError, Invalid
+from service.jobs.model.job import FieldWarning
 from service.routes.compat.a1111 import neutral
 from service.routes.compat.a1111.bodies import ImageToImage, TextToImage
 from service.routes.compat.a1111.hires import with_passes
@@ -41,9 +42,12 @@ NAMES: Mapping[str, str] = MappingProxyType(
 """AUTOMATIC1111's names of this API's fields, except the number of images."""
 
 
-def field_names(body: TextToImage) -> FieldNames:
+def field_names(body: TextToImage, spec: ModelSpec) -> FieldNames:
     """Return AUTOMATIC1111's field names, with the field that determines the number of images."""
-    return FieldNames({**NAMES, "num_images": "n_iter" if (body.n_iter or 1) > 1 else "batch_size"})
+    names = {**NAMES, "num_images": "n_iter" if (body.n_iter or 1) > 1 else "batch_size"}
+    if has_two_scales(body, spec):
+        names |= {"guidance_scale": "distilled_cfg_scale", "true_cfg_scale": "cfg_scale"}
+    return FieldNames(names)
 
 
 def to_generate_fields(body: TextToImage, spec: ModelSpec) -> dict[str, Any]:
@@ -65,7 +69,7 @@ def to_generate_fields(body: TextToImage, spec: ModelSpec) -> dict[str, Any]:
         "width": body.width,
         "height": body.height,
         "num_inference_steps": body.steps,
-        "guidance_scale": body.cfg_scale if "guidance_scale" in spec.fields else None,
+        **_guidance(body, spec),
         "seed": body.seed if body.seed != -1 else None,
         "num_images": (body.batch_size or 1) * (body.n_iter or 1),
         "scheduler": scheduler_of(spec, sampler, body.scheduler),
@@ -78,6 +82,28 @@ def to_generate_fields(body: TextToImage, spec: ModelSpec) -> dict[str, Any]:
     return {
         name: value for name, value in fields.items() if value is not None or name in explicit_nulls
     }
+
+
+def _guidance(body: TextToImage, spec: ModelSpec) -> dict[str, Any]:
+    """Convert the guidance scales; Forge sends two for Flux."""
+    if has_two_scales(body, spec):
+        return {"guidance_scale": body.distilled_cfg_scale, "true_cfg_scale": body.cfg_scale}
+    return {"guidance_scale": body.cfg_scale if "guidance_scale" in spec.fields else None}
+
+
+def has_two_scales(body: TextToImage, spec: ModelSpec) -> bool:
+    """Return whether a request has Forge's distilled scale, and the model supports both."""
+    return body.distilled_cfg_scale is not None and {"guidance_scale", "true_cfg_scale"} <= {
+        *spec.fields
+    }
+
+
+def warnings_of(body: TextToImage, spec: ModelSpec) -> list[FieldWarning]:
+    """Return warnings about fields that the model does not have."""
+    if body.distilled_cfg_scale is None or has_two_scales(body, spec):
+        return []
+    message = f"has no effect; the model {spec.name!r} has no distilled guidance"
+    return [FieldWarning(field="distilled_cfg_scale", message=message)]
 
 
 def _syntax(spec: ModelSpec) -> dict[str, Any]:

@@ -76,6 +76,8 @@ class FalRequest(CompatibleRequestBody):
     """Width and height, or the name of a fal size, such as `square_hd` (1024 x 1024)."""
     image_url: str | None = None
     """Input image, as a data URI: `image`."""
+    image_urls: list[str] | None = None
+    """Input images, as data URIs: `image` and `reference_images`."""
     mask_url: str | None = None
     """Inpainting mask, white where the image is regenerated: `mask_image`."""
     scheduler: TextOrObject | None = None
@@ -96,8 +98,6 @@ class FalRequest(CompatibleRequestBody):
     """Only false is supported: files are returned by URL."""
     enable_safety_checker: bool | None = None
     """Accepted without effect: the operator configures the safety check."""
-    acceleration: Literal["none", "regular"] | None = None
-    """Accepted without effect: `quality` selects one of the model's presets."""
 
 
 class FalSubmitted(BaseModel):

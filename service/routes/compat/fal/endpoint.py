@@ -27,6 +27,7 @@ from service.routes.compat.fal.bodies import (
 )
 from service.routes.compat.fal.translation import field_names, to_generate_fields
 from service.routes.compat.fal.views import result, status, submitted
+from service.routes.compat.hosted_fields import with_size
 from service.routes.compat.incoming_request import receive_request
 from service.routes.compat.outcome import json_once_ended, wait_for_success
 
@@ -133,7 +134,9 @@ async def _admit(call: Call, app: str) -> Job:
         model = await call.front.models.find(app)
         body = await incoming.json(FalRequest, lambda _: model)
         priority = call.request.headers.get("x-fal-queue-priority")
-        return await incoming.admit(to_generate_fields(body, model, priority), field_names(body))
+        names = field_names(body)
+        fields = await with_size(call, to_generate_fields(body, model, priority), names)
+        return await incoming.admit(fields, names)
 
 
 ENDPOINT = CompatibleEndpoint(

@@ -30,7 +30,7 @@ def to_generate_fields(body: FalRequest, model: str, priority: str | None) -> di
         raise Invalid([FieldError("model", "the model is part of the path; leave it out")])
     scheduler, output = body.scheduler, body.output_format
     converted: dict[str, Any] = {
-        "image": body.image_url,
+        **_images(body),
         "mask_image": body.mask_url,
         "scheduler": {"name": scheduler} if isinstance(scheduler, str) else scheduler,
         "loras": [_lora(lora) for lora in body.loras] if body.loras else None,
@@ -42,6 +42,15 @@ def to_generate_fields(body: FalRequest, model: str, priority: str | None) -> di
     if duplicates := sorted(present.keys() & extra_fields.keys()):
         raise Invalid([FieldError(name, "is given under two names") for name in duplicates])
     return {**extra_fields, **present, "model": model}
+
+
+def _images(body: FalRequest) -> dict[str, Any]:
+    """Convert the input images. Raises: Invalid: in both forms."""
+    if not body.image_urls:
+        return {"image": body.image_url}
+    if body.image_url:
+        raise Invalid([FieldError("image_urls", "cannot be combined with image_url")])
+    return {"image": body.image_urls[0], "reference_images": body.image_urls[1:] or None}
 
 
 def _lora(lora: FalLora | dict[str, Any]) -> dict[str, Any]:
@@ -69,6 +78,8 @@ def field_names(body: FalRequest) -> FieldNames:
     """Return fal's names of the converted fields, for errors."""
     foreign = {"output.format": "output_format"} if body.output_format else {}
     foreign |= {"image": "image_url"} if body.image_url else {}
+    if body.image_urls:
+        foreign |= dict.fromkeys(("image", "reference_images"), "image_urls")
     foreign |= {"mask_image": "mask_url"} if body.mask_url else {}
     foreign |= {"scheduler.name": "scheduler"} if isinstance(body.scheduler, str) else {}
     if body.image_size is not None:

@@ -19,9 +19,9 @@ from service.errors.problems import FieldError, Invalid
 from service.jobs.model.job import FieldWarning
 from service.routes.compat.endpoint import CompatibleRequestBody
 from service.routes.compat.names import FieldNames
+from service.routes.compat.nearest_size import nearest
 from service.routes.compat.openai import examples
 from service.routes.compat.openai.image_requests import ImageRequest
-from service.routes.compat.openai.sizes import nearest
 from service.schemas.examples import schema_example
 from service.schemas.request import GenerateRequest
 from service.schemas.request_parts import MAX_LISTED_IMAGES

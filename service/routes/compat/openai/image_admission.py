@@ -15,6 +15,7 @@ from service.responses.wait import while_connected
 from service.routes.compat import forms
 from service.routes.compat.call import Call
 from service.routes.compat.incoming_request import IncomingRequest
+from service.routes.compat.nearest_size import nearest
 from service.routes.compat.openai.extra_fields import merge_extra_fields
 from service.routes.compat.openai.ignored_fields import warnings_of
 from service.routes.compat.openai.image_requests import (
@@ -22,7 +23,7 @@ from service.routes.compat.openai.image_requests import (
     field_names,
     to_generate_fields,
 )
-from service.routes.compat.openai.sizes import naming_sizes, nearest
+from service.routes.compat.openai.sizes import naming_sizes
 
 
 @dataclass(frozen=True)

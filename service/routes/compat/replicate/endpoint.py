@@ -16,6 +16,7 @@ from service.responses.warning_header import warning_header
 from service.routes.compat import addresses, documents
 from service.routes.compat.call import ByBearer, Call, documented
 from service.routes.compat.endpoint import CompatibleEndpoint
+from service.routes.compat.hosted_fields import with_size
 from service.routes.compat.incoming_request import receive_request
 from service.routes.compat.outcome import json_once_ended
 from service.routes.compat.replicate.bodies import Prediction, PredictionPage, PredictionRequest
@@ -112,9 +113,9 @@ async def _create(call: Call, path: str | None) -> Response:
                 PredictionRequest, lambda body: model_in_body(call.front.models, body, path)
             )
             model = await named_model(call.front.models, prediction_request, path)
-            job = await incoming.admit(
-                to_generate_fields(prediction_request, model), field_names(prediction_request)
-            )
+            names = field_names(prediction_request)
+            fields = await with_size(call, to_generate_fields(prediction_request, model), names)
+            job = await incoming.admit(fields, names)
 
         async def build() -> Response:
             return await _created(call, job, wait_s or 0.0)

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,14 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.app import create_app
 from service.auth.api_keys import ApiKeys
 from service.jobs.model.job import PRIORITIES, JobError, JobState
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
+from service.responses.warning_header import NAME
 from service.settings.settings import Settings
 from tests.service.compatible_requests import IMAGE
 from tests.service.conftest import served
@@ -62,8 +65,14 @@ class Fal:
 
 @pytest.fixture
 async def fal(settings: Settings, queue: Queue, store: Store, tmp_path: Path) -> AsyncIterator[Fal]:
-    made = certificates(tmp_path / "tls")
-    app = create_app(settings, queue, store)
+    async with serving(create_app(settings, queue, store), settings, tmp_path) as fal:
+        yield fal
+
+
+@asynccontextmanager
+async def serving(app: FastAPI, settings: Settings, folder: Path) -> AsyncIterator[Fal]:
+    """Serve an app by HTTPS to fal's client."""
+    made = certificates(folder / "tls")
     async with (
         served(app, settings) as address,
         behind_tls(int(address.rpartition(":")[2]), made) as port,
@@ -103,6 +112,42 @@ async def test_run_answers_with_the_result(fal: Fal, pool: StandIn) -> None:
     (job,) = pool.seen
     assert len(result["images"]) == 1 and "video" not in result
     assert await pool.store.get(job.request["image"]) == image
+
+
+class WatchedPadding:
+    """ASGI layer that reports the first white space of a response's body."""
+
+    def __init__(self, app: ASGIApp, begun: asyncio.Event) -> None:
+        self.app, self.begun = app, begun
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def watched(message: Message) -> None:
+            await send(message)
+            if (body := message.get("body")) and not body.strip():
+                self.begun.set()
+
+        await self.app(scope, receive, watched)
+
+
+@pytest.mark.parametrize("failure", [None, JobError(code="non_finite", message="no image")])
+async def test_its_client_reads_padded_json(
+    settings: Settings, queue: Queue, store: Store, tmp_path: Path, failure: JobError | None
+) -> None:
+    server = settings.server.model_copy(update={"json_keep_alive_s": 0.02})
+    settings = settings.model_copy(update={"server": server})
+    app, begun = create_app(settings, queue, store), asyncio.Event()
+    app.add_middleware(WatchedPadding, begun=begun)
+    async with StandIn(queue, store) as pool, serving(app, settings, tmp_path) as fal:
+        pool.may_finish.clear()
+        pool.failure = failure
+        running = asyncio.create_task(fal("run", {"prompt": "a"}))
+        await begun.wait()
+        pool.may_finish.set()
+        result = await running
+    if failure is None:
+        assert len(result["images"]) == 1
+    else:
+        assert result == {"detail": failure.message, "error_type": failure.code}
 
 
 async def test_a_video_is_one(fal: Fal, queue: Queue, store: Store) -> None:
@@ -145,6 +190,32 @@ async def test_a_result_that_is_not_there_yet_is_none(
     result = await wire.get(made["response_url"])
     assert result.status_code == 400 and result.json()["error_type"] == "in_progress"
     pool.may_finish.set()
+
+
+async def test_fields_of_hosted_models_are_accepted(wire: httpx.AsyncClient, pool: StandIn) -> None:
+    body = {
+        "prompt": "a",
+        "image_urls": [IMAGE, IMAGE],
+        "acceleration": "high",
+        "expand_prompt": False,
+        "safety_tolerance": "2",
+        "enable_prompt_expansion": True,
+        "aspect_ratio": "1:2",
+        "megapixels": 0.01,
+    }
+    answer = await wire.post(f"/fal/run/{APP}", json=body)
+    assert answer.status_code == 200, answer.text
+    for field in ("acceleration", "safety_tolerance", "enable_prompt_expansion"):
+        assert f"{field}: has no effect" in answer.headers[NAME]
+    assert "expand_prompt" not in answer.headers[NAME]
+    (job,) = pool.seen
+    assert (job.request["width"], job.request["height"]) == (64, 144)
+    for key in (job.request["image"], *job.request["reference_images"]):
+        assert await pool.store.get(key) == picture(size=(64, 64))
+    assert len(job.request["reference_images"]) == 1
+    for wrong in ({"image_urls": [IMAGE] * 4}, {"image_urls": [IMAGE], "image_url": IMAGE}):
+        answer = await wire.post(f"/fal/run/{APP}", json={"prompt": "a", **wrong})
+        assert answer.json()["detail"].startswith("image_urls"), "the model has two references"
 
 
 @pytest.mark.parametrize(

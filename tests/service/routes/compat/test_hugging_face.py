@@ -68,7 +68,8 @@ async def test_a_video_is_answered_as_its_file(
     wire: httpx.AsyncClient, queue: Queue, store: Store
 ) -> None:
     async with StandIn(queue, store, VIDEO):
-        body = {"inputs": "a cat", "parameters": {"num_frames": 9, "seed": 7}}
+        body: dict[str, Any] = {"inputs": "a cat", "parameters": {"num_frames": 9, "seed": 7}}
+        body["options"] = {"wait_for_model": True, "use_cache": False}
         answer = await wire.post(f"/hf/{VIDEO.name}", json=body)
     assert (answer.status_code, answer.headers["content-type"]) == (200, "video/mp4")
     assert answer.content == clip("mp4", 9)

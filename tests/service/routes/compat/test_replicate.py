@@ -15,8 +15,9 @@ from replicate.exceptions import ModelError, ReplicateError
 
 from service.jobs.model.job import JobError, JobState
 from service.jobs.queue import Queue
+from service.responses.warning_header import NAME as WARNINGS
 from service.settings.settings import Settings
-from tests.service.standin import MODEL, StandIn, picture
+from tests.service.standin import MODEL, SPEC, StandIn, picture
 
 NAME = f"anybody/{MODEL}"
 
@@ -181,7 +182,8 @@ async def test_what_is_wrong_is_told_by_the_name_it_was_sent_by(
         ({"prompt": "a", "width": 10}, "input.width"),
         ({"prompt": "a", "scheduler": "K_EULER"}, "input.scheduler"),
         ({"prompt": "a", "output_format": "bmp"}, "input.output_format"),
-        ({"prompt": "a", "aspect_ratio": "1:1"}, "input.aspect_ratio"),
+        ({"prompt": "a", "aspect_ratio": "wide"}, "input.aspect_ratio"),
+        ({"prompt": "a", "aspect_ratio": "1:0"}, "input.aspect_ratio"),
         ({"prompt": "a", "model": "x"}, "input.model"),
         ({"prompt": "a", "num_outputs": 1, "num_images": 1}, "input.num_images"),
         ({}, "input.prompt"),
@@ -193,6 +195,25 @@ async def test_what_is_wrong_is_told_by_the_name_it_was_sent_by(
     nulls = {"webhook": None, "webhook_events_filter": None, "stream": None}
     accepted = {"version": MODEL, "input": {"prompt": "a"}} | nulls
     assert (await wire.post("/v1/predictions", json=accepted)).status_code == 201
+
+
+async def test_fields_of_hosted_models_are_accepted(wire: httpx.AsyncClient, pool: StandIn) -> None:
+    inputs = {
+        "prompt": "a",
+        "go_fast": True,
+        "disable_safety_checker": False,
+        "megapixels": "0.015",
+        "aspect_ratio": "16:9",
+    }
+    sizes = []
+    for more in ({}, {"width": 64, "height": 96}, {"aspect_ratio": "custom"}):
+        body = {"version": MODEL, "input": inputs | more}
+        answer = await wire.post("/v1/predictions", json=body)
+        assert answer.status_code == 201, answer.text
+        sizes.append([answer.json()["input"][side] for side in ("width", "height")])
+    assert sizes == [[160, 80], [64, 96], [SPEC.defaults["width"], SPEC.defaults["height"]]]
+    assert "input.go_fast: has no effect" in answer.headers[WARNINGS]
+    assert "disable_safety_checker" not in answer.headers[WARNINGS]
 
 
 async def test_an_unknown_model_is_told(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from typing import Any
 
 import httpx
 import pytest
+from webuiapi import WebUIApi
 
 from models.spec.controls import ControlKind
 from service.jobs.queue import Queue
@@ -128,3 +130,16 @@ async def test_a_model_without_controls_says_so(
     assert answer.status_code == 422 and "has no controls" in answer.json()["errors"]
     answer = await wire.post(PATH, json=body({"enabled": False}, None, False))
     assert answer.status_code == 200, answer.text
+
+
+async def test_lists_of_the_extension_by_webuiapi(
+    api: WebUIApi, edges: StandIn, wire: httpx.AsyncClient
+) -> None:
+    assert await asyncio.to_thread(api.controlnet_model_list) == ["Depth map", "canny"]
+    assert await asyncio.to_thread(api.controlnet_module_list) == ["none", "canny"]
+    assert await asyncio.to_thread(api.controlnet_version) == 3
+    (kind,) = (await wire.get("/controlnet/control_types")).json()["control_types"].values()
+    assert kind["model_list"] == ["None", "Depth map", "canny"]
+    assert (await wire.get("/controlnet/settings")).json() == {"control_net_unit_count": 2}
+    answer = await wire.get("/controlnet/model_list?update=true")
+    assert answer.json() == {"model_list": ["Depth map", "canny"]}

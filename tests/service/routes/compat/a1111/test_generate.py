@@ -15,7 +15,9 @@ from webuiapi import WebUIApi
 
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
+from service.responses.warning_header import NAME
 from service.routes.compat.a1111.bodies import TextToImage
+from tests.service.routes.compat.a1111.conftest import SDXL
 from tests.service.standin import MODEL, SIZE_PX, SPEC, StandIn, picture
 
 OPEN_WEBUI = {
@@ -266,7 +268,11 @@ async def test_images_can_be_left_out_of_the_answer(wire: httpx.AsyncClient, sdx
         ("n_iter", 100),
         ("seed", -2),
         ("sampler_name", "Heun"),
-        ("scheduler", "Polyexponential"),
+        ("scheduler", "Turbo"),
+        ("alwayson_scripts", {"Seed": {"args": [-1, True, 3, 0.5, 0, 0]}}),
+        ("alwayson_scripts", {"ADetailer": {"args": [{"ad_model": "face_yolov8n.pt"}]}}),
+        ("alwayson_scripts", {"a": [{"enabled": False}, {"enabled": True}]}),
+        ("override_settings", {"filter_nsfw": True}),
         ("eta", 0.5),
         ("prompt", "<hypernet:a:1>"),
         ("prompt", "<lora:a:much>"),
@@ -313,7 +319,42 @@ async def test_extensions_that_are_off_are_passed_over(
     wire: httpx.AsyncClient, sdxl: StandIn
 ) -> None:
     off = {"ADetailer": {"args": [False]}, "ControlNet": {"args": []}, "a": {"args": [None]}}
-    await post(wire, {"prompt": "a", "alwayson_scripts": off | {"b": [{"enabled": False}]}})
+    off |= {"b": [{"enabled": False}], "ADetailer": [True, False, {"ad_model": "None"}]}
+    await post(wire, {"prompt": "a", "alwayson_scripts": off})
+
+
+async def test_arguments_of_built_in_scripts_are_fields(
+    wire: httpx.AsyncClient, sdxl: StandIn
+) -> None:
+    """As extensions show a request's payload, and people copy it."""
+    scripts = {
+        "API payload": {"args": []},
+        "Refiner": {"args": [False, "", 0.8]},
+        "Sampler": {"args": [3, "DPM++ 2M", "Polyexponential"]},
+        "Seed": {"args": [7, False, -1, 0.5, 0, 0]},
+    }
+    await post(wire, {"prompt": "a", "steps": 4, "seed": -1, "alwayson_scripts": scripts})
+    request = sdxl.seen[0].request
+    assert (request["num_inference_steps"], request["seed"]) == (3, 7)
+    assert request["scheduler"] == {
+        "name": "dpmpp_2m",
+        "timestep_spacing": "linspace",
+        "use_exponential_sigmas": True,
+    }
+
+
+async def test_forges_scale_of_distilled_guidance(
+    wire: httpx.AsyncClient, sdxl: StandIn, queue: Queue
+) -> None:
+    scales = {"distilled_cfg_scale": 3.5, "cfg_scale": 1, "hr_distilled_cfg": 3.5}
+    answer = await wire.post("/sdapi/v1/txt2img", json={"prompt": "a", **scales})
+    assert sdxl.seen[0].request["guidance_scale"] == 1
+    assert "distilled_cfg_scale: has no effect" in answer.headers[NAME]
+    spec = SDXL.model_copy(update={"fields": SDXL.fields | {"true_cfg_scale"}})
+    await queue.register("stand-in", spec, ready=True)
+    await post(wire, {"prompt": "a", **scales})
+    request = sdxl.seen[1].request
+    assert (request["guidance_scale"], request["true_cfg_scale"]) == (3.5, 1)
 
 
 async def test_a_model_of_a_flow_has_euler_alone(wire: httpx.AsyncClient, pool: StandIn) -> None:

@@ -64,6 +64,11 @@ async def test_options_that_a_request_may_override_are_accepted(
         "sd_vae": "Automatic",
         "forge_additional_modules": [],
         "eta_noise_seed_delta": 0,
+        "filter_nsfw": False,
+        "enable_pnginfo": True,
+        **dict.fromkeys(("samples_save", "grid_save", "save_to_dirs", "live_previews_enable")),
+        "outdir_samples": "/tmp/out",
+        "show_progressbar": True,
     }
     assert (await wire.post(OPTIONS, json=options)).status_code == 200
     answer = await wire.post(PATH, json={"prompt": "a", "override_settings": options})
@@ -82,13 +87,17 @@ async def test_lists_by_webuiapi(api: WebUIApi, sdxl: StandIn) -> None:
     assert "Euler a" in await asyncio.to_thread(api.util_get_sampler_names)
     assert "UniPC" not in await asyncio.to_thread(api.util_get_sampler_names)
     assert "karras" in await asyncio.to_thread(api.util_get_scheduler_names)
-    for name in (*("loras", "sd_vae", "hypernetworks", "face_restorers", "prompt_styles"),):
+    for name in (
+        *("loras", "sd_vae", "hypernetworks", "face_restorers", "prompt_styles"),
+        "realesrgan_models",
+    ):
         assert await asyncio.to_thread(getattr(api, f"get_{name}")) == []
     upscalers = await asyncio.to_thread(api.get_upscalers)
     assert [upscaler["name"] for upscaler in upscalers] == ["Lanczos", "None"]
     assert await asyncio.to_thread(api.get_latent_upscale_modes) == [{"name": "Latent"}]
     assert (await asyncio.to_thread(api.get_embeddings))["loaded"] == {}
     assert await asyncio.to_thread(api.get_cmd_flags) == {}
+    assert (await asyncio.to_thread(api.get_memory)).keys() == {"ram", "cuda"}
 
 
 class TestWithKeys(Keyed):

@@ -1,0 +1,94 @@
+"""Fields of hosted services that other vendors' clients send, and this server's models do not have.
+
+Source: the models' schemas at fal.ai and replicate.com, such as black-forest-labs/flux-dev.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from service.errors.problems import FieldError, Invalid
+from service.jobs.model.job import FieldWarning
+from service.routes.compat.call import Call
+from service.routes.compat.names import FieldNames
+from service.routes.compat.nearest_size import nearest
+
+_SAFETY = "has no effect; this server's operator configures the safety check"
+_SPEED = "has no effect; quality selects one of the model's presets"
+_PROMPT = "has no effect; the prompt is used as it is"
+NO_EFFECT: Mapping[str, str] = {
+    **dict.fromkeys(("acceleration", "go_fast", "complexity"), _SPEED),
+    **dict.fromkeys(
+        ("disable_safety_checker", "safety_tolerance", "safety_checker", "enable_safety_checks"),
+        _SAFETY,
+    ),
+    **dict.fromkeys(
+        ("expand_prompt", "enable_prompt_expansion", "enhance_prompt", "prompt_upsampling"), _PROMPT
+    ),
+    "apply_watermark": "has no effect; no output has a visible watermark",
+    "frame_count": "has no effect; num_frames sets the number of frames",
+    "megapixels": "has no effect; width and height set the size",
+}
+"""Message for each field that is accepted without effect."""
+NEUTRAL = (None, False, "", "none", "regular", "auto")
+"""Values of such a field without a warning."""
+SIDES = ("width", "height")
+MEGAPIXEL = 1024 * 1024
+OF_IMAGE = ("match_input_image", "custom", "auto", "default")
+"""Values of `aspect_ratio` that leave the size to the other fields."""
+
+
+def without_effect(
+    fields: Mapping[str, Any], names: FieldNames
+) -> tuple[dict[str, Any], list[FieldWarning]]:
+    """Return a request's fields without those of `NO_EFFECT`, and a warning for each.
+
+    Args:
+        names: of fields in the vendor's API.
+    """
+    remaining = {name: value for name, value in fields.items() if name not in NO_EFFECT}
+    warnings = [
+        FieldWarning(field=names.of(name), message=NO_EFFECT[name])
+        for name, value in fields.items()
+        if name in NO_EFFECT and value not in NEUTRAL
+    ]
+    return remaining, warnings
+
+
+async def with_size(call: Call, fields: Mapping[str, Any], names: FieldNames) -> dict[str, Any]:
+    """Return a request's fields with `aspect_ratio` and `megapixels` as width and height.
+
+    The size is the nearest that the model supports, by default with its area. Width and height of
+    the request take precedence.
+
+    Raises: Problem: no such model, or an aspect ratio that is none.
+    """
+    if "aspect_ratio" not in fields:
+        return dict(fields)
+    ratio, area = fields["aspect_ratio"], _number(fields.get("megapixels"))
+    rest = {name: value for name, value in fields.items() if name != "aspect_ratio"}
+    if ratio in (None, *OF_IMAGE) or {*SIDES} & rest.keys():
+        return rest
+    sides = [_number(side) for side in ratio.split(":")] if isinstance(ratio, str) else []
+    if len(sides) != 2 or not all(sides):
+        message = "must be WIDTH:HEIGHT, such as 16:9"
+        raise Invalid([FieldError(names.of("aspect_ratio"), message)])
+    front = call.front
+    spec = (await front.models.get(fields["model"])).spec
+    pixels = area * MEGAPIXEL or math.prod(spec.defaults.get(side, 1024) for side in SIDES)
+    width = math.sqrt(pixels * sides[0] / sides[1])
+    height = width * sides[1] / sides[0]
+    size = nearest(spec, front.settings.limits, math.ceil(width), math.ceil(height))
+    rest.pop("megapixels", None)
+    return rest | dict(zip(SIDES, size, strict=True))
+
+
+def _number(value: Any) -> float:
+    """Return a positive number of up to eight characters; 0: the value is none."""
+    try:
+        number = float(str(value)[:8])
+    except ValueError:
+        return 0.0
+    return number if 0.01 <= number <= 1000 else 0.0
