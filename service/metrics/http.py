@@ -6,7 +6,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, get_args
 
 from prometheus_client import (
     CollectorRegistry,
@@ -25,6 +25,7 @@ from service.metrics import exposition
 from service.metrics.ledger import LedgerMetrics
 from service.metrics.queue import QueueGauges, RedisMetrics
 from service.metrics.versions import VersionMetrics
+from service.schemas.verify import PENDING, Verdict
 from service.tracing import spans
 from service.tracing.library_warnings import library_warnings
 
@@ -131,6 +132,14 @@ class Telemetry:
             ("reason",),
             registry=self.registry,
         )
+        self.verifications = Counter(
+            "atelier_verifications_total",
+            "Verifications of outputs (`POST /v1/verify`) that ended, by verdict.",
+            ("verdict",),
+            registry=self.registry,
+        )
+        for verdict in {*get_args(Verdict)} - {PENDING}:
+            self.verifications.labels(verdict)
         self.reuse = ReuseMetrics(self.registry)
         self.queue = QueueGauges(self.registry)
         self.redis = RedisMetrics(self.registry)

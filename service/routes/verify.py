@@ -24,7 +24,7 @@ from service.responses.wait import wait_until_ended, while_connected
 from service.routes.direct import DirectRoute
 from service.routes.documented_responses import VERIFY
 from service.schemas.request_parts import MEDIA_TYPES
-from service.schemas.verify import Verification, VerifyRequest
+from service.schemas.verify import PENDING, Verification, VerifyRequest
 from service.tracing import spans
 from service.verification.request import replay_request
 from service.verification.subject import Subject, Unverifiable, of_file, of_job
@@ -52,7 +52,7 @@ async def verify(request: Request, front: Front, tenant: Tenant, key_id: KeyId) 
                 subject = await _subject(request, front, caller, hold)
                 redrawing = await _submit_replay(front, caller, subject, request.headers)
             except Unverifiable as reason:
-                return _answer(unknown(str(reason)))
+                return _answer(front, unknown(str(reason)))
             with job_headers_on_errors(redrawing.job):
                 return await _respond(request, front, subject, redrawing, hold)
 
@@ -113,8 +113,8 @@ async def _respond(
         await _cancel_disconnected(request, front, job.id)
     replay = ReplayJob(job, replay.spec)
     if not job.state.ended:
-        return _answer(pending(replay), 202, job_headers(job))
-    return _answer(await verdict_of(front, subject, replay, hold), 200, job_headers(job))
+        return _answer(front, pending(replay), job_headers(job))
+    return _answer(front, await verdict_of(front, subject, replay, hold), job_headers(job))
 
 
 async def _cancel_disconnected(request: Request, front: FrontEnd, job_id: str) -> None:
@@ -125,6 +125,12 @@ async def _cancel_disconnected(request: Request, front: FrontEnd, job_id: str) -
 
 
 def _answer(
-    verification: Verification, status: int = 200, headers: Mapping[str, str] | None = None
+    front: FrontEnd, verification: Verification, headers: Mapping[str, str] | None = None
 ) -> Response:
+    """Render the verification, and count it if it has ended."""
+    if verification.verdict == PENDING:
+        status = 202
+    else:
+        status = 200
+        front.telemetry.verifications.labels(verification.verdict).inc()
     return Response(verification.model_dump_json(), status, headers=headers, media_type=JSON)

@@ -12,6 +12,8 @@ from service.schemas.examples import schema_example
 from service.schemas.request_parts import Body, Name
 
 Verdict = Literal["identical", "different", "unknown", "pending"]
+PENDING: Verdict = "pending"
+"""Verdict of a verification that has not ended."""
 
 
 class VerifyRequest(Body):

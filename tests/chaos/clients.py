@@ -17,6 +17,8 @@ ANSWER_S = 15.0
 """Time-out after which a client treats its connection as broken."""
 DONE_S = 120.0
 """Time for an undisturbed job on a busy machine."""
+VERDICT_S = 5.0
+"""Time that a request waits for its verdict, less than `ANSWER_S`."""
 PAUSE_S = 0.3
 TRIES = 200
 """Maximum attempts of one order, enough for minutes of unavailability."""
@@ -93,8 +95,8 @@ class Client:
         return job
 
     async def place(self, order: Order) -> OrderResult:
-        """Submit an order until accepted, repeat it as the order says, then cancel, delete or
-        continue it."""
+        """Submit an order until accepted, repeat it as the order says, then cancel, delete,
+        continue or verify it."""
         result = OrderResult(order)
         if not await self._post_all(result):
             return result
@@ -106,20 +108,49 @@ class Client:
             result.is_deleted = True
         elif order.request == AUDITION:
             await self._continue(result)
+        elif order.then is FollowUp.VERIFIES:
+            await self._verify(result)
         return result
+
+    async def _ended(self, result: OrderResult) -> dict[str, Any]:
+        """Return the order's job once it has ended, or as it is after all attempts."""
+        path = f"/v1/jobs/{result.jobs[0]}"
+        job: dict[str, Any] = {}
+        for _ in range(TRIES):
+            response = await self.until_answered("GET", path, result.order.tenant)
+            assert response.is_success, (path, response.status_code, response.text)
+            job = response.json()
+            if job["state"] not in ("queued", "running"):
+                break
+            await asyncio.sleep(PAUSE_S)
+        return job
+
+    async def _verify(self, result: OrderResult) -> None:
+        """Have an output of the job verified once the job has succeeded."""
+        order, job = result.order, await self._ended(result)
+        if job["state"] != "succeeded":
+            return
+        output = job["outputs"][order.number % len(job["outputs"])]
+        headers = {
+            "Idempotency-Key": f"verification of {order.number}",
+            "Prefer": f"wait={VERDICT_S:.0f}",
+        }
+        body = {"job": job["id"], "output": output["index"]}
+        for _ in range(TRIES):
+            response = await self.until_answered(
+                "POST", "/v1/verify", order.tenant, headers=headers, json=body
+            )
+            if response.status_code == 200:
+                result.verdicts.append(response.json()["verdict"])
+                return
+            if response.is_error:
+                result.answers.append(_error_response(response))
+            await asyncio.sleep(PAUSE_S)
 
     async def _continue(self, result: OrderResult) -> None:
         """Continue an audition once it is paused, twice with the same idempotency key."""
         job, tenant = f"/v1/jobs/{result.jobs[0]}", result.order.tenant
-        state = "queued"
-        for _ in range(TRIES):
-            response = await self.until_answered("GET", job, tenant)
-            assert response.is_success, (job, response.status_code, response.text)
-            state = response.json()["state"]
-            if state not in ("queued", "running"):
-                break
-            await asyncio.sleep(PAUSE_S)
-        if state != "paused":
+        if (await self._ended(result))["state"] != "paused":
             return
         headers = {"Idempotency-Key": f"the rest of {result.order.number}"}
         ids = set()

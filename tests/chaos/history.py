@@ -41,6 +41,8 @@ class OrderResult:
     """Whether the client received the answer that the job is gone."""
     continued: list[str] = field(default_factory=list)
     """Ids of jobs that continue the audition; a single id, however often requested."""
+    verdicts: list[str] = field(default_factory=list)
+    """Verdict on the job's output if the client had it verified."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class JobRecord:
 
     @property
     def order(self) -> int | None:
-        """Number of the order; None for a job of the undisturbed run."""
+        """Number of the order; None for jobs of the undisturbed run and of verifications."""
         number = self.view["metadata"].get("order")
         return None if number is None else int(number)
 
@@ -135,6 +137,7 @@ class History:
         repeats = sum(len(order.jobs) - 1 for order in self.results if order.jobs)
         refused = Counter(answer.status for order in self.results for answer in order.answers)
         lost = sum(bool(order.gave_up) for order in self.results)
+        verdicts = Counter(verdict for order in self.results for verdict in order.verdicts)
         copies = [job for job in self.jobs if job.is_copy]
         at_once = sum(job.fence == 0 for job in copies)
         ends = Counter(
@@ -144,7 +147,7 @@ class History:
             f"{len(self.jobs)} jobs {dict(states)}, {busy_s:.0f} device-seconds, {claims} claims, "
             f"{self.resumed} images went on from a snapshot; {len(copies)} were given files, "
             f"{at_once} of them at once; {repeats} accepted again, {dict(refused)} refused, "
-            f"{lost} given up; {dict(ends)}; {self._balance()}"
+            f"{lost} given up; verified: {dict(verdicts)}; {dict(ends)}; {self._balance()}"
         )
 
     def _balance(self) -> str:

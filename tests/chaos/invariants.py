@@ -151,6 +151,16 @@ def given_only_what_may_be(history: History) -> Violations:
             yield f"{job.id} has files of another tenant", job
 
 
+def verified_identical(history: History) -> Violations:
+    """An output that a client has verified is identical when generated again."""
+    existing = {job.id: job for job in history.jobs}
+    for result in history.results:
+        job = existing.get(result.jobs[0]) if result.jobs else None
+        is_verified = result.order.then is FollowUp.VERIFIES and job and job.state == "succeeded"
+        if is_verified and result.verdicts != ["identical"]:
+            yield f"{result.jobs[0]} has the verdicts {result.verdicts}", job
+
+
 def paused_is_finished(history: History) -> Violations:
     """A continued job leads to exactly one job that continues it."""
     existing = {job.id: job for job in history.jobs}
@@ -258,6 +268,7 @@ INVARIANTS: tuple[Callable[[History], Violations], ...] = (
     no_stale_result,
     same_pixels,
     given_only_what_may_be,
+    verified_identical,
     paused_is_finished,
     polite,
     recorded_once,

@@ -64,6 +64,8 @@ class FollowUp(StrEnum):
     WAITS = "waits"
     CANCELS = "cancels"
     DELETES = "deletes"
+    VERIFIES = "verifies"
+    """Has an output of the job generated again and compared, once the job has succeeded."""
 
 
 @dataclass(frozen=True)
@@ -137,5 +139,5 @@ def _order(random: Random, number: int, at_s: float) -> Order:
         key=f"order {number}" if has_key else None,
         repeats=random.choice((0, 0, 1, 2)) if has_key else 0,
         at_once=random.random() < 1 / 2,
-        then=random.choices(list(FollowUp), (90, 5, 5))[0],
+        then=random.choices(list(FollowUp), (75, 5, 5, 15))[0],
     )

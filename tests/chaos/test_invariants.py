@@ -15,6 +15,7 @@ from tests.chaos.orders import AGAIN, LONG_S, SHORT_S, FollowUp, Order
 from tests.chaos.plan import Kind
 
 ORDER = Order(0, 0.0, "acme", "short", "normal", None, "order 0", 1)
+VERIFIED = replace(ORDER, then=FollowUp.VERIFIES)
 IN_AN_HOUR = replace(ORDER, deadline_s=LONG_S)
 EVENTS = (
     JobEvent(1, "queued", {}),
@@ -68,6 +69,9 @@ def test_a_good_history_breaks_nothing() -> None:
     assert breaches(replace(ended("expired", JobEvent(7, "expired", {})), results=results)) == []
     deleted = with_result(order=replace(ORDER, then=FollowUp.DELETES), is_deleted=True)
     assert breaches(replace(deleted, jobs=[])) == []
+    assert breaches(with_result(order=VERIFIED, verdicts=["identical"])) == []
+    expired = with_result(order=replace(VERIFIED, deadline_s=SHORT_S)).results
+    assert breaches(replace(ended("expired", JobEvent(7, "expired", {})), results=expired)) == []
 
 
 def test_copies_that_no_claim_has_made_are_no_stale_result() -> None:
@@ -139,6 +143,10 @@ WRONG: dict[str, Callable[[], History]] = {
         results=[OrderResult(replace(ORDER, request=AGAIN), ["job_1"])],
         expected={AGAIN: ("aa",)},
     ),
+    "verified_identical: job_1 has the verdicts ['different']": lambda: with_result(
+        order=VERIFIED, verdicts=["different"]
+    ),
+    "verified_identical: job_1 has the verdicts []": lambda: with_result(order=VERIFIED),
     "paused_is_finished: job_1 continues another": lambda: with_result(continued=["job_1"]),
     "paused_is_finished: the rest of order 0 became": lambda: with_result(
         continued=["job_1", "job_2"]

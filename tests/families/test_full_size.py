@@ -15,10 +15,14 @@ from models import published, registry
 from models.interface.finite import decode_checked
 from models.interface.pipeline import Pipeline
 from models.loading.sources import SHAPES
+from models.parallel.axis_rules import Layout
 from tests.families.suite import EVERY
+from workers.engine.snapshot import needed
 from workers.jaxpr.axis_tags import Tag
 from workers.jaxpr.operations import inner_jaxpr, work_of
 from workers.plan.model import neighboring_networks
+from workers.programs.compiler import Compiler
+from workers.programs.row_tree import leaves_by_name
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "models.md"
 NAMES = {name: title for entry in EVERY.values() for name, title in entry.published.items()}
@@ -109,3 +113,23 @@ def test_a_request_is_prepared_without_a_vocabulary(tmp_path: Path) -> None:
     assert prepared.inputs["t5_ids"].shape == (1, pipeline.spec.limits.max_sequence_length)
     assert prepared.inputs["noise"].shape == (4, 8, 16)
     assert len(prepared.steps) == 4  # distilled, by the published scheduler's config
+
+
+DRAFT_BYTES = 3_000_000
+"""Maximum size of a draft of an image of FLUX.1 in the default size."""
+
+
+def test_a_draft_of_flux_is_small(layout: Layout, tmp_path: Path) -> None:
+    """The leaves that a snapshot contains are those that the step's program changes."""
+    pipeline = shapes("flux-dev", tmp_path)
+    fields = {**pipeline.spec.defaults, "prompt": "words", "seed": 0}
+    prepared = pipeline.prepare(fields, {})
+    assert (prepared.width, prepared.height) == (1024, 1024)
+    row = jax.eval_shape(pipeline.encode, pipeline.weights, dict(prepared.inputs))
+    compiler, (step, *_) = Compiler(pipeline, layout), prepared.steps
+    traced = compiler.tracer.step(step.program, step.values, row)
+    changes = needed(compiler.changes(traced, row), exact=True)
+    leaves = leaves_by_name(row)
+    size = sum(leaves[name].size * leaves[name].dtype.itemsize for name in changes)
+    assert {"['latents']", "['denoised']"} <= changes
+    assert size <= DRAFT_BYTES

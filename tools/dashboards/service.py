@@ -250,6 +250,14 @@ JOBS = Row(
             unit="short",
         ),
         Panel(
+            47,
+            "Verifications by verdict",
+            "Per second: outputs that were generated again (`POST /v1/verify`). different: check"
+            " the chips, layouts and versions of the workers that made the two files.",
+            (Query(rate("atelier_verifications_total", "", "verdict"), "{{verdict}}"),),
+            unit="ops",
+        ),
+        Panel(
             28,
             "Jobs that failed, of those that ended",
             "Without failures that the request caused, and without canceled jobs. 1 % is the"

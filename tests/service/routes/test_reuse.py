@@ -10,11 +10,16 @@ import httpx
 import pytest
 from redis.exceptions import RedisError
 
+from service.app import create_app
+from service.auth.api_keys import ApiKeys
 from service.jobs.model.job import Job
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from service.settings.settings import Settings
 from tests.service.standin import MODEL, SPEC, StandIn, picture
+from tests.service.test_keys import client, keys, with_keys
+
+__all__ = ["keys"]
 
 CAT = {"prompt": "a cat", "model": MODEL, "seed": 7}
 WAIT = {"Prefer": "wait"}
@@ -100,6 +105,24 @@ async def test_another_request_is_drawn(
     await run(http)
     _, cache = await run(http, **other)
     assert cache is None and len(pool.seen) == 2
+
+
+async def test_another_tenants_request_is_drawn(
+    settings: Settings, redis_url: str, queue: Queue, store: Store, pool: StandIn, keys: ApiKeys
+) -> None:
+    """An equal request of another tenant gets files of its own, and the first tenant's again."""
+    app = create_app(with_keys(settings, redis_url), queue, store)
+    async with (
+        app.router.lifespan_context(app),
+        await client(app, keys, "acme") as acme,
+        await client(app, keys, "zoo") as zoo,
+    ):
+        first, _ = await run(acme)
+        other, cache = await run(zoo)
+        assert (cache, other["reuses"], len(pool.seen)) == (None, None, 2)
+        assert other["usage"]["device_seconds"] > 0
+        assert (await run(acme))[0]["reuses"] == first["id"]
+        assert (await run(zoo))[0]["reuses"] == other["id"]
 
 
 async def test_the_same_image_is_the_same_request(http: httpx.AsyncClient, pool: StandIn) -> None:

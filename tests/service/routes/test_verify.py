@@ -28,6 +28,7 @@ from tests.service.routes.test_generate import CAT
 from tests.service.standin import MODEL, SPEC, VIDEO, picture
 
 IDENTICAL = "identical, bit for bit"
+COUNTER = "atelier_verifications_total{"
 
 
 @pytest.fixture
@@ -321,6 +322,23 @@ async def test_an_answer_that_comes_later(http: httpx.AsyncClient, pool: Painter
     assert other.status_code == 409
     fresh = await http.post("/v1/generate", json=CAT, headers={"Idempotency-Key": "mine"})
     assert fresh.status_code == 202 and fresh.json()["id"] != report["job"]
+
+
+async def test_verdicts_are_counted(http: httpx.AsyncClient, pool: Painter) -> None:
+    async def counts() -> dict[str, float]:
+        lines = (await http.get("/metrics")).text.splitlines()
+        pairs = [line.rsplit(" ", 1) for line in lines if line.startswith(COUNTER)]
+        return {name.split('"')[1]: float(value) for name, value in pairs}
+
+    assert await counts() == {"identical": 0, "different": 0, "unknown": 0}
+    data = await generated_file(http)
+    for file in (data, edited(data), picture(), data):
+        await verify(http, file)
+    pool.may_finish.clear()
+    headers = {"Content-Type": "image/png", "Prefer": "wait=0"}
+    assert (await http.post("/v1/verify", content=data, headers=headers)).status_code == 202
+    assert await counts() == {"identical": 2, "different": 1, "unknown": 1}
+    pool.may_finish.set()
 
 
 async def test_bodies_that_are_refused(http: httpx.AsyncClient, pool: Painter) -> None:
