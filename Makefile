@@ -122,10 +122,12 @@ lint: $(RAN)-test $(NODE)/node_modules/.ran ## style, formatting and types, chan
 	$(call optional,luacheck,--quiet service)
 	$(BIN)/mypy
 
-lint-deploy: $(CHECKOV)/.ran ## the Kubernetes overlays, by checkov; wants kubectl, or kustomize 5
+lint-deploy: $(CHECKOV)/.ran $(HELM)/.ran $(RAN)-test ## the Kubernetes overlays and the chart, by checkov; wants kubectl, or kustomize 5
 	@rm -rf build/k8s && mkdir -p build/k8s
 	@for overlay in deploy/k8s/overlays/*; do \
 		$(KUSTOMIZE) $$overlay > build/k8s/$$(basename $$overlay).yaml || exit 1; done
+	@$(BIN)/python -m tests.deploy.k8s.values | $(HELM)/bin/helm template atelier deploy/helm/atelier \
+		--namespace pictures --values - --set site.project=P --set site.region=R > build/k8s/chart.yaml
 	$(CHECKOV)/bin/checkov --config-file deploy/k8s/checkov.yaml
 
 format: $(RAN)-test $(NODE)/node_modules/.ran ## what of it can be mended by itself

@@ -19,11 +19,27 @@ GROUPS: Mapping[str, str] = {
     "TriggerAuthentication": "keda.sh/v1alpha1",
     "LeaderWorkerSet": "leaderworkerset.x-k8s.io/v1",
     "ComputeClass": "cloud.google.com/v1",
+    "Rules": "monitoring.googleapis.com/v1",
+    "PrometheusRule": "monitoring.coreos.com/v1",
 }
 """apiVersion by kind."""
 
 BEHAVIOR = "advanced.horizontalPodAutoscalerConfig.behavior"
+RULES = frozenset(
+    (
+        "groups.name",
+        "groups.interval",
+        "groups.rules.alert",
+        "groups.rules.record",
+        "groups.rules.expr",
+        "groups.rules.for",
+        "groups.rules.labels",
+        "groups.rules.annotations",
+    )
+)
 FIELDS: Mapping[str, frozenset[str]] = {
+    "Rules": RULES,
+    "PrometheusRule": RULES,
     "Gateway": frozenset(
         (
             "gatewayClassName",
@@ -137,8 +153,8 @@ FIELDS: Mapping[str, frozenset[str]] = {
         )
     ),
 }
-"""Paths below `spec`. A path with free keys (`matchLabels`, a trigger's `metadata`), or of a pod's
-template, which is checked as a pod, covers everything below it."""
+"""Paths below `spec`. A path with free keys (`matchLabels`, `labels`, `metadata` of triggers), or
+of a pod's template, which is checked as a pod, covers everything below it."""
 
 TRIGGER = frozenset(
     ("serverAddress", "query", "threshold", "activationThreshold", "ignoreNullValues")

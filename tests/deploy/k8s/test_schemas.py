@@ -10,11 +10,15 @@ from pathlib import Path
 import jsonschema
 import kubernetes_validate
 import pytest
+import yaml
 
 from tests.deploy.k8s import crds
 from tests.deploy.k8s.fields import FIELDS, GROUPS, TRIGGER, used
 from tests.deploy.k8s.objects import name_of, of_kind, templates
 from tests.deploy.k8s.rendering import GKE, K8S, OVERLAYS, ROOT, SPOT, Object, overlay
+from tests.deploy.k8s.values import ALL_WAYS
+from tools import rules
+from tools.cluster.overlay import files as overlay_files
 
 VERSIONS = ("1.30", "1.34")
 """Kubernetes versions: the first with preStop's sleep enabled by default, and a recent one."""
@@ -82,10 +86,16 @@ def test_core_objects_are_strictly_valid(every_object: list[Object], version: st
     assert not problems
 
 
-def test_custom_resources_are_strictly_valid(every_object: list[Object]) -> None:
+@pytest.fixture(scope="module")
+def every_custom(every_object: list[Object]) -> list[Object]:
+    """Custom resources of all overlays and variants, and the rules of both operators."""
     custom = [item for item in distinct(every_object) if item["kind"] in GROUPS]
-    assert {item["kind"] for item in custom} == set(GROUPS)
-    assert not [text for item in custom for text in custom_problems(item)]
+    return [*custom, *(yaml.safe_load(rules.manifest(kind)) for kind in rules.API)]
+
+
+def test_custom_resources_are_strictly_valid(every_custom: list[Object]) -> None:
+    assert {item["kind"] for item in every_custom} == set(GROUPS)
+    assert not [text for item in every_custom for text in custom_problems(item)]
 
 
 def test_triggers_are_kedas(every_object: list[Object]) -> None:
@@ -107,9 +117,9 @@ def test_the_list_of_fields_is_that_of_the_crds() -> None:
     assert not missing
 
 
-def test_no_field_of_the_list_is_unused(every_object: list[Object]) -> None:
+def test_no_field_of_the_list_is_unused(every_custom: list[Object]) -> None:
     for kind, fields in FIELDS.items():
-        paths = {path for item in of_kind(every_object, kind) for path in used(kind, item["spec"])}
+        paths = {path for item in of_kind(every_custom, kind) for path in used(kind, item["spec"])}
         assert fields == paths, kind
 
 
@@ -119,6 +129,7 @@ def test_all_components_are_rendered_somewhere() -> None:
         Path(__file__).with_name("conftest.py"),
     ]
     text = "".join(file.read_text() for file in files)
+    text += overlay_files(ALL_WAYS, "values")["kustomization.yaml"]
     components = {folder.name for folder in (K8S / "components").iterdir()}
     assert {name for name in components if f"components/{name}" not in text} == set()
 

@@ -1,9 +1,10 @@
-"""Values files that no overlay is written from."""
+"""Values files that no overlay is written from. `python -m` prints the one with all features."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from tools.cluster.merging import plain
 from tools.cluster.values import Values
 
 A_MODEL: dict[str, Any] = {
@@ -80,3 +81,7 @@ ODD = Values.model_validate(
     }
 )
 """Texts that YAML, TOML or a template might misinterpret."""
+
+
+if __name__ == "__main__":  # `make lint-deploy`
+    print(plain(ALL_WAYS.model_dump(mode="json", exclude_defaults=True)))
