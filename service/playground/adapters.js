@@ -12,6 +12,7 @@ const SEARCH_FROM = 9;
  * @property {string} model
  * @property {string} trigger Words that prompts should contain; may be empty.
  * @property {number} rank
+ * @property {number} vectors Of an embedding, which prompts name; 0: an adapter.
  * @property {string | null} preview URL of an example image.
  * @property {boolean} ready
  */
@@ -62,18 +63,21 @@ export class Adapters {
 
   get #usable() {
     const model = this.#model.base ?? this.#model.name;
-    const isUsable = (adapter) => adapter.model === model && adapter.ready && !adapter.vectors;
-    return this.#adapters.filter(isUsable);
+    return this.#adapters.filter((adapter) => adapter.model === model && adapter.ready);
   }
 
   #refresh() {
-    const usable = this.#usable;
+    const all = this.#usable;
+    const usable = all.filter(({ vectors }) => !vectors);
+    const embeddings = all.filter((entry) => entry.vectors && matchesSearch(entry));
     const names = usable.map(({ name }) => name);
     for (const name of this.#scales.keys()) if (!names.includes(name)) this.#scales.delete(name);
-    byId("lora-filter").hidden = usable.length < SEARCH_FROM;
-    byId("loras-hint").textContent = usable.length ? "" : "None yet. POST /v1/loras uploads one.";
+    byId("lora-filter").hidden = all.length < SEARCH_FROM;
+    byId("loras-hint").textContent = all.length ? "" : "None yet. POST /v1/loras uploads one.";
     const shown = usable.filter((adapter) => this.#isChosen(adapter) || matchesSearch(adapter));
-    byId("loras").replaceChildren(...shown.map((adapter) => this.#tile(adapter)));
+    const tiles = shown.map((adapter) => this.#tile(adapter));
+    const words = embeddings.map((embedding) => this.#embeddingTile(embedding));
+    byId("loras").replaceChildren(...tiles, ...words);
     const chosen = usable.filter((adapter) => this.#isChosen(adapter));
     byId("chosen-loras").replaceChildren(...chosen.map((...row) => this.#chosenRow(...row)));
   }
@@ -95,6 +99,22 @@ export class Adapters {
         onclick: () => this.#toggle(name),
       },
       this.#preview(adapter),
+      element("span", {}, name),
+    );
+  }
+
+  #embeddingTile(embedding) {
+    const { name } = embedding;
+    return element(
+      "button",
+      {
+        class: "tile",
+        type: "button",
+        "data-embedding": name,
+        title: `${name}: an embedding. Add its name to the prompt.`,
+        onclick: () => addTrigger(name),
+      },
+      this.#preview(embedding),
       element("span", {}, name),
     );
   }

@@ -47,6 +47,7 @@ PAINTER = SPEC.model_copy(
         "lora_layers": TAKING.lora_layers,
         "loras": {
             "ink": INK.model_copy(update={"preview": "loras/previews/ink"}),
+            "mood": INK.model_copy(update={"name": "mood", "trigger": "", "vectors": 2}),
             "oil": OIL,
             "broken": BROKEN,
         },

@@ -20,7 +20,7 @@ def page(browser: Browser, url: str) -> Iterator[Page]:
     with pages(browser, url) as run:
         page = run()
         page.select_option("#model", MODEL)
-        expect(page.locator(".tile")).to_have_count(2)
+        expect(page.locator(".tile")).to_have_count(3)
         yield page
 
 
@@ -73,6 +73,14 @@ def test_a_click_puts_the_trigger_into_the_prompt(page: Page) -> None:
         expect(page.locator("#prompt")).to_have_value("a cat, in ink")
 
 
+def test_a_click_puts_the_name_of_an_embedding_into_the_prompt(page: Page) -> None:
+    page.fill("#prompt", "a cat")
+    for _ in range(2):
+        page.locator('.tile[data-embedding="mood"]').click()
+        expect(page.locator("#prompt")).to_have_value("a cat, mood")
+    expect(page.locator("#chosen-loras")).to_be_empty()
+
+
 def test_it_is_hidden_where_a_model_takes_none(page: Page, url: str) -> None:
     tile(page, "ink").click()
     page.select_option("#model", VIDEO.name)
@@ -103,7 +111,7 @@ def test_an_uploaded_one_is_listed_and_many_can_be_searched(open_page: Open, url
             assert response.status_code == 201, response.text
     page = open_page()
     page.select_option("#model", MODEL)
-    expect(page.locator(".tile")).to_have_count(10)
+    expect(page.locator(".tile")).to_have_count(11)
     tile(page, "ink").click()
     page.get_by_label("Find an adapter").fill("bristles")
     expect(page.locator(".tile")).to_have_count(2)  # the match and the selected adapter
