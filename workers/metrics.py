@@ -104,6 +104,11 @@ adapter_load_seconds = Counter(
     "Seconds spent loading adapters, while steps continue.",
     ["model"],
 )
+prompt_encodings = Counter(
+    "atelier_prompt_encodings_total",
+    "Lookups in the cache of encoded prompts, by result.",
+    ["model", "result"],
+)
 adapter_pages = Gauge(
     "atelier_adapter_pages",
     "Pages of a pool's banks, where it has some: free, or used by an adapter.",
@@ -161,6 +166,8 @@ def expect(model: str) -> None:
     """Initialize the device metrics of this worker's model with 0, to export them at once."""
     for family in OF_A_MODEL:
         family.labels(model)
+    for result in CACHE_RESULTS:
+        prompt_encodings.labels(model, result)
     for stage in STAGES:
         stages.labels(model, stage)
     for program in PROGRAMS:

@@ -16,7 +16,7 @@ from deploy.cli.options import without_none
 from deploy.exit_codes import UsageError
 from service.settings.settings import KEY_VARIABLE
 
-DRAWN = ("shape", "deadlines", "rate", "seed")
+DRAWN = ("shape", "deadlines", "rate", "seed", "repeats")
 """Options of random loads, which a trace replaces."""
 
 
@@ -34,6 +34,7 @@ def unvalidated_mix(arguments: argparse.Namespace) -> dict[str, Any]:
         "rate_per_s": arguments.rate,
         "seconds": arguments.seconds,
         "seed": arguments.seed,
+        "repeats": arguments.repeats,
         "shapes": [_shape(dict(shape)) for shape in shapes] or None,
         "tenants": list(tenants) or None,
         "deadlines": [{"scale": scale} for scale in arguments.deadlines or ()] or None,

@@ -73,6 +73,12 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
         "--seconds", type=positive, metavar="X", help="length of the load in seconds (default: 60)"
     )
     load.add_argument("--seed", type=int, metavar="N", help="random seed of the load (default: 0)")
+    load.add_argument(
+        "--repeats",
+        type=float,
+        metavar="SHARE",
+        help="share of requests that repeat an earlier one, for a server with `queue.reuse`",
+    )
     load.add_argument("--write-trace", type=Path, metavar="FILE", help="write the load as a trace")
 
 

@@ -127,6 +127,9 @@ NAMES: Mapping[str, Name | Members] = MappingProxyType(
         "dce_jaxpr": Name(
             "jax.interpreters.partial_eval", "dce_jaxpr", "which weights a program reads"
         ),
+        "jaxpr_as_fun": Name(
+            "jax.extend.core", "jaxpr_as_fun", "parts of a traced program as programs"
+        ),
         "Literal": Name("jax.extend.core", "Literal", "the work and memory of traced programs"),
         "jaxprs_in_params": Name(
             "jax.extend.core", "jaxprs_in_params", "tests: the programs inside an equation"

@@ -45,6 +45,7 @@ class Caller:
         key_id: id of the API key of the request; None if keys are not required.
         request_id: id of the request, for the log.
         warnings: about fields of another vendor's API that have no effect here.
+        avoid: name of a worker that should leave the job to others.
     """
 
     tenant: str
@@ -55,6 +56,7 @@ class Caller:
     key_id: str | None = None
     request_id: str | None = None
     warnings: tuple[FieldWarning, ...] = ()
+    avoid: str | None = None
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,7 @@ def _job(resolved: ResolvedRequest, caller: Caller, limits: TenantSettings) -> J
         previews=caller.previews,
         key_id=caller.key_id,
         request_id=caller.request_id,
+        avoid=caller.avoid,
     )
 
 

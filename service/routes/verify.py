@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 from fastapi import APIRouter, Request, Response
@@ -40,7 +41,8 @@ async def verify(request: Request, front: Front, tenant: Tenant, key_id: KeyId) 
     The body is the file, or JSON that names an output of a job. The response arrives when the new
     job has ended, or after the seconds of `Prefer: wait=N`: then it is 202, `pending`. A repeat
     with the same Idempotency-Key refers to the same job. The job is priced and counts for the
-    tenant's quotas like any other.
+    tenant's quotas like any other. Of an output that names a job, another worker than the job's
+    generates it again if one is free soon; `message` states which.
     """
     client, parent = front.client_of(request, tenant), spans.current_traceparent()
     caller = Caller(
@@ -86,7 +88,8 @@ async def _submit_replay(
             recipe = subject.recipe
             body = await asyncio.to_thread(attempt.read, recipe.request)
             redraw = await replay_request(front, caller.tenant, body, recipe, subject.sha256)
-            accepted = await admit(front, caller, redraw.body, key)
+            elsewhere = replace(caller, avoid=subject.pool)
+            accepted = await admit(front, elsewhere, redraw.body, key)
     except Invalid as error:
         raise Unverifiable(f"its request is not accepted here ({error.detail})") from None
     return ReplayJob(accepted.job, redraw.spec)

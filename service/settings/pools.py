@@ -72,6 +72,9 @@ class PoolSettings(Section):
     another worker resumes from the last snapshot."""
     lora_cache_bytes: int = Field(4 * 2**30, ge=0)
     """Size of the worker's local cache of uploaded adapters, with LRU eviction."""
+    prompt_cache_bytes: int = Field(256 * 2**20, ge=0)
+    """Size of each model's cache of encoded prompts in host memory, with LRU eviction. Images of a
+    tenant with the same prompts share the text encoders' output. 0: off, as on several hosts."""
     quantum_s: float = Field(5, gt=0)
     """Shortest time that a job runs before a job of higher priority, or one that would miss its
     deadline, may preempt it. inf: no preemption."""

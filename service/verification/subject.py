@@ -49,6 +49,8 @@ class Subject:
     """SHA-256 of its pixels, as recorded by the job or computed from the file."""
     read: Callable[[], Awaitable[bytes]]
     made_by: MadeBy | None = None
+    pool: str | None = None
+    """Name of the worker that generated it; None: unknown."""
 
 
 async def of_file(front: FrontEnd, data: bytes, client: str) -> Subject:
@@ -123,6 +125,7 @@ async def of_job(front: FrontEnd, tenant: str, selected: VerifyRequest, hold: Ho
         pixels_sha256=output.pixels_sha256 or "",
         read=lambda: front.outputs.read(output),
         made_by=output.made_by,
+        pool=job.pool,
     )
 
 

@@ -56,7 +56,9 @@ async def verdict_of(
     job = replay.job
     try:
         output = _output(subject, job)
-        return await _compare(front, subject, replay, output, hold)
+        verification = await _compare(front, subject, replay, output, hold)
+        message = verification.message + _worker_note(subject, job)
+        return verification.model_copy(update={"message": message})
     except Unverifiable as reason:
         return unknown(str(reason), job.id)
     except ImageFileError as error:
@@ -105,6 +107,13 @@ async def _compare(
     if not comparison.difference.pixels:
         return _identical(False, **facts)
     return _differing(comparison.difference, subject, replay, output, **facts)
+
+
+def _worker_note(subject: Subject, job: Job) -> str:
+    """State whether another worker generated the output again; empty if unknown."""
+    if subject.pool is None or job.pool is None:
+        return ""
+    return f"; generated again by {'the same' if job.pool == subject.pool else 'another'} worker"
 
 
 def _identical(is_whole: bool, **facts: object) -> Verification:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from prometheus_client import REGISTRY
 
 from models import registry
 from models.interface.pipeline import Fields, Pipeline
@@ -33,6 +34,7 @@ from workers.programs.step_latency import BatchLayout
 
 DTYPES = ("float32", "bfloat16")
 ROWS = 3
+PROMPT_BYTES = 1 << 26
 CACHED = {"cached": Quality(step_cache=StepCache(kind="teacache", threshold=0.3))}
 PLANNED = {
     "planned": Quality(
@@ -129,12 +131,15 @@ async def drawn(engine: Engine, requests: Sequence[Fields], together: bool) -> l
 async def test_company_changes_no_bit(
     pipeline: Pipeline, family: str, layout: Layout, kept: MemoryCache
 ) -> None:
-    """Engines of four slots and of one run one row at a time.
+    """Engines of four slots and of one run one row at a time; the first reuses encoded prompts.
 
     Images resume in the other engine, too.
     """
-    requests = mixed(family)
-    engine, other = (Engine(pipeline, layout, slots, executables=kept) for slots in (4, 1))
+    requests, before = mixed(family), reused_prompts(pipeline)
+    engine, other = (
+        Engine(pipeline, layout, slots, executables=kept, prompt_cache_bytes=size)
+        for slots, size in ((4, PROMPT_BYTES), (1, 0))
+    )
     try:
         together = await drawn(engine, requests, together=True)
         assert together == await drawn(other, requests, together=False)
@@ -145,6 +150,12 @@ async def test_company_changes_no_bit(
         engine.close()
         other.close()
     assert len({picture.pixels for picture in together}) == len(requests), "all alike"
+    assert reused_prompts(pipeline) > before
+
+
+def reused_prompts(pipeline: Pipeline) -> float:
+    labels = {"model": pipeline.spec.name, "result": "hit"}
+    return REGISTRY.get_sample_value("atelier_prompt_encodings_total", labels) or 0.0
 
 
 async def test_a_padded_batch_is_alike_at_every_place(

@@ -130,8 +130,11 @@ class StandIn:
     Every job waits for `may_finish` after its last step. `failure`, if set, fails every job.
     """
 
-    def __init__(self, queue: Queue, store: Store, spec: ModelSpec = SPEC) -> None:
+    def __init__(
+        self, queue: Queue, store: Store, spec: ModelSpec = SPEC, pool: str = POOL
+    ) -> None:
         self.queue = queue
+        self.pool = pool
         self.store = store
         self.spec = spec
         self.may_finish = asyncio.Event()
@@ -141,7 +144,7 @@ class StandIn:
         self.has_claimed = asyncio.Event()
 
     async def __aenter__(self) -> Self:
-        await self.queue.register(POOL, self.spec, ready=True)
+        await self.queue.register(self.pool, self.spec, ready=True)
         self._tasks = [asyncio.create_task(work()) for work in (self._serve, self._beat)]
         return self
 
@@ -159,11 +162,11 @@ class StandIn:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
-            await self.queue.register(POOL, self.spec, ready=True)
+            await self.queue.register(self.pool, self.spec, ready=True)
 
     async def _serve(self) -> None:
         while True:
-            for claim in await self.queue.claim(POOL, self.spec.name, 1, wait_s=5):
+            for claim in await self.queue.claim(self.pool, self.spec.name, 1, wait_s=5):
                 self.seen.append(claim.job)
                 self.has_claimed.set()
                 await self._run(claim)

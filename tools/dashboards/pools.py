@@ -246,6 +246,15 @@ PROGRAMS = Row(
             ),
         ),
         Panel(
+            33,
+            "Encoded prompts",
+            "Images per second whose encoded prompts were in the cache"
+            " (`pools.NAME.prompt_cache_bytes`), or were not.",
+            (Query(rate("atelier_prompt_encodings_total", HERE, "model, result"),
+                   "{{model}} {{result}}"),),
+            unit="ops",
+        ),
+        Panel(
             25,
             "Actual over predicted device-seconds",
             "1: as predicted. Waits, deadlines and scaling use the predictions.",

@@ -20,6 +20,7 @@ from workers.engine.adapters import Adapters, LoraFiles, no_files
 from workers.engine.generation import Draft, EngineOutput, Generation, ImageRequest, Machinery
 from workers.engine.latency_stats import LatencyStats
 from workers.engine.observer import UNOBSERVED, Observer
+from workers.engine.prompt_cache import PromptCache
 from workers.engine.readiness import Readiness
 from workers.engine.request_programs import RequestPrograms
 from workers.engine.row import Row
@@ -50,6 +51,7 @@ class Engine:
         executables: cache of compiled programs.
         lora_files: resolves adapter files; None: no adapters.
         upscalers: upscalers of finished images, by name; None: no upscalers.
+        prompt_cache_bytes: size of the cache of encoded prompts, on one host; 0: no cache.
     """
 
     stages_type: ClassVar[type[Stages]] = Stages
@@ -64,6 +66,7 @@ class Engine:
         executables: Executables | None = None,
         lora_files: LoraFiles | None = None,
         upscalers: Mapping[str, LoadedUpscaler] | None = None,
+        prompt_cache_bytes: int = 0,
     ) -> None:
         launcher = launcher or OneHost()
         compiler = Compiler(pipeline, layout, executables)
@@ -71,7 +74,9 @@ class Engine:
         self.batching = batching or exact()
         self.costs = LatencyStats(pipeline.spec)
         self.weights = compiler.weights
-        self._stages = self.stages_type(launcher, compiler.weights.common)
+        is_on_one_host = isinstance(launcher, OneHost)
+        self._prompts = PromptCache(pipeline.spec.name, prompt_cache_bytes * is_on_one_host)
+        self._stages = self.stages_type(launcher, compiler.weights.common, self._prompts)
         self.failure = self._stages.failure
         """Failure of the engine; completes only when no program can be launched any more."""
         self.fail = self._stages.fail
@@ -135,6 +140,7 @@ class Engine:
         Returns once the work of canceled images has ended and the weights are freed.
         """
         await self._machinery.idle()
+        self._prompts.clear()
         await self._stages.run("keep", self.weights.offload)
 
     async def reload_weights(self, keep_copies: bool = True) -> float:

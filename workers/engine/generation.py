@@ -238,7 +238,8 @@ class Generation:
         with generation_errors("encoding the prompt"):
             with observer.timed(self._model, "encode"):
                 encode, prepared = parts.stages.encode, image_pass.prepared
-                state = await self._run("encode", encode, programs, prepared)
+                tenant = self._request.tenant
+                state = await self._run("encode", encode, programs, prepared, tenant)
             start = RowProgress(state, 0, image_pass.device_seconds)
             if begin is not None:
                 resume = parts.snapshots.resume

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
@@ -14,6 +15,7 @@ import numpy as np
 from models.interface.finite import CheckedOutput
 from models.interface.pipeline import PreparedRow, PyTree
 from workers.engine.errors import DECODERS, EngineFailed, not_finite
+from workers.engine.prompt_cache import PromptCache, PromptLookup
 from workers.engine.row import Row
 from workers.programs.bucket_programs import BucketPrograms, Compiling
 from workers.programs.compiler import signature
@@ -33,14 +35,16 @@ class Stages:
 
     Args:
         weights: the model's weights on the devices, except those of networks that take turns.
+        prompts: cache of encoded prompts.
     """
 
-    def __init__(self, launcher: Launcher, weights: PyTree) -> None:
+    def __init__(self, launcher: Launcher, weights: PyTree, prompts: PromptCache) -> None:
         self.loop = asyncio.get_running_loop()
         self.failure: asyncio.Future[EngineFailed] = self.loop.create_future()
         """Failure of the engine; completes only when no program can be launched any more."""
         self._launcher = launcher
         self._weights = weights
+        self._prompts = prompts
         self._threads = {stage: ThreadPoolExecutor(1, stage) for stage in STAGES}
 
     async def run(self, stage: str, function: Callable[..., T], *args: Any) -> T:
@@ -69,11 +73,26 @@ class Stages:
         finally:
             work.cancel()
 
-    def encode(self, programs: BucketPrograms, prepared: PreparedRow) -> PyTree:
-        """Encode a prepared request into the state of a new row. Run it in the stage `encode`."""
+    def encode(
+        self, programs: BucketPrograms, prepared: PreparedRow, tenant: str | None = None
+    ) -> PyTree:
+        """Encode a prepared request into the state of a new row. Run it in the stage `encode`.
+
+        The recorded times, by which jobs are charged, are those of whole encodings: a job costs the
+        same whatever prompts came before it.
+
+        Args:
+            tenant: tenant whose encoded prompts may be reused; None: encode everything.
+        """
         program = programs.encoders[signature(prepared.inputs)].result()
-        with programs.encode_times.timing():
-            return self._launcher.wait(program(self._weights, dict(prepared.inputs)))
+        reuses = tenant is not None and self._prompts.max_bytes
+        lookup = PromptLookup(self._prompts, str(tenant), prepared) if reuses else None
+        started = time.perf_counter()
+        recall = (lookup,) if lookup else ()
+        row = self._launcher.wait(program(self._weights, dict(prepared.inputs), *recall))
+        if not (lookup and lookup.is_hit):
+            programs.encode_times.observe(time.perf_counter() - started)
+        return row
 
     async def decode(self, row: Row) -> PyTree:
         """Return the pixels of a finished row, and its sound, on the host.

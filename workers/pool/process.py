@@ -293,7 +293,7 @@ async def _worker(  # noqa: PLR0913 # what the pool's workers share
     hires_defaults.check(loaded.pipeline.spec)
     engine = Engine(
         *(loaded.pipeline, opened.layout, opened.chosen.slots, _batching(loaded), launcher),
-        *(opened.executables, loras.find, upscalers),
+        *(opened.executables, loras.find, upscalers, loaded.pool.prompt_cache_bytes),
     )
     closing.callback(engine.close)
     origin = origin_of(loaded.pipeline.spec, opened.layout, settings.usage)

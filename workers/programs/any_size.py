@@ -14,15 +14,15 @@ from workers.programs.bucket_programs import Program
 
 
 def encoding_any_size(program: Program, owner: Any) -> Program:
-    """Wrap a shared encode program: (weights, inputs) → row including its size's own leaves.
+    """Wrap a shared encode program: (weights, inputs, …) → row including its size's own leaves.
 
     Args:
         owner: object kept alive as long as the program, so that other sizes can find it.
     """
 
     @wraps(program)
-    def encode(weights: list[Any], inputs: Mapping[str, np.ndarray]) -> PyTree:
-        return program(weights, shared_inputs(inputs)) | size_leaves(inputs)
+    def encode(weights: list[Any], inputs: Mapping[str, np.ndarray], *recall: Any) -> PyTree:
+        return program(weights, shared_inputs(inputs), *recall) | size_leaves(inputs)
 
     encode.owner = owner  # type: ignore[attr-defined]
     return encode

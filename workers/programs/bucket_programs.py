@@ -103,7 +103,8 @@ class BucketPrograms:
     row: Future[Any] = field(init=False)
     """Abstract row of the bucket: a pytree of abstract arrays."""
     encoders: dict[Hashable, Compiling] = field(default_factory=dict)
-    """Encoders by the inputs' names and shapes: (weights, inputs) → row."""
+    """Encoders by the inputs' names and shapes: (weights, inputs) → row. On one host, a third
+    argument may be a `Recall` (prompt_part.py)."""
     step_kinds: dict[StepProgram, StepKind] = field(default_factory=dict)
     decode: Compiling = field(init=False)
     """(weights, row) → `CheckedOutput`: pixels, uint8 [height, width, 3], for a video [frames,

@@ -6,7 +6,7 @@ Defines which programs exist; `Tracer` traces them, and `ProgramStore` loads and
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from threading import Lock
 from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
@@ -30,6 +30,12 @@ from workers.programs.batch_layouts import layouts_by_batch
 from workers.programs.bucket_programs import Program, Values
 from workers.programs.flops import step_flops
 from workers.programs.program_store import ProgramStore
+from workers.programs.prompt_part import (
+    PromptPart,
+    joined_program,
+    prompt_part,
+    whole_program,
+)
 from workers.programs.row_tree import as_plain_values, check_row, from_plain_values, leaves_by_name
 from workers.programs.step_latency import BatchLayout
 from workers.programs.tracer import Tracer
@@ -205,8 +211,29 @@ class SharedEncoding:
         )
         self.row = Once(lambda: from_plain_values(values()))
         """Abstract row, available before the program is compiled."""
-        self.program = Once(lambda: store.program(("encode",), inputs, traced))
-        """Compiled encode program: (weights, inputs) → row."""
+        self.program = Once(lambda: self._compiled(tracer, store, inputs, traced))
+        """Compiled encode program: (weights, inputs, recall) → row."""
+
+    def _compiled(
+        self,
+        tracer: Tracer,
+        store: ProgramStore,
+        inputs: Mapping[str, np.ndarray],
+        traced: Callable[[], Traced],
+    ) -> Program:
+        """Compile the program, in two parts if seeds share one of them."""
+        find = partial(store.fact, ("prompt part",), inputs)
+        part = PromptPart(*find(lambda: tuple(prompt_part(traced(), inputs))))
+        if not part.entries:
+            return whole_program(store.program(("encode",), inputs, traced))
+
+        def program(name: str, entries: Sequence[str]) -> Program:
+            return store.program(
+                ("encode", name), inputs, lambda: tracer.part(traced(), inputs, entries)
+            )
+
+        others = [name for name in self.row() if name not in part.entries]
+        return joined_program(program("prompt", part.entries), program("rest", others), part)
 
 
 class Encoding:
@@ -230,7 +257,7 @@ class Encoding:
         )
 
     def program(self, row: PyTree) -> Program:
-        """Compile the encode program: (weights, inputs) → row.
+        """Compile the encode program: (weights, inputs, recall) → row (prompt_part.py).
 
         Raises: TypeError: its row differs in shape from the given one.
         """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ from models.interface.finite import CheckedOutput, decode_checked
 from models.interface.pipeline import Pipeline, PyTree, stack_rows
 from models.interface.step_program import StepProgram
 from models.interface.token_buckets import shared_row
+from models.parallel import jax_internals
 from models.parallel.axis_rules import Layout, Split
 from models.parallel.trace_options import TraceOptions
 from workers.programs.abstract_arguments import AbstractArguments
@@ -54,6 +55,22 @@ class Tracer:
 
         jitted = self._jit(encode, None)
         return jitted.trace(self._abstract_weights, self.arguments.of(dict(inputs)))
+
+    def part(
+        self, encode: Traced, inputs: Mapping[str, np.ndarray], entries: Collection[str]
+    ) -> Traced:
+        """Trace (weights, inputs) → these entries of the row of a traced `encode`.
+
+        Weights and inputs that only other entries depend on are not arguments of the program.
+        """
+        whole = jax_internals.jaxpr_as_fun(encode.jaxpr)
+        tree = jax.tree.structure(encode.out_info)
+
+        def part(weights: list[jax.Array], inputs: Mapping[str, jax.Array]) -> PyTree:
+            row = jax.tree.unflatten(tree, whole(*jax.tree.leaves((weights, inputs))))
+            return {name: row[name] for name in entries}
+
+        return jax.jit(part).trace(self._abstract_weights, self.arguments.of(dict(inputs)))
 
     def modulations(self, step_program: StepProgram, values: Values, row: PyTree) -> Traced:
         """Trace (weights, row, values [steps, …]) → modulations [steps, …] (conditioning.py).

@@ -67,10 +67,12 @@ class TimedStages(Stages):
 
     recorder: Recorder
 
-    def encode(self, programs: BucketPrograms, prepared: PreparedRow) -> PyTree:
+    def encode(
+        self, programs: BucketPrograms, prepared: PreparedRow, tenant: str | None = None
+    ) -> PyTree:
         """Encode as `Stages` does, and record the duration on the device."""
         with self.recorder.recording("encode"):
-            return super().encode(programs, prepared)
+            return super().encode(programs, prepared, tenant)
 
 
 class TimedEngine(Engine):

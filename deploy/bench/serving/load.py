@@ -62,8 +62,14 @@ async def measure_alone(
 
 
 async def _one_alone(server: Server, ask: TimedRequest, patience_s: float) -> RequestOutcome:
-    """Send a request without a deadline, which a server that must compile would refuse."""
+    """Send a request without a deadline, which a server that must compile would refuse.
+
+    Its files are not reused, neither for it nor for a request of the load.
+    """
     request = {name: value for name, value in ask.request.items() if name != "deadline_s"}
+    request["reuse"] = False
+    if isinstance(seed := request.get("seed"), int):
+        request["seed"] = abs(seed - 1)
     answer = RequestOutcome(ask.model_copy(update={"request": request}))
     try:
         async with asyncio.timeout(patience_s):

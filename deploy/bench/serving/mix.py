@@ -58,6 +58,8 @@ class Mix(Part):
     rate_per_s: float = Field(1.0, gt=0)
     seconds: float = Field(60.0, gt=0)
     seed: int = 0
+    repeats: float = Field(0.0, ge=0, le=1)
+    """Share of requests that repeat an earlier one of the load, with its tenant and seed."""
     shapes: tuple[Shape, ...] = ()
     tenants: tuple[Tenant, ...] = (Tenant(name=DEFAULT_TENANT),)
     deadlines: tuple[Deadline, ...] = (Deadline(),)
@@ -72,16 +74,23 @@ def plan(mix: Mix) -> Iterator[TimedRequest]:
     A mix with another rate has the same requests at other intervals.
     """
     rng = random.Random(mix.seed)
-    at_s = 0.0
+    at_s, planned = 0.0, list[TimedRequest]()
     while (at_s := at_s + rng.expovariate(mix.rate_per_s)) < mix.seconds:
-        shape = _draw(rng, mix.shapes)
-        drawn = {"prompt": rng.choice(shape.prompts), "seed": rng.randrange(MAX_SEED)}
-        yield TimedRequest(
-            at_s=round(at_s, 6),
-            request=drawn | shape.request,
-            tenant=_draw(rng, mix.tenants).name,
-            deadline_scale=_draw(rng, mix.deadlines).scale,
-        )
+        repeats = mix.repeats and planned and rng.random() < mix.repeats
+        ask = rng.choice(planned) if repeats else _new(rng, mix)
+        planned.append(ask.model_copy(update={"at_s": round(at_s, 6)}))
+        yield planned[-1]
+
+
+def _new(rng: random.Random, mix: Mix) -> TimedRequest:
+    shape = _draw(rng, mix.shapes)
+    drawn = {"prompt": rng.choice(shape.prompts), "seed": rng.randrange(MAX_SEED)}
+    return TimedRequest(
+        at_s=0,
+        request=drawn | shape.request,
+        tenant=_draw(rng, mix.tenants).name,
+        deadline_scale=_draw(rng, mix.deadlines).scale,
+    )
 
 
 def _draw(rng: random.Random, among: Sequence[ShareT]) -> ShareT:

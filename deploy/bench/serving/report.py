@@ -20,6 +20,7 @@ from deploy.bench.serving.statistics import (
     outcomes,
     reasons,
     refusals,
+    reuse,
     spread,
     throughput,
     waits,
@@ -53,6 +54,7 @@ def report(run: Run, scales: Sequence[float], weights: Mapping[str, float]) -> d
         "outcomes": outcomes(answers),
         "reasons": reasons(answers),
         "refusals": refusals(answers),
+        "reuse": reuse(answers),
         "waits": {
             "all": waits(answers),
             "by_model": _waits_by(answers, lambda answer: answer.ask.model),

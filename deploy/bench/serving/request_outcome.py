@@ -45,6 +45,10 @@ class RequestOutcome:
     """Seconds from that claim to the end, by the server's clock."""
     device_s: float | None = None
     """Device-seconds that the engine accounts to the job."""
+    reuses: str | None = None
+    """Id of the job whose files it received."""
+    is_hit: bool = False
+    """Whether it received them at once (`X-Atelier-Cache: hit`)."""
     pictures: int = 0
     ended_at_s: float | None = None
     """Time of its end after the load's start."""
@@ -91,6 +95,7 @@ class RequestOutcome:
         if started is not None and finished is not None:
             self.run_s = finished - started
         self.device_s = (job.get("usage") or {}).get("device_seconds")
+        self.reuses = job.get("reuses")
         self.pictures = len(job.get("outputs") or ())
 
 

@@ -91,6 +91,7 @@ class Server:
             if response.is_error:
                 return _refused(answer, response)
             answer.accept_s, answer.job_id = accepted - sent, response.json()["id"]
+            answer.is_hit = response.headers.get("x-atelier-cache") == "hit"
         except (httpx.HTTPError, *NOT_UNDERSTOOD) as error:
             answer.outcome, answer.reason = UNREACHABLE, type(error).__name__
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -125,6 +126,31 @@ def throughput(answers: Sequence[RequestOutcome], window_s: float) -> dict[str, 
         "pictures_per_s": sum(answer.pictures for answer in done) / window_s,
         "device_s_per_s": sum(reported) / window_s if len(reported) == len(device) else None,
     }
+
+
+def reuse(answers: Sequence[RequestOutcome]) -> dict[str, float]:
+    """Count repeated requests, those that received an earlier job's files, and what that saved.
+
+    A request saves the device-seconds of the job that generated its files, if this load sent that.
+    """
+    requests = grouped(answers, lambda answer: (answer.ask.tenant, _text(answer.ask.request)))
+    done = [answer for answer in answers if answer.outcome == SUCCEEDED]
+    device_s = {answer.job_id: answer.device_s or 0.0 for answer in done if not answer.reuses}
+    reused = [answer for answer in done if answer.reuses]
+    saved_s = sum(device_s.get(answer.reuses, 0.0) for answer in reused)
+    used_s = sum(device_s.values())
+    return {
+        "repeated": sum(len(those) - 1 for those in requests.values()),
+        "reused": len(reused),
+        "hits": sum(answer.is_hit for answer in reused),
+        "share": part(len(reused), done),
+        "saved_device_s": saved_s,
+        "saved_share": saved_s / (saved_s + used_s) if saved_s else 0.0,
+    }
+
+
+def _text(request: Mapping[str, Any]) -> str:
+    return json.dumps(request, sort_keys=True)
 
 
 def _within(answer: RequestOutcome, window_s: float) -> bool:

@@ -33,7 +33,7 @@ def tables(report: Mapping[str, Any]) -> Iterator[Table]:
 
 
 def _summary(report: Mapping[str, Any]) -> Table:
-    rate, sender = report["throughput"], report["sender"]
+    rate, sender, reuse = report["throughput"], report["sender"], report["reuse"]
     late = sender["late_s"]
     rows = {
         "server": report["server"],
@@ -50,6 +50,12 @@ def _summary(report: Mapping[str, Any]) -> Table:
         "sender was late": f"p50 {seconds(late['p50'])}, p99 {seconds(late['p99'])}, "
         f"at most {seconds(late['max'])}",
     }
+    if reuse["reused"]:
+        rows["reused"] = (
+            f"{reuse['reused']} ({reuse['share']:.1%}), {reuse['hits']} at once, of"
+            f" {reuse['repeated']} repeated; saved {seconds(reuse['saved_device_s'])} of the"
+            f" device, {reuse['saved_share']:.1%}"
+        )
     for name in ("lost_connections", "followed_late"):
         if sender[name]:
             rows[name.replace("_", " ")] = str(sender[name])

@@ -273,6 +273,9 @@ class Job(BaseModel):
     """Id of the job whose files were copied for this one; None: it generates its own."""
     awaits: str | None = None
     """Id of an unended job with an equal request. This job may be given copies of its files."""
+    avoid: str | None = None
+    """Name of a worker that leaves the job to others for `queue.affinity_s`, if its model has
+    others: of a verification, the worker that generated the output."""
     drafted: DraftDifferences | None = None
     """Differences of its drafts' request; None: no difference."""
     draft_steps: int | None = None

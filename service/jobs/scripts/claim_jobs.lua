@@ -11,12 +11,12 @@
 --        slots, version, lease_s, warm (buckets that this worker has compiled), may_compile
 --        (false: claim no jobs of other buckets now), rides_wait (true: claim a job of another
 --        bucket alone), warm_s (how long a job of another bucket waits for a worker that has
---        compiled it), adapters (digests of those on the worker's device), slowness (duration of a
---        job here relative to the fastest worker), slowness_in (the same by bucket, where it
---        differs), busy (true: the worker has other jobs), room_s (how long no other worker makes
---        room for the same suspect), credit_s (device-seconds by which a deadline may bring a
---        tenant ahead), origin (of the worker's outputs, see `Origin`; its checkpoint is stored in
---        the job)
+--        compiled it, and a verification for a worker other than the output's), adapters (digests
+--        of those on the worker's device), slowness (duration of a job here relative to the fastest
+--        worker), slowness_in (the same by bucket, where it differs), busy (true: the worker has
+--        other jobs), room_s (how long no other worker makes room for the same suspect), credit_s
+--        (device-seconds by which a deadline may bring a tenant ahead), origin (of the worker's
+--        outputs, see `Origin`; its checkpoint is stored in the job)
 -- Keys:  call:call  history  next_job's and common's
 -- Gives: {job, …}, and 'newer' at the end if a job of a newer wire version was skipped
 -- Sent twice: returns those jobs of the first call that are still held.
@@ -52,10 +52,10 @@ local function is_alone(view, id, job)
   return false
 end
 
--- Returns whether this worker may take a job: it reads its version, has its programs or may
--- compile them, and is fast enough for the deadline or the fastest.
+-- Returns whether this worker may take a job: it reads its version, need not leave it to others,
+-- has its programs or may compile them, and is fast enough for the deadline or the fastest.
 local function suits(view, id, job)
-  if not is_read(view, job) then return false end
+  if not is_read(view, job) or is_left_to_others(id, job) then return false end
   local is_cold = not is_compiled(job)
   if is_cold and (not args.may_compile or compiles_enough(id, job)) then return false end
   local slowness = slowness_in(job.bucket)

@@ -48,6 +48,14 @@ local function is_read(view, job)
   return job.version <= args.version
 end
 
+-- Returns whether this worker leaves a job to the model's other workers for now: of a verification,
+-- the worker that generated the output.
+local function is_left_to_others(id, job)
+  if job.avoid ~= args.pool then return false end
+  if redis.call('HLEN', key('pools', args.model)) < 2 then return false end
+  return now - (tonumber((fields(id, 'queued_at'))) or 0) < args.warm_s
+end
+
 local known, is_first = {}, true
 
 -- Reads a job: all facts of the first one, which nearly always is taken; fewer facts of others.

@@ -93,14 +93,14 @@ end
 -- Reads only the facts that decide whether a worker may take a job, since many jobs are skipped.
 local function glance(id)
   local tenant, weight, version, deadline, run_s, kept, steps, bucket, deaths, most, later,
-    credited, guaranteed, accepted = fields(id, 'tenant', 'weight', 'version', 'deadline_at',
+    credited, guaranteed, accepted, avoid = fields(id, 'tenant', 'weight', 'version', 'deadline_at',
       'run_s', 'kept', 'steps', 'bucket', 'deaths', 'max_compiling', 'second_pass', 'credited',
-      'guaranteed', 'accepted')
+      'guaranteed', 'accepted', 'avoid')
   return {
     tenant = tenant, weight = tonumber(weight) or 1, version = tonumber(version) or 0,
     deadline = tonumber(deadline), run_s = tonumber(run_s), undone = undone_of(kept, steps),
     bucket = bucket, later = later_of(later), deaths = deaths, max_compiling = tonumber(most),
-    credited = credited, guaranteed = guaranteed, accepted = accepted}
+    credited = credited, guaranteed = guaranteed, accepted = accepted, avoid = avoid}
 end
 
 -- Reads all facts of a job that scripts need, at once.
@@ -108,7 +108,8 @@ local function facts_of(id)
   local f = redis.call('HMGET', key('job', id), 'model', 'bucket', 'tenant', 'place', 'cost',
     'weight', 'kept', 'steps', 'latest_start', 'accepted', 'attempts', 'fence', 'state', 'priority',
     'images', 'version', 'deadline_at', 'run_s', 'queued_at', 'deaths', 'started_at', 'room',
-    'max_compiling', 'compile_s', 'loras', 'second_pass', 'credited', 'guaranteed', 'draft_steps')
+    'max_compiling', 'compile_s', 'loras', 'second_pass', 'credited', 'guaranteed', 'draft_steps',
+    'avoid')
   local model, bucket, tenant = f[1], f[2], f[3]
   local cost = tonumber(f[5]) or 0
   return {
@@ -121,7 +122,7 @@ local function facts_of(id)
     deadline = tonumber(f[17]), run_s = tonumber(f[18]),
     queued_at = tonumber(f[19]) or 0, deaths = f[20], started = f[21], room = f[22],
     max_compiling = tonumber(f[23]), compile_s = tonumber(f[24]) or 0,
-    loras = f[25], later = later_of(f[26]), credited = f[27], guaranteed = f[28],
+    loras = f[25], later = later_of(f[26]), credited = f[27], guaranteed = f[28], avoid = f[30],
     queue = of_model('queue', model, tenant), lane = of_model('lane', model, bucket, tenant)}
 end
 

@@ -57,7 +57,7 @@ end
 -- Returns whether this worker may take a job in time and no other worker makes room for it. Its
 -- compilation limit is checked once for all views.
 local function suits(view, id, job)
-  if not is_read(view, job) then return false end
+  if not is_read(view, job) or is_left_to_others(id, job) then return false end
   if job.must_wait == nil then
     job.must_wait = not is_compiled(job) and compiles_enough(id, job)
   end

@@ -23,7 +23,7 @@ from tests.service.jobs.audit import Dump, dump
 from tests.service.jobs.life_model import Life
 from tests.service.jobs.queue_model import Model
 from tests.service.jobs.repeating import Repeating
-from tests.service.jobs.strategies import LAPSED_S, LONG_S, MODELS, SOON_S
+from tests.service.jobs.strategies import LAPSED_S, LONG_S, MODELS, POOLS, SOON_S
 
 T = TypeVar("T")
 OUTLIVING = {"models", "seen", "reaped", "history", "pools", "ledger", "totals"}
@@ -76,7 +76,8 @@ class History(RuleBasedStateMachine):
         self.model = Model(QueueSettings(**settings), limits, self.server.seen)
         self.model.registered = registered
         for model in registered:
-            self.server.run(self.queue(False).register("pool", a_spec(model), ready=True))
+            for pool in POOLS:
+                self.server.run(self.queue(False).register(pool, a_spec(model), ready=True))
         self.held = self.checked = self.server.dump()
 
     # how calls are made

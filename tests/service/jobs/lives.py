@@ -37,6 +37,8 @@ from tests.service.jobs.strategies import (
     UNENDED,
 )
 
+NAMED = ("bucket", "tenant", "priority", "images", "cost", "avoid")
+"""Fields of a job that a client's request names."""
 GIVE_UP = ("retry", "release", "make room", "fail")
 CLOCK_S = 2e-6
 """Rounding of microseconds in floats of seconds."""
@@ -94,7 +96,7 @@ class Lives(History):
             second_pass=fields["second"] and SecondPass(bucket=fields["second"], steps=STEPS // 2),
             run_s=run_s,
             deadline_at=in_s and (now + in_s if in_s == SOON_S else int(now) + in_s),
-            **{name: fields[name] for name in ("bucket", "tenant", "priority", "images", "cost")},
+            **{name: fields[name] for name in NAMED},
         )
         if not fields["is_reused"]:
             return job
@@ -232,7 +234,7 @@ class Lives(History):
         model = self.model_of(n)
         if not model:
             return []
-        pool, may_compile = f"pool-{len(self.claims)}", offer.may_compile
+        pool, may_compile = offer.pool or f"pool-{len(self.claims)}", offer.may_compile
         claims = self.follow(
             queue.claim(
                 pool,

@@ -34,6 +34,8 @@ class Offer:
     """Whether warm buckets are preferred."""
     may_compile: bool | None = None
     """Whether the worker accepts one job of a bucket to compile; None: any number."""
+    pool: str = ""
+    """Name of the worker; empty: a name that no other claim has."""
 
 
 @dataclass
@@ -45,6 +47,8 @@ class Order:
     virtual: float = 0.0
     charged: set[str] = field(default_factory=set)
     """Ids of jobs claimed since the queue was last empty."""
+    pools: int = 0
+    """Number of the model's registered workers."""
 
     def of(self, tenant: str, bucket: str | None = None) -> list[Life]:
         """Return the tenant's queued jobs, optionally of one bucket, in order."""
@@ -153,6 +157,9 @@ class _Claim:
         return life.job.images <= free and not life.deaths
 
     def suits(self, life: Life) -> bool:
+        is_left = life.job.avoid == self.offer.pool and self.order.pools > 1
+        if is_left and self.offer.is_patient:
+            return False
         if self.offer.may_compile is False and not self.is_compiled(life):
             return False
         deadline, run_s, slowness = life.job.deadline_at, life.job.run_s, self.offer.slowness
@@ -182,7 +189,8 @@ class _Claim:
 
     def urgent(self) -> Life | None:
         with_deadline = [life for life in self.order.waiting if life.latest is not None]
-        credit_s, now = self.order.settings.deadline_credit_s, self.order.virtual
+        credit_s = self.order.settings.deadline_credit_s * max(1, self.order.pools)
+        now = self.order.virtual
         for life in sorted(with_deadline, key=lambda life: (life.latest, life.job.id)):
             is_near = self.order.tag(life.job.tenant) <= now + credit_s / life.job.weight
             if not self.expire(life) and is_near and self.suits(life):

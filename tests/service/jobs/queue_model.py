@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from service.jobs.model import serialization
@@ -17,6 +17,7 @@ from service.settings.tenants import TenantSettings
 from tests.service.jobs.audit import Dump, check_derived
 from tests.service.jobs.life_model import Life
 from tests.service.jobs.order_model import Offer, Order
+from tests.service.jobs.strategies import POOLS
 
 MICRO = 1_000_000
 
@@ -43,7 +44,8 @@ class Model:
     """Time of the current call, by Redis's clock."""
 
     def order(self, model: str) -> Order:
-        return self.orders.setdefault(model, Order(self.settings))
+        pools = len(POOLS) if model in self.registered else 0
+        return self.orders.setdefault(model, Order(self.settings, pools=pools))
 
     def of(self, tenant: str, *states: JobState) -> list[Life]:
         return [
@@ -140,7 +142,7 @@ class Model:
         def expire(life: Life) -> bool:
             return self.expire(life, "claim_jobs")
 
-        claimed = self.order(model).claim(offer, self.now, expire, touched)
+        claimed = self.order(model).claim(replace(offer, pool=pool), self.now, expire, touched)
         for life in claimed:
             life.pool, life.is_started = pool, True
             life.move("claim", "claim_jobs")

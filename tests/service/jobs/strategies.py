@@ -10,6 +10,8 @@ from tests.service.jobs.order_model import Offer
 
 MODELS, BUCKETS, TENANTS = ("m", "m:m"), ("a", "b:a"), ("t", "t:t", "u")
 """Names that collide if keys are split at their colons."""
+POOLS = ("pool-a", "pool-b")
+"""Registered workers of a model, if any; others may claim, too."""
 STEPS = 4
 COSTS = (0.5, 1.0, 4.0)
 WEIGHTS = (0.5, 1.0, 2.0)
@@ -72,6 +74,7 @@ JOB_FIELDS = st.fixed_dictionaries(
         "drafts": st.sampled_from([[]] * 5 + [[1], [2, 1]]),
         "input_bytes": st.sampled_from([0, 0, 1000]),
         "is_refused": st.sampled_from([False] * 15 + [True]),
+        "avoid": st.sampled_from([None] * 3 + [*POOLS]),
     }
 )
 """A client's request."""
@@ -87,6 +90,7 @@ OFFERS = st.lists(
             slowness=st.sampled_from(SLOWNESS),
             is_patient=st.booleans(),
             may_compile=st.sampled_from([None, None, True, False]),
+            pool=st.sampled_from(["", *POOLS]),
         ),
     ),
     min_size=1,

@@ -16,6 +16,7 @@ from service.jobs.queue import Claim, Queue
 from tests.service.eventually import eventually
 from tests.service.jobs.conftest import Connect
 from tests.service.jobs.examples import MODEL, USAGE, a_job
+from tests.service.jobs.history import a_spec
 
 
 def ids(claims: list[Claim]) -> list[str]:
@@ -75,6 +76,23 @@ async def test_models_and_buckets_do_not_mix(queue: Queue) -> None:
 async def test_no_slots_no_claims(queue: Queue) -> None:
     await put(queue)
     assert await queue.claim("pool", MODEL, 0, wait_s=60) == []
+
+
+async def test_a_job_is_left_to_other_workers(connect: Connect) -> None:
+    patient, hasty = await connect(affinity_s=3600), await connect(affinity_s=0)
+    left = await put(patient, avoid="one")
+    (alone,) = await patient.claim("one", MODEL, 1)
+    assert alone.job.id == left, "no other worker is there"
+    assert await patient.release(alone)
+    for pool in ("one", "two"):
+        await patient.register(pool, a_spec(MODEL), ready=True)
+    assert await patient.claim("one", MODEL, 1) == []
+    later = await put(patient)
+    assert ids(await patient.claim("one", MODEL, 1)) == [later], "it delays no other job"
+    (other,) = await patient.claim("two", MODEL, 1)
+    assert other.job.id == left
+    assert await patient.release(other)
+    assert ids(await hasty.claim("one", MODEL, 1)) == [left], "it waited long enough"
 
 
 async def test_late_jobs_expire_instead(queue: Queue) -> None:

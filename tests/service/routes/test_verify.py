@@ -221,6 +221,33 @@ async def test_another_chip_may_round_otherwise(http: httpx.AsyncClient, pool: P
     assert report["verdict"] == "different" and report["tolerance_db"] is None
 
 
+class TestWorkers:
+    """A worker that leaves a job to others does so for as long as the test takes."""
+
+    @pytest.fixture
+    def settings(self, settings: Settings) -> Settings:
+        queue = settings.queue.model_copy(update={"affinity_s": 3600})
+        return settings.model_copy(update={"queue": queue})
+
+    async def test_another_worker_generates_it_again(
+        self, http: httpx.AsyncClient, pool: Painter, queue: Queue, store: Store
+    ) -> None:
+        async with Painter(queue, store, pool="other"):
+            for _ in range(4):
+                job = await generate(http)
+                report = await verify_job(http, job["id"])
+                assert report["verdict"] == "identical"
+                assert report["message"].endswith("; generated again by another worker")
+                pools = [(await queue.get(name)).pool for name in (job["id"], report["job"])]
+                assert {*pools} == {"stand-in", "other"}
+
+    async def test_a_single_worker_does_not_wait(
+        self, http: httpx.AsyncClient, pool: Painter
+    ) -> None:
+        report = await verify_job(http, (await generate(http))["id"])
+        assert report["message"].endswith("; generated again by the same worker")
+
+
 async def test_outputs_of_earlier_versions(http: httpx.AsyncClient, pool: Painter) -> None:
     pool.brush.made_by = None
     job = await generate(http)

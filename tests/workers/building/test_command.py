@@ -34,7 +34,7 @@ from jax.stages import Lowered
 from workers.loading import model
 from workers.programs.tracer import Tracer
 model.sketch = Lowered.compile = never
-for name in ("encode", "modulations", "step", "decode", "preview"):
+for name in ("encode", "part", "modulations", "step", "decode", "preview"):
     setattr(Tracer, name, never)
 """
 """Start of a worker's program that raises if a model's programs are traced or compiled.

@@ -56,6 +56,16 @@ def test_another_rate_sends_the_same_requests() -> None:
     assert [ask.at_s / 100 for ask in slow] == pytest.approx([ask.at_s for ask in fast], abs=1e-5)
 
 
+def test_repeats_are_earlier_requests() -> None:
+    asks = list(plan(MIX.model_copy(update={"repeats": 0.3})))
+    keys = [ask.model_copy(update={"at_s": 0}).model_dump_json() for ask in asks]
+    repeated = sum(key in keys[:number] for number, key in enumerate(keys[:1000]))
+    assert repeated / 1000 == pytest.approx(0.3, abs=5 * 0.5 / 1000**0.5)
+    assert [ask.at_s for ask in asks] == sorted(ask.at_s for ask in asks)
+    with pytest.raises(UsageError, match="repeats"):
+        mix_of({"repeats": 1.5})
+
+
 def test_a_trace_is_the_load_again(tmp_path: Path) -> None:
     asks, file = list(plan(MIX))[:50], tmp_path / "trace.jsonl"
     write_trace(file, reversed(asks))

@@ -35,6 +35,7 @@ from service.jobs.model.job import JobError, JobState
 from service.jobs.queue import Queue
 from service.settings.redis import RedisSettings
 from service.settings.server import ServerSettings
+from service.settings.settings import Settings
 from service.settings.tenants import TenantSettings
 from tests.deploy.bench.serving.conftest import FrontEnd
 from tests.service.standin import MODEL, StandIn
@@ -96,6 +97,20 @@ async def test_a_load_from_its_plan_to_its_report(front: FrontEnd, pool: StandIn
     assert result["offered_device_s_per_s"] == pytest.approx(12 * 0.1 / 0.2, rel=1e-6)
     assert set(result["waits"]["by_tenant"]) == {"one", "two"}
     assert {job.request["deadline_s"] for job in pool.seen[3:]} == {run.answers[0].deadline_s}
+
+
+async def test_a_server_that_reuses_files(
+    front: FrontEnd, pool: StandIn, settings: Settings
+) -> None:
+    """Single requests before the load are generated each time, and no request gets their files."""
+    await front.stop()
+    await front.start(queue=settings.queue.model_copy(update={"reuse": True}))
+    run = await sent(front, asks(1), replace(PLAN, alone=2))
+    assert len(pool.seen) == 4
+    run = await sent(front, asks(2), PLAN)
+    result = report(run, [1.0], {})["reuse"]
+    assert (result["repeated"], result["reused"], result["hits"]) == (1, 2, 2)
+    assert len(pool.seen) == 4
 
 
 async def test_requests_leave_in_time_whatever_answers_do(front: FrontEnd, pool: StandIn) -> None:

@@ -21,6 +21,7 @@ from deploy.bench.serving.statistics import (
     goodput,
     percentile,
     refusals,
+    reuse,
     throughput,
     waits,
 )
@@ -164,6 +165,30 @@ def test_a_report_is_shown_and_is_json() -> None:
         assert words in out.getvalue(), words
     empty = report(replace(run, answers=[], alone={}), [1], {})
     show(empty, Console(file=io.StringIO()))
+
+
+def test_reuse_is_told_with_what_it_saved() -> None:
+    given = {"device_s": 0.0, "reuses": "job_1"}
+    answers = [
+        done(SMALL, 1.0, job_id="job_1", device_s=3.0),
+        done(SMALL, 0.1, job_id="job_2", is_hit=True, **given),
+        done(SMALL, 1.0, job_id="job_3", **given),
+        done(LARGE, 1.0, job_id="job_4", device_s=4.0),
+        done(LARGE, 1.0, job_id="job_5", device_s=0.0, reuses="job_of_another_load"),
+    ]
+    assert reuse(answers) == {
+        "repeated": 3,
+        "reused": 3,
+        "hits": 1,
+        "share": 0.6,
+        "saved_device_s": 6.0,
+        "saved_share": 6 / 13,
+    }
+    run = Run("http://here", "2026-01-01T00:00:00+00:00", 5, 20.0, False, answers, ALONE, 0, 0)
+    out = io.StringIO()
+    show(report(run, [1], {}), Console(file=out, width=200))
+    assert "3 (60.0%), 1 at once, of 3 repeated; saved 6 s of the device, 46.2%" in out.getvalue()
+    assert reuse([])["share"] == 0
 
 
 def test_seconds_for_people() -> None:

@@ -138,7 +138,7 @@ def missing(server: Server) -> set[tuple[str, str]]:
 FIELDS = {
     "bucket": "a", "second": None, "tenant": "t", "priority": 1, "images": 1, "cost": 1.0,
     "deadline": "none", "key": None, "digest": "d", "is_refused": False, "input_bytes": 0,
-    "is_audition": False, "drafts": [], "is_reused": False,
+    "is_audition": False, "drafts": [], "is_reused": False, "avoid": None,
 }  # fmt: skip
 OFFER = [(0, Offer(slots=1, warm=[], slowness=1.0, is_patient=False))]
 
