@@ -101,11 +101,12 @@ FLOORS: dict[str, dict[str, str]] = {
         "plan": "jaxpr programs slice",
         "loading": "jaxpr plan programs slice",
         "engine": "programs slice",
+        "diffusers": "engine programs slice",
         "building": "engine jaxpr loading plan programs slice",
         "calibration": "engine loading media programs slice",
         "multihost": "engine programs slice",
         "profiling": "engine slice",
-        "pool": "engine health loading media multihost profiling programs slice",
+        "pool": "diffusers engine health loading media multihost profiling programs slice",
     },
     "deploy": {
         "local": "",
@@ -147,7 +148,9 @@ HEAVY = ("jax", "jaxlib", "flax", "optax", "torch", "transformers", "diffusers")
 with a third of the memory."""
 WEB = ("fastapi", "starlette", "uvicorn")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-EXTRAS = ("cpu", "plan", "otel", "docs", "mcp", "c2pa", "parquet")
+EXTRAS = ("cpu", "diffusers", "plan", "otel", "docs", "mcp", "c2pa", "parquet")
+TORCH_ROOM = "workers.diffusers"
+"""The only room that imports torch and diffusers."""
 NOT_AT_RUN_TIME = ("torch", "diffusers", "pytest", "tests")
 
 
@@ -191,6 +194,8 @@ def never_imports(module: str) -> tuple[str, ...]:
         return (*HEAVY, *WEB)
     if is_in(module, ("service", MEDIA, SPEC, "models.adapters.files", *REQUESTS)):
         return HEAVY
+    if is_in(module, (TORCH_ROOM,)):
+        return ("jax", "pytest", "tests")
     return NOT_AT_RUN_TIME
 
 
@@ -233,6 +238,8 @@ def test_every_import_follows_an_arrow() -> None:
         ("service.jobs.queue", "def late():\n    import service.routes.generate"),
         ("workers.pool.worker", "from service.app import create_app"),
         ("workers.pool.worker", "import diffusers"),
+        ("workers.engine.engine", "import torch"),
+        ("workers.diffusers.engine", "import jax"),
         ("workers.engine.engine", "from workers.pool.process import run_pool"),
         ("workers.programs.compiler", "from workers.plan import search"),
         ("deploy.local.supervisor", "from lab.tpu import page"),

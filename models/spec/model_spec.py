@@ -204,6 +204,10 @@ class ModelSpec(BaseModel):
 
     name: str
     family: str
+    backend: Literal["native", "diffusers"] = "native"
+    """What generates its images: JAX, or a diffusers pipeline on torch."""
+    lacks: tuple[str, ...] = ()
+    """Promises of native models that do not hold for this one."""
     tasks: tuple[Task, ...]
     """Supported tasks; the workers warm up for the first."""
     fields: frozenset[str]
@@ -347,7 +351,7 @@ class ModelSpec(BaseModel):
         image-to-image with a strength.
         """
         begins = "strength" in self.fields and self.strength_needs == "image"
-        redraws = REDRAWING in self.tasks and begins
+        redraws = REDRAWING in self.tasks and begins and "hires fix" not in self.lacks
         return (*self.enlargers, *(BUILT_IN + tuple(sorted(self.upscalers)) if redraws else ()))
 
     @property

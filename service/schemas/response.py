@@ -203,7 +203,11 @@ class ModelView(View):
     fingerprint: str
     """Fingerprint of its checkpoint, which changes with weights or configs."""
     family: str
-    """Model family."""
+    """Model family; `diffusers` for all models without a native one."""
+    backend: Literal["native", "diffusers"]
+    """What generates its images: JAX, or a diffusers pipeline on torch."""
+    lacks: list[str]
+    """Promises of native models that do not hold for this one, such as `resume`."""
     tasks: list[str]
     """Tasks that it serves, such as `text-to-image`."""
     fields: list[str]
@@ -446,6 +450,8 @@ def view_model(
         version=spec.version or None,
         fingerprint=spec.fingerprint,
         family=spec.family,
+        backend=spec.backend,
+        lacks=list(spec.lacks),
         tasks=list(spec.tasks),
         fields=sorted(spec.fields),
         needed=sorted(spec.needed),

@@ -96,6 +96,13 @@ class ModelSettings(Section):
     source: str = Field("", validate_default=True)
     """Folder in diffusers' layout, local or in an object store (`s3://…`, `gs://…`), hub id with an
     optional @revision, or single file. Omit it for a model with a `lora`, which uses its base's."""
+    backend: Literal["auto", "native", "diffusers"] = "auto"
+    """What generates the images. "native": JAX. "diffusers": the checkpoint's pipeline of diffusers
+    on torch, one image at a time; needs the extra `diffusers`. "auto": native where the family is
+    supported, else diffusers."""
+    cpu_offload: bool = False
+    """Whether the networks of a diffusers model stay in host memory, and each moves to the GPU for
+    its turn. Slower, for GPUs with too little memory."""
     pipeline: str | None = None
     """Class of diffusers' pipeline that defines the model's inputs, if it is another Flux class
     than `model_index.json` names. Example: `FluxKontextPipeline` for Kontext weights in a single

@@ -111,6 +111,8 @@ def _wrong_stop(
     """Check that `stop_at_step` is less than the steps of the first pass, each one evaluation."""
     if request.stop_at_step is None:
         return []
+    if "resume" in spec.lacks:
+        return [FieldError("stop_at_step", f"the model {spec.name!r} cannot stop and resume")]
     if evaluations_of(fields, spec) != ONE_A_STEP:
         return [FieldError("stop_at_step", f"cannot be combined with this scheduler: {UNEVEN}")]
     steps = steps_of_passes(fields, spec)[0] // int(fields["num_images"])

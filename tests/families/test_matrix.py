@@ -175,6 +175,18 @@ def new_family() -> Iterator[str]:
     """Yield the lines about adding a family."""
     yield from (
         "",
+        "## Models without a family",
+        "",
+        "`workers/diffusers` serves any pipeline of diffusers that takes a prompt, on "
+        "torch: see [the guide](../guides/models.md#any-diffusers-pipeline). It has no "
+        "column here, because none of the mechanisms applies. `tests/workers/diffusers` "
+        "compares eight classes with direct calls, byte for byte: Stable Diffusion 1.5 "
+        "and 3.5, PixArt-Sigma, Sana, Chroma, Krea 2, HunyuanVideo 1.5 and CogVideoX. A "
+        "new model can be served this way on the day of its release, and natively later.",
+        "",
+        "The pool reaches both kinds of workers through one interface, "
+        "`workers/engine/backend.py`.",
+        "",
         "## Adding a family",
         "",
         "1. Describe it in `models/<family>/family.py` (about 35 lines): a `Family` value "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import ClassVar
 
 import numpy as np
@@ -20,6 +20,7 @@ from workers.engine.adapters import Adapters, LoraFiles, no_files
 from workers.engine.generation import Draft, EngineOutput, Generation, ImageRequest, Machinery
 from workers.engine.latency_stats import LatencyStats
 from workers.engine.observer import UNOBSERVED, Observer
+from workers.engine.place import Place, place_of
 from workers.engine.prompt_cache import PromptCache
 from workers.engine.readiness import Readiness
 from workers.engine.request_programs import RequestPrograms
@@ -95,6 +96,11 @@ class Engine:
         self.readiness = Readiness(self._machinery, compiler, self.programs, batch_layouts)
         self.step_loop.start()
         launcher.on_loss(self.fail)
+
+    @cached_property
+    def place(self) -> Place:
+        """Devices of the engine, and what its outputs depend on besides requests."""
+        return place_of(self.pipeline.spec, self.layout)
 
     async def generate(
         self,

@@ -15,9 +15,10 @@ from statistics import fmean, median
 
 from models.interface.adapters import requested_adapters
 from models.interface.pipeline import Fields
-from models.parallel.axis_rules import Layout
 from models.spec.model_spec import ModelSpec
 from service.jobs.scheduling.cost_model import CostKey, CostRow, expected_s
+from workers.engine.place import Place
+from workers.engine.step_metrics import WHOLE
 from workers.programs.batch_sizes import BatchSizes
 from workers.programs.bucket_programs import BucketPrograms, StepKind, is_ready
 
@@ -107,16 +108,15 @@ def is_warm(programs: BucketPrograms) -> bool:
     return bool(programs.encoders) and all(map(is_ready, programs.necessary()))
 
 
-def describe(pool: str, layout: Layout, batching: BatchSizes) -> str:
+def describe(pool: str, place: Place, batching: BatchSizes) -> str:
     """Return the label of a kind of worker, under which measurements are comparable.
 
     Made of the pool's name, its devices, mesh axes, and exact batching: measurements with several
     batch sizes do not apply to it.
     """
-    mesh = layout.mesh
-    axes = [f"{axis}={size}" for axis, size in mesh.shape.items() if size > 1]
+    axes = [] if place.layout == WHOLE else place.layout.split(",")
     exact = [batching.label] if batching.is_exact else []
-    return ", ".join([f"{pool} on {mesh.devices.flat[0].device_kind}", *axes, *exact])
+    return ", ".join([f"{pool} on {place.kind}", *axes, *exact])
 
 
 def _rows(shapes: Iterable[BucketPrograms], devices: int) -> dict[int, CostRow]:

@@ -10,7 +10,7 @@ from models.interface.pipeline import PreparedRow
 from service.jobs.model.job import Stage
 from service.tracing import spans
 from workers.engine import stage_timing
-from workers.engine.row import Row
+from workers.engine.row import ImageRow
 from workers.programs.compilation import Compilation
 
 
@@ -29,7 +29,7 @@ class Observer:
     def on_stage(self, stage: Stage, expected_s: float | None = None) -> None:
         """Record that a stage begins; for `compiling` with its expected seconds, if known."""
 
-    def on_step(self, row: Row) -> None:
+    def on_step(self, row: ImageRow) -> None:
         """Record that the row has finished a step."""
 
     def timed(self, model: str, stage: str) -> AbstractContextManager[Span]:

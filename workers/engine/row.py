@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from models.interface.pipeline import PyTree, Step
 from workers.engine.errors import GenerationFailed
@@ -19,6 +19,39 @@ class RowProgress:
     state: PyTree
     done: int
     device_seconds: float
+
+
+class ImageRow(Protocol):
+    """Progress of one image, as every backend reports it after a step."""
+
+    done: int
+    """Finished steps of the row, which may be one pass of several."""
+    canceled: bool
+    """Set from any thread: no further step is begun."""
+
+    @property
+    def to_do(self) -> int:
+        """Number of steps that this row runs in total."""
+
+    @property
+    def after_work(self) -> float:
+        """Work of a later pass's steps, as a multiple of one of this row's."""
+
+    @property
+    def image_done(self) -> int:
+        """Finished steps of the image, over all its passes."""
+
+    @property
+    def image_steps(self) -> int:
+        """Total steps of the image, over all its passes."""
+
+    @property
+    def all_sent(self) -> bool:
+        """Return whether every step of the row has begun."""
+
+    @property
+    def claim_seconds(self) -> float:
+        """Device-seconds of the image in this claim."""
 
 
 @dataclass(eq=False)

@@ -10,6 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import jax
 
@@ -21,6 +22,7 @@ from service.settings.models import ModelSettings
 from service.settings.pools import PoolSettings
 from service.settings.section import ConfigError
 from service.settings.settings import Settings
+from workers.loading import backends
 from workers.loading import model as loading
 from workers.loading.layout import table_of
 from workers.loading.model import MeshSlice, NotEnoughMemory
@@ -46,6 +48,36 @@ class PoolModel:
     model: ModelSettings
 
 
+class ServedModel(Protocol):
+    """Loaded model of a process, whatever generates its images."""
+
+    @property
+    def pool(self) -> PoolSettings:
+        """Settings of its pool, reduced to this model."""
+
+    @property
+    def model(self) -> ModelSettings:
+        """Settings of the model."""
+
+    @property
+    def pipeline(self) -> Any:
+        """Loaded pipeline, with its `spec`."""
+
+    @property
+    def trial_s(self) -> Sequence[float]:
+        """Estimated seconds of the trial of each warm-up request; empty: unknown."""
+
+
+@dataclass(frozen=True)
+class DiffusersModel:
+    """Model loaded by diffusers."""
+
+    pool: PoolSettings
+    model: ModelSettings
+    pipeline: Any
+    trial_s: Sequence[float] = ()
+
+
 @dataclass(frozen=True)
 class LoadedModel:
     """Model loaded onto its slice."""
@@ -55,12 +87,39 @@ class LoadedModel:
     pipeline: Pipeline
     opened: MeshSlice
 
+    @property
+    def trial_s(self) -> Sequence[float]:
+        """Estimated seconds of the trial of each warm-up request."""
+        return self.opened.trial_s
+
+
+def diffusers_model(settings: Settings, pool_name: str) -> PoolModel | None:
+    """Return the model of a pool that diffusers serves; None: all are native.
+
+    Raises: ConfigError: the pool or the model does not exist, or diffusers cannot serve it so.
+    """
+    pool, _ = loading.configured(settings, pool_name)
+    for name in settings.pools[pool_name].models:
+        pool, model = loading.configured(settings, pool_name, name)
+        if backends.backend_of(model) == "diffusers":
+            others = ("also", "by_turns")
+            update = {other: getattr(settings.pools[pool_name], other) for other in others}
+            backends.check(pool_name, pool.model_copy(update=update), model)
+            return PoolModel(pool, model)
+    return None
+
 
 def pool_models(settings: Settings, pool_name: str) -> list[PoolModel]:
-    """Return the models of a pool.
+    """Return the native models of a pool.
 
-    Raises: ConfigError: one does not exist, conflicts with the pool, or has another family.
+    Raises: ConfigError: one does not exist, conflicts with the pool, has another family, or is
+    served by diffusers, without layouts and compiled programs.
     """
+    if served := diffusers_model(settings, pool_name):
+        raise ConfigError(
+            f"models.{served.pool.model} is served by diffusers, which has no layout to choose and "
+            "compiles nothing"
+        )
     first = PoolModel(*loading.configured(settings, pool_name))
     others = settings.pools[pool_name].models[1:]
     models = [

@@ -15,7 +15,7 @@ from service.jobs.scheduling.cost_model import (
     changed,
     confirmed,
 )
-from workers.engine.engine import Engine
+from workers.engine.backend import Backend
 from workers.engine.latency_stats import describe
 from workers.pool.measuring import MeasuredSizes
 from workers.retry import QUEUE_ERRORS
@@ -41,14 +41,14 @@ class CostReporter:
         pool: name of the pool in the settings; its workers share measurements.
     """
 
-    def __init__(self, engine: Engine, queue: Queue, pool: str) -> None:
+    def __init__(self, engine: Backend, queue: Queue, pool: str) -> None:
         self._engine = engine
         self._queue = queue
         self.model = engine.pipeline.spec.name
         self._reported: Mapping[CostKey, CostRow] = {}
         self.pause_s = REPORT_EVERY_S
         """Seconds until the next cost report."""
-        self._layout = describe(pool, engine.layout, engine.batching)
+        self._layout = describe(pool, engine.place, engine.batching)
         self.slowness = 1.0
         """Duration of an image on this worker relative to the fastest ready worker."""
         self.slowness_in: Mapping[str, float] = {}
@@ -92,7 +92,7 @@ class CostReporter:
 
     async def report(self) -> None:
         """Report changed costs; if Redis is unreachable, the next call does."""
-        devices = self._engine.layout.mesh.size
+        devices = self._engine.place.devices
         rows = self._engine.costs.rows(self._layout, devices)
         rows |= self._engine.upscalers.rows(self._layout, devices)
         try:

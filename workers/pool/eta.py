@@ -8,14 +8,14 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from workers.engine.row import Row
+from workers.engine.row import ImageRow
 
 
 @dataclass
 class Eta:
     """Estimate of an image's remaining wall-clock time, including delays by other images."""
 
-    row: Row
+    row: ImageRow
     """Row with its first step in this worker done."""
     first: int = field(init=False)
     begun_at: float = field(init=False)

@@ -13,7 +13,7 @@ from service.recipes.recipe import Recipe, recipe_of
 from service.tracing import spans
 from workers.engine.generation import ImageRequest
 from workers.engine.observer import Observer
-from workers.engine.row import Row
+from workers.engine.row import ImageRow
 from workers.engine.snapshot import RowSnapshot
 from workers.pool.eta import Eta
 from workers.pool.job_context import JobContext
@@ -179,7 +179,7 @@ class ImageRunner(Observer):
             self.take_slot()
             self._events.on_denoising()
 
-    def on_step(self, row: Row) -> None:
+    def on_step(self, row: ImageRow) -> None:
         """Record a step in the slots, the estimate, the usage, the snapshots and the progress."""
         context, number = self._context, self._number
         context.reservation.step(number, row.image_steps - row.image_done)
@@ -202,7 +202,7 @@ class ImageRunner(Observer):
             self.is_waiting = False
             self._context.reservation.reacquire(self._number)
 
-    def charge_step(self, row: Row) -> None:
+    def charge_step(self, row: ImageRow) -> None:
         """Record a step's device time only."""
         self._context.bill.step(self._number, row)
 
@@ -221,6 +221,6 @@ class Regeneration(Observer):
         """Report the stage as the image's."""
         self._image.on_stage(stage, expected_s)
 
-    def on_step(self, row: Row) -> None:
+    def on_step(self, row: ImageRow) -> None:
         """Charge the step to the claim."""
         self._image.charge_step(row)

@@ -10,7 +10,7 @@ import numpy as np
 from service.jobs.model.job import Job, MadeBy
 from service.jobs.queue import Claim, Queue
 from service.jobs.storage.object_store import Store
-from workers.engine.engine import Engine
+from workers.engine.backend import Backend
 from workers.media.outputs import Marking
 from workers.media.sent_videos import SentVideos
 from workers.pool.capacity import Reservation
@@ -32,7 +32,7 @@ async def no_check(job: Job, number: int, pixels: np.ndarray) -> None:
 class WorkerContext:
     """Parts of a worker that all its jobs share."""
 
-    engine: Engine
+    engine: Backend
     queue: Queue
     store: Store
     patience: Patience

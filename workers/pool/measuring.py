@@ -9,9 +9,8 @@ from collections.abc import Collection, Sequence
 
 from models.interface.pipeline import Fields
 from models.spec.model_spec import Batching
-from workers.engine.engine import Engine
+from workers.engine.backend import Backend, TriedPrograms
 from workers.engine.errors import NON_FINITE, EngineFailed, GenerationFailed
-from workers.programs.bucket_programs import BucketPrograms
 from workers.programs.step_latency import TRIALS
 
 SHORT_TRIAL_S = 5.0
@@ -49,12 +48,12 @@ class Trials:
     """Timeout of a trial of one request alone; None: unlimited."""
 
     def __init__(
-        self, engine: Engine, requests: Sequence[Fields], expected_s: Sequence[float]
+        self, engine: Backend, requests: Sequence[Fields], expected_s: Sequence[float]
     ) -> None:
         self._engine = engine
         self._requests = requests
         self._expected_s = expected_s
-        self._alone: list[tuple[Fields, BucketPrograms]] = []
+        self._alone: list[tuple[Fields, TriedPrograms]] = []
         """Requests already tried alone, and their programs."""
 
     async def run_alone(self) -> str | None:
@@ -108,7 +107,7 @@ class Trials:
                 return
 
 
-async def closeness(engine: Engine, requests: Sequence[Fields]) -> Batching:
+async def closeness(engine: Backend, requests: Sequence[Fields]) -> Batching:
     """Measure how much an image depends on its batch, for the model's public facts.
 
     Uses the first request; a failure is only logged.
@@ -123,7 +122,7 @@ async def closeness(engine: Engine, requests: Sequence[Fields]) -> Batching:
     return Batching(mode="fast", levels=levels)
 
 
-def sizes(programs: BucketPrograms) -> frozenset[int]:
+def sizes(programs: TriedPrograms) -> frozenset[int]:
     """Return the batch sizes for which a bucket has compiled programs."""
     return frozenset(
         batch_layout.size
@@ -132,7 +131,7 @@ def sizes(programs: BucketPrograms) -> frozenset[int]:
     )
 
 
-async def _alone(engine: Engine, fields: Fields) -> BucketPrograms:
+async def _alone(engine: Backend, fields: Fields) -> TriedPrograms:
     """Try a request; if its numbers are not finite, retry once with another seed.
 
     The seed or a transient fault may be the cause, and not the weights. Raises: as
@@ -149,7 +148,7 @@ async def _alone(engine: Engine, fields: Fields) -> BucketPrograms:
         )
 
 
-async def _together(engine: Engine, fields: Fields, count: int) -> None:
+async def _together(engine: Backend, fields: Fields, count: int) -> None:
     """Try `count` images whose steps begin together. Raises: the first failure."""
     begin = asyncio.Barrier(count)
     try:

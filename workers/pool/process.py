@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
+from typing import Any
 
 import jax
 from prometheus_client import REGISTRY
@@ -38,16 +39,17 @@ from service.settings.tenants import classes_of
 from service.tracing import spans
 from workers import metrics as worker_metrics
 from workers.engine import step_metrics
+from workers.engine.backend import Backend
 from workers.engine.engine import Engine
 from workers.health import http
 from workers.health.liveness import Liveness
 from workers.loading import hires_defaults, together
 from workers.loading import model as loading
 from workers.loading.derived import derived_loras, derived_models
-from workers.loading.layout import slice_devices
+from workers.loading.layout import restrict_visible_devices, slice_devices
 from workers.loading.loras import configured_loras
 from workers.loading.model import MeshSlice
-from workers.loading.together import LoadedModel
+from workers.loading.together import DiffusersModel, LoadedModel, PoolModel, ServedModel
 from workers.loading.upscalers import UpscalerCache, load_upscalers, upscaler_bytes
 from workers.media.outputs import Marking
 from workers.media.sent_videos import SentVideos
@@ -71,6 +73,9 @@ from workers.programs.program_folder import ProgramFolder
 from workers.programs.xla_cache import use_compile_cache
 from workers.retry import Patience
 
+OpenEngine = Callable[[Any, Store], Awaitable[Backend]]
+"""Creator of the engine of a `ServedModel`."""
+NO_REDIS = "redis.url: a pool needs the address of the queue"
 SERVICE = "atelier-pool"
 """Service name of workers in traces and metrics."""
 EXIT_SHARE = 0.98
@@ -91,12 +96,14 @@ def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -
         ConfigError: settings are missing or do not fit the devices.
         models.checkpoint.folder.CheckpointError, ValueError: the model cannot be loaded.
     """
+    if served := together.diffusers_model(settings, pool_name):
+        return _run_diffusers(settings, pool_name, served, devices)
     models = together.pool_models(settings, pool_name)
     pool, model = models[0].pool, models[0].model
     names = [entry.pool.model for entry in models]
     began = worker_metrics.started(names, "import", worker_metrics.process_began())
     if settings.redis.url is None:
-        raise ConfigError("redis.url: a pool needs the address of the queue")
+        raise ConfigError(NO_REDIS)
     marking = Marking.of_settings(settings.output)  # fails before the weights are loaded
     loading.set_up(pool, model, devices, {entry.pool.model: entry.model for entry in models[1:]})
     use_compile_cache(settings.compile_folder)
@@ -139,6 +146,41 @@ def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -
         return asyncio.run(serve(settings, pool_name, loaded, launcher, liveness, marking, began))
 
 
+def _run_diffusers(
+    settings: Settings, pool_name: str, served: PoolModel, devices: range | None
+) -> int:
+    """Serve a pool's model by diffusers. Returns, raises: as `run_pool`."""
+    pool, model = served.pool, served.model
+    began = worker_metrics.started([pool.model], "import", worker_metrics.process_began())
+    if settings.redis.url is None:
+        raise ConfigError(NO_REDIS)
+    marking = Marking.of_settings(settings.output)
+    restrict_visible_devices(devices)
+    jax.config.update("jax_platforms", "cpu")  # the devices are torch's
+    from workers.diffusers.engine import DiffusersEngine
+    from workers.diffusers.load import load
+
+    async def open_engine(loaded: ServedModel, store: Store) -> Backend:
+        with_aim_and_sizes(loaded)
+        return DiffusersEngine(loaded.pipeline)
+
+    liveness = Liveness()
+    attributes = {"atelier.model": pool.model}
+    with (
+        spans.exporting(settings.tracing, SERVICE, attributes),
+        push.pushing(settings.metrics, REGISTRY, SERVICE, attributes),
+        http.health_server(pool_name, pool.metrics_port, liveness),
+        wait_for_redis(settings, liveness),
+    ):
+        metrics.expect(pool.model, classes_of(settings.tenants.values()), model.objective_s)
+        began = worker_metrics.started([pool.model], "wait", began)
+        loaded = DiffusersModel(pool, model, load(pool.model, model))
+        began = worker_metrics.started([pool.model], "load", began)
+        return asyncio.run(
+            serve(settings, pool_name, [loaded], OneHost(), liveness, marking, began, open_engine)
+        )
+
+
 def _batching(loaded: LoadedModel) -> BatchSizes:
     chosen = loaded.opened.chosen
     return batch_sizes.of_settings(loaded.pool, loaded.model, loaded.opened.layout, chosen.slots)
@@ -158,11 +200,12 @@ def wait_for_redis(settings: Settings, liveness: Liveness) -> Iterator[None]:
 async def serve(
     settings: Settings,
     pool_name: str,
-    loaded: Iterable[LoadedModel],
+    loaded: Iterable[ServedModel],
     launcher: Launcher,
     liveness: Liveness,
     marking: Marking,
     loaded_at: float,
+    open_engine: OpenEngine | None = None,
 ) -> int:
     """Serve loaded models until a signal, and return the exit code.
 
@@ -170,13 +213,13 @@ async def serve(
         loaded: models in the pool's order; in time sharing, each is loaded after the previous one
             has left the devices.
         loaded_at: when they were loaded, as `time.time`.
+        open_engine: creates a model's engine; None: that of native models.
     """
     async with AsyncExitStack() as closing:
         safety = safety_of(settings.safety)
         if safety:
             closing.push_async_callback(safety.close)
         check = OutputChecks(safety, settings.safety.max_frames) if safety else None
-        upscaler_cache: UpscalerCache = {}
         pool = settings.pools[pool_name]
         several = len(pool.models) > 1
         side_by_side = bool(pool.also) or pool.hosts.count > 1
@@ -190,10 +233,9 @@ async def serve(
             closing,
             settings,
             pool_name,
-            launcher,
+            open_engine or partial(native_engine, settings, launcher, UpscalerCache()),
             marking,
             check,
-            upscaler_cache,
             time_sharing,
         )
         parts = [liveness.part(name) if several else liveness for name in pool.models]
@@ -205,7 +247,7 @@ async def serve(
         for entry, part in zip(loaded, parts, strict=True):
             workers.append(await open_one(entry, part))
             requests.append(warm_ups(entry))
-            trials.append(entry.opened.trial_s)
+            trials.append(entry.trial_s)
             await time_sharing.join(workers[-1])
         worker_metrics.started(pool.models, "open", loaded_at)
         if several:
@@ -219,7 +261,7 @@ async def serve(
         return code
 
 
-def warm_ups(loaded: LoadedModel) -> list[Fields]:
+def warm_ups(loaded: ServedModel) -> list[Fields]:
     """Return a model's warm-up requests, whose programs are compiled before it is ready."""
     return warmup.requests(loaded.pipeline.spec, loaded.model.warmup)
 
@@ -264,44 +306,61 @@ async def run_all(
     return max(result for result in ended if isinstance(result, int))
 
 
-async def _worker(  # noqa: PLR0913 # what the pool's workers share
+async def _worker(  # what the pool's workers share
     closing: AsyncExitStack,
     settings: Settings,
     pool_name: str,
-    launcher: Launcher,
+    open_engine: OpenEngine,
     marking: Marking,
     check: OutputCheck | None,
-    upscaler_cache: UpscalerCache,
     time_sharing: ResidentModels,
-    loaded: LoadedModel,
+    loaded: ServedModel,
     liveness: Liveness,
 ) -> Worker:
     """Create a model's queue connection, engine and worker."""
-    step_metrics.rate(loaded.pool.model, loaded.opened.layout.mesh.devices.flat)
     queue = await Queue.open_when_reached(settings, liveness.waits)
     closing.push_async_callback(queue.close)
     queue.job_metrics = metrics.job_metrics
-    store, opened = Store(settings.store_url), loaded.opened
+    store = Store(settings.store_url)
+    engine = await open_engine(loaded, store)
+    closing.callback(engine.close)
+    origin = origin_of(engine.place, settings.usage)
+    show(loaded.pool.model, engine.place, origin, len(settings.pools[pool_name].models))
+    return Worker(
+        *(pool_name, engine, queue, store, loaded.pool, settings.queue.lease_s, liveness),
+        *(engine.pipeline.spec.sizes, marking, check, time_sharing, origin),
+        SentVideos(settings.limits),
+    )
+
+
+async def native_engine(
+    settings: Settings,
+    launcher: Launcher,
+    upscaler_cache: UpscalerCache,
+    loaded: LoadedModel,
+    store: Store,
+) -> Engine:
+    """Create the engine of a model loaded onto its slice, with its adapters and upscalers."""
+    opened = loaded.opened
+    step_metrics.rate(loaded.pool.model, opened.layout.mesh.devices.flat)
     loras = await prepared_loras(settings, loaded.pool, loaded.pipeline, opened, store)
     upscalers = load_upscalers(
         settings, loaded.pipeline, first_device(opened.layout), upscaler_cache
     )
+    with_aim_and_sizes(loaded)
+    hires_defaults.check(loaded.pipeline.spec)
+    return Engine(
+        *(loaded.pipeline, opened.layout, opened.chosen.slots, _batching(loaded), launcher),
+        *(opened.executables, loras.find, upscalers, loaded.pool.prompt_cache_bytes),
+    )
+
+
+def with_aim_and_sizes(loaded: ServedModel) -> None:
+    """Add the objectives and the listed sizes of the settings to a model's spec."""
     aim = Aim(objective_s=loaded.model.objective_s, cold_start_s=loaded.model.cold_start_s)
     loaded.pipeline.spec = loaded.pipeline.spec.model_copy(update={"aim": aim})
     served = listed_sizes.of_settings(loaded.model, loaded.pipeline.spec)
     loaded.pipeline.spec = loaded.pipeline.spec.model_copy(update={"sizes": served})
-    hires_defaults.check(loaded.pipeline.spec)
-    engine = Engine(
-        *(loaded.pipeline, opened.layout, opened.chosen.slots, _batching(loaded), launcher),
-        *(opened.executables, loras.find, upscalers, loaded.pool.prompt_cache_bytes),
-    )
-    closing.callback(engine.close)
-    origin = origin_of(loaded.pipeline.spec, opened.layout, settings.usage)
-    show(loaded.pool.model, opened.layout, origin, len(settings.pools[pool_name].models))
-    return Worker(
-        *(pool_name, engine, queue, store, loaded.pool, settings.queue.lease_s, liveness),
-        *(served, marking, check, time_sharing, origin, SentVideos(settings.limits)),
-    )
 
 
 def _handle_signals(workers: Sequence[Worker], launcher: Launcher, drain_s: float) -> None:

@@ -11,8 +11,8 @@ from contextlib import suppress
 from service.jobs.model.job import STAGES, Stage
 from service.jobs.model.previews import is_due
 from service.jobs.queue import Claim, Queue, StageReport
-from workers.engine.engine import Engine
-from workers.engine.row import Row
+from workers.engine.backend import Backend
+from workers.engine.row import ImageRow
 from workers.media import outputs
 from workers.pool.usage import Bill
 from workers.retry import QUEUE_ERRORS
@@ -35,7 +35,7 @@ class Progress:
         self,
         queue: Queue,
         claim: Claim,
-        engine: Engine,
+        engine: Backend,
         preview_every_s: float,
         on_lost: Callable[[Claim], None],
         bill: Bill,
@@ -54,14 +54,14 @@ class Progress:
             self._done[snapshot.index] = snapshot.step
         self._reported = list(self._done)
         """Steps of each image last reported to the queue."""
-        self._latest: Row | None = None
+        self._latest: ImageRow | None = None
         self._doing: dict[int, StageReport] = {}
         """Stages of the images that have begun."""
         self._reported_stage: StageReport | None = None
         self._news = asyncio.Event()
         self._closing = asyncio.Event()
 
-    def step(self, image: int, row: Row) -> None:
+    def step(self, image: int, row: ImageRow) -> None:
         """Record that an image finished a step. Call it in the event loop."""
         self._done[image] = row.image_done
         self._latest = row
@@ -109,7 +109,7 @@ class Progress:
         """Stage of the least advanced image."""
         return min(self._doing.values(), key=lambda doing: STAGES.index(doing.stage), default=None)
 
-    async def _send_report(self, row: Row | None) -> bool:
+    async def _send_report(self, row: ImageRow | None) -> bool:
         """Send a report; return False if the claim is no longer valid."""
         steps = row.image_steps * len(self._done) if row else self._claim.job.steps
         preview = await self._preview(row) if row else None
@@ -125,7 +125,7 @@ class Progress:
             log.info("progress of %s cannot be reported: %s", self._claim.job.id, error)
             return True
 
-    def _is_preview_due(self, row: Row) -> bool:
+    def _is_preview_due(self, row: ImageRow) -> bool:
         if not self._preview_every_s:
             return False
         if time.monotonic() - self._previewed_at >= self._preview_every_s:
@@ -133,8 +133,8 @@ class Progress:
         steps = row.image_steps * len(self._done)
         return is_due(self._claim.job.previews, self._previews, sum(self._done), steps)
 
-    async def _preview(self, row: Row) -> str | None:
-        """Return a preview as a data URI if one is due; failures are only logged."""
+    async def _preview(self, row: ImageRow) -> str | None:
+        """Return a preview as a data URI if one is due and possible; failures are only logged."""
         if row.all_sent or not self._is_preview_due(row):
             return None
         self._previewed_at = time.monotonic()
@@ -143,5 +143,7 @@ class Progress:
             pixels = await self._engine.preview(row)
         except Exception:
             log.exception("a preview of %s failed", self._claim.job.id)
+            return None
+        if pixels is None:
             return None
         return await asyncio.to_thread(outputs.preview, pixels, self._claim.job.request)

@@ -18,7 +18,7 @@ from models.interface.pipeline import Fields
 from models.spec.quality_presets import EXACT
 from service.tracing import spans
 from service.tracing.log_context import hide_prompts
-from workers.engine.engine import Engine
+from workers.engine.backend import Backend
 from workers.engine.errors import EngineFailed
 from workers.engine.observer import TracedOnly
 from workers.media.psnr import psnr_db
@@ -63,7 +63,7 @@ class QualitySamples:
         max_bytes: size limit of the sample; the oldest outputs are dropped.
     """
 
-    def __init__(self, engine: Engine, share: float, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, engine: Backend, share: float, max_bytes: int = MAX_BYTES) -> None:
         spec = engine.pipeline.spec
         self._engine = engine
         self._model = spec.name

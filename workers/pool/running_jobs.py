@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Iterable
 from functools import partial
+from typing import cast
 
 from service.jobs import job_spans
 from service.jobs.model.job import JobState
@@ -16,6 +17,7 @@ from service.jobs.redis.tasks import cancel
 from service.jobs.storage.errors import StoreError
 from service.settings.pools import PoolSettings
 from service.tracing.log_context import hide_prompts, log_fields, note
+from workers.engine.engine import Engine
 from workers.pool import metrics
 from workers.pool.capacity import Capacity
 from workers.pool.job_context import JobContext, WorkerContext, no_check
@@ -53,7 +55,8 @@ class RunningJobs:
         self._clearing: asyncio.Task[None] | None = None
         """Task that suspends jobs for an operator's drain, while the worker keeps running."""
         self._snapshot_store = SnapshotStore(
-            *(worker.engine, worker.queue, worker.store),
+            cast(Engine, worker.engine),  # rows of other backends have no snapshots
+            *(worker.queue, worker.store),
             *(Budget(settings.snapshot_share), worker.patience),
         )
         self.leases = Leases(worker.queue, lease_s, self.drop)

@@ -20,7 +20,7 @@ from service.jobs.storage.errors import StoreError
 from service.jobs.storage.object_store import snapshot_key
 from service.tracing.log_context import note
 from workers.engine.errors import EngineFailed
-from workers.engine.row import Row
+from workers.engine.row import ImageRow, Row
 from workers.engine.snapshot import Origin, RowSnapshot, UnfitSnapshot
 from workers.pool import metrics
 from workers.pool.snapshot_budget import Account
@@ -102,9 +102,9 @@ class Snapshots:
         log.info("image %d of %s resumes after step %d", number, self._claim.job.id, restored.done)
         return restored
 
-    def step(self, number: int, row: Row) -> None:
-        """Take a snapshot of an image after a step, if the budget allows."""
-        if row.canceled:
+    def step(self, number: int, row: ImageRow) -> None:
+        """Take a snapshot of an image after a step, if its backend can and the budget allows."""
+        if row.canceled or not isinstance(row, Row):
             return
         if self._rows.get(number) is not row:
             self._begin_row(number, row)

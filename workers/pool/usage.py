@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from service.jobs.queue import ClaimUsage
-from workers.engine.row import Row
+from workers.engine.row import ImageRow
 from workers.programs.compilation import Compilation
 
 
@@ -21,7 +21,7 @@ class Bill:
         """Record the CPU time of decoding and scaling the request's videos."""
         self._videos_s += cpu_s
 
-    def step(self, image: int, row: Row) -> None:
+    def step(self, image: int, row: ImageRow) -> None:
         """Record one image's device-seconds after a step."""
         self._image_s[image] = row.claim_seconds
 

@@ -21,7 +21,7 @@ from service.jobs.redis.tasks import cancel
 from service.jobs.storage.object_store import Store
 from service.settings.pools import PoolSettings
 from workers import metrics as worker_metrics
-from workers.engine.engine import Engine
+from workers.engine.backend import Backend
 from workers.health.liveness import Liveness
 from workers.media.outputs import PLAIN_MARKING, Marking
 from workers.media.sent_videos import SentVideos
@@ -31,7 +31,6 @@ from workers.pool.cost_reporting import CostReporter
 from workers.pool.idle_work import IdleWork
 from workers.pool.job_context import OutputCheck, WorkerContext, no_check
 from workers.pool.measuring import Trials, closeness
-from workers.pool.origin import made_by
 from workers.pool.preemption import Preemption
 from workers.pool.quality_samples import QualitySamples
 from workers.pool.registration import Registration
@@ -61,7 +60,7 @@ class Worker:
     """
 
     def __init__(  # noqa: PLR0913 # what the pool's process shares with its workers
-        self, name: str, engine: Engine, queue: Queue, store: Store, settings: PoolSettings,
+        self, name: str, engine: Backend, queue: Queue, store: Store, settings: PoolSettings,
         lease_s: float, liveness: Liveness | None = None, served: Sizes = ANY_SIZE,
         marking: Marking = PLAIN_MARKING, check: OutputCheck | None = None,
         time_sharing: ResidentModels | None = None, origin: Origin = UNKNOWN,
@@ -78,7 +77,7 @@ class Worker:
         shared = WorkerContext(
             *(engine, queue, store, Patience(settings.store_patience_s), marking),
             *(check or no_check, self._quality_samples),
-            *(made_by(engine.pipeline.spec, engine.layout), videos or SentVideos()),
+            *(engine.place.made_by, videos or SentVideos()),
         )
         self._running = RunningJobs(shared, self._capacity, lease_s, settings)
         self._preemption = Preemption(

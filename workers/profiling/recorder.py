@@ -22,8 +22,7 @@ from service.jobs.storage.errors import StoreError
 from service.jobs.storage.object_store import Store
 from service.settings.installation import IMPORT_ROOT
 from workers import metrics
-from workers.engine.engine import Engine
-from workers.engine.step_metrics import layout_name
+from workers.engine.backend import Backend
 from workers.retry import QUEUE_ERRORS
 
 CHECK_EVERY_S = 1.0
@@ -48,7 +47,7 @@ class Unreadable(Exception):
 class Profiler:
     """Profiler of one worker, which records JAX traces for requests in Redis."""
 
-    def __init__(self, pool: str, engine: Engine, queue: Queue, store: Store) -> None:
+    def __init__(self, pool: str, engine: Backend, queue: Queue, store: Store) -> None:
         self._pool = pool
         self._engine = engine
         self._queue = queue
@@ -94,9 +93,8 @@ class Profiler:
         return {"state": "done", "report": {**self._facts(), **report}, "files": files}
 
     def _facts(self) -> dict[str, Any]:
-        name, layout = self._engine.pipeline.spec.name, self._engine.layout
-        slice_devices = layout.mesh.devices.size
-        facts = {"layout": layout_name(layout), "slice_devices": slice_devices}
+        name, place = self._engine.pipeline.spec.name, self._engine.place
+        facts = {"layout": place.layout, "slice_devices": place.devices}
         return {"pool": self._pool, "model": name, **facts}
 
     async def _runs_within(self, seconds: float) -> bool:

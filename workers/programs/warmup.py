@@ -121,14 +121,14 @@ def prepare_with_stand_ins(
 ) -> tuple[PreparedRow, dict[str, bytes]]:
     """Prepare a request like `prepare`; also return its images by field. Raises: as `prepare`."""
     first, _ = passes(fields, pipeline.spec)
-    images = {"image": _grey()} if pipeline.spec.tasks[0] == "image-to-image" else {}
+    images = {"image": grey_image()} if pipeline.spec.tasks[0] == "image-to-image" else {}
     while True:
         try:
             return pipeline.prepare(first, images), images
         except RequestError as error:
             if field_of(error.field) not in IMAGE_FIELDS or error.field in images:
                 raise
-            images[error.field] = _grey()
+            images[error.field] = grey_image()
 
 
 def first_steps(steps: Sequence[Step], each: int) -> tuple[Step, ...]:
@@ -142,7 +142,8 @@ def first_steps(steps: Sequence[Step], each: int) -> tuple[Step, ...]:
     return tuple(chosen)
 
 
-def _grey() -> bytes:
+def grey_image() -> bytes:
+    """Return the file of a stand-in image."""
     file = io.BytesIO()
     Image.new("RGB", (SIDE_PX, SIDE_PX), "grey").save(file, "PNG")
     return file.getvalue()

@@ -51,7 +51,7 @@ async def test_every_size_is_measured(engine: Engine, layout: Layout) -> None:
     await trials.run_alone()
     assert {key.batch for key in engine.costs.rows("here", 1)} == {1}
     await trials.run_batches()
-    rows = engine.costs.rows(describe("toy", layout, engine.batching), 1)
+    rows = engine.costs.rows(describe("toy", engine.place, engine.batching), 1)
     assert {key.batch for key in rows} == {1, 2, 4}
     assert {(key.bucket, key.layout) for key in rows} == {(BUCKET, "toy on cpu")}
     assert all(min(row.step_s, row.encode_s, row.decode_s) > 0 for row in rows.values())

@@ -18,7 +18,9 @@ from service.settings.usage import UsageSettings
 from tests.parallel.layouts import layout as parallel
 from tests.workers.toy import SPEC
 from workers import metrics
-from workers.pool.origin import made_by, origin_of, show
+from workers.engine import place
+from workers.engine.place import place_of
+from workers.pool.origin import origin_of, show
 from workers.slice.mesh import one_device
 
 USAGE = UsageSettings(region="europe-west4", spot=True)
@@ -31,10 +33,19 @@ class Device:
 
 
 def a_layout(*devices: Device) -> Layout:
-    mesh = SimpleNamespace(devices=np.array(devices, object), shape={"tensor": len(devices)})
+    mesh = SimpleNamespace(
+        devices=np.array(devices, object), shape={"tensor": len(devices)}, size=len(devices)
+    )
     return cast(Layout, SimpleNamespace(mesh=mesh))
 
 
+@pytest.fixture
+def described(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Devices may be only described: their programs are not digested."""
+    monkeypatch.setattr(place, "_programs", lambda spec, layout: "")
+
+
+@pytest.mark.usefixtures("described")
 @pytest.mark.parametrize(
     "kind, platform, chip, chips",
     [
@@ -47,12 +58,15 @@ def a_layout(*devices: Device) -> Layout:
 )
 def test_a_slices_chips(kind: str, platform: str, chip: str, chips: int) -> None:
     layout = a_layout(*[Device(kind, platform)] * 4)
-    assert origin_of(SPEC, layout, USAGE) == Origin(chip, chips, "europe-west4", True, "toy")
+    assert origin_of(place_of(SPEC, layout), USAGE) == Origin(
+        chip, chips, "europe-west4", True, "toy"
+    )
 
 
 def test_its_page_says_what_it_is(layout: Layout) -> None:
-    origin = origin_of(SPEC, layout, USAGE)
-    show("shown", layout, origin)
+    here = place_of(SPEC, layout)
+    origin = origin_of(here, USAGE)
+    show("shown", here, origin)
     labels: dict[str, Any] = {
         "model": "shown",
         "chip": "cpu",
@@ -71,23 +85,27 @@ def test_its_page_says_what_it_is(layout: Layout) -> None:
 def test_what_outputs_depend_on(layout: Layout) -> None:
     """Outputs depend on the configs, the layout and XLA's flags, but not on the place of the
     devices."""
-    provenance = made_by(SPEC, layout)
+    provenance = place_of(SPEC, layout).made_by
     assert (provenance.checkpoint, provenance.platform, provenance.chip) == ("toy", "cpu", "cpu")
     assert (provenance.layout, provenance.jax) == ("one device", jax.__version__)
-    assert made_by(SPEC, one_device(jax.devices()[1])) == provenance
-    assert provenance.rounds_as(made_by(SPEC.model_copy(update={"fingerprint": "new"}), layout))
-    assert not provenance.rounds_as(
-        made_by(SPEC.model_copy(update={"config_digest": "new"}), layout)
+    assert place_of(SPEC, one_device(jax.devices()[1])).made_by == provenance
+    assert provenance.rounds_as(
+        place_of(SPEC.model_copy(update={"fingerprint": "new"}), layout).made_by
     )
-    split = made_by(SPEC, parallel(tensor=2))
+    assert not provenance.rounds_as(
+        place_of(SPEC.model_copy(update={"config_digest": "new"}), layout).made_by
+    )
+    split = place_of(SPEC, parallel(tensor=2)).made_by
     assert split.layout == "tensor=2" and not split.rounds_as(provenance)
 
 
+@pytest.mark.usefixtures("described")
 def test_models_of_one_slice_share_its_chips_on_the_page_and_not_in_the_ledger() -> None:
     layout = a_layout(*[Device("TPU v6 lite", "tpu")] * 4)
-    origin = origin_of(SPEC, layout, USAGE)
+    slice_place = place_of(SPEC, layout)
+    origin = origin_of(slice_place, USAGE)
     for model in ("first", "second"):
-        show(model, layout, origin, sharing=2)
+        show(model, slice_place, origin, sharing=2)
         of_chip = {"model": model, "chip": "v6e", "spot": "true"}
         assert REGISTRY.get_sample_value("atelier_worker_chips", of_chip) == 2
     assert origin.chips == 4, "each has all of them while it works"

@@ -36,9 +36,9 @@ from tests.workers.media.test_sound import loudest_hz
 from tests.workers.polling import DEADLINE_S, until
 from tests.workers.sounding import RATE_HZ, SoundingToy
 from tests.workers.toy import SPEC, ToyPipeline, reference
+from workers.engine.place import place_of
 from workers.media.outputs import DEFAULT_FPS
 from workers.pool.measuring import NO_NUMBERS
-from workers.pool.origin import made_by
 from workers.pool.process import run_pool
 from workers.programs.batch_sizes import fast
 
@@ -129,7 +129,7 @@ async def test_jobs_become_files(
                 expected = reference(pipeline, {**job.request, "seed": seed}).astype(int)
                 assert np.abs(picture - expected).max() <= 1  # as in test_engine
                 assert (job.outputs[index].seed, job.outputs[index].index) == (seed, index)
-                assert job.outputs[index].made_by == made_by(pipeline.spec, layout)
+                assert job.outputs[index].made_by == place_of(pipeline.spec, layout).made_by
             assert job.step == job.steps == job.usage.steps
             assert job.usage.device_seconds > 0
             assert job.usage.queue_seconds == pytest.approx(job.started_at - job.created_at)

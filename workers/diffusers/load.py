@@ -1,0 +1,173 @@
+"""Loading of a checkpoint by diffusers, and what its settings may not ask of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import numpy as np
+import torch
+import transformers
+from diffusers import AutoPipelineForImage2Image, AutoPipelineForInpainting, DiffusionPipeline
+from diffusers.pipelines import auto_pipeline
+
+from models.checkpoint.folder import CheckpointError, checkpoint_errors, read_model_index
+from models.checkpoint.hub import resolve
+from models.checkpoint.object_folder import is_url
+from models.spec.model_spec import ModelSpec, Task
+from service.jobs.model.job import MadeBy
+from service.settings.models import ModelSettings
+from workers.diffusers.call import parameters_of
+from workers.diffusers.spec import spec_of, task_of
+from workers.engine.place import CPU, Place
+from workers.engine.step_metrics import WHOLE
+
+FURTHER: Mapping[Task, Any] = {
+    "image-to-image": AutoPipelineForImage2Image,
+    "inpainting": AutoPipelineForInpainting,
+}
+"""Makers of pipelines for further tasks, from the weights of one for text to image."""
+SOFTWARE = ("torch", "diffusers", "transformers", "accelerate")
+PREVIEW_LATENTS = 32
+"""Maximum side of the latents that a preview decodes; larger ones are averaged down."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class LoadedPipelines:
+    """Pipelines of one checkpoint on a device, which share their weights."""
+
+    spec: ModelSpec
+    by_task: Mapping[Task, Any]
+    device: torch.device
+    offloads: bool
+    """Whether networks wait in host memory, each for its turn on the device."""
+
+    @property
+    def own(self) -> Any:
+        """The checkpoint's own pipeline."""
+        return next(iter(self.by_task.values()))
+
+    @cached_property
+    def place(self) -> Place:
+        """Device of the pipelines, and the software that generates their outputs."""
+        is_cpu = self.device.type == "cpu"
+        kind = CPU if is_cpu else torch.cuda.get_device_name(self.device)
+        key = {
+            **{name: version(name) for name in SOFTWARE},
+            "python": sys.version,
+            "kind": kind,
+            "threads": torch.get_num_threads() if is_cpu else 0,
+            "configs": self.spec.config_digest,
+        }
+        made_by = MadeBy(
+            checkpoint=self.spec.fingerprint,
+            platform=CPU if is_cpu else "gpu",
+            chip=kind,
+            layout=WHOLE,
+            jax="",
+            programs=hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest(),
+        )
+        return Place(kind=kind, devices=1, chips=1, made_by=made_by)
+
+    def move(self, device: torch.device | str) -> None:
+        """Move all weights, unless networks take turns anyway."""
+        if not self.offloads:
+            self.own.to(device)
+
+    @torch.no_grad()
+    def preview(self, pipeline: Any, size: tuple[int, int], latents: Any) -> np.ndarray | None:
+        """Decode an image's latents at a small size; None: they are a video's, or not decodable.
+
+        Args:
+            size: width and height of the image.
+        """
+        vae = getattr(pipeline, "vae", None)
+        if vae is None or self.offloads:
+            return None
+        if latents.ndim == 3 and hasattr(pipeline, "_unpack_latents"):
+            width, height = size
+            latents = pipeline._unpack_latents(latents, height, width, pipeline.vae_scale_factor)
+        if latents.ndim != 4:
+            return None
+        shrink = -(-max(latents.shape[-2:]) // PREVIEW_LATENTS)
+        small = torch.nn.functional.avg_pool2d(latents, shrink) if shrink > 1 else latents
+        config = vae.config
+        scaled = small / config.scaling_factor + (getattr(config, "shift_factor", None) or 0.0)
+        decoded = vae.decode(scaled.to(vae.dtype), return_dict=False)[0]
+        image = pipeline.image_processor.postprocess(decoded, output_type="pil")[0]
+        return np.asarray(image.convert("RGB"))
+
+
+def load(name: str, model: ModelSettings) -> LoadedPipelines:
+    """Load a checkpoint onto the first GPU, or the CPU.
+
+    Raises: CheckpointError: diffusers cannot load it, or its pipeline takes no prompt.
+    """
+    folder = folder_of(model.source)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with checkpoint_errors(folder):
+        pipeline = _loaded(folder, model)
+        if model.cpu_offload and device.type != "cpu":
+            pipeline.enable_model_cpu_offload(device=device)
+        else:
+            pipeline.to(device)
+        by_task = with_further_tasks(pipeline)
+        spec = spec_of(name, by_task, folder, dict(model.defaults))
+    log.info("%s: %s on %s, by diffusers", name, type(pipeline).__name__, device)
+    return LoadedPipelines(spec, by_task, device, model.cpu_offload and device.type != "cpu")
+
+
+def folder_of(source: str) -> Path:
+    """Return the folder of a checkpoint's source. Raises: CheckpointError."""
+    if is_url(source):
+        raise CheckpointError(f"{source}: diffusers reads folders; copy it to this machine")
+    return resolve(source)
+
+
+def _loaded(folder: Path, model: ModelSettings) -> Any:
+    class_name = str(read_model_index(folder)["_class_name"])
+    if not hasattr(diffusers, class_name):
+        raise CheckpointError(
+            f"{folder}: diffusers {version('diffusers')} has no {class_name}; a newer one may"
+        )
+    for library in (diffusers, transformers):
+        library.utils.logging.disable_progress_bar()
+    pipeline = DiffusionPipeline.from_pretrained(
+        folder,
+        dtype=getattr(torch, model.dtype),
+        use_safetensors=True,
+        trust_remote_code=False,
+        local_files_only=True,
+    )
+    if "prompt" not in parameters_of(pipeline):
+        raise CheckpointError(f"{folder}: {class_name} takes no prompt, so no request fits it")
+    pipeline.set_progress_bar_config(disable=True)
+    return pipeline
+
+
+def with_further_tasks(pipeline: Any) -> dict[Task, Any]:
+    """Return a checkpoint's pipeline by task, with those that diffusers makes of its weights."""
+    of_text = type(pipeline) in auto_pipeline.AUTO_TEXT2IMAGE_PIPELINES_MAPPING.values()
+    by_task: dict[Task, Any] = {task_of(pipeline, of_text): pipeline}
+    if not of_text:
+        return by_task
+    for task, maker in FURTHER.items():
+        try:
+            further = maker.from_pipe(pipeline)
+        except (ValueError, AttributeError) as error:
+            log.info("no %s: %s", task, error)
+            continue
+        further.set_progress_bar_config(disable=True)
+        by_task[task] = further
+    return by_task
