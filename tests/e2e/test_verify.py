@@ -31,10 +31,10 @@ FILES: tuple[dict[str, Any], ...] = (
 )
 PICTURES: tuple[dict[str, Any], ...] = (
     {"prompt": "a red circle", "num_inference_steps": 3},
-    {"prompt": "a blue star", "num_inference_steps": 5, "guidance_scale": 2.0},
+    {"prompt": "a blue star", "num_inference_steps": 5},
     {"prompt": "a green cross on a white background", "num_inference_steps": 6},
     {"prompt": "a purple triangle", "num_inference_steps": 4},
-    {"prompt": "two yellow squares", "num_inference_steps": 9, "guidance_scale": 6.0},
+    {"prompt": "two yellow squares", "num_inference_steps": 9},
 )
 REQUESTS = [
     {**picture, "output": file, "model": model}

@@ -157,6 +157,6 @@ def test_adapters_of_text_encoders_are_told_apart() -> None:
         ("bb", 1.0, False),
         ("aa", 0.5, False),
     ]:
-        one = lookup(cache, digest, scale)
-        one(one._prepared.inputs, lambda: jax.device_put(np.ones(1, np.float32), device))
-        assert one.is_hit == is_hit
+        image = lookup(cache, digest, scale)
+        image(image._prepared.inputs, lambda: jax.device_put(np.ones(1, np.float32), device))
+        assert image.is_hit == is_hit
