@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import jax
 import numpy as np
@@ -45,6 +45,7 @@ from workers.programs.step_latency import BatchLayout
 
 T = TypeVar("T")
 Arrays = dict[str, np.ndarray]
+Kind = Literal["lora", "dora", "lokr", "loha"]
 STRENGTH = 0.3
 """Approximate share of a layer's output that an adapter adds: enough for a clearly different
 image."""
@@ -76,10 +77,12 @@ class Loras:
         only: Sequence[str] = (),
         expert: Expert | None = None,
         share: float = 1.0,
+        kind: Kind = "lora",
     ) -> RequestedLora:
         """Write a random adapter, different for each name, and return it as in a request.
 
         Args:
+            rank: of a LoRA and DoRA; of a LoKr and LoHa, rank of each product.
             only: Networks that it changes, or empty for all.
             share: Share of the layers that it changes.
         """
@@ -89,7 +92,7 @@ class Loras:
         arrays: Arrays = {}
         for network in chosen.networks:
             if not only or network.network in only:
-                arrays |= random_arrays(network, rank, rng, share)
+                arrays |= random_arrays(network, rank, rng, share, kind)
         save_file(arrays, path)
         info = inspect(path, chosen)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -97,9 +100,10 @@ class Loras:
         self.made[name] = RequestedLora(
             name=name,
             digest=digest,
-            pages=pages_of(info.rank),
+            pages=pages_of(info.rank, info.has_magnitudes),
             networks=info.networks,
             scales=always(1.0),
+            has_magnitudes=info.has_magnitudes,
         )
         return self.made[name]
 
@@ -123,21 +127,68 @@ class Loras:
 
 
 def random_arrays(
-    network: NetworkNames, rank: int, rng: np.random.Generator, share: float
+    network: NetworkNames, rank: int, rng: np.random.Generator, share: float, kind: Kind = "lora"
 ) -> Arrays:
     """Return the arrays of an adapter for one network, of at least one layer."""
     arrays: Arrays = {}
     for number, (name, shape) in enumerate(plain_names(network)):
         if number and rng.random() >= share:
             continue
-        head = f"{network.dotted[0]}{name}.lora_"
-        inputs = (shape.in_features, *shape.window)
-        down = rng.standard_normal((rank, *inputs)) / np.sqrt(np.prod(inputs))
-        up = STRENGTH * rng.standard_normal((shape.out_features, rank)) / np.sqrt(rank)
-        up = up.reshape(*up.shape, *(1 for _ in shape.window))
-        arrays[f"{head}A.weight"] = down.astype(np.float32)
-        arrays[f"{head}B.weight"] = up.astype(np.float32)
+        of_layer = KINDS[kind](shape, rank, rng)
+        head = f"{network.dotted[0]}{name}."
+        arrays |= {head + key: array.astype(np.float32) for key, array in of_layer.items()}
     return arrays
+
+
+def _lora(shape: KernelShape, rank: int, rng: np.random.Generator) -> Arrays:
+    inputs = (shape.in_features, *shape.window)
+    up = STRENGTH * rng.standard_normal((shape.out_features, rank)) / np.sqrt(rank)
+    return {
+        "lora_A.weight": rng.standard_normal((rank, *inputs)) / np.sqrt(np.prod(inputs)),
+        "lora_B.weight": up.reshape(*up.shape, *(1 for _ in shape.window)),
+    }
+
+
+def _dora(shape: KernelShape, rank: int, rng: np.random.Generator) -> Arrays:
+    """Return a LoRA, with magnitudes of the outputs near those of random weights."""
+    magnitudes = rng.uniform(0.7, 1.3, (1, shape.out_features, *(1 for _ in shape.window)))
+    vector = {"lora_magnitude_vector.weight": magnitudes if shape.window else magnitudes[0]}
+    return _lora(shape, rank, rng) | vector
+
+
+def _lokr(shape: KernelShape, rank: int, rng: np.random.Generator) -> Arrays:
+    """Return a factor of up to 4 x 4, and one of a product; the ranks multiply."""
+    out, into = (
+        next(side for side in (4, 3, 2, 1) if size % side == 0)
+        for size in (shape.out_features, shape.in_features)
+    )
+    columns = shape.in_features // into * int(np.prod(shape.window))
+    first = STRENGTH * rng.standard_normal((shape.out_features // out, rank)) / np.sqrt(rank)
+    return {
+        "lokr_w1": rng.standard_normal((out, into)),
+        "lokr_w2_a": first,
+        "lokr_w2_b": rng.standard_normal((rank, columns)) / np.sqrt(columns * into),
+    }
+
+
+def _loha(shape: KernelShape, rank: int, rng: np.random.Generator) -> Arrays:
+    """Return two products; their ranks multiply."""
+    columns = shape.in_features * int(np.prod(shape.window))
+    return {
+        "hada_w1_a": rng.standard_normal((shape.out_features, rank)) / np.sqrt(rank),
+        "hada_w1_b": rng.standard_normal((rank, columns)),
+        "hada_w2_a": STRENGTH * rng.standard_normal((shape.out_features, rank)) / np.sqrt(rank),
+        "hada_w2_b": rng.standard_normal((rank, columns)) / np.sqrt(columns),
+    }
+
+
+KINDS: Mapping[Kind, Callable[[KernelShape, int, np.random.Generator], Arrays]] = {
+    "lora": _lora,
+    "dora": _dora,
+    "lokr": _lokr,
+    "loha": _loha,
+}
+"""Functions that return the arrays of one layer, by the kind of adapter."""
 
 
 def plain_names(network: NetworkNames) -> Iterator[tuple[str, KernelShape]]:

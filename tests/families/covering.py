@@ -27,6 +27,7 @@ MODELS: Mapping[str, Collection[str]] = {
     "test_adapters.py::test_an_image_goes_on_in_another_engine_from_its_snapshot": (),
     "test_adapters.py::test_banks_without_adapters_change_no_bit": FLUX,
     "test_adapters.py::test_fast_batching_differs_by_rounding_alone": FLUX,
+    "test_adapters.py::test_other_kinds_are_the_weights_that_they_are_merged_into": FLUX,
     "test_adapters.py::test_adapters_change_the_encoding_of_every_chunk": (),
     "test_adapters_of_variants.py": (),
     "test_auditions.py": FLUX,
@@ -55,6 +56,7 @@ CASES: Mapping[str, int] = {
 
 PARAMETERS: Mapping[str, str] = {
     "test_adapters.py::test_adapters_are_the_weights_that_they_are_merged_into[ltx]": "one",
+    "test_adapters.py::test_other_kinds_are_the_weights_that_they_are_merged_into": "lokr",
     "test_company.py::test_a_padded_batch_is_alike_at_every_place": "bfloat16",
     "test_company.py::test_company_changes_no_bit": "bfloat16",
     "test_drawing.py::test_a_layout_draws_what_one_device_draws[ltx]": "ring 2 of ulysses 4",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import cache
 from pathlib import Path
@@ -23,6 +23,7 @@ from models.parallel.axis_rules import Layout
 from models.spec.quality_presets import Quality, StepCache
 from models.weights.quantize import Rounding
 from tests.families.adapters import (
+    KINDS,
     Loras,
     Model,
     asking,
@@ -43,6 +44,8 @@ from workers.programs.step_latency import BatchLayout
 ROWS = PAGES = 8
 """Rows of one launch, and pages of each bank."""
 PAIRS = 5
+OF_ONE_PAGE = ("lokr", "loha")
+"""Other kinds of adapters with as many pages as a LoRA."""
 EXACT = "float32"
 MOST_LEVELS, LEAST_DB = 2, 60.0
 """Tolerance for sums in another order: levels of 255, PSNR in dB."""
@@ -123,6 +126,8 @@ def load(family: str, folder: Path, adapters: Path, dtype: str) -> Model:
         loras.make(f"whole {number}", (4, 16)[number % 2])
         loras.make(f"part {number}", (16, 4)[number % 2], only=[denoiser], share=0.4)
     loras.make("two pages", 20, only=[denoiser])
+    for kind in KINDS:
+        loras.make(kind, 4, only=[denoiser], kind=kind)
     if family == "wan":
         loras.make("low noise", 16, expert="low")
     return Model(
@@ -138,7 +143,7 @@ def models(family: str, folder: Path, tmp_path_factory: pytest.TempPathFactory) 
 def of_one_page(model: Model) -> list[Fields]:
     """Return requests with one-page adapters, more than the banks have pages."""
     names = (f"{kind} {number}" for number in range(PAIRS) for kind in ("whole", "part"))
-    return [asking(model.fields, model.loras[name]) for name in names]
+    return [asking(model.fields, model.loras[name]) for name in (*OF_ONE_PAGE, *names)]
 
 
 def mixed(model: Model) -> list[Fields]:
@@ -149,6 +154,7 @@ def mixed(model: Model) -> list[Fields]:
     adapters = model.loras.made
     first, second = adapters["whole 0"], adapters["part 0"]
     chosen = [(), (adapters["two pages"],), (second, by_steps(first, (0, 0.5, -0.5)))]
+    chosen += [(adapters["dora"],)]
     if "low noise" in adapters:
         chosen += [(adapters["low noise"],), (first, adapters["low noise"])]
     return [*of_one_page(model), *(asking(model.fields, *loras) for loras in chosen)]
@@ -266,8 +272,20 @@ CASES: dict[str, dict[str, float]] = {
 async def test_adapters_are_the_weights_that_they_are_merged_into(
     case: str, models: Models, layout: Layout
 ) -> None:
+    await check_merged(CASES[case], models, layout)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "lora"])
+async def test_other_kinds_are_the_weights_that_they_are_merged_into(
+    kind: str, models: Models, layout: Layout
+) -> None:
+    """LoKr and LoHa become products; DoRA scales the vectors of the changed weights."""
+    await check_merged({kind: 0.8}, models, layout)
+
+
+async def check_merged(scales: Mapping[str, float], models: Models, layout: Layout) -> None:
+    """Check that an image with adapters equals that of merged weights."""
     model = models(EXACT)
-    scales = CASES[case]
     adapters = [scaled(model.loras[name], scale) for name, scale in scales.items()]
     merge = [(model.loras.read(model.loras[name]), scale) for name, scale in scales.items()]
     with model.engine(PAGES, layout) as engine, model.engine(PAGES, layout, merge=merge) as fused:

@@ -17,6 +17,7 @@ from tests.families.test_adapters import (
     folder,
     is_left_out,
     models,
+    test_other_kinds_are_the_weights_that_they_are_merged_into,
     test_presets_and_images_go_with_adapters,
     test_scales_by_steps_are_those_of_each_step,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "folder",
     "is_left_out",
     "models",
+    "test_other_kinds_are_the_weights_that_they_are_merged_into",
     "test_presets_and_images_go_with_adapters",
     "test_scales_by_steps_are_those_of_each_step",
 ]

@@ -28,10 +28,12 @@ VARIANTS = f"{HERE}/test_adapters_of_variants.py"
 HOSTS = "tests/workers/multihost/test_drawing.py"
 COLLECT_S = 600.0
 """Timeout for the imports of all modules, on a busy machine."""
-COSTLY = ("two hosts", "upscaler")
+OTHER_KINDS = "LoKr/LoHa/DoRA"
+COSTLY = ("two hosts", "upscaler", OTHER_KINDS)
 """Mechanisms that the gate tests with one or two families.
 
 Two processes compile the model separately. An upscaler reads only pixels, whatever model drew them.
+Other kinds of adapters use the layers and pages of a LoRA.
 """
 IN_GATE, HELD, REASONED = "gate", "yes", "no"
 COLLECT = (
@@ -75,6 +77,10 @@ MECHANISMS: Mapping[str, Mechanism] = {
     "LoRA": Mechanism(
         f"{HERE}/test_adapters.py::test_adapters_are_the_weights_that_they_are_merged_into",
         f"{VARIANTS}::test_two_adapters_are_the_weights_that_they_are_merged_into",
+    ),
+    OTHER_KINDS: Mechanism(
+        f"{HERE}/test_adapters.py::test_other_kinds_are_the_weights_that_they_are_merged_into",
+        f"{VARIANTS}::test_other_kinds_are_the_weights_that_they_are_merged_into",
     ),
     "LoRA by step": Mechanism(
         f"{HERE}/test_adapters.py::test_scales_by_steps_are_those_of_each_step",
@@ -151,7 +157,8 @@ def lines() -> Iterator[str]:
         "model is served only if it passes these tests.",
         "",
         "- `gate`: `make test` runs a test of the cell. It covers each family with each mechanism, "
-        f"except for {' and '.join(COSTLY)}, which it covers with one or two families.",
+        f"except for {', '.join(COSTLY[:-1])} and {COSTLY[-1]}, which it covers with one or two "
+        "families.",
         "- `yes`: only `make test-all` runs the cell's tests. It covers all layouts, dtypes and "
         "forms.",
         "- `no`: the model does not have the mechanism, for the reason in the second table.",
