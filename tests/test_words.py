@@ -8,7 +8,7 @@ import re
 import tokenize
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -33,13 +33,13 @@ def classes(folder: Path) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("package", sorted({*ROOMS} - {"atelier"}))
-def test_no_class_name_is_given_twice_in_a_package(package: str) -> None:
+def test_class_names_are_unique_in_a_package(package: str) -> None:
     by_name = classes(ROOT / package)
     assert by_name, "the sources are missing"
     assert {name: files for name, files in by_name.items() if len(files) > 1} == {}
 
 
-def test_a_class_name_given_twice_is_found(tmp_path: Path) -> None:
+def test_duplicate_class_name_is_detected(tmp_path: Path) -> None:
     for name in ("a.py", "b.py"):
         (tmp_path / name).write_text("class Shape: ...\n")
     assert classes(tmp_path) == {"Shape": ["a.py", "b.py"]}
@@ -113,6 +113,38 @@ def retired_words(source: str) -> list[str]:
     return [f"{line}: {word}" for line, text in prose(source) for word in WORDS.findall(text)]
 
 
+RETIRED_IN_NAMES = RETIRED | {*GLOSSARY["names"]}
+RETIRED_IN_TESTS = RETIRED_IN_NAMES | {*GLOSSARY["tests"]}
+SUFFIXES = (".css", ".html", ".js", ".lua", ".md", ".mjs", ".py", ".toml", ".txt", ".yaml")
+
+
+def has_word(name: str, words: Set[str]) -> bool:
+    """Return whether a name contains one of the words, apart from its underscores."""
+    is_kept = name in GLOSSARY["kept"]
+    return not is_kept and not words.isdisjoint(re.split(r"[\W_]+", name.lower()))
+
+
+def retired_names(source: str) -> list[str]:
+    """Names of tests, attributes and fields that contain retired words, each with its line."""
+    named = []
+    for node in ast.walk(parsed(source)):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                if name.startswith("test_") and has_word(name, RETIRED_IN_TESTS):
+                    named.append((node.lineno, name))
+            case ast.Attribute(attr=name, ctx=ast.Store()) if has_word(name, RETIRED_IN_NAMES):
+                named.append((node.lineno, name))
+            case ast.ClassDef():
+                named += [
+                    (entry.lineno, entry.target.id)
+                    for entry in node.body
+                    if isinstance(entry, ast.AnnAssign)
+                    and isinstance(entry.target, ast.Name)
+                    and has_word(entry.target.id, RETIRED_IN_NAMES)
+                ]
+    return [f"{line}: {name}" for line, name in sorted(named)]
+
+
 def retired_identifiers(source: str, *, parameters: bool) -> list[str]:
     """Retired names that a source binds, each with its line.
 
@@ -141,8 +173,17 @@ def test_code_has_no_retired_words(folder: str) -> None:
         source = file.read_text("utf-8")
         # Tests name parameters in their ids.
         names = retired_identifiers(source, parameters=folder not in ("tests", "lab"))
+        names += retired_names(source)
         by_file[str(file.relative_to(ROOT))] = [*retired_words(source), *names]
     assert {file: lines for file, lines in by_file.items() if lines} == {}
+
+
+@pytest.mark.parametrize("folder", (*FOLDERS, "docs"))
+def test_file_names_have_no_retired_words(folder: str) -> None:
+    files = [path.relative_to(ROOT) for path in (ROOT / folder).rglob("*")]
+    named = [path for path in files if path.suffix in SUFFIXES and "node_modules" not in path.parts]
+    assert named, "the files are missing"
+    assert [str(path) for path in named if has_word(path.stem, RETIRED_IN_NAMES)] == []
 
 
 def test_documents_have_no_retired_words() -> None:
@@ -169,6 +210,9 @@ def test_retired_words_are_found() -> None:
     assert retired_words(source) == ["4: door", "1: lever", "1: beside"]
     assert retired_identifiers(source, parameters=True) == ["2: Told", "3: one", "4: found"]
     assert retired_identifiers("def f(one): ...", parameters=False) == []
+    source = "class A:\n    told: int\n    def test_a_door(self):\n        self.said = told = 1\n"
+    assert retired_names(source) == ["2: told", "3: test_a_door", "4: said"]
+    assert retired_names("def test_tolerance(): ...\nx.beside_bytes = 1") == []
     assert WORDS.findall(without_code("`a door` and [a](door.md), no beside-chain; a door")) == [
         "door"
     ]
